@@ -1,0 +1,53 @@
+# Everything happens inside this folder: .venv holds the packages, runs/ what runs leave behind.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+LOCK   := requirements.lock
+UP     ?=    # options for `make run`, for example: make run UP="--rounds 10 --task digits-mlp"
+
+.PHONY: install run test test-simulation lint format lock clean
+
+install: $(VENV)/.demo            ## what `make run` needs
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Cohort needs Python 3.11 or newer; say which with: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml $(LOCK) | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(LOCK) | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[demo,torch,dev]'
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.simulation: pyproject.toml $(LOCK) | $(VENV)/.dev
+	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[simulation]'
+	@touch $@
+
+run: $(VENV)/.demo                ## a real federation on this machine
+	$(BIN)/cohort up $(UP)
+
+test: $(VENV)/.dev                ## everything but the slow, simulation and docker tests
+	$(BIN)/python -m pytest -m "not slow and not simulation and not docker"
+
+test-simulation: $(VENV)/.simulation
+	$(BIN)/python -m pytest -m simulation
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: $(VENV)/.dev                ## after a change to the dependencies in pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --all-extras --python-version 3.11 --no-annotate pyproject.toml -o $(LOCK)
+
+clean:
+	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
