@@ -1,0 +1,1 @@
+"""The ClientApp: train, evaluate, say who is there."""

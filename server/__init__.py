@@ -1,0 +1,1 @@
+"""The ServerApp: run config -> strategy -> run; evaluation and history."""

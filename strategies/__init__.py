@@ -1,0 +1,7 @@
+"""Cohort's strategies for Flower: who trains in each round, and what their updates then weigh."""
+
+from .named import AdaptiveOSMD
+from .round import RoundRecord
+from .strategy import NotEnoughClientsError, SelectionStrategy
+
+__all__ = ["AdaptiveOSMD", "NotEnoughClientsError", "RoundRecord", "SelectionStrategy"]

@@ -1,0 +1,120 @@
+"""The settings of a run: read from Flower's run config, checked before anything starts."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+import tasks
+from strategies import selectors
+
+SettingValue = str | int | float | bool
+
+
+def parse_selector_settings(text: str) -> dict[str, SettingValue]:
+    """Read "alpha=0.4 learning-rate-multiplier=100" as a selector's settings.
+
+    Values are JSON scalars (0.4, 100, true); anything else is taken as a string.
+
+    Raises
+    ------
+    ValueError
+        If a part is not of the form name=value.
+    """
+    settings: dict[str, SettingValue] = {}
+    for part in text.replace(",", " ").split():
+        name, equals, value = part.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"selector-settings = {text!r}: {part!r} must be of the form name=value")
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = value
+        if not isinstance(parsed, SettingValue):
+            raise ValueError(f"selector-settings = {text!r}: {part!r} must have a plain value")
+        settings[name.replace("-", "_")] = parsed
+    return settings
+
+
+def _known_task(name: str) -> str:
+    if name not in tasks.available():
+        raise ValueError(f"must be one of {', '.join(tasks.available())}")
+    return name
+
+
+class RunSettings(BaseModel):
+    """Every setting of a run; pyproject.toml's [tool.flwr.app.config] holds the names and the defaults."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        alias_generator=lambda name: name.replace("_", "-"),
+    )
+
+    selector: str
+    selector_settings: str
+    num_clients: int = Field(ge=1)
+    num_rounds: int = Field(ge=1)
+    clients_per_round: int = Field(ge=1)
+    task: Annotated[str, AfterValidator(_known_task)]
+    learning_rate: float = Field(gt=0)
+    local_steps: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    seed: int = Field(ge=0, lt=2**63)
+    round_deadline: float = Field(gt=0)  # s
+    join_deadline: float = Field(gt=0)  # s
+    poll_interval: float = Field(ge=0.01, le=60)  # s
+    output_dir: str
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> "RunSettings":
+        """Check a run config.
+
+        Raises
+        ------
+        ValueError
+            One line for each wrong setting: its name, its value, what is allowed.
+        """
+        try:
+            settings = cls.model_validate(dict(config), strict=False)
+        except ValidationError as error:
+            raise ValueError("\n".join(_explain(details) for details in error.errors())) from None
+        if settings.clients_per_round > settings.num_clients:
+            raise ValueError(
+                f"clients-per-round = {settings.clients_per_round}: must be between 1 and "
+                f"{settings.num_clients} (the number of clients)"
+            )
+        settings.create_selector(settings.num_clients)
+        return settings
+
+    def create_selector(self, num_clients: int, **sizes: Any) -> selectors.Selector:
+        """Return the selector that the settings name.
+
+        Raises
+        ------
+        ValueError
+            If the selector is unknown or one of its settings is wrong.
+        """
+        return selectors.create(
+            self.selector,
+            num_clients,
+            clients_per_round=self.clients_per_round,
+            num_rounds=self.num_rounds,
+            seed=self.seed,
+            **parse_selector_settings(self.selector_settings),
+            **sizes,
+        )
+
+
+def _explain(details: Any) -> str:
+    """Turn one pydantic error into "name = value: what is allowed"."""
+    name = ".".join(str(part) for part in details["loc"])
+    if details["type"] == "missing":
+        return f"{name}: missing from the run config"
+    if details["type"] == "extra_forbidden":
+        known = ", ".join(field.alias or key for key, field in RunSettings.model_fields.items())
+        return f"{name} = {details['input']!r}: unknown setting; the settings are {known}"
+    reason = details["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("should", "must")
+    return f"{name} = {details['input']!r}: {reason}"

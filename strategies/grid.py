@@ -1,0 +1,101 @@
+"""Two views of a Flower Grid: one that polls at its own interval, one that shows chosen nodes only."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from flwr.serverapp import Grid
+
+if TYPE_CHECKING:  # what Flower's Grid is annotated with; not public, and not needed to run
+    from collections.abc import Iterable
+
+    from flwr.app import Message, RecordDict
+    from flwr.proto.node_pb2 import NodeInfo
+    from flwr.supercore.run import Run
+
+
+class _GridView(Grid):
+    """Passes everything on to another grid."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def set_run(self, run: Run) -> None:
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return self._grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+class PollingGrid(_GridView):
+    """Looks for replies every ``interval`` seconds; Flower's own grid sleeps 3 s between two looks.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid that Flower hands to the ServerApp.
+    interval : float
+        Seconds between two looks, > 0.
+    """
+
+    def __init__(self, grid: Grid, interval: float) -> None:
+        super().__init__(grid)
+        self.interval = interval
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and return the replies that came within ``timeout`` seconds (None: no limit)."""
+        # A message that could not be handed over has no id: nobody will answer it.
+        waiting = {message_id for message_id in self._grid.push_messages(list(messages)) if message_id}
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        replies: list[Message] = []
+        while waiting:
+            for reply in self._grid.pull_messages(sorted(waiting)):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                replies.append(reply)
+            if not waiting or time.monotonic() >= end:
+                break
+            time.sleep(min(self.interval, max(0.0, end - time.monotonic())))
+        return replies
+
+
+class NodesGrid(_GridView):
+    """Shows some nodes only: a built-in strategy, which samples from all that it sees, takes just these."""
+
+    def __init__(self, grid: Grid, node_ids: Iterable[int]) -> None:
+        super().__init__(grid)
+        self._node_ids = list(node_ids)
+
+    def get_node_ids(self) -> list[int]:
+        return list(self._node_ids)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [node for node in self._grid.get_nodes() if node.node_id in self._node_ids]

@@ -1,0 +1,105 @@
+"""Flower messages <-> what the round's logic knows: reports and replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from .reports import IDENTITY, METRICS, STATUS, Report
+from .round import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from flwr.app import ArrayRecord
+
+    from .selectors import Selection
+
+_APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+
+def write_report(report: Report) -> RecordDict:
+    """Return a client's report as records, to put into a reply."""
+    content = RecordDict({METRICS: MetricRecord({**report.metrics()})})
+    if report.client_id is not None:
+        content[IDENTITY] = ConfigRecord({"client-id": report.client_id})
+    return content
+
+
+def read_report(content: RecordDict) -> Report:
+    """Read what a client says of itself, whatever its records are called.
+
+    Raises
+    ------
+    ValueError
+        If a field of the report is wrong.
+    """
+    said: dict[str, object] = {}
+    for metrics in content.metric_records.values():
+        said.update(metrics)
+    for config in content.config_records.values():
+        said.update(config)
+    return Report.parse(said)
+
+
+def status_question(node_id: int) -> Message:
+    """Ask a node for its client's identity, data size and availability."""
+    return Message(RecordDict(), node_id, STATUS)
+
+
+def read_status(reply: Message) -> Report | None:
+    """Read the answer to `status_question`.
+
+    An app without such a handler gives an empty report; a node that was not reached gives None.
+
+    Raises
+    ------
+    ValueError
+        If a field of the report is wrong.
+    """
+    if reply.has_error():
+        return Report() if reply.error.code == _APP_RAISED else None
+    return read_report(reply.content)
+
+
+def _read_reply(message: Message) -> Reply:
+    """Decode a TRAIN reply; what is wrong with it becomes its failure."""
+    if message.has_error():
+        return Reply(failure=f"error {message.error.code}: {message.error.reason}")
+    records = list(message.content.array_records.values())
+    if len(records) != 1:
+        return Reply(failure=f"{len(records)} array records in the reply: must be 1")
+    try:
+        report = read_report(message.content)
+        arrays = {name: array.numpy() for name, array in records[0].items()}
+    except Exception as error:  # whatever a client sends, the round goes on
+        return Reply(failure=f"unreadable reply: {error}")
+    return Reply(arrays=arrays, report=report)
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """A round whose TRAIN messages are out."""
+
+    number: int
+    began: float  # time.monotonic(), s
+    arrays: ArrayRecord  # w_t
+    selection: Selection
+    messages: list[Message]  # (S,) aligned with selection.clients
+    num_available: int
+
+    def match(self, replies: Iterable[Message]) -> list[Reply]:
+        """Return (S,) the answer of each chosen client.
+
+        By the id of the message that was answered: an error reply for a dead node does not come from it.
+        Of several answers to one message the first counts.
+        """
+        position = {message.metadata.message_id: i for i, message in enumerate(self.messages)}
+        answers = [Reply(failure="no answer by the deadline")] * len(self.messages)
+        for reply in replies:
+            i = position.pop(reply.metadata.reply_to_message_id, None)
+            if i is not None:
+                answers[i] = _read_reply(reply)
+        return answers

@@ -1,0 +1,91 @@
+"""Who is who: durable client identity <-> dense index, who is here, how much data each one has."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .reports import Report
+
+
+class Roster:
+    """The clients of a run, numbered 0..M-1 in the order of enrolment; nobody is renumbered.
+
+    A node is only the way to a client: its id may change from one connection to the next, the client's
+    index stays.
+    """
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._index: dict[str, int] = {}
+        self._node: dict[int, int] = {}  # index -> node id
+        self._client: dict[int, int] = {}  # node id -> index
+        self._size: dict[int, float] = {}  # index -> samples held, where known
+        self._unavailable: set[int] = set()  # those that said so when they last spoke
+
+    def __len__(self) -> int:
+        """Return M, the number of clients ever enrolled."""
+        return len(self._ids)
+
+    def enrol(self, nodes: Mapping[str, int]) -> list[int]:
+        """Enrol or find again clients, given the node of each durable identity.
+
+        New ones are numbered in the order of their identity, so that the order of arrival changes nothing.
+
+        Returns
+        -------
+        list of int
+            The indexes that are new, ascending.
+        """
+        new = []
+        for client_id in sorted(nodes):
+            if client_id not in self._index:
+                self._index[client_id] = len(self._ids)
+                new.append(len(self._ids))
+                self._ids.append(client_id)
+            index = self._index[client_id]
+            self._client.pop(self._node.get(index, -1), None)
+            self._node[index] = nodes[client_id]
+            self._client[nodes[client_id]] = index
+        return new
+
+    def ids(self) -> list[str]:
+        """Return the durable identities of all clients, in the order of their indexes."""
+        return list(self._ids)
+
+    def id_of(self, index: int) -> str:
+        """Return the durable identity of a client."""
+        return self._ids[index]
+
+    def node_of(self, index: int) -> int:
+        """Return the node that a client was last reached through."""
+        return self._node[index]
+
+    def node_of_id(self, client_id: str) -> int | None:
+        """Return the node that an identity was last reached through, None if it is not enrolled."""
+        index = self._index.get(client_id)
+        return None if index is None else self._node[index]
+
+    def client_at(self, node_id: int) -> int | None:
+        """Return the client behind a node, None if there is none enrolled."""
+        return self._client.get(node_id)
+
+    def note(self, index: int, report: Report) -> None:
+        """Remember a client's own word of its size and availability."""
+        if report.num_examples is not None:
+            self._size[index] = report.num_examples
+        (self._unavailable.discard if report.available else self._unavailable.add)(index)
+
+    def is_available(self, index: int) -> bool:
+        """Return whether a client was willing to train when it last spoke."""
+        return index not in self._unavailable
+
+    def here(self, node_ids: Iterable[int]) -> NDArray[np.int64]:
+        """Return the available clients behind the online nodes, ascending."""
+        online = {self._client[node] for node in node_ids if node in self._client}
+        return np.array(sorted(online - self._unavailable), dtype=np.int64)
+
+    def sizes(self) -> NDArray[np.float64]:
+        """Return (M,) samples held, > 0; who has not said yet is taken for average."""
+        average = float(np.mean(list(self._size.values()))) if self._size else 1.0
+        return np.array([self._size.get(index, average) for index in range(len(self))])

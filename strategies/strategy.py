@@ -1,0 +1,434 @@
+"""SelectionStrategy: the one Flower Strategy; the named ones are constructions of it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from logging import INFO, WARNING
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app.exception import AppExitException
+from flwr.common import log
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
+
+from . import selectors
+from .grid import NodesGrid, PollingGrid
+from .messages import OpenRound, read_status, status_question
+from .numerics.streams import generator
+from .reports import Report
+from .roster import Roster
+from .round import Arrays, RoundLogic, RoundRecord
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Result
+    from numpy.typing import NDArray
+
+# Strategies that take one step from the average: handed our aggregate as if it were the only reply.
+_STEPS_FROM_AVERAGE = (FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx)
+
+
+class NotEnoughClientsError(RuntimeError):
+    """Fewer clients than wanted had joined by the deadline."""
+
+
+class Options(TypedDict, total=False):
+    """What every strategy of this package takes besides its selector's settings."""
+
+    server_strategy: FedAvg
+    seed: int
+    num_rounds: int
+    min_available_clients: int
+    join_deadline: float
+    round_deadline: float
+    status_deadline: float
+    poll_interval: float
+    local_learning_rate: float
+    ask_status: bool
+    on_round: Callable[[RoundRecord], None]
+
+
+class SelectionStrategy(Strategy):
+    """Lets a selector decide who trains, and aggregates without the bias of that choice.
+
+    Parameters
+    ----------
+    selector : str
+        A name of `strategies.selectors.available()`.
+    clients_per_round : int
+        K, the size of a cohort; at least 1.
+    selector_settings : mapping, optional
+        The selector's own settings, for example ``{"alpha": 0.4}``.
+    server_strategy : FedAvg, optional
+        Takes the step from the aggregate: FedAvg (the default), FedAvgM, FedAdam, FedYogi, FedAdagrad or
+        FedProx. Of its sampling settings only ``fraction_evaluate`` is used.
+    seed : int (default: 0)
+        Every draw is a function of (seed, round).
+    num_rounds : int, optional
+        The horizon that some selectors tune themselves to; default: the ``num_rounds`` of `start`.
+    min_available_clients : int, optional
+        Round 1 waits until so many clients are here; at least (and by default) ``clients_per_round``.
+    join_deadline : float (default: 600)
+        Seconds that round 1 waits for them.
+    round_deadline : float (default: 3600)
+        Seconds that a round waits for replies; it goes on with whoever answered.
+    status_deadline : float (default: 60)
+        Seconds that newcomers have to answer; who is silent is asked again in the next round.
+    poll_interval : float (default: 0.1)
+        Seconds between two looks for replies.
+    local_learning_rate : float (default: 1.0)
+        Divides the norms of the updates; see `RoundLogic`.
+    ask_status : bool (default: True)
+        Ask newcomers for their identity, data size and availability with a ``query.status`` message. An app
+        without such a handler is served too: its clients are then known by their registered name or node
+        id, and their sizes are learned from the ``num-examples`` of their replies.
+    on_round : callable, optional
+        Called with the `RoundRecord` of each round, before the model is evaluated.
+
+    Raises
+    ------
+    ValueError
+        If a setting is wrong; the message names it, its value and what is allowed.
+    TypeError
+        If ``server_strategy`` is one that cannot step from an unbiased aggregate.
+    """
+
+    def __init__(
+        self,
+        selector: str,
+        *,
+        clients_per_round: int,
+        selector_settings: Mapping[str, Any] | None = None,
+        server_strategy: FedAvg | None = None,
+        seed: int = 0,
+        num_rounds: int | None = None,
+        min_available_clients: int | None = None,
+        join_deadline: float = 600.0,
+        round_deadline: float = 3600.0,
+        status_deadline: float = 60.0,
+        poll_interval: float = 0.1,
+        local_learning_rate: float = 1.0,
+        ask_status: bool = True,
+        on_round: Callable[[RoundRecord], None] | None = None,
+    ) -> None:
+        for name, value in {
+            "join_deadline": join_deadline,
+            "round_deadline": round_deadline,
+            "status_deadline": status_deadline,
+            "poll_interval": poll_interval,
+            "local_learning_rate": local_learning_rate,
+        }.items():
+            if not value > 0:
+                raise ValueError(f"{name} = {value}: must be greater than 0")
+        if type(server_strategy or FedAvg()) not in _STEPS_FROM_AVERAGE:
+            raise TypeError(
+                f"server_strategy = {type(server_strategy).__name__}: must be one of "
+                f"{', '.join(allowed.__name__ for allowed in _STEPS_FROM_AVERAGE)}; others would see one "
+                "aggregate where they expect a reply of each client"
+            )
+        if min_available_clients is not None and min_available_clients < clients_per_round:
+            raise ValueError(
+                f"min_available_clients = {min_available_clients}: must be at least {clients_per_round} "
+                "(clients_per_round)"
+            )
+        self.selector_name = selector
+        self.selector_settings = dict(selector_settings or {})
+        self.clients_per_round = clients_per_round
+        self.seed = seed
+        self.num_rounds = num_rounds
+        self.min_available_clients = min_available_clients or clients_per_round
+        self.join_deadline = join_deadline
+        self.round_deadline = round_deadline
+        self.status_deadline = status_deadline
+        self.poll_interval = poll_interval
+        self.local_learning_rate = local_learning_rate
+        self.ask_status = ask_status
+        self.on_round = on_round
+        # Settings are refused here, not when the clients have come.
+        self._create_selector(np.ones(max(1, clients_per_round)), num_rounds or 1)
+
+        # All sampling is done here; the inner strategy takes every node that it is shown and waits for none.
+        self.server_strategy = (
+            copy.copy(server_strategy) if server_strategy else FedAvg(fraction_evaluate=0.0)
+        )
+        self._fraction_evaluate = self.server_strategy.fraction_evaluate
+        self.server_strategy.fraction_train = 1.0
+        self.server_strategy.fraction_evaluate = 1.0 if self._fraction_evaluate else 0.0
+        self.server_strategy.min_train_nodes = 0
+        self.server_strategy.min_evaluate_nodes = 0
+        self.server_strategy.min_available_nodes = 0
+
+        self.roster = Roster()
+        self._logic: RoundLogic | None = None
+        self._round: OpenRound | None = None
+
+    @property
+    def selector(self) -> selectors.Selector:
+        """The selector; it exists once the clients are known, which is in round 1."""
+        return self._opened.selector
+
+    @property
+    def _opened(self) -> RoundLogic:
+        if self._logic is None:
+            raise RuntimeError("no client is known before round 1")
+        return self._logic
+
+    def _create_selector(self, sizes: NDArray[np.float64], num_rounds: int) -> selectors.Selector:
+        return selectors.create(
+            self.selector_name,
+            len(sizes),
+            client_sizes=sizes,
+            clients_per_round=self.clients_per_round,
+            num_rounds=num_rounds,
+            seed=self.seed,
+            **self.selector_settings,
+        )
+
+    def summary(self) -> None:
+        """Log the strategy's settings."""
+        log(INFO, "\t├──> Selector: %s %s", self.selector_name, self.selector_settings or "")
+        log(INFO, "\t├──> Clients per round: %d", self.clients_per_round)
+        log(INFO, "\t└──> Server strategy: %s", type(self.server_strategy).__name__)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        self.num_rounds = self.num_rounds or num_rounds
+        return super().start(
+            PollingGrid(grid, self.poll_interval),
+            initial_arrays,
+            num_rounds,
+            min(timeout, self.round_deadline),
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+        )
+
+    # --- who is here -----------------------------------------------------------------------------------
+
+    def _who_is_here(self, grid: Grid) -> NDArray[np.int64]:
+        """Return who can train now. Newcomers are enrolled; those who last said no are asked again."""
+        online = {node.node_id: node.name for node in grid.get_nodes()}
+        strangers = [node for node in online if self.roster.client_at(node) is None]
+        resting = [
+            node
+            for node in online
+            if (client := self.roster.client_at(node)) is not None and not self.roster.is_available(client)
+        ]
+        reports = self._ask(grid, strangers + resting)
+        self._enrol({node: online[node] for node in strangers if node in reports}, reports, online)
+        for node in reports:
+            self.roster.note(self._client(node), reports[node])
+        self._update_sizes()
+        return self.roster.here(online)
+
+    def _open(self, grid: Grid) -> RoundLogic:
+        """Wait for the first clients, then make the selector for them."""
+        end = time.monotonic() + self.join_deadline
+        while len(self.roster) < self.min_available_clients:
+            if len(list(grid.get_node_ids())) >= self.min_available_clients:
+                self._who_is_here(grid)
+            elif time.monotonic() < end:
+                time.sleep(self.poll_interval)
+            if time.monotonic() >= end:
+                raise NotEnoughClientsError(
+                    f"{len(self.roster)} of {self.min_available_clients} clients had joined after "
+                    f"{self.join_deadline:g} s (min_available_clients, join_deadline)"
+                )
+        selector = self._create_selector(self.roster.sizes(), self.num_rounds or 1)
+        return RoundLogic(selector, self.local_learning_rate)
+
+    def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, Report]:
+        """Return what the nodes say of themselves; a silent one is not here, and asked again next round."""
+        if not nodes or not self.ask_status:
+            return {node: Report() for node in nodes}
+        questions = [status_question(node) for node in nodes]
+        answers = list(grid.send_and_receive(questions, timeout=self.status_deadline))
+        node_asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
+        reports = {}
+        for answer in answers:
+            node = node_asked.get(answer.metadata.reply_to_message_id)
+            if node is None:
+                continue
+            try:
+                report = read_status(answer)
+            except ValueError as error:
+                log(WARNING, "Status of node %d ignored: %s", node, error)
+                report = Report()
+            if report is not None:
+                reports[node] = report
+        return reports
+
+    def _enrol(
+        self, names: Mapping[int, str], reports: Mapping[int, Report], online: Mapping[int, str]
+    ) -> None:
+        """Give the client behind each new node its index."""
+        identities: dict[str, int] = {}
+        for node, name in names.items():
+            # A registered name is authenticated. A claim is not: who has an identity keeps it while online.
+            client_id = name or reports[node].client_id or f"node-{node}"
+            holder = identities.get(client_id, self.roster.node_of_id(client_id))
+            if holder in online:
+                log(
+                    WARNING,
+                    "Node %d says it is %s, which is node %d: taken as node-%d",
+                    node,
+                    client_id,
+                    holder,
+                    node,
+                )
+                client_id = f"node-{node}"
+            identities[client_id] = node
+        new = self.roster.enrol(identities)
+        if self._logic is not None and new:
+            self.selector.add_clients(self.roster.sizes()[new])
+        if new:
+            log(INFO, "Enrolled %d clients: %s", len(new), ", ".join(map(self.roster.id_of, new)))
+
+    def _client(self, node: int) -> int:
+        client = self.roster.client_at(node)
+        assert client is not None  # enrolled above
+        return client
+
+    def _update_sizes(self) -> None:
+        """Tell the selector the sizes that are news."""
+        if self._logic is None:
+            return
+        sizes = self.roster.sizes()
+        changed = np.flatnonzero(sizes != self.selector.client_sizes)
+        if changed.size:
+            self.selector.set_sizes(changed, sizes[changed])
+
+    # --- a round ---------------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Choose this round's cohort and return one TRAIN message for each of its clients.
+
+        Each message's config holds ``server-round`` and ``seed``, a function of (seed, round, client).
+
+        Raises
+        ------
+        NotEnoughClientsError
+            In round 1, if fewer than ``min_available_clients`` joined within ``join_deadline``.
+        """
+        if self._logic is None:
+            self._logic = self._open(grid)
+        began = time.monotonic()
+        here = self._who_is_here(grid)
+        selection = self._opened.choose(server_round, here)
+        clients = [int(client) for client in selection.clients]
+        node_ids = [self.roster.node_of(client) for client in clients]
+        prepared: Iterable[Message] = []
+        if clients:
+            # The inner strategy adds its own settings; it writes into the config that it is given.
+            prepared = self.server_strategy.configure_train(
+                server_round, arrays, ConfigRecord(dict(config)), NodesGrid(grid, node_ids)
+            )
+        content_for = {message.metadata.dst_node_id: message.content for message in prepared}
+        messages = []
+        for client, node_id in zip(clients, node_ids, strict=True):
+            content = RecordDict(dict(content_for[node_id]))
+            key = self.server_strategy.configrecord_key
+            content[key] = ConfigRecord(
+                {**content.config_records[key], "seed": _client_seed(self.seed, server_round, client)}
+            )
+            messages.append(Message(content, node_id, MessageType.TRAIN, group_id=str(server_round)))
+        self._round = OpenRound(server_round, began, arrays, selection, messages, len(here))
+        log(INFO, "configure_train: chose %s", self._describe(selection))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Fold the replies into the new model and let the selector learn.
+
+        Whoever failed, was late or sent garbage is left out; nobody at all leaves the model as it is
+        (None, None).
+        """
+        opened = self._round
+        if opened is None or opened.number != server_round:
+            raise RuntimeError(f"round {server_round} was not configured")
+        self._round = None
+        answers = opened.match(replies)
+        arrays: Arrays = {name: array.numpy() for name, array in opened.arrays.items()}
+        new_arrays, record = self._opened.finish(
+            server_round, opened.selection, arrays, answers, opened.num_available
+        )
+        for client, reason in record.failures.items():
+            log(WARNING, "%s left out of round %d: %s", self.roster.id_of(client), server_round, reason)
+        for client, answer in zip(opened.selection.clients, answers, strict=True):
+            if not answer.failure:
+                self.roster.note(int(client), answer.report)
+        self._update_sizes()
+
+        stepped = None if new_arrays is None else self._server_step(opened, new_arrays)
+        if self.on_round is not None:
+            self.on_round(replace(record, seconds=time.monotonic() - opened.began))
+        if stepped is None:
+            return None, None
+        metrics: dict[str, Any] = {"num-clients": int(record.feedback.responded.sum())}
+        if np.isfinite(record.train_loss):
+            metrics["train-loss"] = record.train_loss
+        return stepped, MetricRecord(metrics)
+
+    def _server_step(self, opened: OpenRound, arrays: Arrays) -> ArrayRecord | None:
+        """Let the server strategy step from the aggregate, which it sees as its only reply."""
+        aggregate = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        weight = MetricRecord({self.server_strategy.weighted_by_key: 1})
+        content = RecordDict({self.server_strategy.arrayrecord_key: aggregate, "metrics": weight})
+        stepped, _ = self.server_strategy.aggregate_train(
+            opened.number, [Message(content, reply_to=opened.messages[0])]
+        )
+        return stepped
+
+    def _describe(self, selection: selectors.Selection) -> str:
+        drawn = zip(selection.clients, selection.counts, selection.probabilities, strict=True)
+        return (
+            ", ".join(
+                f"{self.roster.id_of(client)}{f' x{count}' if count > 1 else ''} (p={probability:.3g})"
+                for client, count, probability in drawn
+            )
+            or "nobody"
+        )
+
+    # --- federated evaluation, as the server strategy does it ------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the server strategy's EVALUATE messages, to a share ``fraction_evaluate`` of the nodes."""
+        nodes = sorted(grid.get_node_ids())
+        count = round(len(nodes) * self._fraction_evaluate)
+        if count == 0:
+            return []
+        drawn = generator(self.seed, server_round, "evaluate").choice(len(nodes), count, replace=False)
+        shown = NodesGrid(grid, [nodes[i] for i in drawn])
+        return self.server_strategy.configure_evaluate(
+            server_round, arrays, ConfigRecord(dict(config)), shown
+        )
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the clients' metrics as the server strategy does; ones that do not fit are left."""
+        try:
+            return self.server_strategy.aggregate_evaluate(server_round, list(replies))
+        except AppExitException as error:
+            log(WARNING, "Evaluation of round %d ignored: %s", server_round, error)
+            return None
+
+
+def _client_seed(seed: int, round: int, client: int) -> int:
+    """Return the seed of a client's local training in a round, in [0, 2^63)."""
+    return int(generator(seed, round, f"client-{client}").integers(2**63))
