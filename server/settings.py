@@ -86,26 +86,17 @@ class RunSettings(BaseModel):
                 f"clients-per-round = {settings.clients_per_round}: must be between 1 and "
                 f"{settings.num_clients} (the number of clients)"
             )
-        settings.create_selector(settings.num_clients)
+        try:
+            selectors.create(
+                settings.selector,
+                settings.num_clients,
+                clients_per_round=settings.clients_per_round,
+                num_rounds=settings.num_rounds,
+                **parse_selector_settings(settings.selector_settings),
+            )
+        except TypeError as error:
+            raise ValueError(str(error)) from None
         return settings
-
-    def create_selector(self, num_clients: int, **sizes: Any) -> selectors.Selector:
-        """Return the selector that the settings name.
-
-        Raises
-        ------
-        ValueError
-            If the selector is unknown or one of its settings is wrong.
-        """
-        return selectors.create(
-            self.selector,
-            num_clients,
-            clients_per_round=self.clients_per_round,
-            num_rounds=self.num_rounds,
-            seed=self.seed,
-            **parse_selector_settings(self.selector_settings),
-            **sizes,
-        )
 
 
 def _explain(details: Any) -> str:

@@ -35,7 +35,11 @@ def skewed_sizes(num_clients: int, num_samples: int) -> NDArray[np.int64]:
             f"num-clients = {num_clients}: must be between 1 and {num_samples} (the number of samples)"
         )
     units = np.repeat(_SAMPLES, _round_to_sum(_SHARES, num_clients)).astype(np.float64)
-    return 1 + _round_to_sum(units, num_samples - num_clients)
+    sizes = _round_to_sum(units, num_samples)
+    for _ in range(np.count_nonzero(sizes == 0)):  # nobody stays empty: the largest give
+        sizes[np.argmin(sizes)] += 1
+        sizes[np.argmax(sizes)] -= 1
+    return np.sort(sizes)
 
 
 def split(sizes: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:

@@ -67,7 +67,9 @@ class InProcessGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def node_of(app: Callable[[Message, Context], Message], node_config: dict[str, Any], run_config: dict[str, Any]) -> Node:
+def node_of(
+    app: Callable[[Message, Context], Message], node_config: dict[str, Any], run_config: dict[str, Any]
+) -> Node:
     """Return a node that runs a ClientApp."""
     context = Context(1, 1, node_config, RecordDict(), run_config)
     return lambda message: app(message, context)

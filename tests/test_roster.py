@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+
+from strategies.reports import Report
+from strategies.roster import Roster
+
+
+def test_clients_are_numbered_by_identity_not_by_arrival() -> None:
+    one, other = Roster(), Roster()
+    one.enrol({"b": 7, "a": 9, "c": 3})
+    other.enrol({"c": 30, "a": 10, "b": 20})
+    assert one.ids() == other.ids() == ["a", "b", "c"]
+    assert [one.node_of(i) for i in range(3)] == [9, 7, 3]
+
+
+def test_late_joiners_come_next_and_nobody_is_renumbered() -> None:
+    roster = Roster()
+    assert roster.enrol({"m": 1}) == [0]
+    assert roster.enrol({"a": 2, "m": 1}) == [1]
+    assert roster.ids() == ["m", "a"]
+    assert len(roster) == 2
+
+
+def test_a_client_that_comes_back_through_another_node_keeps_its_index() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2})
+    assert roster.enrol({"a": 5}) == []
+    assert roster.node_of(0) == 5
+    assert roster.client_at(5) == 0
+    assert roster.client_at(1) is None
+    assert roster.here([1, 2, 5]).tolist() == [0, 1]
+
+
+def test_here_are_the_online_ones_that_did_not_say_no() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2, "c": 3})
+    roster.note(1, Report(available=False))
+    assert roster.here([3, 2, 1, 99]).tolist() == [0, 2]
+    assert not roster.is_available(1)
+    roster.note(1, Report())
+    assert roster.here([2]).tolist() == [1]
+
+
+def test_sizes_unknown_are_taken_for_average() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2, "c": 3})
+    assert roster.sizes().tolist() == [1, 1, 1]
+    roster.note(0, Report(num_examples=10))
+    roster.note(2, Report(num_examples=30))
+    assert roster.sizes().tolist() == [10, 20, 30]
+    roster.note(0, Report())  # says nothing new
+    np.testing.assert_array_equal(roster.sizes(), [10, 20, 30])
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"num-examples": 0}, "num-examples = 0: .*greater than 0"),
+        ({"num-examples": float("nan")}, "num-examples = nan: .*finite"),
+        ({"train-loss": -1.0}, "train-loss = -1.0"),
+        ({"num-examples": [1.0, 2.0]}, "num-examples"),
+        ({"client-id": ""}, "client-id = ''"),
+    ],
+)
+def test_a_wrong_report_is_refused_by_name(said: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Report.parse(said)
+
+
+def test_a_report_survives_the_way_over_the_wire() -> None:
+    report = Report(num_examples=12, num_steps=3, train_loss=0.5, available=False)
+    assert Report.parse(report.metrics()) == report
+    assert Report.parse({"num-examples": 3, "accuracy": 0.4}) == Report(num_examples=3)

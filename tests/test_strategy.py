@@ -1,0 +1,396 @@
+"""The Flower layer, in process: real messages and strategies, nodes that are functions."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Krum, QFedAvg
+
+from strategies import AdaptiveOSMD, NotEnoughClientsError, RoundRecord, SelectionStrategy
+from strategies.grid import PollingGrid
+from strategies.messages import write_report
+from strategies.reports import STATUS, Report
+
+from .inprocess import InProcessGrid, Node
+
+
+def model(*values: float) -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.array(values, np.float32))})
+
+
+def trained(message: Message, step: float, **report: Any) -> Message:
+    """Reply with every parameter moved by ``step``."""
+    w = next(iter(message.content.array_records.values()))["w"].numpy()
+    content = write_report(Report(**report))
+    content["arrays"] = ArrayRecord({"w": Array(w + np.float32(step))})
+    return Message(content, reply_to=message)
+
+
+def client(client_id: str | None, step: float = 1.0, size: int = 10, **status: Any) -> Node:
+    """A client with a status handler."""
+
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            report = Report(client_id=client_id, num_examples=size, **status)
+            return Message(write_report(report), reply_to=message)
+        return trained(message, step, num_examples=size, train_loss=abs(step))
+
+    return node
+
+
+def stranger(step: float = 1.0, size: int = 10) -> Node:
+    """A client of a foreign app: no status handler, arrays and num-examples only."""
+
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            raise ValueError("no function registered for query.status")
+        w = next(iter(message.content.array_records.values()))["w"].numpy()
+        content = RecordDict(
+            {
+                "my-arrays": ArrayRecord({"w": Array(w + np.float32(step))}),
+                "my-metrics": MetricRecord({"num-examples": size}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+    return node
+
+
+def run(
+    grid: InProcessGrid,
+    rounds: int = 1,
+    selector: str = "uniform",
+    start: ArrayRecord | None = None,
+    **options: Any,
+) -> tuple[np.ndarray, list[RoundRecord], SelectionStrategy]:
+    records: list[RoundRecord] = []
+    options.setdefault("clients_per_round", len(grid.nodes))
+    strategy = SelectionStrategy(
+        selector, on_round=records.append, poll_interval=0.01, join_deadline=0.2, **options
+    )
+    result = strategy.start(grid, start or model(0, 0), num_rounds=rounds)
+    w = result.arrays["w"].numpy() if result.arrays else np.array([])
+    return w, records, strategy
+
+
+def silent(message: Message) -> Message | None:
+    return client("silent")(message) if message.metadata.message_type == STATUS else None
+
+
+def dead(message: Message) -> Message | None:
+    """Flower's error reply for a node that died while training: its source is node 1."""
+    if message.metadata.message_type == STATUS:
+        return client("dead")(message)
+    reply = Message(Error(code=5, reason="Node Unavailable"), reply_to=message)
+    reply.metadata.__dict__["_src_node_id"] = 1
+    return reply
+
+
+def garbage(content: Callable[[], RecordDict]) -> Node:
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client("garbage")(message)
+        return Message(content(), reply_to=message)
+
+    return node
+
+
+def test_with_everybody_chosen_the_model_is_the_weighted_mean() -> None:
+    w, records, _ = run(InProcessGrid({1: client("a", 1.0, size=10), 2: client("b", 4.0, size=30)}))
+    assert w == pytest.approx([3.25, 3.25])
+    assert records[0].train_loss == pytest.approx(3.25)
+    assert records[0].failures == {}
+
+
+@pytest.mark.parametrize("order", [[1, 2, 3, 4, 5, 6], [4, 6, 2, 1, 5, 3]])
+def test_arrival_order_and_node_ids_change_nothing(order: list[int]) -> None:
+    grid = InProcessGrid({n * 1000 + order[0]: client(f"c{n}", n, size=10 * n) for n in order})
+    w, records, _ = run(
+        grid, rounds=5, selector="adaptive-osmd", clients_per_round=2, min_available_clients=6, seed=3
+    )
+    chosen = [record.selection.clients.tolist() for record in records]
+    reference = InProcessGrid({n: client(f"c{n}", n, size=10 * n) for n in range(1, 7)})
+    w2, records2, _ = run(
+        reference, rounds=5, selector="adaptive-osmd", clients_per_round=2, min_available_clients=6, seed=3
+    )
+    assert chosen == [record.selection.clients.tolist() for record in records2]
+    assert np.array_equal(w, w2)
+
+
+def test_a_registered_name_takes_precedence_over_a_claim() -> None:
+    grid = InProcessGrid({1: client("c1"), 2: client("c1"), 3: client("c3")}, names={1: "", 2: "c2"})
+    _, _, strategy = run(grid)
+    assert strategy.roster.ids() == ["c1", "c2", "c3"]
+    assert strategy.roster.node_of_id("c2") == 2
+
+
+def test_an_identity_belongs_to_whom_has_it_while_that_one_is_online() -> None:
+    grid = InProcessGrid({1: client("twin"), 2: client("twin"), 3: client("c")})
+    _, _, strategy = run(grid)
+    assert strategy.roster.ids() == ["c", "node-2", "twin"]
+
+
+def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
+    grid = InProcessGrid({1: stranger(1.0, 10), 2: stranger(4.0, 30)})
+    w, records, strategy = run(grid, rounds=2)
+    assert strategy.roster.ids() == ["node-1", "node-2"]
+    assert strategy.selector.client_sizes.tolist() == [10, 30]
+    # Round 1 knows no sizes (mean of 1 and 4), round 2 does.
+    assert w == pytest.approx([2.5 + 3.25] * 2)
+    assert records[1].failures == {}
+
+
+def test_without_asking_no_query_is_sent() -> None:
+    grid = InProcessGrid({1: stranger(), 2: stranger()})
+    run(grid, ask_status=False)
+    assert {message.metadata.message_type for message in grid.sent} == {"train"}
+
+
+def test_each_message_has_the_round_and_a_seed_of_its_own() -> None:
+    grid = InProcessGrid({n: client(f"c{n}") for n in (1, 2, 3)})
+    run(grid, rounds=2)
+    trains = [message for message in grid.sent if message.metadata.message_type == "train"]
+    configs = [message.content.config_records["config"] for message in trains]
+    assert [config["server-round"] for config in configs] == [1, 1, 1, 2, 2, 2]
+    assert len({config["seed"] for config in configs}) == 6
+    again = InProcessGrid({n: client(f"c{n}") for n in (1, 2, 3)})
+    run(again, rounds=1)
+    assert [message.content.config_records["config"]["seed"] for message in again.sent[3:]] == [
+        config["seed"] for config in configs[:3]
+    ]
+
+
+def test_the_callers_config_is_not_written_into() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    strategy = SelectionStrategy("uniform", clients_per_round=2)
+    config = ConfigRecord({"lr": 0.1})
+    strategy.start(grid, model(0), num_rounds=1, train_config=config)
+    assert dict(config) == {"lr": 0.1}
+    assert grid.sent[-1].content.config_records["config"]["lr"] == 0.1
+
+
+BAD_NODES = {
+    "crash": garbage(lambda: 1 / 0),  # type: ignore[arg-type, return-value]
+    "dead": dead,
+    "silent": silent,
+    "empty": garbage(RecordDict),
+    "two models": garbage(lambda: RecordDict({"a": model(1, 1), "b": model(1, 1)})),
+    "other names": garbage(lambda: RecordDict({"a": ArrayRecord({"v": Array(np.zeros(2))})})),
+    "other shape": garbage(lambda: RecordDict({"a": model(1, 1, 1)})),
+    "nan": garbage(lambda: RecordDict({"a": model(1, np.nan)})),
+    "not an array": garbage(
+        lambda: RecordDict({"a": ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", b"junk")})})
+    ),
+    "negative size": garbage(lambda: RecordDict({"a": model(1, 1), "m": MetricRecord({"num-examples": -3})})),
+    "nan loss": garbage(
+        lambda: RecordDict({"a": model(1, 1), "m": MetricRecord({"train-loss": float("nan")})})
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_NODES)
+def test_a_bad_client_does_not_stop_the_round(kind: str) -> None:
+    grid = InProcessGrid({1: client("a", 1.0), 2: BAD_NODES[kind], 3: client("z", 3.0)})
+    w, records, strategy = run(grid, rounds=2, round_deadline=0.05)
+    assert w == pytest.approx([4.0, 4.0])  # twice the mean of 1 and 3
+    bad = strategy.roster.client_at(2)
+    assert all(list(record.failures) == [bad] for record in records)
+    assert all(record.failures[bad] for record in records)
+
+
+def test_a_second_answer_to_a_message_is_ignored() -> None:
+    def twice(message: Message) -> Any:
+        first = client("a", 1.0)(message)
+        return [first, trained(message, 100.0)] if message.metadata.message_type != STATUS else first
+
+    w, _, _ = run(InProcessGrid({1: twice, 2: client("b", 1.0)}))
+    assert w == pytest.approx([1.0, 1.0])
+
+
+def test_when_nobody_answers_the_model_stays_and_the_run_goes_on() -> None:
+    answers = iter([silent, silent, client("a", 1.0), client("a", 1.0)])
+
+    def node(message: Message) -> Any:
+        return client("a")(message) if message.metadata.message_type == STATUS else next(answers)(message)
+
+    w, records, _ = run(InProcessGrid({1: node, 2: node}), rounds=2, round_deadline=0.05, ask_status=False)
+    assert w == pytest.approx([1.0, 1.0])
+    assert [record.feedback.responded.tolist() for record in records] == [[False, False], [True, True]]
+
+
+def test_everybody_leaves_and_one_comes_back() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=3)
+    arrays = model(0)
+    sent = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+    strategy.aggregate_train(1, grid.send_and_receive(sent))
+    nodes, grid.nodes = grid.nodes, {}
+    assert list(strategy.configure_train(2, arrays, ConfigRecord(), grid)) == []
+    assert strategy.aggregate_train(2, []) == (None, None)
+    grid.nodes = {77: nodes[2]}  # b, through another node
+    sent = list(strategy.configure_train(3, arrays, ConfigRecord(), grid))
+    assert [message.metadata.dst_node_id for message in sent] == [77]
+    assert strategy.roster.ids() == ["a", "b"]
+
+
+def test_a_late_joiner_comes_next() -> None:
+    grid = InProcessGrid({1: client("m", size=10), 2: client("n", size=10)})
+    strategy = SelectionStrategy("md", clients_per_round=2, num_rounds=2)
+    sent = list(strategy.configure_train(1, model(0), ConfigRecord(), grid))
+    strategy.aggregate_train(1, grid.send_and_receive(sent))
+    grid.nodes[3] = client("a", size=60)
+    list(strategy.configure_train(2, model(0), ConfigRecord(), grid))
+    assert strategy.roster.ids() == ["m", "n", "a"]
+    assert strategy.selector.probabilities == pytest.approx([1 / 8, 1 / 8, 6 / 8])
+
+
+def test_who_says_no_is_asked_again() -> None:
+    willing = [False]
+
+    def moody(message: Message) -> Message:
+        return client("moody", available=willing[0])(message)
+
+    grid = InProcessGrid({1: moody, 2: client("b")})
+    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=3)
+    counts = []
+    for number in (1, 2, 3):
+        willing[0] = number == 3
+        sent = list(strategy.configure_train(number, model(0), ConfigRecord(), grid))
+        strategy.aggregate_train(number, grid.send_and_receive(sent))
+        counts.append(len(sent))
+    assert counts == [1, 1, 2]
+
+
+def test_a_newcomer_that_is_silent_is_not_enrolled_yet() -> None:
+    talks = [False]
+
+    def shy(message: Message) -> Any:
+        return client("shy")(message) if talks[0] else None
+
+    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: shy})
+    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=2, status_deadline=0.05)
+    sent = list(strategy.configure_train(1, model(0), ConfigRecord(), PollingGrid(grid, 0.01)))
+    assert strategy.roster.ids() == ["a", "b"]
+    strategy.aggregate_train(1, grid.send_and_receive(sent))
+    talks[0] = True
+    list(strategy.configure_train(2, model(0), ConfigRecord(), PollingGrid(grid, 0.01)))
+    assert strategy.roster.ids() == ["a", "b", "shy"]
+
+
+def test_too_few_clients_is_a_clear_end() -> None:
+    with pytest.raises(NotEnoughClientsError, match=r"0 of 2 clients had joined after 0\.2 s"):
+        run(InProcessGrid({1: client("a")}), clients_per_round=2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FedAvg(fraction_evaluate=0.0),
+        lambda: FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.5, server_momentum=0.9),
+        lambda: FedAdam(fraction_evaluate=0.0, beta_1=0.9, beta_2=0.99),
+        lambda: FedYogi(fraction_evaluate=0.0, beta_1=0.9, beta_2=0.99),
+        lambda: FedProx(fraction_evaluate=0.0, proximal_mu=0.1),
+    ],
+)
+def test_with_everybody_chosen_a_server_strategy_steps_as_it_does_alone(make: Callable[[], FedAvg]) -> None:
+    def nodes() -> dict[int, Node]:
+        return {n: client(f"c{n}", float(n), size=10 * n) for n in (1, 2, 3)}
+
+    alone = make().start(InProcessGrid(nodes()), model(0, 1), num_rounds=3).arrays["w"].numpy()
+    ours, _, _ = run(InProcessGrid(nodes()), rounds=3, start=model(0, 1), server_strategy=make())
+    assert ours == pytest.approx(alone, rel=1e-5)
+
+
+def test_a_server_strategys_own_settings_reach_the_clients() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    run(grid, server_strategy=FedProx(fraction_evaluate=0.0, proximal_mu=0.25))
+    assert grid.sent[-1].content.config_records["config"]["proximal-mu"] == 0.25
+
+
+def test_a_cohort_of_one_does_not_hang_on_flowers_minimum() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: client("c")})
+    _, records, _ = run(grid, rounds=3, clients_per_round=1, server_strategy=FedAdam(fraction_evaluate=0.0))
+    assert [record.selection.clients.size for record in records] == [1, 1, 1]
+
+
+def test_federated_evaluation_takes_its_share_of_the_nodes() -> None:
+    asked: list[int] = []
+
+    def node(number: int) -> Node:
+        def answer(message: Message) -> Message:
+            if message.metadata.message_type == "evaluate":
+                asked.append(number)
+                metrics = MetricRecord({"loss": float(number), "num-examples": 1})
+                return Message(RecordDict({"metrics": metrics}), reply_to=message)
+            return client(f"c{number}")(message)
+
+        return answer
+
+    grid = InProcessGrid({n: node(n) for n in (1, 2, 3, 4)})
+    strategy = SelectionStrategy(
+        "uniform", clients_per_round=2, server_strategy=FedAvg(fraction_evaluate=0.5)
+    )
+    result = strategy.start(grid, model(0), num_rounds=2)
+    assert len(asked) == 4
+    assert result.evaluate_metrics_clientapp[1]["loss"] == pytest.approx(np.mean(asked[:2]))
+
+
+@pytest.mark.parametrize("refused", [Krum(), QFedAvg(client_learning_rate=0.1), object()])
+def test_a_server_strategy_that_needs_every_reply_is_refused(refused: Any) -> None:
+    with pytest.raises(
+        TypeError, match=rf"server_strategy = {type(refused).__name__}: must be one of FedAvg"
+    ):
+        SelectionStrategy("uniform", clients_per_round=2, server_strategy=refused)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"selector": "best"}, "selector = 'best': must be one of"),
+        ({"clients_per_round": 0}, "clients_per_round = 0"),
+        ({"selector_settings": {"alpha": 0.4}}, "alpha"),
+        ({"selector": "adaptive-osmd", "selector_settings": {"alpha": 1.5}}, r"alpha = 1\.5"),
+        ({"round_deadline": 0}, "round_deadline = 0: must be greater than 0"),
+        ({"poll_interval": float("nan")}, "poll_interval = nan"),
+        (
+            {"min_available_clients": 1},
+            r"min_available_clients = 1: must be at least 2 \(clients_per_round\)",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_refused_at_construction(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SelectionStrategy(**{"selector": "uniform", "clients_per_round": 2, **options})
+
+
+def test_adaptive_osmd_by_name() -> None:
+    grid = InProcessGrid({n: client(f"c{n}", 10.0 if n == 1 else 0.1) for n in range(1, 9)})
+    strategy = AdaptiveOSMD(
+        clients_per_round=3, learning_rate_multiplier=1000, min_available_clients=8, seed=2
+    )
+    strategy.start(grid, model(0, 0), num_rounds=30)
+    p = strategy.selector.probabilities
+    assert p[0] > 0.3  # whose updates are large is drawn more often,
+    assert p[1:].min() >= 0.4 / 8 - 1e-12  # nobody less often than the floor
+
+
+def test_polling_ends_at_the_deadline_with_what_there_is() -> None:
+    grid = PollingGrid(InProcessGrid({1: client("a"), 2: silent}), 0.01)
+    began = time.monotonic()
+    content = RecordDict({"arrays": model(0)})
+    replies = grid.send_and_receive([Message(content, n, "train") for n in (1, 2)], timeout=0.2)
+    assert len(replies) == 1
+    assert 0.2 <= time.monotonic() - began < 1.0
+
+
+def test_polling_does_not_wait_for_a_message_that_could_not_be_sent() -> None:
+    inner = InProcessGrid({1: client("a")})
+    push = inner.push_messages
+    inner.push_messages = lambda messages: [*push(messages), None]  # type: ignore[method-assign, list-item]
+    replies = PollingGrid(inner, 0.01).send_and_receive(
+        [Message(RecordDict({"a": model(0)}), 1, "train")], timeout=5
+    )
+    assert len(replies) == 1
