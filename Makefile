@@ -3,9 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 LOCK   := requirements.lock
-UP     ?=    # options for `make run`, for example: make run UP="--rounds 10 --task digits-mlp"
+# Options for `make run`, for example: make run UP="--rounds 10 --task digits-mlp"
+UP     ?=
 
-.PHONY: install run test test-simulation lint format lock clean
+.PHONY: install run test test-slow test-simulation lint format lock clean
 
 install: $(VENV)/.demo            ## what `make run` needs
 
@@ -31,10 +32,10 @@ run: $(VENV)/.demo                ## a real federation on this machine
 test: $(VENV)/.dev                ## everything but the slow, simulation and docker tests
 	$(BIN)/python -m pytest -m "not slow and not simulation and not docker"
 
-test-simulation: $(VENV)/.simulation
+test-simulation: $(VENV)/.simulation    ## Flower's own simulation (installs Ray)
 	$(BIN)/python -m pytest -m simulation
 
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.dev           ## minutes: the papers' figures
 	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.dev
