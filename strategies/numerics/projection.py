@@ -1,0 +1,56 @@
+"""Projection onto the simplex with a floor, in the KL divergence.
+
+Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback"
+(the OSMD paper), Proposition 1 and Algorithm 2.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import Floats
+
+
+def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
+    """Return the p nearest to weights w in KL(p || w), among p_m >= floor and sum_m p_m = 1.
+
+    The solution is ``p_m = max(floor, c w_m)`` with the one c that makes the sum 1 (Proposition 1; its
+    "π(m) < m*" is the rank of m). Algorithm 2 finds c by sorting. Here the floor set grows until it is
+    stable: flooring the entries below the floor takes mass from the others and lowers c, so a floored entry
+    stays floored, and the set at rest is the solution. It takes a few passes over M, and no sort.
+
+    Parameters
+    ----------
+    log_weights : array_like, shape (M,)
+        log w, up to a constant; finite or -inf. What underflows next to the largest ends at the floor.
+    floor : float
+        Lower bound of every p_m, in [0, 1/M] (α/M in the paper); 1/M gives the uniform distribution.
+
+    Returns
+    -------
+    ndarray, shape (M,)
+        p, with p >= floor and sum 1 up to rounding.
+
+    Raises
+    ------
+    ValueError
+        If `log_weights` is empty, not 1-D, holds NaN or +inf, or nothing finite, or `floor` is out of range.
+    """
+    log_w = np.asarray(log_weights, dtype=np.float64)
+    if log_w.ndim != 1 or log_w.size == 0:
+        raise ValueError(f"log_weights has shape {log_w.shape}: must be (M,) with M >= 1")
+    largest = log_w.max()
+    if not np.isfinite(largest):
+        raise ValueError(f"log_weights has maximum {largest}: must be finite, without NaN")
+    if not 0 <= floor <= 1 / log_w.size:
+        raise ValueError(f"floor = {floor}: must be between 0 and {1 / log_w.size} (1/M)")
+
+    w = np.exp(log_w - largest)
+    floored = np.zeros(w.size, dtype=np.bool_)
+    while True:
+        c = (1 - floor * np.count_nonzero(floored)) / w[~floored].sum()
+        # The largest (w = 1) are never below the floor, except by rounding when the floor is 1/M.
+        below = ~floored & (c * w < floor) & (w < 1)
+        if not below.any():
+            p: Floats = np.maximum(c * w, floor)
+            return p
+        floored |= below

@@ -1,0 +1,70 @@
+"""Client selectors: ``create`` makes one by name, ``available`` lists the names.
+
+To add one, write its file and put its class into the registry below.
+"""
+
+from typing import Any
+
+import numpy.typing as npt
+
+from .adaptive_osmd import AdaptiveOSMDSelector
+from .base import Feedback, Selection, Selector
+from .md import MultinomialSelector
+from .uniform import UniformSelector
+
+__all__ = ["Feedback", "Selection", "Selector", "available", "create"]
+
+_SELECTORS: dict[str, type[Selector]] = {
+    each.name: each
+    for each in (
+        UniformSelector,
+        MultinomialSelector,
+        AdaptiveOSMDSelector,
+    )
+}
+
+
+def available() -> tuple[str, ...]:
+    """Return the names that `create` knows."""
+    return tuple(_SELECTORS)
+
+
+def create(
+    name: str,
+    num_clients: int,
+    *,
+    client_sizes: npt.ArrayLike | None = None,
+    clients_per_round: int,
+    num_rounds: int | None = None,
+    seed: int = 0,
+    **settings: Any,
+) -> Selector:
+    """Make a selector.
+
+    Parameters
+    ----------
+    name : str
+        One of `available`.
+    num_clients, client_sizes, clients_per_round, num_rounds, seed, **settings
+        See `Selector`.
+
+    Returns
+    -------
+    Selector
+        At the start of a run.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is refused; the text names it, its value and what is allowed.
+    """
+    if name not in _SELECTORS:
+        raise ValueError(f"selector = {name!r}: must be one of {', '.join(_SELECTORS)}")
+    return _SELECTORS[name](
+        num_clients,
+        client_sizes=client_sizes,
+        clients_per_round=clients_per_round,
+        num_rounds=num_rounds,
+        seed=seed,
+        **settings,
+    )

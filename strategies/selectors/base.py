@@ -1,0 +1,466 @@
+"""The contract of all selectors: who trains in a round, what their updates weigh, what is learned from it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics.arrays import Array, Bools, Floats, Ints
+from . import checks
+from .settings import Setting, Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Who was chosen in a round; arrays are copied, checked and read-only.
+
+    Attributes
+    ----------
+    clients : ndarray of int, shape (S,)
+        Distinct dense indexes in draw order; S may be 0.
+    counts : ndarray of int, shape (S,)
+        How often each was drawn, >= 1.
+    probabilities : ndarray, shape (S,)
+        The probability each was drawn with in this round, in [0, 1].
+    importance : ndarray, shape (S,)
+        W_m >= 0, with E[W_m] = 1 where the selector is unbiased.
+    weights : ndarray, shape (S,)
+        c_m >= 0, the coefficient of each update in the pseudo-gradient if everybody answers.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a field has the wrong dtype, length or range.
+    """
+
+    clients: Ints
+    counts: Ints
+    probabilities: Floats
+    importance: Floats
+    weights: Floats
+
+    def __post_init__(self) -> None:
+        clients = checks.indexes("clients", self.clients, np.iinfo(np.int64).max)
+        counts = checks.ints("counts", self.counts, clients.size)
+        checks.in_range("counts", counts, 1)
+        _set(self, clients=clients, counts=counts)
+        for name, high in (("probabilities", 1 + 1e-9), ("importance", np.inf), ("weights", np.inf)):
+            values = checks.floats(name, getattr(self, name), clients.size)
+            checks.in_range(name, values, 0, min(high, np.finfo(np.float64).max))
+            _set(self, **{name: values})
+
+
+@dataclass(frozen=True, eq=False)
+class Feedback:
+    """What a round taught, aligned with ``Selection.clients``; arrays are copied, checked and read-only.
+
+    A value that is not finite counts as not reported.
+
+    Attributes
+    ----------
+    update_norms : ndarray, shape (S,)
+        ||g_m|| >= 0, L2 norm of g_m = (w_m - w_t) / local learning rate.
+    losses : ndarray, shape (S,)
+        Mean local training loss.
+    gradient_variances : ndarray, shape (S,)
+        Per-batch gradient variance >= 0.
+    diversities : ndarray, shape (S,)
+        ||g_m - mean_S g|| >= 0.
+    responded : ndarray of bool, shape (S,)
+        Who answered.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a field has the wrong dtype, length or sign.
+    """
+
+    update_norms: Floats
+    losses: Floats
+    gradient_variances: Floats
+    diversities: Floats
+    responded: Bools
+
+    def __post_init__(self) -> None:
+        responded = checks.bools("responded", self.responded)
+        _set(self, responded=responded)
+        for name in ("update_norms", "losses", "gradient_variances", "diversities"):
+            values = checks.floats(name, getattr(self, name), responded.size)
+            if name != "losses":
+                checks.in_range(name, values[np.isfinite(values)], 0)
+            _set(self, **{name: values})
+
+
+class Selector(ABC):
+    """Decides who trains in each round.
+
+    All that changes over a run is in one dict of read-only arrays, replaced as a whole: it is the checkpoint,
+    and an error leaves it as it was. Randomness is a function of (seed, round). Indexes are dense,
+    0..num_clients-1; those of removed clients are not given again.
+
+    Parameters
+    ----------
+    num_clients : int
+        M, >= 1.
+    client_sizes : array_like, shape (M,), optional
+        Any positive numbers (samples held), in [1e-100, 1e100]; λ = sizes / sum (default: all 1).
+    clients_per_round : int
+        K, from 1 to M.
+    num_rounds : int, optional
+        T, >= 1, for selectors with a horizon.
+    seed : int
+        Seed of every draw, >= 0 (default: 0).
+    **settings
+        The selector's own, see `allowed_settings`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is refused; the text names it, its value and what is allowed.
+    """
+
+    name: ClassVar[str]
+    unbiased: ClassVar[Literal["round", "long-run", "none"]]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "selector": ("letters",),
+        "client_sizes": ("clients",),
+        "living": ("clients",),
+    }
+    """Keys of the state and the names of their axes; axes of one name have one length."""
+
+    settings_type: ClassVar[type[Settings]] = Settings
+    _settings: Settings
+
+    def __init__(
+        self,
+        num_clients: int,
+        *,
+        client_sizes: npt.ArrayLike | None = None,
+        clients_per_round: int,
+        num_rounds: int | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> None:
+        num_clients = checks.integer("num_clients", num_clients, low=1)
+        sizes = np.ones(num_clients)
+        if client_sizes is not None:
+            sizes = checks.sizes("client_sizes", client_sizes, num_clients)
+        self._clients_per_round = checks.integer(
+            "clients_per_round", clients_per_round, low=1, high=num_clients, why="the number of clients"
+        )
+        self._num_rounds = None if num_rounds is None else checks.integer("num_rounds", num_rounds, low=1)
+        self._seed = checks.integer("seed", seed, low=0)
+        self._settings = self.settings_type.of(settings)
+        self._state: dict[str, Array] = {}
+        self._assign(
+            {
+                # Bytes rather than str: every array format can hold them.
+                "selector": np.frombuffer(self.name.encode(), dtype=np.uint8),
+                "client_sizes": sizes,
+                "living": np.ones(num_clients, dtype=np.bool_),
+            }
+        )
+        self._assign(self._initial_state())
+
+    @property
+    def num_clients(self) -> int:
+        """M: how many indexes were ever given, those of removed clients included."""
+        return self._living.size
+
+    @property
+    def client_sizes(self) -> Floats:
+        """(M,) sizes, read-only; removed clients keep theirs."""
+        sizes: Floats = self._array("client_sizes")
+        return sizes
+
+    @property
+    def settings(self) -> Settings:
+        """The selector's settings, frozen."""
+        return self._settings
+
+    @classmethod
+    def allowed_settings(cls) -> dict[str, Setting]:
+        """Return each setting's default, range and meaning, by name."""
+        return cls.settings_type.allowed()
+
+    @property
+    @abstractmethod
+    def probabilities(self) -> Floats:
+        """(M,) current sampling distribution; sums to 1 over the living, 0 for the removed."""
+
+    def candidates(
+        self, round: int, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
+    ) -> Ints | None:
+        """Return whom to ask before `select`, or None where nobody needs to be asked.
+
+        Parameters
+        ----------
+        round : int
+            The round, >= 0.
+        available, unavailable : array_like of int, optional
+            Distinct indexes, at most one of the two; neither means everyone.
+        """
+        return None
+
+    @abstractmethod
+    def select(
+        self,
+        round: int,
+        *,
+        available: npt.ArrayLike | None = None,
+        unavailable: npt.ArrayLike | None = None,
+        candidates: npt.ArrayLike | None = None,
+        reports: Mapping[str, Floats] | None = None,
+        budget: float | None = None,
+    ) -> Selection:
+        """Choose who trains in this round; the same arguments and state give the same answer.
+
+        Parameters
+        ----------
+        round : int
+            The round, >= 0.
+        available : array_like of int, optional
+            Distinct indexes of living clients that are here.
+        unavailable : array_like of int, optional
+            Distinct indexes of those who are not; at most one of the two is given, neither means everyone.
+        candidates, reports
+            Who was asked, and what they said (arrays by name, NaN = no answer), where `needs` asks for it.
+        budget : float, optional
+            This round's K where it varies, finite and >= 0, rounded down (default: clients_per_round).
+
+        Returns
+        -------
+        Selection
+            Empty if nobody is here or the budget is below 1.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is refused.
+        """
+
+    def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
+        """Return the weights once it is known who answered: c_m S/S' for the S' who did, 0 for the others.
+
+        Assumption: every chosen client fails independently with the same probability. Then, given the
+        selection and S' >= 1, each subset of size S' is equally likely, and the expectation of the estimate
+        is exactly that with everybody's answer.
+
+        Parameters
+        ----------
+        selection : Selection
+            What `select` returned.
+        responded : array_like of bool, shape (S,)
+            Who answered.
+
+        Returns
+        -------
+        ndarray, shape (S,)
+            The weights; all 0 if nobody answered.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `responded` is not (S,) bool.
+        """
+        answered = checks.bools("responded", responded, selection.clients.size)
+        return np.where(answered, selection.weights * (answered.size / max(1, answered.sum())), 0.0)
+
+    def update(self, round: int, selection: Selection, feedback: Feedback) -> None:
+        """Learn from a round.
+
+        Parameters
+        ----------
+        round : int
+            The round, >= 0.
+        selection : Selection
+            What `select` returned.
+        feedback : Feedback
+            Aligned with the selection. Clients removed since are not learned from.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is refused; nothing has changed then.
+        """
+        checks.integer("round", round, low=0)
+        checks.indexes("selection.clients", selection.clients, self.num_clients)
+        checks.bools("feedback.responded", feedback.responded, selection.clients.size)
+        self._assign(self._learn(round, selection, feedback))
+
+    def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
+        """Let n clients join; they get the next n indexes.
+
+        Parameters
+        ----------
+        client_sizes : array_like, shape (n,)
+            Their sizes, in the unit of the others' (1 each where none were given).
+        **per_client
+            Arrays of shape (n,) that a selector with per-client settings asks for.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is refused; nothing has changed then.
+        """
+        for name in per_client:
+            raise ValueError(f"{name}: {self.name} has no such setting per client")
+        joining = checks.sizes("client_sizes", client_sizes)
+        living = np.concatenate([self._living, np.ones(joining.size, dtype=np.bool_)])
+        changes: dict[str, Array] = {
+            "client_sizes": np.concatenate([self.client_sizes, joining]),
+            "living": living,
+        }
+        self._assign(changes | self._joined(living))
+
+    def set_sizes(self, clients: npt.ArrayLike, client_sizes: npt.ArrayLike) -> None:
+        """Correct the sizes of clients.
+
+        Parameters
+        ----------
+        clients : array_like of int, shape (n,)
+            Distinct indexes of living clients.
+        client_sizes : array_like, shape (n,)
+            Their sizes.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is refused; nothing has changed then.
+        """
+        who = self._living_indexes("clients", clients)
+        sizes = self.client_sizes.copy()
+        sizes[who] = checks.sizes("client_sizes", client_sizes, who.size)
+        self._assign({"client_sizes": sizes})
+
+    def remove_clients(self, clients: npt.ArrayLike) -> None:
+        """Take clients out for good; their indexes are not given again. All may go.
+
+        Parameters
+        ----------
+        clients : array_like of int, shape (n,)
+            Distinct indexes of living clients.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If one is unknown or already removed; nothing has changed then.
+        """
+        living = self._living.copy()
+        living[self._living_indexes("clients", clients)] = False
+        changes: dict[str, Array] = {"living": living}
+        self._assign(changes | self._left(living))
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return copies of all arrays needed to go on, bit for bit, by name."""
+        return {key: array.copy() for key, array in self._state.items()}
+
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Go on from a saved state; the number of clients becomes the state's.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            What `state_dict` returned, of a selector of the same name and settings.
+
+        Raises
+        ------
+        ValueError
+            If name, keys, shapes or dtypes do not fit; nothing has changed then.
+        """
+        arrays = {key: np.array(value) for key, value in state.items()}
+        if arrays.keys() != self.state_axes.keys():
+            raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(self.state_axes)}")
+        if not np.array_equal(arrays["selector"], self._state["selector"]):
+            raise ValueError(
+                f"state['selector'] = {arrays['selector'].tobytes()!r}: must be {self.name.encode()!r}"
+            )
+        lengths: dict[str, int] = {}
+        for key, axes in self.state_axes.items():
+            array, dtype = arrays[key], self._state[key].dtype
+            if array.dtype != dtype:
+                raise ValueError(f"state[{key!r}] has dtype {array.dtype}: must be {dtype}")
+            if array.ndim != len(axes) or any(
+                lengths.setdefault(axis, length) != length
+                for axis, length in zip(axes, array.shape, strict=True)
+            ):
+                raise ValueError(
+                    f"state[{key!r}] has shape {array.shape}: must be ({', '.join(axes)}), {lengths}"
+                )
+        checks.sizes("state['client_sizes']", arrays["client_sizes"])
+        self._assign(arrays)
+
+    # What a selector adds. Each hook returns the arrays that change, by name, and assigns nothing.
+
+    def _initial_state(self) -> dict[str, Array]:
+        """Return the selector's own part of the state at the start."""
+        return {}
+
+    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
+        """Return what a round changes; the arguments are checked."""
+        return {}
+
+    def _joined(self, living: Bools) -> dict[str, Array]:
+        """Return what joiners change; `living` (M,) already has them at its end, ``self`` does not."""
+        return {}
+
+    def _left(self, living: Bools) -> dict[str, Array]:
+        """Return what leavers change; `living` (M,) is already without them, ``self`` still has them."""
+        return {}
+
+    # Common machinery.
+
+    @property
+    def _living(self) -> Bools:
+        living: Bools = self._array("living")
+        return living
+
+    def _array(self, key: str) -> Any:
+        return self._state[key]
+
+    def _assign(self, changes: Mapping[str, Array]) -> None:
+        for array in changes.values():
+            array.flags.writeable = False
+        self._state = {**self._state, **changes}
+
+    def _living_indexes(self, name: str, values: npt.ArrayLike) -> Ints:
+        clients = checks.indexes(name, values, self.num_clients)
+        gone = clients[~self._living[clients]]
+        if gone.size:
+            raise ValueError(f"{name} holds {gone[0]}: that client was removed")
+        return clients
+
+    def _here(self, available: npt.ArrayLike | None, unavailable: npt.ArrayLike | None) -> Ints:
+        """Return the living clients that are here, ascending."""
+        if available is not None and unavailable is not None:
+            raise ValueError(
+                f"available = {available}, unavailable = {unavailable}: must be at most one of them"
+            )
+        if available is not None:
+            return np.sort(self._living_indexes("available", available))
+        here = self._living
+        if unavailable is not None:
+            here = here.copy()
+            here[checks.indexes("unavailable", unavailable, self.num_clients)] = False
+        return np.flatnonzero(here)
+
+    def _reported(
+        self, selection: Selection, feedback: Feedback, values: Floats
+    ) -> tuple[Ints, Floats, Floats]:
+        """Return (clients, importance, values) of those whose value is usable.
+
+        S'' of S chosen clients are: their importance is W S/S'', on the assumption of `finalize`.
+        """
+        usable = feedback.responded & np.isfinite(values) & self._living[selection.clients]
+        scale = usable.size / max(1, usable.sum())
+        return selection.clients[usable], selection.importance[usable] * scale, values[usable]
+
+
+def _set(instance: object, **arrays: Array) -> None:
+    for name, array in arrays.items():
+        array.flags.writeable = False
+        object.__setattr__(instance, name, array)

@@ -1,0 +1,104 @@
+"""Checks of arguments; every error names the field, the value and what is allowed."""
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from ..numerics.arrays import Array, Bools, Floats, Ints
+
+# Any unit of size fits; sums and squares of sizes times norms stay finite.
+SMALLEST_SIZE, LARGEST_SIZE = 1e-100, 1e100
+
+
+def interval(low: float, high: float, why: str = "") -> str:
+    """Say in words what lies in [low, high]."""
+    note = f" ({why})" if why else ""
+    if math.isinf(high):
+        return f"finite{note}" if math.isinf(low) else f">= {low:g}{note}"
+    return f"<= {high:g}{note}" if math.isinf(low) else f"between {low:g} and {high:g}{note}"
+
+
+def integer(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, why: str = "") -> int:
+    """Return `value` as an int in [low, high]; a bool is not an integer (TypeError, ValueError)."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} = {value!r}: must be an integer {interval(low, high, why)}")
+    number = int(value)
+    if not low <= number <= high:
+        raise ValueError(f"{name} = {number}: must be {interval(low, high, why)}")
+    return number
+
+
+def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf) -> float:
+    """Return `value` as a finite float in [low, high]; a bool is not a number (TypeError, ValueError)."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} = {value!r}: must be a number {interval(low, high)}")
+    number = float(value)
+    if not (math.isfinite(number) and low <= number <= high):
+        raise ValueError(f"{name} = {number}: must be finite and {interval(low, high)}")
+    return number
+
+
+def floats(name: str, values: Any, length: int | None = None) -> Floats:
+    """Return a copy of `values` as a float array of shape (length,), any length if None."""
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} = {values!r}: must be a 1-D array of numbers") from error
+    _check_shape(name, array, length)
+    return array
+
+
+def ints(name: str, values: Any, length: int | None = None) -> Ints:
+    """Return a copy of `values` as an integer array of shape (length,), any length if None."""
+    array = np.array(values)
+    if array.size == 0:
+        array = array.astype(np.int64)  # NumPy takes [] for floats
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"{name} has dtype {array.dtype}: must be a 1-D array of integers")
+    _check_shape(name, array, length)
+    return array.astype(np.int64)
+
+
+def bools(name: str, values: Any, length: int | None = None) -> Bools:
+    """Return a copy of `values` as a bool array of shape (length,), any length if None."""
+    array = np.array(values)
+    if array.size == 0:
+        array = array.astype(np.bool_)
+    if array.dtype != np.bool_:
+        raise TypeError(f"{name} has dtype {array.dtype}: must be a 1-D array of bools")
+    _check_shape(name, array, length)
+    return array
+
+
+def in_range(name: str, array: Floats | Ints, low: float, high: float = math.inf) -> None:
+    """Refuse an array with an entry outside [low, high]; NaN is outside."""
+    wrong = array[~((array >= low) & (array <= high))]
+    if wrong.size:
+        raise ValueError(f"{name} holds {wrong[0]}: must be {interval(low, high)}")
+
+
+def sizes(name: str, values: Any, length: int | None = None) -> Floats:
+    """Return client sizes as floats, in [1e-100, 1e100]."""
+    array = floats(name, values, length)
+    in_range(name, array, SMALLEST_SIZE, LARGEST_SIZE)
+    return array
+
+
+def indexes(name: str, values: Any, num_clients: int) -> Ints:
+    """Return distinct client indexes in 0..num_clients-1, in the order given."""
+    array = ints(name, values)
+    wrong = array[(array < 0) | (array >= num_clients)]
+    if wrong.size:
+        raise ValueError(f"{name} holds {wrong[0]}: must be between 0 and {num_clients - 1} (client indexes)")
+    found, counts = np.unique(array, return_counts=True)
+    if found.size < array.size:
+        raise ValueError(f"{name} holds {found[counts > 1][0]} more than once: must be distinct")
+    return array
+
+
+def _check_shape(name: str, array: Array, length: int | None) -> None:
+    if array.ndim != 1 or (length is not None and array.size != length):
+        expected = "(n,)" if length is None else f"({length},)"
+        raise ValueError(f"{name} has shape {array.shape}: must be {expected}")
