@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from . import checks
-from .settings import Setting, Settings
+from .settings import PerClient, Setting, Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +131,8 @@ class Selector(ABC):
         "living": ("clients",),
     }
     """Keys of the state and the names of their axes; axes of one name have one length."""
+    per_client: ClassVar[Mapping[str, PerClient]] = {}
+    """Settings with a value for each client: arrays at the start, and for those who join."""
 
     settings_type: ClassVar[type[Settings]] = Settings
     _settings: Settings
@@ -154,6 +156,10 @@ class Selector(ABC):
         )
         self._num_rounds = None if num_rounds is None else checks.integer("num_rounds", num_rounds, low=1)
         self._seed = checks.integer("seed", seed, low=0)
+        each = {
+            name: kind.check(name, settings.pop(name, None), num_clients)
+            for name, kind in self.per_client.items()
+        }
         self._settings = self.settings_type.of(settings)
         self._state: dict[str, Array] = {}
         self._assign(
@@ -162,6 +168,7 @@ class Selector(ABC):
                 "selector": np.frombuffer(self.name.encode(), dtype=np.uint8),
                 "client_sizes": sizes,
                 "living": np.ones(num_clients, dtype=np.bool_),
+                **each,
             }
         )
         self._assign(self._initial_state())
@@ -307,7 +314,7 @@ class Selector(ABC):
         TypeError, ValueError
             If an argument is refused; nothing has changed then.
         """
-        for name in per_client:
+        for name in per_client.keys() - self.per_client.keys():
             raise ValueError(f"{name}: {self.name} has no such setting per client")
         joining = checks.sizes("client_sizes", client_sizes)
         living = np.concatenate([self._living, np.ones(joining.size, dtype=np.bool_)])
@@ -315,6 +322,9 @@ class Selector(ABC):
             "client_sizes": np.concatenate([self.client_sizes, joining]),
             "living": living,
         }
+        for name, kind in self.per_client.items():
+            values = kind.check(name, per_client.get(name), joining.size)
+            changes[name] = np.concatenate([self._array(name), values])
         self._assign(changes | self._joined(living))
 
     def set_sizes(self, clients: npt.ArrayLike, client_sizes: npt.ArrayLike) -> None:
@@ -373,14 +383,15 @@ class Selector(ABC):
             If name, keys, shapes or dtypes do not fit; nothing has changed then.
         """
         arrays = {key: np.array(value) for key, value in state.items()}
-        if arrays.keys() != self.state_axes.keys():
-            raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(self.state_axes)}")
+        all_axes = {**self.state_axes, **dict.fromkeys(self.per_client, ("clients",))}
+        if arrays.keys() != all_axes.keys():
+            raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(all_axes)}")
         if not np.array_equal(arrays["selector"], self._state["selector"]):
             raise ValueError(
                 f"state['selector'] = {arrays['selector'].tobytes()!r}: must be {self.name.encode()!r}"
             )
         lengths: dict[str, int] = {}
-        for key, axes in self.state_axes.items():
+        for key, axes in all_axes.items():
             array, dtype = arrays[key], self._state[key].dtype
             if array.dtype != dtype:
                 raise ValueError(f"state[{key!r}] has dtype {array.dtype}: must be {dtype}")
@@ -447,6 +458,29 @@ class Selector(ABC):
             here = here.copy()
             here[checks.indexes("unavailable", unavailable, self.num_clients)] = False
         return np.flatnonzero(here)
+
+    def _answers(
+        self,
+        kind: str,
+        candidates: npt.ArrayLike | None,
+        reports: Mapping[str, Floats] | None,
+        here: Ints,
+    ) -> tuple[Ints, Floats]:
+        """Return (candidates, values) of those who answered and are here, in the order of the candidates.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the candidates or the report called ``kind`` are missing, or do not fit together.
+        """
+        if candidates is None or reports is None or kind not in reports:
+            raise ValueError(
+                f"reports = {reports}: {self.name} needs {kind!r} of its candidates before it selects"
+            )
+        asked = checks.indexes("candidates", candidates, self.num_clients)
+        values = checks.floats(f"reports[{kind!r}]", reports[kind], asked.size)
+        answered = np.isfinite(values) & np.isin(asked, here)
+        return asked[answered], values[answered]
 
     def _reported(
         self, selection: Selection, feedback: Feedback, values: Floats

@@ -1,13 +1,114 @@
-"""Settings of a selector: a frozen dataclass whose fields know their range and meaning."""
+"""Settings of a selector: a frozen dataclass whose fields know their range and meaning.
 
+A setting is a plain value, a schedule over rounds, or (`PerClient`) an array with a value for each client.
+"""
+
+from __future__ import annotations
+
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from itertools import pairwise
+from numbers import Integral, Real
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
+from ..numerics.arrays import Array
 from . import checks
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A number that changes at given rounds.
+
+    Attributes
+    ----------
+    steps : tuple of (int, int or float)
+        (first round, value from then on), rounds ascending; the first value also holds before its round.
+    """
+
+    steps: tuple[tuple[int, int | float], ...]
+
+    def at(self, round: int) -> int | float:
+        """Return the value in a round."""
+        value = self.steps[0][1]
+        for first, later in self.steps:
+            if round >= first:
+                value = later
+        return value
+
+    @classmethod
+    def parse(cls, name: str, value: Any) -> Self:
+        """Read a number, pairs (first round, value), or text such as "20@1/10@100" (20, then 10).
+
+        Raises
+        ------
+        ValueError
+            If it is none of these, or the rounds do not ascend.
+        """
+        pairs = value
+        if isinstance(value, str):
+            try:
+                pairs = [[json.loads(text) for text in part.split("@")[::-1]] for part in value.split("/")]
+            except ValueError:
+                pairs = None
+        elif isinstance(value, cls):
+            pairs = value.steps
+        elif isinstance(value, Real):
+            pairs = [(0, value)]
+        try:
+            steps = tuple((checks.integer("round", first, low=0), step) for first, step in pairs)
+        except (TypeError, ValueError):
+            steps = ()
+        rounds = [first for first, _ in steps]
+        if not steps or any(later <= earlier for earlier, later in pairwise(rounds)):
+            raise ValueError(
+                f"{name} = {value!r}: must be a number, or (first round, value) pairs with ascending rounds, "
+                'as text "20@1/10@100"'
+            )
+        return cls(steps)
+
+
+@dataclass(frozen=True)
+class PerClient:
+    """What an array with a value for each client may hold.
+
+    Attributes
+    ----------
+    default : int, float or None
+        The value of clients that none is given for; None if it must be given.
+    low, high : float
+        Bounds, inclusive.
+    integer : bool
+        Whether it holds integers (floats otherwise).
+    doc : str
+        One line on what it is.
+    """
+
+    default: int | float | None
+    low: float
+    high: float
+    integer: bool
+    doc: str
+
+    def check(self, name: str, values: Any, length: int) -> Array:
+        """Return the values as an array of shape (length,); None stands for the default.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If it must be given and is not, or has the wrong dtype, length or range.
+        """
+        if values is None:
+            if self.default is None:
+                raise ValueError(f"{name} = None: must be given for each client ({self.doc})")
+            return np.full(length, self.default, dtype=np.int64 if self.integer else np.float64)
+        read = checks.ints if self.integer else checks.floats
+        array = read(name, values, length)
+        checks.in_range(name, array, self.low, self.high)
+        return array
 
 
 @dataclass(frozen=True)
@@ -16,8 +117,8 @@ class Setting:
 
     Attributes
     ----------
-    default : bool, int, float or str
-        Its default; the type of the setting is the default's.
+    default : bool, int, float, str, Schedule or None
+        Its default; the type of the setting is the default's. None is a float that may be left out.
     low, high : float
         Bounds of a number, inclusive.
     choices : tuple of str
@@ -26,14 +127,22 @@ class Setting:
         One line on what it does.
     """
 
-    default: bool | int | float | str
+    default: SettingValue
     low: float
     high: float
     choices: tuple[str, ...]
     doc: str
 
-    def check(self, name: str, value: Any) -> bool | int | float | str:
+    def check(self, name: str, value: Any) -> SettingValue:
         """Return `value` in the setting's type, or raise a TypeError or ValueError naming what is allowed."""
+        if self.default is None:
+            return None if value is None else checks.real(name, value, low=self.low, high=self.high)
+        if isinstance(self.default, Schedule):
+            schedule = Schedule.parse(name, value)
+            whole = all(isinstance(step, Integral) for _, step in self.default.steps)
+            for _, step in schedule.steps:
+                (checks.integer if whole else checks.real)(name, step, low=self.low, high=self.high)
+            return schedule
         if isinstance(self.default, bool):
             if not isinstance(value, bool | np.bool_):
                 raise TypeError(f"{name} = {value!r}: must be True or False")
@@ -47,8 +156,11 @@ class Setting:
         return str(value)
 
 
+SettingValue: TypeAlias = bool | int | float | str | Schedule | None
+
+
 def setting(
-    default: bool | int | float | str,
+    default: SettingValue,
     *,
     low: float = -math.inf,
     high: float = math.inf,
