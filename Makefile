@@ -19,7 +19,7 @@ $(VENV)/.demo: pyproject.toml $(LOCK) | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(LOCK) | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[demo,torch,dev]'
+	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[demo,torch,optim,dev]'
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.simulation: pyproject.toml $(LOCK) | $(VENV)/.dev
