@@ -236,16 +236,19 @@ class SelectionStrategy(Strategy):
     def _open(self, grid: Grid) -> RoundLogic:
         """Wait for the first clients, then make the selector for them."""
         end = time.monotonic() + self.join_deadline
-        while len(self.roster) < self.min_available_clients:
-            if len(list(grid.get_node_ids())) >= self.min_available_clients:
+        while True:
+            # They are enrolled together, so that their numbers do not depend on who was first.
+            online = len(list(grid.get_node_ids()))
+            if online >= self.min_available_clients:
                 self._who_is_here(grid)
-            elif time.monotonic() < end:
-                time.sleep(self.poll_interval)
+            if len(self.roster) >= self.min_available_clients:
+                break
             if time.monotonic() >= end:
                 raise NotEnoughClientsError(
-                    f"{len(self.roster)} of {self.min_available_clients} clients had joined after "
+                    f"{online} of {self.min_available_clients} clients had joined after "
                     f"{self.join_deadline:g} s (min_available_clients, join_deadline)"
                 )
+            time.sleep(self.poll_interval)
         selector = self._create_selector(self.roster.sizes(), self.num_rounds or 1)
         return RoundLogic(selector, self.local_learning_rate)
 
@@ -328,7 +331,8 @@ class SelectionStrategy(Strategy):
             self._logic = self._open(grid)
         began = time.monotonic()
         here = self._who_is_here(grid)
-        selection = self._opened.choose(server_round, here)
+        everyone = len(here) == self.selector.num_clients
+        selection = self._opened.choose(server_round, None if everyone else here)
         clients = [int(client) for client in selection.clients]
         node_ids = [self.roster.node_of(client) for client in clients]
         prepared: Iterable[Message] = []

@@ -281,7 +281,7 @@ def test_a_newcomer_that_is_silent_is_not_enrolled_yet() -> None:
 
 
 def test_too_few_clients_is_a_clear_end() -> None:
-    with pytest.raises(NotEnoughClientsError, match=r"0 of 2 clients had joined after 0\.2 s"):
+    with pytest.raises(NotEnoughClientsError, match=r"1 of 2 clients had joined after 0\.2 s"):
         run(InProcessGrid({1: client("a")}), clients_per_round=2)
 
 
