@@ -28,7 +28,7 @@ class LocalData(NamedTuple):
         task = tasks.create(str(context.run_config["task"]))
         data = task.client_data(partition, num_partitions, int(context.run_config["seed"]))
         # Padded, so that identities sort as numbers do.
-        default = f"client-{partition:0{len(str(num_partitions - 1))}d}"
+        default = f"client-{partition:0{max(2, len(str(num_partitions - 1)))}d}"
         return cls(str(context.node_config.get("client-id", default)), task, data)
 
 

@@ -28,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
     with History(folder / "history.jsonl" if folder else None) as history:
         history.write(
             "run",
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            started=datetime.now(UTC).isoformat(timespec="milliseconds"),
             flwr=version("flwr"),
             **settings.model_dump(),
         )

@@ -12,7 +12,7 @@ from strategies import selectors
 SettingValue = str | int | float | bool
 
 
-def parse_selector_settings(text: str) -> dict[str, SettingValue]:
+def parse_selector_settings(text: str) -> dict[str, Any]:
     """Read "alpha=0.4 learning-rate-multiplier=100" as a selector's settings.
 
     Values are JSON scalars (0.4, 100, true); anything else is taken as a string.
@@ -22,7 +22,7 @@ def parse_selector_settings(text: str) -> dict[str, SettingValue]:
     ValueError
         If a part is not of the form name=value.
     """
-    settings: dict[str, SettingValue] = {}
+    settings: dict[str, Any] = {}
     for part in text.replace(",", " ").split():
         name, equals, value = part.partition("=")
         if not (name and equals and value):

@@ -47,14 +47,14 @@ def test_the_history_tells_the_whole_run(tmp_path: Path) -> None:
     assert [line["type"] for line in lines] == ["run", "round", "roster", *["round"] * 4, "end"]
     assert lines[0]["selector"] == "adaptive-osmd"
     assert lines[0]["num_rounds"] == 4
-    assert lines[2]["client_ids"] == [f"client-{m}" for m in range(6)]
+    assert lines[2]["client_ids"] == [f"client-{m:02d}" for m in range(6)]
     assert sum(lines[2]["client_sizes"]) == 1437
     rounds = [line for line in lines if line["type"] == "round"]
     assert [line["round"] for line in rounds] == [0, 1, 2, 3, 4]
     for line in rounds[1:]:
         size = len(line["clients"])
         assert sum(line["counts"]) == 3
-        assert line["client_ids"] == [f"client-{m}" for m in line["clients"]]
+        assert line["client_ids"] == [f"client-{m:02d}" for m in line["clients"]]
         for key in ("probabilities", "weights", "responded", "update_norms", "train_losses"):
             assert len(line[key]) == size, key
         assert line["failures"] == []

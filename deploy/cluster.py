@@ -1,0 +1,408 @@
+"""A real federation on this machine: one SuperLink, N SuperNodes, a process each, over TLS on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deploy import pki, warm
+from deploy.processes import (
+    LOOPBACK,
+    POLL_INTERVAL,
+    Process,
+    free_ports,
+    is_free,
+    processes_with,
+    serves,
+    stop,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+    from typing import Self
+
+CONNECTION = "cluster"  # the name of the SuperLink in Flower's config.toml
+MARK = "COHORT_CLUSTER"  # the environment variable by which the cluster's processes are known
+EXECUTOR_POLL_INTERVAL = 0.25  # seconds
+START_TIMEOUT = 120.0  # seconds for the SuperLink, and for all clients, to come up
+STOP_GRACE = 5.0  # seconds that a process has to end by itself
+PORT_ATTEMPTS = 3
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what asks a program to end
+BUNDLED_SUFFIXES = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
+BUNDLED_NAMES = {"LICENSE", ".gitignore"}
+# `flwr supernode register KEY.pub CONNECTION --name KEY` for each key, in one process: importing Flower
+# is most of what such a command does.
+REGISTER = """
+import sys
+from pathlib import Path
+from flwr.cli.app import app
+connection, *keys = sys.argv[1:]
+for key in keys:
+    command = ["supernode", "register", key + ".pub", connection, "--name", Path(key).name]
+    app(command, standalone_mode=False)
+"""
+
+
+class ClusterError(RuntimeError):
+    """Part of the cluster did not start, or died; the message carries the end of its log."""
+
+
+@dataclass(frozen=True)
+class RunHandle:
+    """A run that was submitted. Its process is `flwr run --stream`, which ends when the run is over."""
+
+    name: str
+    process: Process
+    cluster: LocalCluster
+
+    @property
+    def log(self) -> Path:
+        """What the ServerApp printed."""
+        return self.process.log
+
+    @property
+    def over(self) -> bool:
+        """Whether the run is over. How it went is for the app to say: `flwr run` exits with 0 either way."""
+        return self.process.returncode is not None
+
+    def wait(self, timeout: float) -> None:
+        """Wait until the run is over.
+
+        Raises
+        ------
+        TimeoutError
+            If it is not over after `timeout` seconds.
+        ClusterError
+            If the SuperLink dies, or Flower refuses the run.
+        """
+
+        def over() -> bool:
+            self.cluster.check()
+            return self.over
+
+        if not wait_until(over, timeout):
+            raise TimeoutError(f"run {self.name}: not over after {timeout:g} s; its log: {self.log}")
+        if self.process.returncode:
+            raise ClusterError(f"run {self.name}: Flower refused it:\n{self.process.tail()}")
+
+
+class LocalCluster:
+    """A SuperLink and its clients, from `__enter__` to `__exit__`.
+
+    The SuperLink serves the gRPC Fleet API over TLS and admits only clients whose key is registered.
+    Client i runs with the node config `client-id="client-0i" partition-id=i num-partitions=N`; its id is also
+    the name under which it is registered and that of its log.
+    Nothing is written outside `folder`: `folder/logs` stays, `folder/state` (keys, database, Flower's
+    home) is removed at the end. Every process is ended at the end, however that comes about.
+
+    Parameters
+    ----------
+    folder : Path
+        The cluster's own; made if it is missing. Two clusters cannot share one.
+    num_clients : int
+        How many SuperNodes.
+    app : Path | None
+        The Flower app that `submit` runs: the folder of its pyproject.toml. (default: this repository)
+    port : int | None
+        Where the SuperLink answers `flwr`. All other ports are picked. (default: picked)
+
+    Raises
+    ------
+    ValueError
+        If the port is taken or there are no clients.
+    ClusterError
+        On entering, if a process dies or does not come up in time.
+
+    Examples
+    --------
+    >>> with LocalCluster(Path("runs/demo"), num_clients=4) as cluster:   # doctest: +SKIP
+    ...     cluster.submit({"selector": "md", "num-clients": 4}, "md").wait(timeout=300)
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        num_clients: int,
+        *,
+        app: Path | None = None,
+        port: int | None = None,
+    ) -> None:
+        if num_clients < 1:
+            raise ValueError(f"num_clients = {num_clients}: must be at least 1")
+        if port is not None and not is_free(port):
+            raise ValueError(
+                f"port = {port}: taken by another program; choose another with --port, "
+                "or leave it out and a free one is picked"
+            )
+        self.folder = folder.resolve()
+        self.logs = self.folder / "logs"
+        self.num_clients = num_clients
+        width = max(2, len(str(num_clients - 1)))  # padded, so that the names sort as the numbers do
+        self.client_names = [f"client-{index:0{width}d}" for index in range(num_clients)]
+        self.app = app or Path(__file__).parent.parent
+        self.port = port
+        self._state = self.folder / "state"
+        self._superlink: Process | None = None
+        self._fleet_port = 0
+        self._clients: dict[int, Process] = {}
+        self._others: list[Process] = []  # `flwr` commands, and what forks Flower's helpers
+        self._dead: set[int] = set()
+
+    def __enter__(self) -> Self:
+        if self._state.exists():
+            raise ClusterError(f"{self._state}: belongs to another cluster; give each a folder of its own")
+        try:
+            self._start()
+        except BaseException:  # Ctrl-C too: what was started must not stay
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def submit(self, run_config: Mapping[str, str | int | float | bool], name: str) -> RunHandle:
+        """Run the app on the cluster's clients; several runs may be under way at a time.
+
+        Parameters
+        ----------
+        run_config : Mapping[str, str | int | float | bool]
+            What differs from the defaults in the app's pyproject.toml.
+        name : str
+            The run's log is `logs/<name>.log`.
+        """
+        folder = self._state / f"run-{name}"
+        self._copy_app(folder / "app")
+        config = folder / "config.toml"
+        # Strings, numbers and booleans look the same in JSON and in TOML.
+        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
+        command = ("flwr", "run", str(folder / "app"), CONNECTION, "--stream", "--run-config", str(config))
+        process = self._spawn(name, *command)
+        self._others.append(process)
+        return RunHandle(name, process, self)
+
+    def check(self) -> list[str]:
+        """Look after the processes.
+
+        Returns
+        -------
+        list[str]
+            The clients that died since the last look. The cluster goes on without them.
+
+        Raises
+        ------
+        ClusterError
+            If the SuperLink died: nothing goes on without it.
+        """
+        self._require_superlink()
+        died = [i for i, p in self._clients.items() if i not in self._dead and p.returncode is not None]
+        self._dead.update(died)
+        return [self.client_names[i] for i in died]
+
+    def kill_client(self, index: int) -> None:
+        """Let a client vanish without a word (SIGKILL), as a device does whose battery is empty."""
+        process = self._clients[index]
+        process.signal_group(signal.SIGKILL)
+        # Its helpers end by themselves once it is gone, which it is when its exit has been taken note of.
+        wait_until(lambda: process.returncode is not None, STOP_GRACE)
+
+    def close(self) -> None:
+        """End all processes and remove what only they needed. A second call does nothing."""
+        with _uninterrupted():
+            known = [*self._clients.values(), *self._others, *filter(None, [self._superlink])]
+            stop(known, STOP_GRACE)
+            # What Flower put into groups of its own ends by itself when it misses its parent.
+            if not wait_until(lambda: not self._marked(), STOP_GRACE):
+                for pid in self._marked():
+                    os.kill(pid, signal.SIGKILL)
+                wait_until(lambda: not self._marked(), STOP_GRACE)
+            shutil.rmtree(self._state, ignore_errors=True)
+
+    def _start(self) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        pki.private_folder(self._state)
+        (self._state / "tmp").mkdir()
+        self._certificates = pki.write_certificates(self._state / "pki")
+        self._keys = [pki.write_client_key(self._state / "pki", name) for name in self.client_names]
+        warm.write_shims(self._state / "bin")
+        self._others.append(self._spawn("warm", *warm.serve_command(self._state / "bin")))
+        self._start_superlink()
+        self._register_clients()
+        self._start_clients()
+
+    def _start_superlink(self) -> None:
+        for _ in range(PORT_ATTEMPTS):
+            control_port, self._fleet_port = free_ports(2)
+            control_port = self.port or control_port
+            files = self._certificates
+            process = self._superlink = self._spawn(
+                "superlink",
+                "flower-superlink",
+                *("--host", LOOPBACK, "--port", str(control_port)),
+                *("--fleet-api-address", f"{LOOPBACK}:{self._fleet_port}"),
+                *("--ssl-ca-certfile", str(files.ca), "--ssl-certfile", str(files.certificate)),
+                *("--ssl-keyfile", str(files.key), "--enable-supernode-auth"),
+                *("--database", str(self._state / "superlink.db")),
+                "--disable-runtime-dependency-installation",
+            )
+            deadline = time.monotonic() + START_TIMEOUT
+            while process.returncode is None and time.monotonic() < deadline:
+                if all(serves(each, files.ca) for each in (control_port, self._fleet_port)):
+                    self.port = control_port
+                    self._write_connection()
+                    return
+                time.sleep(POLL_INTERVAL)
+            if not _lost_its_port(process):
+                break
+        raise ClusterError(_obituary("the SuperLink", process))
+
+    def _write_connection(self) -> None:
+        home = self._state / "flwr"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+            f'address = "{LOOPBACK}:{self.port}"\n'
+            f"root-certificates = {json.dumps(str(self._certificates.ca))}\n"
+        )
+
+    def _register_clients(self) -> None:
+        process = self._spawn("register", sys.executable, "-c", REGISTER, CONNECTION, *map(str, self._keys))
+        self._others.append(process)
+        if not wait_until(lambda: process.returncode is not None, START_TIMEOUT) or process.returncode:
+            raise ClusterError(_obituary("the registration of the clients' keys", process))
+
+    def _start_clients(self) -> None:
+        for index, port in enumerate(free_ports(self.num_clients)):
+            self._start_client(index, port)
+        attempts = dict.fromkeys(self._clients, 1)
+
+        def all_online() -> bool:
+            self._require_superlink()
+            for index, process in self._clients.items():
+                if process.returncode is None:
+                    continue
+                if not _lost_its_port(process) or attempts[index] == PORT_ATTEMPTS:
+                    raise ClusterError(_obituary(self.client_names[index], process))
+                attempts[index] += 1
+                self._start_client(index, *free_ports(1))
+            return all(map(_is_online, self._clients.values()))
+
+        if not wait_until(all_online, START_TIMEOUT):
+            late = [self.client_names[i] for i, process in self._clients.items() if not _is_online(process)]
+            raise ClusterError(f"{', '.join(late)}: not online after {START_TIMEOUT:g} s; logs: {self.logs}")
+
+    def _start_client(self, index: int, port: int) -> None:
+        name = self.client_names[index]
+        self._clients[index] = self._spawn(
+            name,
+            "flower-supernode",
+            *("--superlink", f"{LOOPBACK}:{self._fleet_port}"),
+            *("--root-certificates", str(self._certificates.ca)),
+            *("--auth-supernode-private-key", str(self._keys[index])),
+            *("--host", LOOPBACK, "--port", str(port)),
+            *("--node-config", f'client-id="{name}" partition-id={index} num-partitions={self.num_clients}'),
+            # A home of its own, as on a device of its own: two processes that unpack the app into the
+            # same home at the same time see each other's half-written files.
+            home=f"flwr-{name}",
+        )
+
+    def _copy_app(self, target: Path) -> None:
+        """Copy the files that Flower may bundle.
+
+        Flower itself looks at every file below the app's folder before it leaves most of them out; when
+        a virtual environment is among them, that takes several seconds a run.
+        """
+        app = self.app.resolve()
+        for parent, folders, files in os.walk(app):
+            source = Path(parent)
+            folders[:] = [
+                each
+                for each in folders
+                if each != "__pycache__"
+                and not each.startswith(".")
+                and not (source / each / "pyvenv.cfg").exists()
+                and source / each != self.folder
+            ]
+            copy = target / source.relative_to(app)
+            copy.mkdir(parents=True)
+            for each in files:
+                if Path(each).suffix in BUNDLED_SUFFIXES or each in BUNDLED_NAMES:
+                    shutil.copyfile(source / each, copy / each)
+
+    def _spawn(self, log: str, *command: str, home: str = "flwr") -> Process:
+        here = ",".join(filter(None, [os.environ.get("no_proxy"), LOOPBACK, "localhost"]))
+        path = (self._state / "bin", Path(sys.executable).parent, os.environ.get("PATH", os.defpath))
+        environment = {
+            **os.environ,
+            MARK: str(self.folder),
+            # Flower finds its other programs by the PATH, whether the virtual environment is active or not.
+            "PATH": os.pathsep.join(map(str, path)),
+            "FLWR_HOME": str(self._state / home),
+            "TMPDIR": str(self._state / "tmp"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXECUTOR_POLL_INTERVAL),
+            "no_proxy": here,
+            "NO_PROXY": here,
+            # All clients share this machine's cores: one thread each is fastest for all together.
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        }
+        try:
+            return Process(command, self.logs / f"{log}.log", environment)
+        except FileNotFoundError as error:
+            raise ClusterError(str(error)) from error
+
+    def _marked(self) -> list[int]:
+        return processes_with(MARK, str(self.folder))
+
+    def _require_superlink(self) -> None:
+        if self._superlink is None:
+            raise ClusterError("the cluster is not running; use it in a `with` statement")
+        if self._superlink.returncode is not None:
+            raise ClusterError(_obituary("the SuperLink", self._superlink))
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let nothing cut the end short: a second Ctrl-C would leave behind what the first was to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _obituary(who: str, process: Process) -> str:
+    state = "did not come up" if process.returncode is None else f"ended with code {process.returncode}"
+    return f"{who} {state}; the end of {process.log}:\n{process.tail()}"
+
+
+def _is_online(process: Process) -> bool:
+    # Printed once the SuperLink has activated the node. Asking the SuperLink (`flwr supernode list`)
+    # says the same, for a second of CPU time a look.
+    return "SuperNode ID:" in process.log.read_text(errors="replace")
+
+
+def _lost_its_port(process: Process) -> bool:
+    tail = process.tail().lower()
+    return "address already in use" in tail or "is already in use" in tail

@@ -1,0 +1,109 @@
+"""Reading the histories that the ServerApp writes (see server/history.py), also while they grow."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE_NAME = "history.jsonl"
+Line = dict[str, Any]
+
+
+@dataclass
+class ArmHistory:
+    """What is known so far about one arm: one training of the federation with one selector.
+
+    Lines of unknown type are skipped, so that the history may say more than is read here.
+    """
+
+    path: Path
+    """The history file; its folder is named after the arm."""
+    settings: Line = field(default_factory=dict)
+    """The run's settings."""
+    client_ids: list[str] = field(default_factory=list)
+    """(M,) durable ids in the order of the clients' indexes."""
+    client_sizes: list[float] = field(default_factory=list)
+    """(M,) samples held."""
+    rounds: list[Line] = field(default_factory=list)
+    """The rounds, from round 0 (the model before training) on."""
+    end: Line | None = None
+    """The last line, once the run is over."""
+    _offset: int = 0  # bytes read
+
+    @property
+    def label(self) -> str:
+        """What the arm is called: its selector with the settings that were given."""
+        if not self.settings:
+            return self.path.parent.name
+        given = self.settings["selector_settings"]
+        return f"{self.settings['selector']} ({given})" if given else str(self.settings["selector"])
+
+    @property
+    def trained(self) -> list[Line]:
+        """The rounds in which clients trained: all but round 0."""
+        return [line for line in self.rounds if line["round"] > 0]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its planned end."""
+        return self.end is not None and self.end["type"] == "end"
+
+    def read(self) -> list[Line]:
+        """Read what was written since the last call and return it.
+
+        A last line without its newline is still being written: it is left for the next call.
+
+        Raises
+        ------
+        ValueError
+            If a complete line is not a JSON object of the known form.
+        """
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            written = file.read()
+        complete = written[: written.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        lines = []
+        for text in complete.splitlines():
+            try:
+                line = json.loads(text)
+                self._take(line)
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{self.path}: not a line of a history: {text[:80]!r}") from error
+            lines.append(line)
+        return lines
+
+    def _take(self, line: Line) -> None:
+        match line["type"]:
+            case "run":
+                self.settings = line
+            case "roster":
+                self.client_ids, self.client_sizes = line["client_ids"], line["client_sizes"]
+            case "round":
+                self.rounds.append(line)
+            case "end" | "error":
+                self.end = line
+
+
+def read_run(folder: Path) -> list[ArmHistory]:
+    """Read all histories below a run's folder, in the order in which the arms began.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or one of them is damaged.
+    """
+    arms = [ArmHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
+    if not arms:
+        raise ValueError(
+            f"{folder}: holds no history (*/{FILE_NAME}); it must be the folder of a `cohort up`"
+        )
+    for arm in arms:
+        arm.read()
+    return sorted(arms, key=lambda arm: str(arm.settings.get("started")))

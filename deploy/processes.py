@@ -1,0 +1,146 @@
+"""Processes that can be found again, and ended together with all that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+POLL_INTERVAL = 0.05  # seconds between two looks at a condition
+LOOPBACK = "127.0.0.1"
+
+
+class Process:
+    """A command that runs in a session of its own, its output in a log file.
+
+    A session of its own keeps the terminal's Ctrl-C away from it, so that whoever started it decides
+    when it ends, and makes one process group of it and its children, which can be ended at once.
+
+    Parameters
+    ----------
+    command : Sequence[str]
+        The program's name (looked up on the PATH of `env`) and its arguments.
+    log : Path
+        What the program prints goes here (appended).
+    env : Mapping[str, str]
+        Its whole environment.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such program.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+        self.log = log
+        program = shutil.which(command[0], path=env["PATH"])
+        if program is None:
+            raise FileNotFoundError(f"{command[0]}: no such program; is Flower (flwr 1.39) installed?")
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                [program, *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
+        self.pid = self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """What the process exited with, or None while it runs."""
+        return self._popen.poll()
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Send a signal to the process and the children it has left, if there are any."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says EPERM for zombies
+            os.killpg(self.pid, number)
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the last lines of the log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def stop(processes: Iterable[Process], grace: float) -> None:
+    """End processes and their groups: ask first, and insist after `grace` seconds."""
+    running = list(processes)
+    for process in running:
+        process.signal_group(signal.SIGTERM)
+    wait_until(lambda: all(process.returncode is not None for process in running), grace)
+    for process in running:
+        process.signal_group(signal.SIGKILL)  # also the children that outlived their parent
+    wait_until(lambda: all(process.returncode is not None for process in running), grace)
+
+
+def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
+    """Look until `condition` holds or `timeout` seconds have gone by; return whether it holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_INTERVAL)
+    return True
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """Find the processes whose environment has `variable` set to `value`: a mark that children inherit.
+
+    It finds those that left their group or lost their parent. Linux only (it reads /proc); elsewhere
+    the list is empty.
+    """
+    mark = f"{variable}={value}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it is not ours, or it is gone by now
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Pick TCP ports of the loopback interface that nothing listens on."""
+    with contextlib.ExitStack() as held:  # all are held until the last is picked: no port comes twice
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen on this port of the loopback interface."""
+    with socket.socket() as probe:
+        # As servers do: a port whose last connections are only fading out counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def serves(port: int, ca: Path) -> bool:
+    """Tell whether a server with a certificate of this authority answers on this loopback port.
+
+    That something accepts connections would not be enough: it may be another program.
+    """
+    context = ssl.create_default_context(cafile=ca)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    try:
+        with (
+            socket.create_connection((LOOPBACK, port), timeout=1) as connection,
+            context.wrap_socket(connection, server_hostname=LOOPBACK),
+        ):
+            return True
+    except OSError:
+        return False

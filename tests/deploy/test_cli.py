@@ -1,0 +1,113 @@
+"""Bad input ends with a message that says what is allowed, and before anything is started."""
+
+import shutil
+import socket
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from deploy import cli
+from deploy.arms import plan
+
+from .histories import write_history
+
+
+def cohort(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.cli, arguments)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--per-round 12", "clients-per-round = 12: must be between 1 and 10 (the number of clients)"),
+        ("--clients 0", "num-clients = 0: must be"),
+        ("--rounds 0", "num-rounds = 0: must be"),
+        ("--task nope", "task = 'nope': must be one of digits"),
+        ("--selector nope", "selector = 'nope': must be one of uniform, md"),
+        ("--selector md:", "selector = 'md:': must be name or name:setting=value,setting=value"),
+        ("--selector md:x", "selector-settings = 'x': 'x' must be of the form name=value"),
+        ("--selector adaptive-osmd:alpha=3", "alpha = 3"),
+        ("--selector md --selector md", "selector = 'md': given twice"),
+        ("--set learning-rate", "set = 'learning-rate': must be of the form key=value"),
+        ("--set learning-rate=-1", "learning-rate = -1: must be greater than 0"),
+        ("--set no-such=1", "no-such = 1: unknown setting"),
+        ("--set seed=2", "set = seed=2: this one is given with --seed"),
+    ],
+)
+def test_a_wrong_setting_is_named_before_anything_starts(
+    tmp_path: Path, arguments: str, message: str
+) -> None:
+    result = cohort("up", "--out", str(tmp_path / "run"), *arguments.split())
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_taken_port_is_named_and_how_to_change_it(tmp_path: Path, taken_port: int) -> None:
+    result = cohort("up", "--out", str(tmp_path / "run"), "--port", str(taken_port))
+    assert result.exit_code == 2
+    assert f"port = {taken_port}: taken by another program; choose another with --port" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_in_use_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    result = cohort("up", "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert f"out = {tmp_path}: must be a new or an empty folder" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_without_a_clone_it_says_that_it_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "APP", tmp_path)
+    result = cohort("up", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 2
+    assert "runs from a clone of the repository" in result.stderr
+
+
+def test_each_arm_gets_its_settings_and_a_folder_of_its_own(tmp_path: Path) -> None:
+    arms = plan(
+        ["md", "adaptive-osmd:alpha=0.4,learning-rate-multiplier=100"], {"seed": 7}, cli.APP, tmp_path
+    )
+    assert [arm.run_config for arm in arms] == [
+        {"seed": 7, "selector": "md", "selector-settings": "", "output-dir": str(tmp_path / "md")},
+        {
+            "seed": 7,
+            "selector": "adaptive-osmd",
+            "selector-settings": "alpha=0.4 learning-rate-multiplier=100",
+            "output-dir": str(tmp_path / "adaptive-osmd-alpha-0.4-learning-rate-multiplier-100"),
+        },
+    ]
+
+
+def test_plot_redraws_a_run_from_its_histories_alone(tmp_path: Path) -> None:
+    write_history(tmp_path / "run" / "uniform", [2.0, 1.5, 1.0])
+    write_history(tmp_path / "run" / "md", [2.0, 1.2, 0.9], "md")
+    run = shutil.move(tmp_path / "run", tmp_path / "elsewhere")  # nothing in it depends on the place
+    result = cohort("plot", str(run))
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "elsewhere" / "cohort.png").read_bytes().startswith(b"\x89PNG")
+    assert "uniform" in result.stdout
+    assert str(tmp_path / "elsewhere" / "cohort.png") in result.stdout
+
+
+def test_plot_refuses_a_folder_without_histories(tmp_path: Path) -> None:
+    result = cohort("plot", str(tmp_path))
+    assert result.exit_code == 2
+    assert f"{tmp_path}: holds no history" in result.stderr
+
+
+def test_version() -> None:
+    assert cohort("--version").stdout == f"cohort {version('flwr-cohort')} (Flower {version('flwr')})\n"
