@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import tasks
 import typer
 from rich.console import Console
 
+import tasks
 from deploy.arms import ConfigValue, parse_setting, plan, train
 from deploy.cluster import ClusterError, LocalCluster
 from deploy.display import LiveDisplay, PlainDisplay, report
