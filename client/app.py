@@ -1,5 +1,7 @@
 """The ClientApp: says who it is, trains, evaluates. Handlers only; the work is in `tasks`."""
 
+from math import isfinite
+
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -34,7 +36,10 @@ def train(message: Message, context: Context) -> Message:
         seed=int(config["seed"]),  # type: ignore[arg-type]
     )
     report = Report(
-        client_id=mine.client_id, num_examples=len(mine.data), num_steps=result.steps, train_loss=result.loss
+        client_id=mine.client_id,
+        num_examples=len(mine.data),
+        num_steps=result.steps,
+        train_loss=result.loss if isfinite(result.loss) else None,
     )
     content = write_report(report)
     content["arrays"] = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})

@@ -48,6 +48,7 @@ def _run(grid: Grid, settings: RunSettings, history: History, folder: Path | Non
         min_available_clients=settings.num_clients,
         join_deadline=settings.join_deadline,
         round_deadline=settings.round_deadline,
+        status_deadline=min(60.0, settings.round_deadline),
         poll_interval=settings.poll_interval,
         local_learning_rate=settings.learning_rate,
         on_round=rounds.append,
@@ -80,7 +81,9 @@ def _run(grid: Grid, settings: RunSettings, history: History, folder: Path | Non
         ),
         evaluate_fn=evaluate,
     )
-    model = folder / "model.safetensors" if folder and result.arrays else None
+    if not result.arrays:
+        raise RuntimeError("no round brought a usable reply: the model is as it was at the start")
+    model = folder / "model.safetensors" if folder else None
     if model is not None:
         save_file({name: array.numpy() for name, array in result.arrays.items()}, model)
     history.write(

@@ -48,6 +48,7 @@ class RunSettings(BaseModel):
 
     model_config = ConfigDict(
         frozen=True,
+        strict=True,  # or true would do for 1
         extra="forbid",
         allow_inf_nan=False,
         alias_generator=lambda name: name.replace("_", "-"),
@@ -78,7 +79,7 @@ class RunSettings(BaseModel):
             One line for each wrong setting: its name, its value, what is allowed.
         """
         try:
-            settings = cls.model_validate(dict(config), strict=False)
+            settings = cls.model_validate(dict(config))
         except ValidationError as error:
             raise ValueError("\n".join(_explain(details) for details in error.errors())) from None
         if settings.clients_per_round > settings.num_clients:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from .selectors import Selection
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+_NO_HANDLER = "function registered with name"  # what Flower's ClientApp says of a type it has no handler for
+CLOCKS_DIFFER = 300.0
+"""Seconds that a message outlives its deadline: a device's clock may be off, and who is late should not work
+through questions that nobody waits for any more."""
 
 
 def write_report(report: Report) -> RecordDict:
@@ -28,8 +32,15 @@ def write_report(report: Report) -> RecordDict:
     return content
 
 
-def read_report(content: RecordDict) -> Report:
+def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
     """Read what a client says of itself, whatever its records are called.
+
+    Parameters
+    ----------
+    content : RecordDict
+        What the client sent.
+    size_key : str (default: "num-examples")
+        Under which name the app sends its data size.
 
     Raises
     ------
@@ -41,18 +52,20 @@ def read_report(content: RecordDict) -> Report:
         said.update(metrics)
     for config in content.config_records.values():
         said.update(config)
+    if size_key in said:
+        said["num-examples"] = said[size_key]
     return Report.parse(said)
 
 
-def status_question(node_id: int) -> Message:
-    """Ask a node for its client's identity, data size and availability."""
-    return Message(RecordDict(), node_id, STATUS)
+def status_question(node_id: int, deadline: float) -> Message:
+    """Ask a node for its client's identity, data size and availability, within ``deadline`` seconds."""
+    return Message(RecordDict(), node_id, STATUS, ttl=deadline + CLOCKS_DIFFER)
 
 
 def read_status(reply: Message) -> Report | None:
     """Read the answer to `status_question`.
 
-    An app without such a handler gives an empty report; a node that was not reached gives None.
+    An app without such a handler gives an empty report; a node that was not reached, or failed, gives None.
 
     Raises
     ------
@@ -60,11 +73,12 @@ def read_status(reply: Message) -> Report | None:
         If a field of the report is wrong.
     """
     if reply.has_error():
-        return Report() if reply.error.code == _APP_RAISED else None
+        has_no_handler = reply.error.code == _APP_RAISED and _NO_HANDLER in str(reply.error.reason)
+        return Report() if has_no_handler else None
     return read_report(reply.content)
 
 
-def _read_reply(message: Message) -> Reply:
+def _read_reply(message: Message, size_key: str) -> Reply:
     """Decode a TRAIN reply; what is wrong with it becomes its failure."""
     if message.has_error():
         return Reply(failure=f"error {message.error.code}: {message.error.reason}")
@@ -72,11 +86,12 @@ def _read_reply(message: Message) -> Reply:
     if len(records) != 1:
         return Reply(failure=f"{len(records)} array records in the reply: must be 1")
     try:
-        report = read_report(message.content)
+        report = read_report(message.content, size_key)
+        metrics = {k: v for record in message.content.metric_records.values() for k, v in record.items()}
         arrays = {name: array.numpy() for name, array in records[0].items()}
     except Exception as error:  # whatever a client sends, the round goes on
         return Reply(failure=f"unreadable reply: {error}")
-    return Reply(arrays=arrays, report=report)
+    return Reply(arrays=arrays, report=report, metrics=metrics)
 
 
 @dataclass(frozen=True)
@@ -90,7 +105,7 @@ class OpenRound:
     messages: list[Message]  # (S,) aligned with selection.clients
     num_available: int
 
-    def match(self, replies: Iterable[Message]) -> list[Reply]:
+    def match(self, replies: Iterable[Message], size_key: str) -> list[Reply]:
         """Return (S,) the answer of each chosen client.
 
         By the id of the message that was answered: an error reply for a dead node does not come from it.
@@ -101,5 +116,5 @@ class OpenRound:
         for reply in replies:
             i = position.pop(reply.metadata.reply_to_message_id, None)
             if i is not None:
-                answers[i] = _read_reply(reply)
+                answers[i] = _read_reply(reply, size_key)
         return answers

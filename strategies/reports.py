@@ -26,11 +26,11 @@ class Report(BaseModel):
     client_id : str or None
         The durable identity that the client claims; one that the operator registered takes precedence.
     num_examples : float or None
-        Training samples held, > 0.
+        Training samples held, in (0, 1e12].
     num_steps : int or None
         Local steps taken, >= 1.
     train_loss : float or None
-        Mean local training loss, >= 0.
+        Mean local training loss; any finite number, since a likelihood's may be negative.
     available : bool
         False when the client does not want to train now (battery, metered network, busy).
     """
@@ -44,29 +44,30 @@ class Report(BaseModel):
     )
 
     client_id: str | None = Field(default=None, min_length=1, max_length=128)
-    num_examples: float | None = Field(default=None, gt=0)
+    num_examples: float | None = Field(default=None, gt=0, le=1e12)
     num_steps: int | None = Field(default=None, ge=1)
-    train_loss: float | None = Field(default=None, ge=0)
+    train_loss: float | None = None
     available: bool = True
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> "Report":
-        """Check what a client sent.
+        """Check what a client sent; a field that is wrong counts as not sent, but for ``num-examples``.
 
         Raises
         ------
         ValueError
-            Names each field that is wrong, its value and what is allowed.
+            If ``num-examples`` is wrong, on which weights depend: its value and what is allowed.
         """
+        said = dict(record)
         try:
-            return cls.model_validate(dict(record))
+            return cls.model_validate(said)
         except ValidationError as error:
-            raise ValueError(
-                "; ".join(
-                    f"{'.'.join(map(str, details['loc']))} = {details['input']!r}: {details['msg']}"
-                    for details in error.errors()
-                )
-            ) from None
+            for details in error.errors():
+                name = str(details["loc"][0])
+                if name == "num-examples":
+                    raise ValueError(f"{name} = {said[name]!r}: {details['msg']}") from None
+                said.pop(name, None)
+            return cls.model_validate(said)
 
     def metrics(self) -> dict[str, int | float]:
         """Return the numbers that were set, ready for a MetricRecord."""

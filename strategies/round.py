@@ -5,7 +5,7 @@ The Flower strategy translates messages to and from this; a simulator calls it d
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan, sqrt
+from math import isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from .selectors import Feedback, Selection, Selector
 
 Arrays = dict[str, NDArray[Any]]
 """A model: its parameters by name."""
+_LONGEST_REASON = 300  # characters of a failure's reason that are kept; a client writes part of it
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Reply:
 
     arrays: Mapping[str, NDArray[Any]] | None = None  # w_m; names and shapes must be the model's
     report: Report = field(default_factory=Report)
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # all that it measured, passed through
     failure: str = ""  # why there are no arrays, for the log
 
 
@@ -41,8 +43,10 @@ class RoundRecord:
     seconds: float = nan  # from the choice to the new model, waiting included
 
 
-def why_unusable(update: Mapping[str, NDArray[Any]], arrays: Arrays) -> str:
+def why_unusable(update: Mapping[str, NDArray[Any]] | None, arrays: Arrays) -> str:
     """Return what is wrong with a client's arrays, "" if nothing is."""
+    if update is None:
+        return "no arrays in the reply"
     if update.keys() != arrays.keys():
         return f"arrays are named {sorted(update)}, the model's are {sorted(arrays)}"
     for name, array in arrays.items():
@@ -101,41 +105,37 @@ class RoundLogic:
         dict of arrays or None
             w_t + Δ with the pseudo-gradient Δ = Σ_m c_m (w_m − w_t), summed in selection order, since
             addition of floats is not associative and a resumed run must be the same run. None when nobody
-            answered.
+            answered, or the sum is not finite: the model then stays as it is.
         RoundRecord
             What happened.
         """
-        failures = {}
-        for client, reply in zip(selection.clients, replies, strict=True):
-            reason = reply.failure or (
-                "no arrays in the reply" if reply.arrays is None else why_unusable(reply.arrays, arrays)
-            )
-            if reason:
-                failures[int(client)] = reason
-        responded = np.array([int(client) not in failures for client in selection.clients], dtype=bool)
-        weights = self.selector.finalize(selection, responded)
-
-        total = {name: np.zeros(a.shape, np.result_type(a, np.float32)) for name, a in arrays.items()}
+        updates: list[Mapping[str, NDArray[Any]] | None] = []  # None: nothing usable
         norms = np.full(len(replies), nan)
-        for position, reply in enumerate(replies):
-            if reply.arrays is None or not responded[position]:
-                continue
-            squares = 0.0
-            for name, array in arrays.items():
-                delta = np.subtract(reply.arrays[name], array, dtype=total[name].dtype)
-                squares += float(np.square(delta, dtype=np.float64).sum())
-                delta *= weights[position]
-                total[name] += delta
-            norms[position] = sqrt(squares) / self.local_learning_rate
+        failures = {}
+        for position, (client, reply) in enumerate(zip(selection.clients, replies, strict=True)):
+            reason = reply.failure or why_unusable(reply.arrays, arrays)
+            if not reason and reply.arrays is not None:
+                norms[position] = _norm(reply.arrays, arrays) / self.local_learning_rate
+                reason = "" if isfinite(norms[position]) else "the norm of the update is not finite"
+            if reason:
+                failures[int(client)] = reason[:_LONGEST_REASON]
+            updates.append(None if reason else reply.arrays)
+        responded = np.array([update is not None for update in updates], dtype=bool)
+        weights = self.selector.finalize(selection, responded)
+        moved = _moved(arrays, updates, weights) if responded.any() else None
+        if moved is None:  # a sum that is not finite is nobody's in particular: all are left out
+            for client in selection.clients[responded]:
+                failures[int(client)] = "the step with this update is not finite"
+            responded = np.zeros(len(replies), dtype=bool)
+            weights = self.selector.finalize(selection, responded)
 
-        told = [
-            reply.report.train_loss if usable else None
-            for reply, usable in zip(replies, responded, strict=True)
-        ]
-        losses = np.array([nan if loss is None else loss for loss in told], dtype=np.float64)
+        losses = np.full(len(replies), nan)
+        for position in np.flatnonzero(responded):
+            loss = replies[position].report.train_loss
+            losses[position] = nan if loss is None else loss
         unknown = np.full(len(replies), nan)
         feedback = Feedback(
-            update_norms=norms,
+            update_norms=np.where(responded, norms, nan),
             losses=losses,
             gradient_variances=unknown,
             diversities=unknown,
@@ -153,12 +153,38 @@ class RoundLogic:
             failures=failures,
             train_loss=float(np.average(losses[known], weights=weights[known])) if known.any() else nan,
         )
-        if not responded.any():
-            return None, record
-        return {name: _step(array, total[name]) for name, array in arrays.items()}, record
+        return moved, record
 
 
-def _step(array: NDArray[Any], delta: NDArray[Any]) -> NDArray[Any]:
-    """Return array + delta in the array's own type; counters (integers) are rounded, not cut off."""
-    moved: NDArray[Any] = array + delta
-    return np.rint(moved).astype(array.dtype) if array.dtype.kind in "iub" else moved.astype(array.dtype)
+def _delta(sent: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
+    """Return sent - array in the type in which updates are summed: float32 or wider."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by its norm
+        difference: NDArray[Any] = np.subtract(sent, array, dtype=np.result_type(array, np.float32))
+    return difference
+
+
+def _norm(sent: Mapping[str, NDArray[Any]], arrays: Arrays) -> float:
+    """Return ‖w_m − w_t‖, L2 over all arrays; inf or NaN if it overflows."""
+    squares = [float(np.square(_delta(sent[name], a), dtype=np.float64).sum()) for name, a in arrays.items()]
+    return sqrt(sum(squares)) if isfinite(sum(squares)) else nan
+
+
+def _moved(
+    arrays: Arrays, updates: Sequence[Mapping[str, NDArray[Any]] | None], weights: NDArray[np.float64]
+) -> Arrays | None:
+    """Return w_t + Σ c_m (w_m − w_t), summed in the order given; None if that is not finite."""
+    moved = {}
+    for name, array in arrays.items():
+        total = np.zeros(array.shape, np.result_type(array, np.float32))
+        with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+            for sent, weight in zip(updates, weights, strict=True):
+                if sent is not None:
+                    delta = _delta(sent[name], array)
+                    delta *= weight
+                    total += delta
+            total += array
+            # Counters (integers) are rounded, not cut off.
+            moved[name] = (np.rint(total) if array.dtype.kind in "iub" else total).astype(array.dtype)
+        if not np.isfinite(total).all() or not np.isfinite(moved[name]).all():
+            return None
+    return moved

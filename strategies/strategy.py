@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.app.exception import AppExitException
 from flwr.common import log
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 
 from . import selectors
 from .grid import NodesGrid, PollingGrid
-from .messages import OpenRound, read_status, status_question
+from .messages import CLOCKS_DIFFER, OpenRound, read_status, status_question
 from .numerics.streams import generator
 from .reports import Report
 from .roster import Roster
-from .round import Arrays, RoundLogic, RoundRecord
+from .round import Arrays, Reply, RoundLogic, RoundRecord
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -73,11 +72,11 @@ class SelectionStrategy(Strategy):
     min_available_clients : int, optional
         Round 1 waits until so many clients are here; at least (and by default) ``clients_per_round``.
     join_deadline : float (default: 600)
-        Seconds that round 1 waits for them.
+        Seconds that round 1 waits for them; then it goes on with ``clients_per_round`` or more.
     round_deadline : float (default: 3600)
         Seconds that a round waits for replies; it goes on with whoever answered.
     status_deadline : float (default: 60)
-        Seconds that newcomers have to answer; who is silent is asked again in the next round.
+        Seconds that newcomers have to answer; who is silent is asked again later, ever more rarely.
     poll_interval : float (default: 0.1)
         Seconds between two looks for replies.
     local_learning_rate : float (default: 1.0)
@@ -164,6 +163,8 @@ class SelectionStrategy(Strategy):
 
         self.roster = Roster()
         self._logic: RoundLogic | None = None
+        self._registered: set[str] = set()  # identities that the operator gave
+        self._silent: dict[int, tuple[float, float]] = {}  # node -> (ask again at, pause), both s
         self._round: OpenRound | None = None
 
     @property
@@ -199,7 +200,7 @@ class SelectionStrategy(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
@@ -209,7 +210,7 @@ class SelectionStrategy(Strategy):
             PollingGrid(grid, self.poll_interval),
             initial_arrays,
             num_rounds,
-            min(timeout, self.round_deadline),
+            self.round_deadline if timeout is None else min(timeout, self.round_deadline),
             train_config,
             evaluate_config,
             evaluate_fn,
@@ -220,43 +221,58 @@ class SelectionStrategy(Strategy):
     def _who_is_here(self, grid: Grid) -> NDArray[np.int64]:
         """Return who can train now. Newcomers are enrolled; those who last said no are asked again."""
         online = {node.node_id: node.name for node in grid.get_nodes()}
-        strangers = [node for node in online if self.roster.client_at(node) is None]
-        resting = [
-            node
-            for node in online
-            if (client := self.roster.client_at(node)) is not None and not self.roster.is_available(client)
+        clients = {node: self.roster.client_at(node) for node in online}
+        asked = [
+            node for node, client in clients.items() if client is None or not self.roster.is_available(client)
         ]
-        reports = self._ask(grid, strangers + resting)
-        self._enrol({node: online[node] for node in strangers if node in reports}, reports, online)
-        for node in reports:
-            self.roster.note(self._client(node), reports[node])
-        self._update_sizes()
+        reports = self._ask(grid, asked)
+        self._enrol({node: online[node] for node in reports if clients[node] is None}, reports, online)
+        self._note(reports)
         return self.roster.here(online)
 
     def _open(self, grid: Grid) -> RoundLogic:
-        """Wait for the first clients, then make the selector for them."""
+        """Wait for the first clients, enrol them together, and make the selector for them."""
         end = time.monotonic() + self.join_deadline
+        reports: dict[int, Report] = {}
         while True:
-            # They are enrolled together, so that their numbers do not depend on who was first.
-            online = len(list(grid.get_node_ids()))
-            if online >= self.min_available_clients:
-                self._who_is_here(grid)
-            if len(self.roster) >= self.min_available_clients:
+            online = {node.node_id: node.name for node in grid.get_nodes()}
+            if len(online) >= self.min_available_clients:
+                reports |= self._ask(grid, [node for node in online if node not in reports])
+            joined = {node: name for node, name in online.items() if node in reports}
+            if len(joined) >= self.min_available_clients:
                 break
             if time.monotonic() >= end:
-                raise NotEnoughClientsError(
-                    f"{online} of {self.min_available_clients} clients had joined after "
-                    f"{self.join_deadline:g} s (min_available_clients, join_deadline)"
+                told = (
+                    f"{len(joined)} of {self.min_available_clients} clients had joined after "
+                    f"{self.join_deadline:g} s (min_available_clients, join_deadline); "
+                    f"{len(online)} nodes were online"
                 )
+                if len(joined) < self.clients_per_round:
+                    raise NotEnoughClientsError(told)
+                log(WARNING, "%s: going on with those", told)
+                break
             time.sleep(self.poll_interval)
+        self._enrol(joined, reports, online)
+        self._note({node: reports[node] for node in joined})
         selector = self._create_selector(self.roster.sizes(), self.num_rounds or 1)
         return RoundLogic(selector, self.local_learning_rate)
 
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, Report]:
-        """Return what the nodes say of themselves; a silent one is not here, and asked again next round."""
-        if not nodes or not self.ask_status:
+        """Return what the nodes say of themselves.
+
+        A silent one is left alone for twice as long as it was waited for, then twice as long again: it must
+        not hold up every round.
+        """
+        if not self.ask_status:
             return {node: Report() for node in nodes}
-        questions = [status_question(node) for node in nodes]
+        now = time.monotonic()
+        questions = [
+            status_question(node, self.status_deadline)
+            for node in nodes
+            if now >= self._silent.get(node, (0.0, 0.0))[0]
+        ]
+        if not questions:
+            return {}
         answers = list(grid.send_and_receive(questions, timeout=self.status_deadline))
         node_asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
         reports = {}
@@ -271,38 +287,42 @@ class SelectionStrategy(Strategy):
                 report = Report()
             if report is not None:
                 reports[node] = report
+                self._silent.pop(node, None)
+        for node in set(node_asked.values()) - reports.keys():
+            pause = 2 * max(self.status_deadline, self._silent.get(node, (0.0, 0.0))[1])
+            self._silent[node] = (time.monotonic() + pause, pause)
+            log(WARNING, "Node %d did not tell its status; it is asked again in %g s", node, pause)
         return reports
 
-    def _enrol(
-        self, names: Mapping[int, str], reports: Mapping[int, Report], online: Mapping[int, str]
-    ) -> None:
-        """Give the client behind each new node its index."""
-        identities: dict[str, int] = {}
-        for node, name in names.items():
-            # A registered name is authenticated. A claim is not: who has an identity keeps it while online.
-            client_id = name or reports[node].client_id or f"node-{node}"
-            holder = identities.get(client_id, self.roster.node_of_id(client_id))
-            if holder in online:
-                log(
-                    WARNING,
-                    "Node %d says it is %s, which is node %d: taken as node-%d",
-                    node,
-                    client_id,
-                    holder,
-                    node,
-                )
-                client_id = f"node-{node}"
-            identities[client_id] = node
+    def _enrol(self, names: Mapping[int, str], reports: Mapping[int, Report], online: Iterable[int]) -> None:
+        """Give each new node's client its index, under its registered name, its claim, or its node."""
+        identities: dict[str, int] = {name: node for node, name in names.items() if name}
+        self._registered |= identities.keys()
+        here = set(online)
+        for node in (node for node, name in names.items() if not name):
+            claim = reports[node].client_id
+            # A registered name is authenticated, a claim is not: it takes nothing that is somebody else's.
+            if claim and (
+                claim in self._registered
+                or claim.startswith("node-")
+                or identities.get(claim, self.roster.node_of_id(claim)) in here
+            ):
+                log(WARNING, "Node %d claims to be %s, which is not free: it is node-%d", node, claim, node)
+                claim = None
+            identities[claim or f"node-{node}"] = node
         new = self.roster.enrol(identities)
         if self._logic is not None and new:
             self.selector.add_clients(self.roster.sizes()[new])
         if new:
             log(INFO, "Enrolled %d clients: %s", len(new), ", ".join(map(self.roster.id_of, new)))
 
-    def _client(self, node: int) -> int:
-        client = self.roster.client_at(node)
-        assert client is not None  # enrolled above
-        return client
+    def _note(self, reports: Mapping[int, Report]) -> None:
+        """Remember what nodes said of their clients, and tell the selector what is news."""
+        for node, report in reports.items():
+            client = self.roster.client_at(node)
+            if client is not None:
+                self.roster.note(client, report)
+        self._update_sizes()
 
     def _update_sizes(self) -> None:
         """Tell the selector the sizes that are news."""
@@ -320,12 +340,13 @@ class SelectionStrategy(Strategy):
     ) -> Iterable[Message]:
         """Choose this round's cohort and return one TRAIN message for each of its clients.
 
-        Each message's config holds ``server-round`` and ``seed``, a function of (seed, round, client).
+        Each message's config holds ``server-round`` and, unless the caller's config has one, ``seed``: a
+        function of (seed, round, client).
 
         Raises
         ------
         NotEnoughClientsError
-            In round 1, if fewer than ``min_available_clients`` joined within ``join_deadline``.
+            In round 1, if fewer than ``clients_per_round`` joined within ``join_deadline``.
         """
         if self._logic is None:
             self._logic = self._open(grid)
@@ -346,10 +367,10 @@ class SelectionStrategy(Strategy):
         for client, node_id in zip(clients, node_ids, strict=True):
             content = RecordDict(dict(content_for[node_id]))
             key = self.server_strategy.configrecord_key
-            content[key] = ConfigRecord(
-                {**content.config_records[key], "seed": _client_seed(self.seed, server_round, client)}
-            )
-            messages.append(Message(content, node_id, MessageType.TRAIN, group_id=str(server_round)))
+            seed = _client_seed(self.seed, server_round, client)
+            content[key] = ConfigRecord({"seed": seed, **content.config_records[key]})
+            ttl = self.round_deadline + CLOCKS_DIFFER
+            messages.append(Message(content, node_id, MessageType.TRAIN, ttl=ttl, group_id=str(server_round)))
         self._round = OpenRound(server_round, began, arrays, selection, messages, len(here))
         log(INFO, "configure_train: chose %s", self._describe(selection))
         return messages
@@ -366,27 +387,42 @@ class SelectionStrategy(Strategy):
         if opened is None or opened.number != server_round:
             raise RuntimeError(f"round {server_round} was not configured")
         self._round = None
-        answers = opened.match(replies)
+        answers = opened.match(replies, self.server_strategy.weighted_by_key)
+        for client, answer in zip(opened.selection.clients, answers, strict=True):
+            if not answer.failure:
+                self.roster.note(int(client), answer.report)
+        self._update_sizes()
         arrays: Arrays = {name: array.numpy() for name, array in opened.arrays.items()}
         new_arrays, record = self._opened.finish(
             server_round, opened.selection, arrays, answers, opened.num_available
         )
         for client, reason in record.failures.items():
             log(WARNING, "%s left out of round %d: %s", self.roster.id_of(client), server_round, reason)
-        for client, answer in zip(opened.selection.clients, answers, strict=True):
-            if not answer.failure:
-                self.roster.note(int(client), answer.report)
-        self._update_sizes()
 
         stepped = None if new_arrays is None else self._server_step(opened, new_arrays)
         if self.on_round is not None:
             self.on_round(replace(record, seconds=time.monotonic() - opened.began))
         if stepped is None:
             return None, None
-        metrics: dict[str, Any] = {"num-clients": int(record.feedback.responded.sum())}
+        metrics = self._average_metrics(answers, record)
+        metrics["num-clients"] = int(record.feedback.responded.sum())
         if np.isfinite(record.train_loss):
             metrics["train-loss"] = record.train_loss
-        return stepped, MetricRecord(metrics)
+        return stepped, metrics
+
+    def _average_metrics(self, answers: list[Reply], record: RoundRecord) -> MetricRecord:
+        """Average what the clients measured, with the server strategy's own function, as FedAvg does."""
+        key = self.server_strategy.weighted_by_key
+        contents = [
+            RecordDict({"metrics": MetricRecord({**answer.metrics, key: answer.report.num_examples or 1})})
+            for answer, responded in zip(answers, record.feedback.responded, strict=True)
+            if responded
+        ]
+        try:
+            return self.server_strategy.train_metrics_aggr_fn(contents, key)
+        except Exception as error:  # metrics that do not fit together are no reason to lose the round
+            log(WARNING, "Metrics of round %d not averaged: %s", record.round, error)
+            return MetricRecord()
 
     def _server_step(self, opened: OpenRound, arrays: Arrays) -> ArrayRecord | None:
         """Let the server strategy step from the aggregate, which it sees as its only reply."""
@@ -396,7 +432,11 @@ class SelectionStrategy(Strategy):
         stepped, _ = self.server_strategy.aggregate_train(
             opened.number, [Message(content, reply_to=opened.messages[0])]
         )
-        return stepped
+        if stepped is None:
+            return None
+        # Averaging made floats of counters.
+        back = {name: array.numpy().astype(arrays[name].dtype) for name, array in stepped.items()}
+        return ArrayRecord({name: Array(array) for name, array in back.items()})
 
     def _describe(self, selection: selectors.Selection) -> str:
         drawn = zip(selection.clients, selection.counts, selection.probabilities, strict=True)
@@ -414,21 +454,30 @@ class SelectionStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the server strategy's EVALUATE messages, to a share ``fraction_evaluate`` of the nodes."""
-        nodes = sorted(grid.get_node_ids())
-        count = round(len(nodes) * self._fraction_evaluate)
+        here = self.roster.here(grid.get_node_ids())
+        count = round(len(here) * self._fraction_evaluate)
         if count == 0:
             return []
-        drawn = generator(self.seed, server_round, "evaluate").choice(len(nodes), count, replace=False)
-        shown = NodesGrid(grid, [nodes[i] for i in drawn])
+        drawn = generator(self.seed, server_round, "evaluate").choice(here, count, replace=False)
+        shown = NodesGrid(grid, [self.roster.node_of(int(client)) for client in drawn])
         return self.server_strategy.configure_evaluate(
             server_round, arrays, ConfigRecord(dict(config)), shown
         )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the clients' metrics as the server strategy does; ones that do not fit are left."""
+        """Average the clients' metrics as the server strategy does, over the replies that can be used."""
+        key = self.server_strategy.weighted_by_key
+        fit = []
+        for reply in replies:
+            records = [] if reply.has_error() else list(reply.content.metric_records.values())
+            size = records[0].get(key) if len(records) == 1 else None
+            if isinstance(size, int | float) and 0 < size < np.inf:
+                fit.append(reply)
+            else:
+                log(WARNING, "An answer was left out of the evaluation of round %d", server_round)
         try:
-            return self.server_strategy.aggregate_evaluate(server_round, list(replies))
-        except AppExitException as error:
+            return self.server_strategy.aggregate_evaluate(server_round, fit)
+        except Exception as error:  # answers that do not fit together are no reason to stop the run
             log(WARNING, "Evaluation of round %d ignored: %s", server_round, error)
             return None
 

@@ -1,6 +1,8 @@
 """The arrows between the rooms, as ARCHITECTURE.md draws them."""
 
 import ast
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -44,6 +46,66 @@ def test_strategies_stand_alone() -> None:
     for path in (ROOT / "strategies").rglob("*.py"):
         for level, module in imports(path):
             assert level > 0 or module.split(".")[0] != "strategies", path
+
+
+# Inside strategies/: a module may import those of the rows above its own.
+LAYERS = (
+    {"numerics"},
+    {"selectors"},
+    {"reports", "grid"},
+    {"roster", "round"},
+    {"messages"},
+    {"strategy"},
+    {"named"},
+)
+
+
+def test_strategies_import_downwards_only() -> None:
+    root = ROOT / "strategies"
+    layer_of = {name: depth for depth, names in enumerate(LAYERS) for name in names}
+    assert layer_of.keys() == {path.stem for path in root.iterdir() if not path.name.startswith("__")}
+    for path in root.rglob("*.py"):
+        inside = path.relative_to(root).with_suffix("").parts
+        if inside == ("__init__",):
+            continue
+        for level, module in imports(path):
+            if level == 0:
+                continue
+            # "from . import selectors" names no module: its names are modules themselves.
+            package = inside[: len(inside) - level]
+            names = [module] if module else imported_names(path, level)
+            for name in names:
+                target = (*package, *name.split("."))[0]
+                if target != inside[0]:
+                    assert layer_of[target] < layer_of[inside[0]], (
+                        f"{path.relative_to(ROOT)} imports {target}"
+                    )
+
+
+def imported_names(path: Path, level: int) -> list[str]:
+    """Return what a file imports by "from . import a, b" at a level."""
+    return [
+        alias.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.level == level and not node.module
+        for alias in node.names
+    ]
+
+
+def test_strategies_work_under_another_name(tmp_path: Path) -> None:
+    """A stranger may copy the folder into an app that has a `strategies` package of its own."""
+    shutil.copytree(ROOT / "strategies", tmp_path / "picker", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "__init__.py").write_text("MINE = True\n")
+    code = (
+        "import strategies, picker, picker.selectors as s, sys; assert strategies.MINE; "
+        "picker.AdaptiveOSMD(clients_per_round=2); print(s.create('md', 5, clients_per_round=2).select(1).clients); "
+        "assert not any(name.startswith('strategies.') for name in sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_selectors_and_numerics_are_numpy_only() -> None:

@@ -46,7 +46,7 @@ def stranger(step: float = 1.0, size: int = 10) -> Node:
 
     def node(message: Message) -> Message:
         if message.metadata.message_type == STATUS:
-            raise ValueError("no function registered for query.status")
+            raise ValueError("No query function registered with name 'status'")  # as Flower does
         w = next(iter(message.content.array_records.values()))["w"].numpy()
         content = RecordDict(
             {
@@ -78,6 +78,10 @@ def run(
 
 def silent(message: Message) -> Message | None:
     return client("silent")(message) if message.metadata.message_type == STATUS else None
+
+
+def silent_to_all(message: Message) -> None:
+    return None
 
 
 def dead(message: Message) -> Message | None:
@@ -138,7 +142,7 @@ def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
     w, records, strategy = run(grid, rounds=2)
     assert strategy.roster.ids() == ["node-1", "node-2"]
     assert strategy.selector.client_sizes.tolist() == [10, 30]
-    # Round 1 knows no sizes (mean of 1 and 4), round 2 does.
+    # Round 1 was weighed before the sizes were known (mean of 1 and 4), round 2 after.
     assert w == pytest.approx([2.5 + 3.25] * 2)
     assert records[1].failures == {}
 
@@ -185,9 +189,10 @@ BAD_NODES = {
         lambda: RecordDict({"a": ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", b"junk")})})
     ),
     "negative size": garbage(lambda: RecordDict({"a": model(1, 1), "m": MetricRecord({"num-examples": -3})})),
-    "nan loss": garbage(
-        lambda: RecordDict({"a": model(1, 1), "m": MetricRecord({"train-loss": float("nan")})})
+    "absurd size": garbage(
+        lambda: RecordDict({"a": model(1, 1), "m": MetricRecord({"num-examples": 1e200})})
     ),
+    "beyond float32": garbage(lambda: RecordDict({"a": ArrayRecord({"w": Array(np.array([1e300, 0.0]))})})),
 }
 
 
@@ -264,24 +269,85 @@ def test_who_says_no_is_asked_again() -> None:
     assert counts == [1, 1, 2]
 
 
-def test_a_newcomer_that_is_silent_is_not_enrolled_yet() -> None:
-    talks = [False]
+def test_a_silent_newcomer_is_asked_again_but_does_not_hold_up_every_round() -> None:
+    asked, talks = [], [False]
 
     def shy(message: Message) -> Any:
+        asked.append(message)
         return client("shy")(message) if talks[0] else None
 
     grid = InProcessGrid({1: client("a"), 2: client("b"), 3: shy})
-    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=2, status_deadline=0.05)
-    sent = list(strategy.configure_train(1, model(0), ConfigRecord(), PollingGrid(grid, 0.01)))
+    polling = PollingGrid(grid, 0.01)
+    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=99, status_deadline=0.1)
+
+    def one_round(number: int) -> None:
+        sent = list(strategy.configure_train(number, model(0), ConfigRecord(), polling))
+        strategy.aggregate_train(number, grid.send_and_receive(sent))
+
+    for number in range(1, 11):
+        one_round(number)
+    assert len(asked) < 10
     assert strategy.roster.ids() == ["a", "b"]
-    strategy.aggregate_train(1, grid.send_and_receive(sent))
     talks[0] = True
-    list(strategy.configure_train(2, model(0), ConfigRecord(), PollingGrid(grid, 0.01)))
+    end = time.monotonic() + 5
+    while len(strategy.roster) < 3 and time.monotonic() < end:
+        number += 1
+        one_round(number)
     assert strategy.roster.ids() == ["a", "b", "shy"]
 
 
+def test_a_status_handler_that_fails_once_is_asked_again() -> None:
+    fails = [True]
+
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS and fails[0]:
+            fails[0] = False
+            raise OSError("disk is busy")
+        return client("me", size=70)(message)
+
+    grid = InProcessGrid({1: node, 2: client("b")})
+    _, _, strategy = run(grid, status_deadline=0.01)
+    assert strategy.roster.ids() == ["b", "me"]
+    assert strategy.selector.client_sizes.tolist() == [10, 70]
+
+
+def test_a_claim_takes_nothing_that_is_somebody_elses() -> None:
+    claims = {9: "node-5", 5: None, 7: "x", 1: "c2", 2: "me"}
+    grid = InProcessGrid({node: client(claim) for node, claim in claims.items()}, names={2: "c2"})
+    _, _, strategy = run(grid, rounds=2)
+    assert strategy.roster.ids() == ["c2", "node-1", "node-5", "node-9", "x"]
+    assert strategy.roster.node_of_id("c2") == 2
+    assert strategy.roster.node_of_id("node-5") == 5
+    # Not while its owner is away, either.
+    grid.nodes = {9: grid.nodes[9], 5: grid.nodes[5], 30: client("c2")}
+    list(strategy.configure_train(3, model(0), ConfigRecord(), grid))
+    assert strategy.roster.node_of_id("c2") == 2
+    assert "node-30" in strategy.roster.ids()
+
+
+def test_a_registered_name_takes_its_identity_back_from_a_claim() -> None:
+    grid = InProcessGrid({1: client("c2"), 3: client("c3")})
+    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
+    list(strategy.configure_train(1, model(0), ConfigRecord(), grid))
+    assert strategy.roster.node_of_id("c2") == 1
+    grid.nodes[2], grid.names[2] = client(None), "c2"
+    for number in (2, 3):
+        list(strategy.configure_train(number, model(0), ConfigRecord(), grid))
+    assert strategy.roster.node_of_id("c2") == 2
+    assert strategy.roster.node_of_id("node-1") == 1
+
+
+def test_round_1_goes_on_without_who_never_came() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: silent_to_all})
+    w, _, strategy = run(grid, clients_per_round=1, min_available_clients=3, status_deadline=0.05)
+    assert strategy.roster.ids() == ["a", "b"]
+    assert w == pytest.approx([1.0, 1.0])
+
+
 def test_too_few_clients_is_a_clear_end() -> None:
-    with pytest.raises(NotEnoughClientsError, match=r"1 of 2 clients had joined after 0\.2 s"):
+    with pytest.raises(
+        NotEnoughClientsError, match=r"0 of 2 clients had joined after 0\.2 s .*1 nodes were online"
+    ):
         run(InProcessGrid({1: client("a")}), clients_per_round=2)
 
 
@@ -336,6 +402,102 @@ def test_federated_evaluation_takes_its_share_of_the_nodes() -> None:
     result = strategy.start(grid, model(0), num_rounds=2)
     assert len(asked) == 4
     assert result.evaluate_metrics_clientapp[1]["loss"] == pytest.approx(np.mean(asked[:2]))
+
+
+def test_one_bad_answer_does_not_spoil_the_evaluation() -> None:
+    def node(loss: float, size: int) -> Node:
+        def answer(message: Message) -> Message:
+            if message.metadata.message_type == "evaluate":
+                record = MetricRecord({"loss": loss, "num-examples": size})
+                return Message(RecordDict({"metrics": record}), reply_to=message)
+            return client(f"c{loss}")(message)
+
+        return answer
+
+    def evaluations(nodes: dict[int, Node]) -> dict[int, MetricRecord]:
+        strategy = SelectionStrategy("uniform", clients_per_round=2, server_strategy=FedAvg())
+        return strategy.start(InProcessGrid(nodes), model(0), num_rounds=1).evaluate_metrics_clientapp
+
+    found = evaluations({1: node(1.0, 10), 2: node(3.0, 10), 3: node(9.0, 0)})
+    assert found[1]["loss"] == pytest.approx(2.0)
+    assert evaluations({1: node(1.0, 0), 2: node(2.0, 0)}) == {}
+
+
+def test_what_clients_measured_is_averaged_as_fedavg_does() -> None:
+    def node(size: int, accuracy: float) -> Node:
+        def answer(message: Message) -> Message:
+            if message.metadata.message_type == STATUS:
+                return client(f"c{size}", size=size)(message)
+            reply = trained(message, 1.0, num_examples=size)
+            measured = MetricRecord({**reply.content.metric_records["metrics"], "train-accuracy": accuracy})
+            reply.content["metrics"] = measured
+            return reply
+
+        return answer
+
+    grid = InProcessGrid({1: node(10, 0.5), 2: node(30, 0.9)})
+    result = SelectionStrategy("uniform", clients_per_round=2).start(grid, model(0), num_rounds=1)
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["train-accuracy"] == pytest.approx((10 * 0.5 + 30 * 0.9) / 40)
+    assert metrics["num-clients"] == 2
+
+
+def test_a_step_that_would_break_the_model_is_not_taken() -> None:
+    """The large client's update is finite in float32, 1.8 times that is not."""
+    grid = InProcessGrid({1: client("a", 0.0, size=1), 2: client("b", 3.5e37, size=9)})
+    w, records, _ = run(grid, 8, start=model(3e38, 0), clients_per_round=1, min_available_clients=2)
+    refused = [record for record in records if record.selection.clients.tolist() == [1]]
+    assert refused
+    for record in refused:
+        assert record.failures == {1: "the step with this update is not finite"}
+        assert not record.feedback.responded.any()
+    assert w.tolist() == model(3e38, 0)["w"].numpy().tolist()
+
+
+def test_counters_keep_their_type() -> None:
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client(f"c{message.metadata.dst_node_id}")(message)
+        seen = message.content.array_records["arrays"]["seen"].numpy()
+        return Message(RecordDict({"a": ArrayRecord({"seen": Array(seen + 3)})}), reply_to=message)
+
+    start = ArrayRecord({"seen": Array(np.array([5]))})
+    strategy = SelectionStrategy("uniform", clients_per_round=2)
+    result = strategy.start(InProcessGrid({1: node, 2: node}), start, num_rounds=2)
+    assert result.arrays["seen"].numpy().dtype == np.int64
+    assert result.arrays["seen"].numpy().tolist() == [11]
+
+
+def test_messages_expire_soon_after_their_deadline() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    run(grid, round_deadline=50, status_deadline=20)
+    assert {(m.metadata.message_type, m.metadata.ttl) for m in grid.sent} == {(STATUS, 320), ("train", 350)}
+
+
+def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts: list[float | None] = []
+    original = PollingGrid.send_and_receive
+
+    def spy(self: PollingGrid, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        timeouts.append(timeout)
+        return original(self, messages, timeout=timeout)
+
+    monkeypatch.setattr(PollingGrid, "send_and_receive", spy)
+    for timeout, expected in ((None, 7200), (5, 5)):
+        grid = InProcessGrid({1: client("a"), 2: client("b")})
+        strategy = SelectionStrategy("uniform", clients_per_round=2, round_deadline=7200, ask_status=False)
+        strategy.start(grid, model(0), num_rounds=1, timeout=timeout)
+        assert timeouts[-1] == expected
+
+
+def test_a_failures_reason_is_kept_short() -> None:
+    def chatty(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client("chatty")(message)
+        return Message(Error(code=2, reason="x" * 100_000), reply_to=message)
+
+    _, records, _ = run(InProcessGrid({1: chatty, 2: client("b")}))
+    assert len(records[0].failures[1]) <= 300
 
 
 @pytest.mark.parametrize("refused", [Krum(), QFedAvg(client_learning_rate=0.1), object()])
