@@ -1,6 +1,7 @@
 # Everything happens inside this folder: .venv holds the packages, runs/ what runs leave behind.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
+export PIP_NO_CACHE_DIR := 1
 BIN    := $(VENV)/bin
 LOCK   := requirements.lock
 # Options for `make run`, for example: make run UP="--rounds 10 --task digits-mlp"

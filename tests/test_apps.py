@@ -17,7 +17,7 @@ from server.history import History
 from server.settings import RunSettings, parse_selector_settings
 from strategies.reports import STATUS
 
-from .inprocess import InProcessGrid, node_of
+from .inprocess import InProcessGrid, Node, node_of
 
 ROOT = Path(__file__).parent.parent
 DEFAULTS: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"][
@@ -89,6 +89,27 @@ def test_a_failed_run_says_why_in_its_history(tmp_path: Path) -> None:
     assert "0 of 6 clients" in last["reason"]
 
 
+def test_a_run_that_trained_nothing_failed(tmp_path: Path) -> None:
+    config = {**DEFAULTS, "num-clients": 3, "num-rounds": 2, "output-dir": str(tmp_path)}
+    nodes = {m: node_of(client.app.app, {"partition-id": m, "num-partitions": 3}, config) for m in range(3)}
+
+    def fails(node: Node) -> Node:
+        def answer(message: Message) -> Any:
+            if message.metadata.message_type == STATUS:
+                return node(message)
+            raise OSError("no disk")
+
+        return answer
+
+    grid = InProcessGrid({number: fails(node) for number, node in nodes.items()})
+    with pytest.raises(RuntimeError, match="no round brought a usable reply"):
+        server.app.app(grid, Context(1, 1, {}, RecordDict(), config))
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert lines[-1]["type"] == "error"
+    assert [failure["reason"] for failure in lines[-2]["failures"]][0].startswith("error 2: OSError")
+    assert not (tmp_path / "model.safetensors").exists()
+
+
 def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
     federation(tmp_path)
     before = (tmp_path / "history.jsonl").read_bytes()
@@ -146,6 +167,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ({"clients-per-round": 0}, r"^clients-per-round = 0: must be greater than or equal to 1$"),
         ({"num-rounds": "many"}, r"^num-rounds = 'many': must be a valid integer"),
         ({"num-rounds": 2.5}, r"^num-rounds = 2\.5: must be a valid integer"),
+        ({"num-rounds": True}, r"^num-rounds = True: must be a valid integer"),
         ({"task": "mnist"}, r"^task = 'mnist': must be one of digits, digits-mlp$"),
         ({"selector": "best"}, r"^selector = 'best': must be one of uniform, md, adaptive-osmd"),
         ({"selector-settings": "alpha=0"}, r"alpha = 0"),
