@@ -130,9 +130,9 @@ class RoundLogic:
             weights = self.selector.finalize(selection, responded)
 
         losses = np.full(len(replies), nan)
-        for position in np.flatnonzero(responded):
-            loss = replies[position].report.train_loss
-            losses[position] = nan if loss is None else loss
+        for position, reply in enumerate(replies):
+            if responded[position] and reply.report.train_loss is not None:
+                losses[position] = reply.report.train_loss
         unknown = np.full(len(replies), nan)
         feedback = Feedback(
             update_norms=np.where(responded, norms, nan),

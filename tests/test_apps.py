@@ -106,7 +106,7 @@ def test_a_run_that_trained_nothing_failed(tmp_path: Path) -> None:
         server.app.app(grid, Context(1, 1, {}, RecordDict(), config))
     lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert lines[-1]["type"] == "error"
-    assert [failure["reason"] for failure in lines[-2]["failures"]][0].startswith("error 2: OSError")
+    assert lines[-2]["failures"][0]["reason"].startswith("error 2: OSError")
     assert not (tmp_path / "model.safetensors").exists()
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("strategies", "tasks", "client", "server", "deploy")
+ROOMS = ("strategies", "tasks", "client", "server", "deploy", "benchmarks")
 MAY_IMPORT = {
     "strategies": set(),
     "tasks": set(),
     "client": {"strategies", "tasks"},
     "server": {"strategies", "tasks"},
     "deploy": {"strategies", "tasks", "client", "server"},
+    "benchmarks": {"strategies", "tasks", "client", "server"},
 }
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy.typing as npt
 
+from .adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from .adaptive_osmd import AdaptiveOSMDSelector
 from .base import Feedback, Selection, Selector
 from .md import MultinomialSelector
+from .osmd import OSMDSelector
 from .uniform import UniformSelector
 
 __all__ = ["Feedback", "Selection", "Selector", "available", "create"]
@@ -19,7 +21,9 @@ _SELECTORS: dict[str, type[Selector]] = {
     for each in (
         UniformSelector,
         MultinomialSelector,
+        OSMDSelector,
         AdaptiveOSMDSelector,
+        AdaptiveDoublingOSMDSelector,
     )
 }
 

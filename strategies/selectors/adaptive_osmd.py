@@ -11,11 +11,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..numerics.arrays import Array, Bools, Floats
-from ..numerics.projection import project_floored_simplex
-from .base import Feedback, Selection, Selector
-from .probability import ProbabilitySelector, ProbabilitySettings
+from ..numerics.arrays import Array, Floats, Ints
+from .base import Feedback, Selection
+from .experts import ExpertsSelector
+from .probability import ProbabilitySettings
 from .settings import setting
+
+LARGEST_ROOT = 1e30
+"""Bound of sqrt(a/ā), which exceeds 1 where ā comes from earlier rounds alone; keeps all exponents finite."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class AdaptiveOSMDSettings(ProbabilitySettings):
     )
 
 
-class AdaptiveOSMDSelector(ProbabilitySelector):
+class AdaptiveOSMDSelector(ExpertsSelector):
     """Experts e = 1..E, each a distribution q_e with its own rate η_e, mixed into p = sum_e θ_e q_e.
 
     With a_m = λ_m² ||g_m||² / ā and the importance W of the draw, a round does for every expert::
@@ -64,9 +67,7 @@ class AdaptiveOSMDSelector(ProbabilitySelector):
     settings_type = AdaptiveOSMDSettings
     _settings: AdaptiveOSMDSettings
     state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **Selector.state_axes,
-        "experts": ("experts", "clients"),  # q_e, 0 for the removed
-        "log_theta": ("experts",),
+        **ExpertsSelector.state_axes,
         "reference": (),  # sqrt(ā) in the unit of size times norm; 0 until there is one
         "num_rounds": (),  # T
     }
@@ -76,64 +77,54 @@ class AdaptiveOSMDSelector(ProbabilitySelector):
             raise ValueError(
                 f"num_rounds = None: {self.name} needs the number of rounds (>= 1) for its rates"
             )
-        log_m = math.log(max(2, self.num_clients))  # one client alone: as many experts as for two
-        ratio = 4 * (log_m - math.log(self._settings.alpha)) / log_m
-        num_experts = int(math.log2(1 + ratio * (self._num_rounds - 1)) / 2) + 1
-        e = np.arange(1, num_experts + 1)
         return {
-            "experts": np.full((num_experts, self.num_clients), 1 / self.num_clients),
-            "log_theta": np.log((1 + 1 / num_experts) / (e * (e + 1))),
+            **self._restarted(self._num_experts(self._num_rounds)),
             "reference": np.array(0.0),
             "num_rounds": np.array(self._num_rounds),
         }
 
-    def _distribution(self) -> Floats:
-        p: Floats = np.exp(self._array("log_theta")) @ self._array("experts")
-        return p
+    def _num_experts(self, num_rounds: int) -> int:
+        """Return E (eq. 14) for so many rounds."""
+        log_m = math.log(max(2, self._num_living))  # one client alone: as many experts as for two
+        ratio = 4 * (log_m - math.log(self._alpha)) / log_m
+        return int(math.log2(1 + ratio * (num_rounds - 1)) / 2) + 1
+
+    @property
+    def _alpha(self) -> float:
+        return self._settings.alpha
 
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
-        clients, importance, norms = self._reported(selection, feedback, feedback.update_norms)
-        # Sizes stand for λ: their sum cancels in a/ā, also when clients join or leave.
-        roots = self.client_sizes[clients] * np.minimum(norms, 1e150)  # finite when multiplied
+        clients, importance, roots = self._roots(selection, feedback)
         if not roots.any():
             return {}
         reference = max(float(self._array("reference")), roots.max())
-        a = (roots / reference) ** 2
+        changes = self._descend(clients, importance, roots, reference, float(self._array("num_rounds")))
+        return {**changes, "reference": np.array(reference)}
 
-        k, m, t = self._clients_per_round, int(self._living.sum()), float(self._array("num_rounds"))
-        alpha, experts, log_theta = self._settings.alpha, self._array("experts"), self._array("log_theta")
+    def _roots(self, selection: Selection, feedback: Feedback) -> tuple[Ints, Floats, Floats]:
+        """Return clients, importance W and sqrt(a) of those whose norm is usable.
+
+        Sizes stand for λ: their sum cancels in a/ā, also when clients join or leave.
+        """
+        clients, importance, norms = self._reported(selection, feedback, feedback.update_norms)
+        return clients, importance, self.client_sizes[clients] * np.minimum(norms, 1e150)  # stays finite
+
+    def _descend(
+        self, clients: Ints, importance: Floats, roots: Floats, reference: float, num_rounds: float
+    ) -> dict[str, Array]:
+        """Return what a step of all experts and of their weights changes, with roots sqrt(a), sqrt(ā)."""
+        k, m, alpha = self._clients_per_round, self._num_living, self._alpha
+        weighted = importance * (np.minimum(roots, LARGEST_ROOT * reference) / reference) ** 2  # W a/ā
         base = k if self._settings.expert_base == "K" else k**2
-        smallest_rate = base * (alpha / m) ** 3 * math.sqrt(math.log(m) / (2 * t))
-        rates = 2.0 ** np.arange(len(experts)) * smallest_rate * self._settings.learning_rate_multiplier
-        gamma = math.sqrt(8 / t) * k * (alpha / m) ** 2
+        smallest_rate = base * (alpha / m) ** 3 * math.sqrt(math.log(m) / (2 * num_rounds))
+        q = self._at(clients)  # (E, S)
+        rates = 2.0 ** np.arange(len(q)) * smallest_rate * self._settings.learning_rate_multiplier
+        gamma = math.sqrt(8 / num_rounds) * k * (alpha / m) ** 2
 
-        q = experts[:, clients]  # (E, S)
-        losses = (importance * a / q).sum(axis=1) / k
-        log_theta = log_theta - gamma * losses
+        losses = (weighted / q).sum(axis=1) / k
+        log_theta = self._array("log_theta") - gamma * losses
         log_theta -= log_theta.max()  # or large losses would drown the normalisation below
-        stepped = np.full(experts.shape, -np.inf)
-        stepped[:, self._living] = np.log(experts[:, self._living])
-        stepped[:, clients] += rates[:, None] * importance * a / (k * q**2)
         return {
-            "experts": self._project(stepped, self._living),
+            **self._stepped(clients, rates[:, None] * weighted / (k * q**2)),
             "log_theta": log_theta - np.logaddexp.reduce(log_theta),
-            "reference": np.array(reference),
         }
-
-    def _joined(self, living: Bools) -> dict[str, Array]:
-        before, after = int(self._living.sum()), int(living.sum())
-        experts = self._array("experts")
-        joiners = np.full((len(experts), after - before), 1 / max(1, after))
-        return {"experts": np.hstack([experts * (before / max(1, after)), joiners])}
-
-    def _left(self, living: Bools) -> dict[str, Array]:
-        with np.errstate(divide="ignore"):  # clients removed before have log 0
-            return {"experts": self._project(np.log(self._array("experts")), living)}
-
-    def _project(self, log_weights: Floats, living: Bools) -> Floats:
-        experts = np.zeros(log_weights.shape)
-        if living.any():
-            floor = self._settings.alpha / living.sum()
-            for expert, row in zip(experts, log_weights, strict=True):
-                expert[living] = project_floored_simplex(row[living], floor)
-        return experts

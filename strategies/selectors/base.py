@@ -1,16 +1,19 @@
 """The contract of all selectors: who trains in a round, what their updates weigh, what is learned from it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from . import checks
+from .presence import FEW, Presence
 from .settings import PerClient, Setting, Settings
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +165,7 @@ class Selector(ABC):
         }
         self._settings = self.settings_type.of(settings)
         self._state: dict[str, Array] = {}
+        self._memo: dict[str, tuple[list[Array], Any]] = {}
         self._assign(
             {
                 # Bytes rather than str: every array format can hold them.
@@ -402,7 +406,7 @@ class Selector(ABC):
                 raise ValueError(
                     f"state[{key!r}] has shape {array.shape}: must be ({', '.join(axes)}), {lengths}"
                 )
-        checks.sizes("state['client_sizes']", arrays["client_sizes"])
+        self._check_state(arrays)
         self._assign(arrays)
 
     # What a selector adds. Each hook returns the arrays that change, by name, and assigns nothing.
@@ -423,6 +427,10 @@ class Selector(ABC):
         """Return what leavers change; `living` (M,) is already without them, ``self`` still has them."""
         return {}
 
+    def _check_state(self, state: Mapping[str, Array]) -> None:
+        """Refuse a state to load whose arrays have the right form but hold what they must not."""
+        checks.sizes("state['client_sizes']", state["client_sizes"])
+
     # Common machinery.
 
     @property
@@ -432,6 +440,29 @@ class Selector(ABC):
 
     def _array(self, key: str) -> Any:
         return self._state[key]
+
+    def _cached(self, name: str, keys: tuple[str, ...], compute: Callable[[], T]) -> T:
+        """Return what `compute` makes of these arrays of the state, kept until one of them is replaced."""
+        arrays = [self._state[key] for key in keys]
+        known = self._memo.get(name)
+        if known is None or any(old is not new for old, new in zip(known[0], arrays, strict=True)):
+            known = self._memo[name] = (arrays, compute())
+        value: T = known[1]
+        return value
+
+    @property
+    def _num_living(self) -> int:
+        return self._cached("num_living", ("living",), lambda: int(np.count_nonzero(self._living)))
+
+    @property
+    def _living_size(self) -> float:
+        """The sum of the living's sizes."""
+
+        def compute() -> float:
+            everyone = self._num_living == self.num_clients
+            return float((self.client_sizes if everyone else self.client_sizes[self._living]).sum())
+
+        return self._cached("living_size", ("living", "client_sizes"), compute)
 
     def _assign(self, changes: Mapping[str, Array]) -> None:
         for array in changes.values():
@@ -447,17 +478,34 @@ class Selector(ABC):
 
     def _here(self, available: npt.ArrayLike | None, unavailable: npt.ArrayLike | None) -> Ints:
         """Return the living clients that are here, ascending."""
+        return self._presence(available, unavailable).clients
+
+    def _presence(self, available: npt.ArrayLike | None, unavailable: npt.ArrayLike | None) -> Presence:
+        """Return who is here, without a pass over all clients unless many are said to be absent.
+
+        Which argument said it makes no difference to the answer.
+        """
         if available is not None and unavailable is not None:
             raise ValueError(
                 f"available = {available}, unavailable = {unavailable}: must be at most one of them"
             )
+        living, count = self._living, self._num_living
         if available is not None:
-            return np.sort(self._living_indexes("available", available))
-        here = self._living
-        if unavailable is not None:
-            here = here.copy()
-            here[checks.indexes("unavailable", unavailable, self.num_clients)] = False
-        return np.flatnonzero(here)
+            listed = np.sort(self._living_indexes("available", available))
+            if (count - listed.size) * FEW > count:
+                return Presence(living, self.client_sizes, listed.size, self._living_size, None, listed)
+            elsewhere = living.copy()
+            elsewhere[listed] = False
+            absent = np.flatnonzero(elsewhere)
+        elif unavailable is not None:
+            named = checks.indexes("unavailable", unavailable, self.num_clients)
+            absent = np.sort(named[living[named]])
+        else:
+            absent = np.empty(0, dtype=np.int64)
+        few = Presence(living, self.client_sizes, count - absent.size, self._living_size, absent)
+        if absent.size * FEW <= count:
+            return few
+        return Presence(living, self.client_sizes, few.count, self._living_size, None, few.clients)
 
     def _answers(
         self,

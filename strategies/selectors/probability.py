@@ -1,18 +1,21 @@
 """Selectors that draw K clients from a distribution over all of them."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.arrays import Floats
+from ..numerics.arrays import Floats, Ints
+from ..numerics.rejection import SMALLEST_SHARE, accepted, independent_draws, successive_draws
 from ..numerics.sampling import Draw, draw_with_replacement, draw_without_replacement
 from ..numerics.streams import generator
 from . import checks, settings
 from .base import Selection, Selector
+from .checks import SMALLEST_SIZE
+from .presence import Presence
 
 
 @dataclass(frozen=True)
@@ -55,25 +58,77 @@ class ProbabilitySelector(Selector):
     ) -> Selection:
         """Draw K of who is here, see `Selector.select`; candidates and reports are not used."""
         round = checks.integer("round", round, low=0)
-        here = self._here(available, unavailable)
+        here = self._presence(available, unavailable)
         k = self._clients_per_round if budget is None else int(checks.real("budget", budget, low=0))
-        if here.size <= k:
-            ones = np.ones(here.size)
-            draw = Draw(np.arange(here.size), np.ones(here.size, dtype=np.int64), ones, ones)
+        if here.count <= k:
+            ones = np.ones(here.count)
+            draw = Draw(here.clients, np.ones(here.count, dtype=np.int64), ones, ones)
         elif k == 0:
             none = np.empty(0, dtype=np.int64)
             draw = Draw(none, none, np.empty(0), np.empty(0))
         else:
-            draw = self._draw(self._distribution()[here], k, generator(self._seed, round, "select"))
-        sizes = self.client_sizes[here]
-        weights = draw.importance * (sizes[draw.clients] / sizes.sum())
-        return Selection(here[draw.clients], draw.counts, draw.probabilities, draw.importance, weights)
+            draw = self._draw_here(here, k, generator(self._seed, round, "select"))
+        weights = draw.importance * (self.client_sizes[draw.clients] / max(here.total_size, SMALLEST_SIZE))
+        return Selection(draw.clients, draw.counts, draw.probabilities, draw.importance, weights)
 
     @abstractmethod
     def _distribution(self) -> Floats:
         """Return a fresh array (M,): p over the living, 0 for the removed, all 0 when nobody lives."""
 
+    def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
+        """Draw k of the clients that are here, 1 <= k < their number."""
+        clients = here.clients
+        draw = self._draw(self._probabilities_of(clients), k, rng)
+        return draw._replace(clients=clients[draw.clients])
+
+    def _probabilities_of(self, clients: Ints) -> Floats:
+        """Return p (n,) of distinct living clients."""
+        return self._distribution()[clients]
+
     def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
         """Draw k clients from p (n,), the weights of who is here, 1 <= k < n."""
         draw = draw_with_replacement if self._settings.replacement else draw_without_replacement
         return draw(p, k, rng)
+
+
+class StreamSelector(ProbabilitySelector):
+    """Draws from p over all the living, and leaves out the absent: a round costs the same at any M.
+
+    Where many are absent, or the few hold almost all mass, it draws from p over those who are here. So it
+    does below `lazy_from` clients: selectors of one seed then draw with the same random numbers, and
+    comparing them is less noisy.
+    """
+
+    lazy_from: ClassVar[int] = 10_000
+    """From how many clients on a pass over all of them is avoided."""
+
+    def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
+        absent = here.absent
+        if absent is None or self.num_clients < self.lazy_from:
+            return super()._draw_here(here, k, rng)
+        share = 1 - float(self._probabilities_of(absent).sum()) if absent.size else 1.0
+        if share < SMALLEST_SHARE:
+            return super()._draw_here(here, k, rng)
+        stream = self._stream(rng)
+        if absent.size:
+            stream = accepted(stream, here.holds, share)
+
+        def probability(clients: Ints) -> Floats:
+            return self._probabilities_of(clients) / share
+
+        def whole() -> Floats:
+            p = self._distribution()
+            p[absent] = 0
+            return p / share
+
+        if self._settings.replacement:
+            return independent_draws(stream, probability, k)
+        return successive_draws(stream, probability, k, whole, rng)
+
+    @abstractmethod
+    def _probabilities_of(self, clients: Ints) -> Floats:
+        """Return p (n,) of distinct living clients, normalised over all the living."""
+
+    @abstractmethod
+    def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
+        """Return a stream of independent draws from p over all the living, see `numerics.rejection`."""

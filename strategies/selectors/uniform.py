@@ -1,13 +1,17 @@
 """Uniform sampling: every client that is here is as likely as any other (McMahan et al. 2017, FedAvg)."""
 
+from collections.abc import Callable
+
 import numpy as np
 
-from ..numerics.arrays import Floats
-from ..numerics.sampling import Draw, draw_simple_random
-from .probability import ProbabilitySelector
+from ..numerics.arrays import Floats, Ints
+from ..numerics.rejection import accepted, uniform_stream
+from ..numerics.sampling import Draw
+from .presence import Presence
+from .probability import StreamSelector
 
 
-class UniformSelector(ProbabilitySelector):
+class UniformSelector(StreamSelector):
     """p_m = 1/M.
 
     With ``replacement=False`` it is simple random sampling: inclusion probability K/n (what
@@ -18,10 +22,23 @@ class UniformSelector(ProbabilitySelector):
     name = "uniform"
 
     def _distribution(self) -> Floats:
-        p: Floats = self._living / max(1, self._living.sum())
+        p: Floats = self._living / max(1, self._num_living)
         return p
 
-    def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
+    def _probabilities_of(self, clients: Ints) -> Floats:
+        return np.full(clients.size, 1 / self._num_living)
+
+    def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
+        living, share = self._living, self._num_living / self.num_clients
+        if share < 0.5:
+            pool = self._cached("pool", ("living",), lambda: np.flatnonzero(living))
+            return uniform_stream(pool, rng)
+        stream = uniform_stream(living.size, rng)
+        return stream if share == 1 else accepted(stream, lambda clients: living[clients], share)
+
+    def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
+        draw = super()._draw_here(here, k, rng)
         if self._settings.replacement:
-            return super()._draw(p, k, rng)
-        return draw_simple_random(p.size, k, rng)
+            return draw
+        inclusion = k / here.count
+        return draw._replace(probabilities=np.full(k, inclusion), importance=np.full(k, 1 / inclusion))

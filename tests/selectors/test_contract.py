@@ -14,9 +14,10 @@ M, K = SIZES.size, 3
 ROUNDS = 1_500
 
 # What a selector needs beyond the plain `create` to show its behaviour in a few rounds.
-SETTINGS = {"adaptive-osmd": {"learning_rate_multiplier": 300.0}}
+SETTINGS = dict.fromkeys(
+    ("osmd", "adaptive-osmd", "adaptive-doubling-osmd"), {"learning_rate_multiplier": 300.0}
+)
 
-MODES = [({}, ""), ({"replacement": False}, "-without")]
 CASES = [
     pytest.param((name, settings), id=f"{name}{suffix}")
     for name in available()

@@ -1,0 +1,1 @@
+"""Comparisons with named peers, and the papers' experiments."""

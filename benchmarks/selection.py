@@ -1,0 +1,292 @@
+"""What a round of selection costs: CPU milliseconds of select + update, by the number of clients.
+
+``python -m benchmarks.selection [--sizes 1e4,1e5,1e6,1e7] [--names uniform,md,...] [--json]``
+
+Beside all selectors of the registry it measures, in the same run, two peers written here: ``textbook``, the
+dense form of Adaptive-OSMD, and ``lists``, a loop over Python lists as Oort's published scheduler is built.
+Every cell runs in a process of its own, so that the peak memory is its own. Sizes are lognormal; the norms of
+updates are lognormal per client (σ = 2) times noise (σ = .3), so that there is something to learn.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from strategies.numerics.arrays import Floats, Ints
+from strategies.selectors import _SELECTORS, Feedback, available, create
+
+K, NUM_ROUNDS, SLEEPING, LEAVERS = 100, 1000, 3000, 2000
+SETTINGS: dict[str, dict[str, Any]] = {
+    # The printed rates hardly move anything: the trees would hold what they hold at the start.
+    name: {"learning_rate_multiplier": 1000.0}
+    for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd")
+}
+LIMITS = {"textbook": 10**7, "lists": 10**6}  # beyond, a round takes minutes
+ASLEEP, LEFT = " asleep", " left"
+SCENARIOS = {
+    "": "everybody is here",
+    ASLEEP: f"{SLEEPING:,} clients (a tenth, if fewer) are unavailable",
+    LEFT: f"{LEAVERS:,} clients (a tenth, if fewer) have left",
+}
+IN_ALL_SCENARIOS = ("uniform", "md", "osmd", "adaptive-osmd", "cohort")
+
+
+class Cell(NamedTuple):
+    """One measurement."""
+
+    name: str
+    clients: int
+    milliseconds: float  # CPU of a round, median
+    slowest: float  # CPU of the slowest round after the first
+    rounds: int
+    megabytes: float  # peak resident memory of the process
+    problem: str = ""  # why there is no measurement
+
+
+class TextbookOSMD:
+    """Adaptive-OSMD as printed: E dense distributions, Algorithm 2 with its sort, numpy's choice from p."""
+
+    def __init__(
+        self, sizes: Floats, rng: np.random.Generator, alpha: float = 0.4, num_experts: int = 7
+    ) -> None:
+        m = sizes.size
+        self.weights, self.rng, self.alpha = sizes / sizes.sum(), rng, alpha
+        self.experts = np.full((num_experts, m), 1 / m)
+        e = np.arange(1, num_experts + 1)
+        self.theta = (1 + 1 / num_experts) / (e * (e + 1))
+        base = K * (alpha / m) ** 3 * math.sqrt(math.log(m) / (2 * NUM_ROUNDS))
+        self.rates = 1000 * base * 2.0 ** (e - 1)
+        self.gamma = math.sqrt(8 / NUM_ROUNDS) * alpha**2 * K / m**2
+        self.reference = 0.0
+
+    def select(self, round: int) -> Ints:
+        self.p = self.theta @ self.experts
+        self.p /= self.p.sum()
+        drawn: Ints = self.rng.choice(self.p.size, size=K, p=self.p)
+        return drawn
+
+    def update(self, clients: Ints, norms: Floats) -> None:
+        clients, first, counts = np.unique(clients, return_index=True, return_counts=True)
+        a = (self.weights[clients] * norms[first]) ** 2
+        self.reference = max(self.reference, float(a.max()))
+        a /= self.reference
+        losses = np.empty(len(self.theta))
+        for e, q in enumerate(self.experts):
+            losses[e] = (counts * a / (q[clients] * self.p[clients])).sum() / K**2
+            raised = q.copy()
+            exponents = self.rates[e] * counts * a / (K**2 * q[clients] ** 2 * self.p[clients])
+            raised[clients] *= np.exp(np.minimum(exponents, 500))
+            self.experts[e] = self.project(raised)
+        self.theta *= np.exp(-self.gamma * losses)
+        self.theta /= self.theta.sum()
+
+    def project(self, weights: Floats) -> Floats:
+        """Algorithm 2: with the weights ascending, the first rank m* whose weight stays above the floor."""
+        m = weights.size
+        ascending = np.sort(weights)
+        above = np.cumsum(ascending[::-1])[::-1]
+        floored = np.arange(m)
+        first = int(np.argmax(ascending * (1 - floored * self.alpha / m) > self.alpha / m * above))
+        p: Floats = np.maximum(self.alpha / m, weights * (1 - first * self.alpha / m) / above[first])
+        return p
+
+
+class ListScheduler:
+    """Utility-based selection over a dict of clients, as in Oort's published scheduler (Lai et al. 2021).
+
+    Each round a Python loop scores every explored client (statistical utility, clipped at a quantile, plus a
+    confidence bonus for the long unseen), sorts the scores, and draws from those near the best; the
+    rest is explored in proportion to size.
+    """
+
+    def __init__(self, sizes: Floats, rng: np.random.Generator) -> None:
+        self.rng, self.exploration = rng, 0.9
+        self.clients = {
+            client: {"size": float(size), "utility": 0.0, "round": 0, "count": 0}
+            for client, size in enumerate(sizes)
+        }
+        self.unexplored = set(self.clients)
+
+    def select(self, round: int) -> Ints:
+        feasible = [client for client in self.clients if self.clients[client]["size"] > 0]
+        seen = [client for client in feasible if self.clients[client]["count"] > 0]
+        utilities = sorted(self.clients[client]["utility"] for client in seen)
+        scores = {}
+        if seen:
+            low, clip = utilities[0], utilities[min(int(0.95 * len(utilities)), len(utilities) - 1)]
+            for client in seen:
+                known = self.clients[client]
+                utility = (min(known["utility"], clip) - low) / max(clip - low, 1e-9)
+                scores[client] = utility + math.sqrt(0.1 * math.log(round + 1) / max(1, known["round"]))
+        self.exploration = max(0.3, self.exploration * 0.98)
+        num_known = min(int(K * (1 - self.exploration)), len(scores))
+        picked: list[int] = []
+        if num_known:
+            ranked = sorted(scores, key=lambda client: scores[client], reverse=True)
+            near = [client for client in ranked if scores[client] > 0.95 * scores[ranked[num_known - 1]]]
+            total = sum(scores[client] for client in near) or 1.0
+            chances = np.array([max(scores[client], 1e-12) / total for client in near])
+            picked = list(self.rng.choice(near, num_known, p=chances / chances.sum(), replace=False))
+        fresh = [client for client in feasible if client in self.unexplored]
+        by_size = sorted(fresh, key=lambda client: self.clients[client]["size"], reverse=True)
+        chances = np.array([self.clients[client]["size"] for client in by_size])
+        num_fresh = min(K - len(picked), len(by_size))
+        if num_fresh:
+            picked += list(self.rng.choice(by_size, num_fresh, p=chances / chances.sum(), replace=False))
+        self.round = round
+        return np.array(picked)
+
+    def update(self, clients: Ints, norms: Floats) -> None:
+        for client, norm in zip(clients.tolist(), norms.tolist(), strict=True):
+            known = self.clients[client]
+            known["utility"], known["round"] = norm * known["size"], self.round
+            known["count"] += 1
+            self.unexplored.discard(client)
+
+
+def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
+    """Return what makes a round of one of the peers above."""
+
+    def make(sizes: Floats, norms: Floats, rng: np.random.Generator) -> Callable[[int], float]:
+        scheduler = kind(sizes, rng)
+
+        def play(round: int) -> float:
+            start = time.process_time()
+            clients = scheduler.select(round)
+            chosen = time.process_time() - start
+            told = norms[clients] * rng.lognormal(0, 0.3, clients.size)
+            start = time.process_time()
+            scheduler.update(clients, told)
+            return chosen + time.process_time() - start
+
+        return play
+
+    return make
+
+
+def ours(
+    name: str, scenario: str, sizes: Floats, norms: Floats, rng: np.random.Generator
+) -> Callable[[int], float]:
+    """Return what plays a round of one of our selectors, and says what it took."""
+    m = sizes.size
+    settings = SETTINGS.get(name, {}) | per_client(name, m, rng)
+    selector = create(name, m, client_sizes=sizes, clients_per_round=K, num_rounds=NUM_ROUNDS, **settings)
+    unavailable = None
+    if scenario == ASLEEP:
+        unavailable = rng.choice(m, min(SLEEPING, m // 10), replace=False)
+    if scenario == LEFT:
+        selector.remove_clients(rng.choice(m, min(LEAVERS, m // 10), replace=False))
+
+    def play(round: int) -> float:
+        start = time.process_time()
+        asked = selector.candidates(round, unavailable=unavailable)
+        seconds = time.process_time() - start
+        answers: dict[str, Any] = {}
+        if asked is not None:
+            known = {"loss": norms, "update_norm": norms, "gradient_variance": norms**2, "diversity": norms}
+            known["group"] = np.zeros(m)
+            answers = {"candidates": asked, "reports": {kind: known[kind][asked] for kind in selector.needs}}
+        start = time.process_time()
+        selection = selector.select(round, unavailable=unavailable, **answers)
+        seconds += time.process_time() - start
+        told = norms[selection.clients] * rng.lognormal(0, 0.3, selection.clients.size)
+        feedback = Feedback(told, told, told**2, told, np.ones(told.size, dtype=np.bool_))
+        start = time.process_time()
+        selector.update(round, selection, feedback)
+        return seconds + time.process_time() - start
+
+    return play
+
+
+def per_client(name: str, m: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return something for each setting per client that must be given: one of 100 groups, or a number."""
+    return {
+        setting: rng.integers(0, 100, m)
+        if kind.integer
+        else np.clip(rng.lognormal(0, 1, m), kind.low, kind.high)
+        for setting, kind in _SELECTORS[name].per_client.items()
+        if kind.default is None
+    }
+
+
+def measure(name: str, m: int, seconds: float) -> Cell:
+    """Measure one cell, for so many seconds of CPU but three rounds at least."""
+    rng = np.random.default_rng(0)
+    sizes, norms = rng.lognormal(0, 1, m), rng.lognormal(0, 2, m)
+    scenario = next((each for each in (ASLEEP, LEFT) if name.endswith(each)), "")
+    try:
+        if name in PEERS:
+            play = PEERS[name](sizes, norms, rng)
+        else:
+            play = ours(name.removesuffix(scenario), scenario, sizes, norms, rng)
+        play(1)  # what is made once
+        times: list[float] = []
+        while len(times) < 3 or (sum(times) < seconds and len(times) < 300):
+            times.append(play(len(times) + 2))
+            if times[-1] > 5 * seconds:
+                break
+    except (TypeError, ValueError, NotImplementedError) as error:
+        return Cell(name, m, math.nan, math.nan, 0, math.nan, f"{type(error).__name__}: {error}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return Cell(name, m, 1e3 * float(np.median(times)), 1e3 * max(times), len(times), peak)
+
+
+PEERS = {"textbook": peer(TextbookOSMD), "lists": peer(ListScheduler)}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", default="1e4,1e5,1e6,1e7", help="numbers of clients")
+    parser.add_argument("--names", default="", help="selectors and peers (default: all)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="CPU seconds a cell (default: 2)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a cell instead of the table")
+    arguments = parser.parse_args()
+    sizes = [int(float(size)) for size in arguments.sizes.split(",")]
+    rows = [
+        name + scenario
+        for name in available()
+        for scenario in SCENARIOS
+        if not scenario or name in IN_ALL_SCENARIOS
+    ]
+    rows += PEERS
+    if arguments.names:
+        rows = [row for row in rows if row.split(" ")[0] in arguments.names.split(",")]
+    if not arguments.json:
+        print(f"CPU ms of a round (select + update), K = {K}, median (slowest); peak MB of the process\n")
+        print(f"{'':28}" + "".join(f"{f'M = {m:,}':>28}" for m in sizes))
+    problems = []
+    # A fresh process each: spawned, or it would start with this one's memory.
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for row in rows:
+            line = f"{row:28}"
+            for m in sizes:
+                if m > LIMITS.get(row, m):
+                    line += f"{'-':>28}"
+                    continue
+                cell = pool.apply(measure, (row, m, arguments.seconds))
+                if arguments.json:
+                    print(json.dumps(cell._asdict()), flush=True)
+                if cell.problem:
+                    problems.append(f"{row}, M = {m:,}: {cell.problem}")
+                    line += f"{'(see below)':>28}"
+                else:
+                    line += f"{f'{cell.milliseconds:.2f} ({cell.slowest:.1f}) {cell.megabytes:.0f} MB':>28}"
+            if not arguments.json:
+                print(line, flush=True)
+    if not arguments.json:
+        print("\n" + "\n".join(f"{key.strip() or 'plain'}: {text}" for key, text in SCENARIOS.items()))
+        print("\n".join(problems))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Who is here in a round, kept so that a few absent clients among millions cost no pass over all."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..numerics.arrays import Bools, Floats, Ints
+
+FEW = 8
+"""The absent are few when they are at most one in so many of the living."""
+
+
+@dataclass(frozen=True, eq=False)
+class Presence:
+    """Who is here: everyone living but a few, or a list.
+
+    Attributes
+    ----------
+    living : ndarray of bool, shape (M,)
+        Who was not removed.
+    client_sizes : ndarray, shape (M,)
+        Sizes of all.
+    count : int
+        How many are here.
+    living_size : float
+        Sum of the living's sizes.
+    absent : ndarray of int or None
+        The living who are not here, ascending, if they are few; None if `listed` says who is here.
+    listed : ndarray of int or None
+        Those who are here, ascending, if the absent are not few.
+    """
+
+    living: Bools
+    client_sizes: Floats
+    count: int
+    living_size: float
+    absent: Ints | None
+    listed: Ints | None = None
+
+    @property
+    def clients(self) -> Ints:
+        """Those who are here, ascending; a pass over all clients where the absent are few."""
+        if self.listed is not None:
+            return self.listed
+        here = self.living.copy()
+        here[self.absent] = False
+        return np.flatnonzero(here)
+
+    @property
+    def total_size(self) -> float:
+        """Sum of the sizes of those who are here."""
+        if self.absent is not None:
+            rest = self.living_size - float(self.client_sizes[self.absent].sum())
+            if self.absent.size == 0 or rest > 0.1 * self.living_size:  # else the difference cancels
+                return rest
+        return float(self.client_sizes[self.clients].sum())
+
+    def holds(self, clients: Ints) -> Bools:
+        """Return which of some living clients are here; only where the absent are few."""
+        absent = self.absent
+        if absent is None or absent.size == 0:
+            return np.ones(clients.size, dtype=np.bool_)
+        found: Bools = absent[np.minimum(np.searchsorted(absent, clients), absent.size - 1)] != clients
+        return found
