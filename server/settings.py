@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 import tasks
-from strategies import selectors
+from strategies.strategy import check_selector
 
 SettingValue = str | int | float | bool
 
@@ -88,12 +88,11 @@ class RunSettings(BaseModel):
                 f"{settings.num_clients} (the number of clients)"
             )
         try:
-            selectors.create(
+            check_selector(
                 settings.selector,
-                settings.num_clients,
-                clients_per_round=settings.clients_per_round,
-                num_rounds=settings.num_rounds,
-                **parse_selector_settings(settings.selector_settings),
+                settings.clients_per_round,
+                parse_selector_settings(settings.selector_settings),
+                settings.num_rounds,
             )
         except TypeError as error:
             raise ValueError(str(error)) from None

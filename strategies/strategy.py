@@ -51,6 +51,28 @@ class Options(TypedDict, total=False):
     on_round: Callable[[RoundRecord], None]
 
 
+def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any], num_rounds: int) -> None:
+    """Refuse a selector that cannot be made, or used, before any client is there.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the name or a setting is wrong, or the selector needs what clients are not asked for yet.
+    """
+    needs = selectors.create(
+        name,
+        max(1, clients_per_round),
+        clients_per_round=clients_per_round,
+        num_rounds=num_rounds,
+        **settings,
+    ).needs
+    if needs:
+        raise ValueError(
+            f"selector = {name!r}: needs the {' and the '.join(sorted(needs))} of its candidates before it "
+            "selects, and asking for that is not built yet"
+        )
+
+
 class SelectionStrategy(Strategy):
     """Lets a selector decide who trains, and aggregates without the bias of that choice.
 
@@ -148,7 +170,7 @@ class SelectionStrategy(Strategy):
         self.ask_status = ask_status
         self.on_round = on_round
         # Settings are refused here, not when the clients have come.
-        self._create_selector(np.ones(max(1, clients_per_round)), num_rounds or 1)
+        check_selector(selector, clients_per_round, self.selector_settings, num_rounds or 1)
 
         # All sampling is done here; the inner strategy takes every node that it is shown and waits for none.
         self.server_strategy = (

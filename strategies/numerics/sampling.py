@@ -98,8 +98,9 @@ def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator)
     if not 0 <= k <= positive.size:
         raise ValueError(f"k = {k}: must be between 0 and {positive.size} (the clients with p > 0)")
     arrival = rng.standard_exponential(positive.size) / p[positive]
-    order = np.argsort(arrival)
-    clients, rest = positive[order[:k]], positive[order[k:]]
+    order = np.argpartition(arrival, min(k, arrival.size - 1))  # the k smallest first, a sort of all is slow
+    first, rest = order[:k], positive[order[k:]]
+    clients = positive[first[np.argsort(arrival[first])]]
     drawn = p[clients]
     # Summed from the end: 1 - mass drawn before cancels when little is left.
     left = p[rest].sum() + np.cumsum(drawn[::-1])[::-1]

@@ -7,11 +7,18 @@ from typing import Any
 
 import numpy.typing as npt
 
+from .adapow_d import AdaPowDSelector
 from .adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from .adaptive_osmd import AdaptiveOSMDSelector
+from .afl import AFLSelector
 from .base import Feedback, Selection, Selector
+from .cpow_d import CPowDSelector
+from .flics import FLICSSelector
 from .md import MultinomialSelector
+from .naive_group import NaiveGroupSelector
 from .osmd import OSMDSelector
+from .pow_d import PowDSelector
+from .rpow_d import RPowDSelector
 from .uniform import UniformSelector
 
 __all__ = ["Feedback", "Selection", "Selector", "available", "create"]
@@ -24,6 +31,13 @@ _SELECTORS: dict[str, type[Selector]] = {
         OSMDSelector,
         AdaptiveOSMDSelector,
         AdaptiveDoublingOSMDSelector,
+        PowDSelector,
+        CPowDSelector,
+        RPowDSelector,
+        AdaPowDSelector,
+        AFLSelector,
+        FLICSSelector,
+        NaiveGroupSelector,
     )
 }
 

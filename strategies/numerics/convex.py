@@ -1,0 +1,155 @@
+"""What FLICS asks for and has no closed form, solved with cvxpy: several budgets at once, and OffVar (eq. 8).
+
+Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
+Constraints" (the FLICS paper). cvxpy is the extra ``optim``; nothing else needs it.
+"""
+
+from importlib import import_module
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import Floats
+
+
+def load_cvxpy() -> Any:
+    """Import cvxpy, or raise an ImportError that says how to get it."""
+    try:
+        return import_module("cvxpy")
+    except ImportError as error:
+        raise ImportError(
+            "cvxpy is not installed: it solves FLICS' cost and energy budgets and the offline optimum; "
+            "install the extra optim, for example pip install 'flwr-cohort[optim]'"
+        ) from error
+
+
+def fill_with_budgets(
+    targets: npt.ArrayLike,
+    counts: npt.ArrayLike,
+    upper: npt.ArrayLike,
+    lower: npt.ArrayLike,
+    usage: npt.ArrayLike,
+    budgets: npt.ArrayLike,
+) -> Floats:
+    """Return the r that minimises sum_j p_j²/(n_j + r_j), among lower <= r <= upper and usage r <= budgets.
+
+    Parameters
+    ----------
+    targets, counts, upper, lower : array_like, shape (G,)
+        As for `water_filling.water_fill`.
+    usage : array_like, shape (B, G)
+        >= 0: what one participant of group j takes of budget b.
+    budgets : array_like, shape (B,)
+        At least ``usage @ lower``.
+
+    Returns
+    -------
+    ndarray, shape (G,)
+        r, within all bounds and budgets.
+
+    Raises
+    ------
+    ImportError
+        If cvxpy is not installed.
+    ValueError
+        If the lower bounds break a budget.
+    RuntimeError
+        If the solver finds no solution.
+    """
+    cp = load_cvxpy()
+    p, n, high, low, rows, limits = (
+        np.asarray(each, dtype=np.float64) for each in (targets, counts, upper, lower, usage, budgets)
+    )
+    if not (rows @ low <= limits * (1 + 1e-9)).all():
+        raise ValueError(f"budgets = {limits}: must be at least {rows @ low}, what the lower bounds take")
+    rates, left = low.copy(), limits - rows @ low
+    used_up = (rows[left <= 0] > 0).any(axis=0)
+    free = (p > 0) & (high > low) & ~used_up
+    if not free.any():
+        return rates
+    p, n, high, low, rows = p[free], n[free], high[free], low[free], rows[:, free]
+    used = rows.any(axis=1)
+    if not used.any():
+        rates[free] = high
+        return rates
+    rows, left = rows[used], left[used]
+
+    # In units of about the level that all would reach together, x_j = (n_j + r_j)/unit_j is near 1.
+    with np.errstate(divide="ignore"):
+        total = min((high - low).sum(), (left * p.sum() / (rows @ p)).min())
+        most = np.minimum(high, low + (left[:, None] / rows).min(axis=0))
+    unit = p * (((n + low).sum() + total) / p.sum())
+    x = cp.Variable(p.size)
+    more = cp.multiply(unit, x) - (n + low)
+    constraints = [x >= (n + low) / unit, x <= (n + most) / unit]
+    constraints += [(row / limit) @ more <= 1 for row, limit in zip(rows, left, strict=True)]
+    _solve(cp, cp.Minimize((p / p.sum()) @ cp.inv_pos(x)), constraints)
+    found = np.clip(unit * x.value - n, low, high) - low
+    taken = rows @ found  # the solver's tolerance may break a budget by a hair
+    rates[free] += found * np.divide(left, taken, out=np.ones(left.size), where=taken > left).min()
+    return rates
+
+
+def offline_variance(
+    targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike
+) -> tuple[Floats, float]:
+    """Solve OffVar (eq. 8): the best rates of all rounds for one who knows all availabilities beforehand.
+
+    It minimises sum_j p_j²/s_j, s = (1/T) sum_t r(t), among 0 <= r(t) <= a(t) and sum_j r_j(t) <= k(t).
+    Groups that are never available, or only when the budget is 0, are left out of the sum.
+
+    Parameters
+    ----------
+    targets : array_like, shape (G,)
+        p >= 0.
+    available : array_like, shape (T, G)
+        a(t) >= 0, how many of each group are here.
+    budgets : array_like, shape (T,)
+        k(t) >= 0.
+
+    Returns
+    -------
+    rates : ndarray, shape (T, G)
+        r(t); one of many solutions, as only their mean matters.
+    value : float
+        The minimum.
+
+    Raises
+    ------
+    ImportError
+        If cvxpy is not installed.
+    RuntimeError
+        If the solver finds no solution.
+    """
+    cp = load_cvxpy()
+    p, a, k = (np.asarray(each, dtype=np.float64) for each in (targets, available, budgets))
+    rates = np.zeros(a.shape)
+    most = np.minimum(a, k[:, None])
+    served = (p > 0) & most.any(axis=0)
+    if not served.any():
+        return rates, 0.0
+    p, a = p[served], most[:, served]
+    unit = p * (np.minimum(k, a.sum(axis=1)).mean() / p.sum())
+    r = cp.Variable(a.shape, nonneg=True)
+    x = cp.multiply(cp.sum(r, axis=0) / len(a), 1 / unit)
+    _solve(cp, cp.Minimize((p / p.sum()) @ cp.inv_pos(x)), [r <= a, cp.sum(r, axis=1) <= k])
+    found = np.clip(r.value, 0, a)
+    found *= np.minimum(1, k / np.maximum(found.sum(axis=1), 1e-300))[:, None]
+    rates[:, served] = found
+    return rates, float((p**2 / found.mean(axis=0)).sum())
+
+
+def _solve(cp: Any, objective: Any, constraints: list[Any]) -> None:
+    """Solve in place; Clarabel is deterministic."""
+    problem = cp.Problem(objective, constraints)
+    precise = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
+    try:
+        with catch_warnings():
+            simplefilter("ignore", UserWarning)  # "may be inaccurate": it stopped short of 1e-10
+            problem.solve(solver="CLARABEL", **precise)
+    except cp.error.SolverError as error:
+        raise RuntimeError(f"the solver failed: {error}") from error
+    if problem.status not in ("optimal", "optimal_inaccurate"):
+        raise RuntimeError(f"the solver found no solution: its status is {problem.status}")

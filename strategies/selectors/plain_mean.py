@@ -1,0 +1,108 @@
+"""Selectors that are biased on purpose: they choose whom they like and take the plain mean."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics.arrays import Array, Bools, Floats, Ints
+from . import checks
+from .base import Feedback, Selection, Selector
+
+
+class PlainMeanSelector(Selector):
+    """Weighs each of the S chosen with c_m = 1/S, also when everybody who is here is chosen.
+
+    ``Selection.importance`` is c_m/λ_m, λ being the share of the data of who is here: how many times its due
+    weight a client gets. Its expectation is not 1, which is the bias.
+    """
+
+    unbiased: ClassVar[Literal["round", "long-run", "none"]] = "none"
+
+    @property
+    def probabilities(self) -> Floats:
+        """(M,) the distribution of the first draw if all were here; sums to 1, 0 for the removed."""
+        p = np.zeros(self.num_clients)
+        living = np.flatnonzero(self._living)
+        if living.size:
+            p[living] = self._distribution(living)
+        p.flags.writeable = False
+        return p
+
+    def select(
+        self,
+        round: int,
+        *,
+        available: npt.ArrayLike | None = None,
+        unavailable: npt.ArrayLike | None = None,
+        candidates: npt.ArrayLike | None = None,
+        reports: Mapping[str, Floats] | None = None,
+        budget: float | None = None,
+    ) -> Selection:
+        """Choose K of who is here, see `Selector.select`.
+
+        ``Selection.probabilities`` holds the probability of each at the first draw, or 1 if all are taken.
+        """
+        round = checks.integer("round", round, low=0)
+        here = self._here(available, unavailable)
+        k = self._clients_per_round if budget is None else int(checks.real("budget", budget, low=0))
+        chosen, p = np.empty(0, dtype=np.int64), np.empty(0)
+        if here.size and k:  # with nobody here there is nobody to ask
+            chosen, p = self._choose(round, here, k, candidates, reports)
+        if chosen.size == here.size:
+            p = np.ones(chosen.size)
+        weights = np.full(chosen.size, 1 / max(1, chosen.size))
+        importance = weights * (self.client_sizes[here].sum() / self.client_sizes[chosen])
+        return Selection(chosen, np.ones(chosen.size, dtype=np.int64), p, importance, weights)
+
+    def _distribution(self, here: Ints) -> Floats:
+        """Return (n,) the probability of each of `here`, n >= 1, at the first draw: its share of the data."""
+        sizes = self.client_sizes[here]
+        p: Floats = sizes / sizes.sum()
+        return p
+
+    @abstractmethod
+    def _choose(
+        self,
+        round: int,
+        here: Ints,
+        k: int,
+        candidates: npt.ArrayLike | None,
+        reports: Mapping[str, Floats] | None,
+    ) -> tuple[Ints, Floats]:
+        """Return (clients, their `_distribution`): at most k distinct ones of `here` (n,); n and k >= 1."""
+
+
+class LastLossSelector(PlainMeanSelector):
+    """Remembers the mean loss of each client's last local training; infinite until there is one.
+
+    It comes with the update and costs no message. It is a training loss: where the model has dropout, it is
+    larger than an evaluation loss, so the two are not to be compared.
+    """
+
+    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**Selector.state_axes, "losses": ("clients",)}
+
+    def _initial_state(self) -> dict[str, Array]:
+        return super()._initial_state() | {"losses": np.full(self.num_clients, np.inf)}
+
+    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
+        clients, _, seen = self._reported(selection, feedback, feedback.losses)
+        losses = self._array("losses").copy()
+        losses[clients] = seen
+        return {"losses": losses}
+
+    def _joined(self, living: Bools) -> dict[str, Array]:
+        losses = self._array("losses")
+        return {"losses": np.concatenate([losses, np.full(living.size - losses.size, np.inf)])}
+
+
+def largest(values: Floats, k: int, rng: np.random.Generator) -> Ints:
+    """Return the positions of the k >= 0 largest of values (n,), all if n <= k; ties at random."""
+    if values.size <= k or k == 0:
+        return np.arange(min(k, values.size))
+    threshold = np.partition(values, values.size - k)[values.size - k]
+    above = np.flatnonzero(values > threshold)
+    tied = rng.permutation(np.flatnonzero(values == threshold))
+    return np.concatenate([above, tied[: k - above.size]])
