@@ -135,17 +135,20 @@ def train(cluster: LocalCluster, arms: Sequence[Arm], watcher: Watcher, *, at_on
     while waiting or running:
         for client in cluster.check():
             watcher.event(f"{client} died; the rounds go on without it (log: {cluster.logs / client}.log)")
-        # All ServerApps share the SuperLink's home. The first unpacks the app there, and has done so when
-        # its history begins; started together, the others would import half-written files.
-        if waiting and (not running or (at_once and arms[0].history.settings)):
+        # Each begins only when the one before has begun its history. All ServerApps share the SuperLink's
+        # home, where the first unpacks the app: started together, the others would import half-written
+        # files. And the histories begin in the order of the arms, by which `read_run` finds it again.
+        if waiting and (not running or (at_once and running[-1].history.settings)):
             arm = waiting.pop(0)
             arm.handle = cluster.submit(arm.run_config, arm.name)
             running.append(arm)
         for arm in list(running):
-            over = (
-                arm.handle is not None and arm.handle.over
-            )  # looked at first: the last lines come before it
-            watcher.lines(arm, arm.history.read())
+            # Looked at first: the last lines come before it.
+            over = arm.handle is not None and arm.handle.over
+            try:
+                watcher.lines(arm, arm.history.read())
+            except Exception as error:  # whatever is wrong with one arm's lines, all go on
+                watcher.event(f"{arm.name}: cannot be shown: {error!r}")
             if over:
                 running.remove(arm)
                 if arm.problem:

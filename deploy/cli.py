@@ -104,15 +104,14 @@ def up(
     try:
         if not (APP / "pyproject.toml").is_file():
             raise ValueError("`cohort up` runs from a clone of the repository: its folder is the Flower app")
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ValueError(f"out = {folder}: must be a new or an empty folder")
         for key, value in map(parse_setting, setting or []):
             if key in OPTION_OF:
                 raise ValueError(f"set = {key}={value}: this one is given with {OPTION_OF[key]}")
             common[key] = value
         arms = plan(selector or SELECTORS, common, APP, folder)
-        tasks.create(task)  # or it would be missing only once the clients are up
+        _try_out(task, clients, seed)
         cluster = LocalCluster(folder, clients, app=APP, port=port)
+        _claim(folder)
     except (ModuleNotFoundError, TypeError, ValueError) as error:
         _fail(str(error), 2)
 
@@ -155,6 +154,15 @@ def _conclude(console: Console, folder: Path, histories: Sequence[ArmHistory]) -
     """Print what came of a run, draw its figure, and say where everything lies."""
     console.print(report(histories))
     short = _short(folder)
+    lies = {
+        name: f"{short}/{pattern}"
+        for name, pattern in (
+            ("histories", f"*/{FILE_NAME}"),
+            ("models", "*/model.safetensors"),
+            ("logs", "logs"),
+        )
+        if any(folder.glob(pattern))
+    }
     try:
         draw(histories, folder / FIGURE)
         figure = f"{short}/{FIGURE}"
@@ -162,13 +170,30 @@ def _conclude(console: Console, folder: Path, histories: Sequence[ArmHistory]) -
         figure = f"none: {error.name} is missing; pip install 'flwr-cohort[demo]', then cohort plot {short}"
     except ValueError as error:
         figure = f"none: {error}"
-    console.print(
-        f"\nfigure     {figure}\n"
-        f"histories  {short}/*/{FILE_NAME}\n"
-        f"models     {short}/*/model.safetensors\n"
-        f"logs       {short}/logs",
-        soft_wrap=True,
-    )
+    console.print()
+    for name, where in {"figure": figure, **lies}.items():
+        console.print(f"{name:<10} {where}", soft_wrap=True)
+
+
+def _try_out(task: str, clients: int, seed: int) -> None:
+    """Make the task and a client's data, or what is wrong with them would show only in the clients' logs."""
+    created = tasks.create(task)
+    try:
+        created.client_data(0, clients, seed)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"task = {task!r} needs {error.name}: pip install 'flwr-cohort[demo]'", name=error.name
+        ) from error
+
+
+def _claim(folder: Path) -> None:
+    """Make the run's folder, if it is not there already, and see that it can be written to."""
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"out = {folder}: must be a new or an empty folder")
+        (folder / "logs").mkdir(parents=True)
+    except OSError as error:
+        raise ValueError(f"out = {folder}: cannot be made or written to: {error.strerror}") from error
 
 
 @contextlib.contextmanager
@@ -179,6 +204,8 @@ def _signals_end_the_block() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # Python leaves it ignored where a script started us in the background.
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:

@@ -25,6 +25,7 @@ from deploy.processes import (
     serves,
     stop,
     wait_until,
+    watchdog_command,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class LocalCluster:
     Client i runs with the node config `client-id="client-0i" partition-id=i num-partitions=N`; its id is also
     the name under which it is registered and that of its log.
     Nothing is written outside `folder`: `folder/logs` stays, `folder/state` (keys, database, Flower's
-    home) is removed at the end. Every process is ended at the end, however that comes about.
+    home) is removed at the end. Every process is ended at the end, however that comes about; on Linux also
+    when this process is killed with SIGKILL.
 
     Parameters
     ----------
@@ -157,6 +159,7 @@ class LocalCluster:
         self._fleet_port = 0
         self._clients: dict[int, Process] = {}
         self._others: list[Process] = []  # `flwr` commands, and what forks Flower's helpers
+        self._watchdog: Process | None = None
         self._dead: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -190,8 +193,9 @@ class LocalCluster:
         folder = self._state / f"run-{name}"
         self._copy_app(folder / "app")
         config = folder / "config.toml"
-        # Strings, numbers and booleans look the same in JSON and in TOML.
-        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
+        config.write_text(
+            "".join(f"{key} = {_toml(value)}\n" for key, value in run_config.items()), encoding="utf-8"
+        )
         command = ("flwr", "run", str(folder / "app"), CONNECTION, "--stream", "--run-config", str(config))
         process = self._spawn(name, *command)
         self._others.append(process)
@@ -218,6 +222,8 @@ class LocalCluster:
     def kill_client(self, index: int) -> None:
         """Let a client vanish without a word (SIGKILL), as a device does whose battery is empty."""
         process = self._clients[index]
+        if process.returncode is not None:
+            return
         process.signal_group(signal.SIGKILL)
         # Its helpers end by themselves once it is gone, which it is when its exit has been taken note of.
         wait_until(lambda: process.returncode is not None, STOP_GRACE)
@@ -225,19 +231,27 @@ class LocalCluster:
     def close(self) -> None:
         """End all processes and remove what only they needed. A second call does nothing."""
         with _uninterrupted():
-            known = [*self._clients.values(), *self._others, *filter(None, [self._superlink])]
-            stop(known, STOP_GRACE)
-            # What Flower put into groups of its own ends by itself when it misses its parent.
-            if not wait_until(lambda: not self._marked(), STOP_GRACE):
-                for pid in self._marked():
-                    os.kill(pid, signal.SIGKILL)
-                wait_until(lambda: not self._marked(), STOP_GRACE)
-            shutil.rmtree(self._state, ignore_errors=True)
+            try:
+                known = [*self._clients.values(), *self._others, *filter(None, [self._superlink])]
+                stop(known, STOP_GRACE, self._marked)
+                # What Flower put into groups of its own ends by itself when it misses its parent.
+                if not wait_until(lambda: not self._marked(), STOP_GRACE):
+                    for pid in self._marked():
+                        with contextlib.suppress(ProcessLookupError):  # it is gone by now
+                            os.kill(pid, signal.SIGKILL)
+                    wait_until(lambda: not self._marked(), STOP_GRACE)
+            finally:
+                shutil.rmtree(self._state, ignore_errors=True)
+                if self._watchdog is not None:  # the last to go
+                    stop([self._watchdog], STOP_GRACE)
 
     def _start(self) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
         pki.private_folder(self._state)
         (self._state / "tmp").mkdir()
+        if sys.platform == "linux":
+            command = watchdog_command(MARK, str(self.folder), self._state)
+            self._watchdog = self._spawn("watchdog", *command)
         self._certificates = pki.write_certificates(self._state / "pki")
         self._keys = [pki.write_client_key(self._state / "pki", name) for name in self.client_names]
         warm.write_shims(self._state / "bin")
@@ -278,7 +292,8 @@ class LocalCluster:
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
             f'address = "{LOOPBACK}:{self.port}"\n'
-            f"root-certificates = {json.dumps(str(self._certificates.ca))}\n"
+            f"root-certificates = {_toml(str(self._certificates.ca))}\n",
+            encoding="utf-8",
         )
 
     def _register_clients(self) -> None:
@@ -369,7 +384,8 @@ class LocalCluster:
             raise ClusterError(str(error)) from error
 
     def _marked(self) -> list[int]:
-        return processes_with(MARK, str(self.folder))
+        watchdog = self._watchdog.pid if self._watchdog else None
+        return [pid for pid in processes_with(MARK, str(self.folder)) if pid != watchdog]
 
     def _require_superlink(self) -> None:
         if self._superlink is None:
@@ -390,6 +406,11 @@ def _uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _toml(value: str | int | float | bool) -> str:
+    # Such values look the same in JSON and in TOML, but for JSON's way to write an emoji in ASCII.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _obituary(who: str, process: Process) -> str:

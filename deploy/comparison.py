@@ -1,4 +1,8 @@
-"""What selection brought: the arms of a run compared, and said no louder than one seed allows."""
+"""What selection brought: the arms of a run compared, and said no louder than one seed allows.
+
+One run of each arm cannot show that one is better: uniform selection against itself, with other draws,
+differs by more than the noise from round to round in half of the cases. So nothing here says so.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,17 +22,15 @@ if TYPE_CHECKING:
 BASELINE = "uniform"
 LAST = 5  # rounds over which final values are averaged
 NOISE_WINDOW = 10  # rounds whose changes make the noise
-RULE = (
-    f"A difference shows if the means of the last {LAST} rounds lie further apart than the round-to-round "
-    "noise: the standard deviation of the changes from one round to the next, over the last "
-    f"{NOISE_WINDOW} rounds, of the noisier one."
+ONE_SEED = (
+    "The draws of one seed alone make differences of this size; repeat with other values of --seed before "
+    "believing one."
 )
-ONE_SEED = "One seed is one seed: repeat with other values of --seed before you believe a difference."
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One arm in numbers. NaN where the history does not say."""
+    """One arm in numbers. NaN where the history does not say, or says that it was not finite."""
 
     test_loss: float
     """Mean of the last rounds (see `LAST`)."""
@@ -51,12 +55,19 @@ class Difference:
     value: float
     """Arm minus baseline, means of the last rounds."""
     noise: float
-    """The round-to-round noise (see `RULE`)."""
+    """Standard deviation of the changes from one round to the next, over the last rounds (see
+    `NOISE_WINDOW`), of the noisier one. A smaller difference could not be seen in this run; whether a larger
+    one would come again, only other seeds can tell."""
 
     @property
-    def shows(self) -> bool:
-        """Whether it is more than noise."""
-        return abs(self.value) > self.noise
+    def known(self) -> bool:
+        """Whether there are numbers to compare."""
+        return math.isfinite(self.value) and math.isfinite(self.noise)
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether this run could not show it."""
+        return abs(self.value) <= self.noise
 
 
 def large_clients(sizes: Sequence[float]) -> set[int]:
@@ -79,9 +90,9 @@ def summarise(arm: ArmHistory) -> Summary:
     return Summary(
         test_loss=_mean(_values(rounds, "test_loss")[-LAST:]),
         test_accuracy=_mean(_values(rounds, "test_accuracy")[-LAST:]),
-        train_loss=_mean(_values(rounds, "train_loss")[-LAST:]),
+        train_loss=_mean(_finite(_values(rounds, "train_loss")[-LAST:])),  # null too where nobody answered
         distinct=_mean([len(line["clients"]) for line in rounds]),
-        seconds=_mean(_values(rounds, "seconds")),
+        seconds=_mean(_finite(_values(rounds, "seconds"))),
         failures=sum(len(line["failures"]) for line in rounds),
         large_share=_mean([float(client in large) for client, count in draws for _ in range(count)]),
     )
@@ -91,7 +102,8 @@ def difference(arm: ArmHistory, baseline: ArmHistory, metric: str) -> Difference
     """Compare the ends of two arms in `test_loss` or `test_accuracy`."""
     ours, theirs = _values(arm.trained, metric), _values(baseline.trained, metric)
     return Difference(
-        value=_mean(ours[-LAST:]) - _mean(theirs[-LAST:]), noise=max(_noise(ours), _noise(theirs))
+        value=_mean(ours[-LAST:]) - _mean(theirs[-LAST:]),
+        noise=float(np.max([_noise(ours), _noise(theirs)])),
     )
 
 
@@ -101,14 +113,21 @@ def area_ratio(arm: ArmHistory, baseline: ArmHistory) -> float:
     return ours / theirs if theirs else math.nan
 
 
+def same_cohorts(arm: ArmHistory, baseline: ArmHistory) -> tuple[int, int]:
+    """Return in how many rounds both drew the same clients, each as often, and how many rounds both have."""
+    ours, theirs = ({line["round"]: _cohort(line) for line in each.trained} for each in (arm, baseline))
+    both = ours.keys() & theirs.keys()
+    return sum(ours[round] == theirs[round] for round in both), len(both)
+
+
 def verdict(arms: Sequence[ArmHistory]) -> list[str]:
-    """Say in plain sentences what each selector brought relative to uniform selection.
+    """Say in plain sentences how each arm differs from uniform selection.
 
     Returns
     -------
     list[str]
-        A sentence for each arm that can be compared, and the rule by which they were judged; empty
-        if there is nothing to compare.
+        A sentence for each arm that finished, and what to make of them; empty if there is nothing to
+        compare.
     """
     baseline = next((arm for arm in arms if arm.label == BASELINE and arm.finished), None)
     others = [arm for arm in arms if arm is not baseline and arm.finished]
@@ -116,31 +135,49 @@ def verdict(arms: Sequence[ArmHistory]) -> list[str]:
         return []
     if min(len(arm.trained) for arm in (baseline, *others)) <= NOISE_WINDOW:
         return [f"Too few rounds to tell a difference from noise: more than {NOISE_WINDOW} are needed."]
-    return [*(_sentence(arm, baseline) for arm in others), RULE, ONE_SEED]
+    if not difference(baseline, baseline, "test_loss").known:
+        return [_not_finite(baseline)]
+    return [*(_sentence(arm, baseline) for arm in others), ONE_SEED]
+
+
+def number(value: float | None, form: str, unit: str = "", *, scale: float = 1.0) -> str:
+    """Format a number from a history; a dash stands for what is unknown or was not finite (None, NaN)."""
+    return "–" if value is None or not math.isfinite(value) else f"{scale * value:{form}}{unit}"
 
 
 def _sentence(arm: ArmHistory, baseline: ArmHistory) -> str:
     loss = difference(arm, baseline, "test_loss")
     accuracy = difference(arm, baseline, "test_accuracy")
-    area = 100 * (area_ratio(arm, baseline) - 1)
-    numbers = (
-        f"test loss {loss.value:+.3f} (noise {loss.noise:.3f}), accuracy {100 * accuracy.value:+.1f} points "
-        f"(noise {100 * accuracy.noise:.1f}), area under the loss curve {area:+.0f} %"
+    if not (loss.known and accuracy.known):
+        return _not_finite(arm)
+    others = (
+        f"accuracy {number(accuracy.value, '+z.1f', ' points', scale=100)}, "
+        f"area under the loss curve {number(area_ratio(arm, baseline) - 1, '+z.0f', ' %', scale=100)}"
     )
-    better = [d.value < 0 if d is loss else d.value > 0 for d in (loss, accuracy) if d.shows]
-    if not better:
-        brought = "nothing that one seed could show"
-    elif all(better):
-        brought = "better than uniform"
-    elif not any(better):
-        brought = "worse than uniform"
+    if loss.within_noise and accuracy.within_noise:
+        differs = f"no difference that this run could show (test loss {loss.value:+z.3f}, {others})"
+    elif loss.value:
+        differs = f"{'lower' if loss.value < 0 else 'higher'} test loss by {abs(loss.value):.3f}, {others}"
     else:
-        brought = "better in one metric and worse in the other"
-    return f"{arm.label}: {brought}; {numbers}."
+        differs = f"the same test loss, {others}"
+    same, rounds = same_cohorts(arm, baseline)
+    return f"{arm.label}: {differs}; drew the same clients as {BASELINE} in {same} of {rounds} rounds."
+
+
+def _not_finite(arm: ArmHistory) -> str:
+    return f"{arm.label}: nothing to compare: its test loss was not finite."
+
+
+def _cohort(line: Line) -> dict[str, int]:
+    return dict(zip(line["client_ids"], line["counts"], strict=True))
 
 
 def _values(rounds: Sequence[Line], key: str) -> list[float]:
-    return [float(line[key]) for line in rounds if line.get(key) is not None]
+    return [math.nan if line.get(key) is None else float(line[key]) for line in rounds]
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -148,8 +185,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _noise(values: Sequence[float]) -> float:
-    last = values[-NOISE_WINDOW - 1 :]
-    return statistics.stdev(later - earlier for earlier, later in pairwise(last))
+    changes = [later - earlier for earlier, later in pairwise(values[-NOISE_WINDOW - 1 :])]
+    return statistics.stdev(changes) if len(changes) > 1 and all(map(math.isfinite, changes)) else math.nan
 
 
 def _area(values: Sequence[float]) -> float:

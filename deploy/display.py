@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING, Self
 
@@ -13,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from deploy.comparison import LAST, large_clients, summarise, verdict
+from deploy.comparison import LAST, large_clients, number, summarise, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +109,10 @@ class LiveDisplay(PlainDisplay):
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         parts: list[RenderableType] = [Text(f"{self._title} · {minutes}:{seconds:02d}", style="dim")]
         for arm in self._arms:
-            parts += [Text(), *_state(arm.history)]
+            try:
+                parts += [Text(), *_state(arm.history)]
+            except Exception as error:  # whatever is wrong with one arm, the training goes on
+                parts.append(Text(f"{arm.name}: cannot be shown: {error!r}", style="red"))
         self._live.update(Group(*parts), refresh=True)
 
 
@@ -136,11 +138,14 @@ def _state(arm: ArmHistory) -> list[RenderableType]:
 
 def metrics(line: Line) -> Text:
     """Put a round's figures into words: "test loss 0.612  accuracy 87.4 %  train loss 0.533  5.1 s"."""
-    parts = [f"test loss {line['test_loss']:.3f}", f"accuracy {100 * line['test_accuracy']:.1f} %"]
-    if line.get("train_loss") is not None:
-        parts.append(f"train loss {line['train_loss']:.3f}")
+    parts = [
+        f"test loss {number(line['test_loss'], '.3f')}",
+        f"accuracy {number(line['test_accuracy'], '.1f', ' %', scale=100)}",
+    ]
+    if "train_loss" in line:
+        parts.append(f"train loss {number(line['train_loss'], '.3f')}")
     if "seconds" in line:
-        parts.append(f"{line['seconds']:.1f} s")
+        parts.append(number(line["seconds"], ".1f", " s"))
     return Text("  ".join(parts))
 
 
@@ -159,10 +164,10 @@ def chosen(line: Line) -> Text:
     return text if line["clients"] else text.append("nobody")
 
 
-def _probability(value: float) -> str:
-    if value < 0.005:
+def _probability(value: float | None) -> str:
+    if value is not None and value < 0.005:
         return "<.01"
-    return f"{value:.2f}".removeprefix("0")
+    return number(value, ".2f").removeprefix("0")
 
 
 def report(arms: Sequence[ArmHistory]) -> Group:
@@ -186,13 +191,13 @@ def report(arms: Sequence[ArmHistory]) -> Group:
             name.append("\nnot finished", style="red")
         table.add_row(
             name,
-            _number(summary.test_loss, ".3f"),
-            _number(100 * summary.test_accuracy, ".1f"),
-            _number(summary.train_loss, ".3f"),
-            _number(summary.distinct, ".1f"),
-            _number(summary.seconds, ".1f"),
+            number(summary.test_loss, ".3f"),
+            number(summary.test_accuracy, ".1f", scale=100),
+            number(summary.train_loss, ".3f"),
+            number(summary.distinct, ".1f"),
+            number(summary.seconds, ".1f"),
             str(summary.failures),
-            _number(100 * summary.large_share, ".0f", " %"),
+            number(summary.large_share, ".0f", " %", scale=100),
         )
     notes = f"Losses and accuracy are means of the last {LAST} rounds."
     if sizes := next((arm.client_sizes for arm in arms if arm.client_sizes), None):
@@ -210,7 +215,3 @@ def report(arms: Sequence[ArmHistory]) -> Group:
             *(Text(f"  {each}") for each in sentences),
         ]
     return Group(*parts)
-
-
-def _number(value: float, form: str, unit: str = "") -> str:
-    return "–" if math.isnan(value) else f"{value:{form}}{unit}"

@@ -1,4 +1,8 @@
-"""Processes that can be found again, and ended together with all that they started."""
+"""Processes that can be found again, and ended together with all that they started.
+
+Run as a script it is the watchdog of such processes (see `watchdog_command`), for which the standard
+library must suffice.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,9 +77,19 @@ class Process:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def stop(processes: Iterable[Process], grace: float) -> None:
-    """End processes and their groups: ask first, and insist after `grace` seconds."""
-    running = list(processes)
+def stop(
+    processes: Iterable[Process], grace: float, marked: Callable[[], Sequence[int]] = lambda: ()
+) -> None:
+    """End processes and their groups: ask first, and insist after `grace` seconds.
+
+    The group of a process that has ended is left alone unless a process of `marked` is in it: by now its
+    number may be that of a stranger's.
+    """
+    ours = set()
+    for pid in marked():
+        with contextlib.suppress(ProcessLookupError):  # it is gone by now
+            ours.add(os.getpgid(pid))
+    running = [process for process in processes if process.returncode is None or process.pid in ours]
     for process in running:
         process.signal_group(signal.SIGTERM)
     wait_until(lambda: all(process.returncode is not None for process in running), grace)
@@ -99,7 +114,7 @@ def processes_with(variable: str, value: str) -> list[int]:
     It finds those that left their group or lost their parent. Linux only (it reads /proc); elsewhere
     the list is empty.
     """
-    mark = f"{variable}={value}".encode()
+    mark = os.fsencode(f"{variable}={value}")
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it is not ours, or it is gone by now
@@ -144,3 +159,28 @@ def serves(port: int, ca: Path) -> bool:
             return True
     except OSError:
         return False
+
+
+def watchdog_command(variable: str, value: str, folder: Path) -> list[str]:
+    """Return the command that waits until the calling process is gone, and then cleans up after it.
+
+    It kills all processes whose environment has `variable` set to `value`, and removes `folder`: what is
+    left to do when their owner had no chance to (kill -9). Linux only, as `processes_with`.
+    """
+    this = str(Path(__file__).resolve())
+    return [sys.executable, "-IS", this, str(os.getpid()), variable, value, str(folder)]
+
+
+def _watch(owner: int, variable: str, value: str, folder: str) -> None:
+    while os.getppid() == owner:
+        time.sleep(10 * POLL_INTERVAL)
+    while left := [pid for pid in processes_with(variable, value) if pid != os.getpid()]:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):  # it is gone by now
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_INTERVAL)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _watch(int(sys.argv[1]), *sys.argv[2:])

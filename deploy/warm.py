@@ -60,7 +60,10 @@ def _serve(folder: str) -> None:
     while True:
         connection, _ = listener.accept()
         with connection:
-            request, descriptors = _receive(connection)
+            try:
+                request, descriptors = _receive(connection)
+            except (OSError, ValueError):  # who asked was ended in mid-sentence
+                continue
         if os.fork() == 0:
             break
         for descriptor in descriptors:
@@ -82,9 +85,14 @@ def _serve(folder: str) -> None:
 def _receive(connection: socket.socket) -> tuple[dict, list[int]]:  # type: ignore[type-arg]
     """Receive what `_hand_over` sent: the request, and the descriptors of its output."""
     text, descriptors, _, _ = socket.recv_fds(connection, 65536, 2)
-    while part := connection.recv(65536):
-        text += part
-    return json.loads(text), descriptors
+    try:
+        while part := connection.recv(65536):
+            text += part
+        return json.loads(text), descriptors
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
 
 
 def _hand_over(folder: str, command: list[str]) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _NO_HANDLER = "function registered with name"  # what Flower's ClientApp says of a type it has no handler for
+_TAIL = 250  # characters of a client's error that are kept
 CLOCKS_DIFFER = 300.0
 """Seconds that a message outlives its deadline: a device's clock may be off, and who is late should not work
 through questions that nobody waits for any more."""
@@ -81,7 +82,10 @@ def read_status(reply: Message) -> Report | None:
 def _read_reply(message: Message, size_key: str) -> Reply:
     """Decode a TRAIN reply; what is wrong with it becomes its failure."""
     if message.has_error():
-        return Reply(failure=f"error {message.error.code}: {message.error.reason}")
+        reason = " ".join(str(message.error.reason).split())
+        if len(reason) > _TAIL:
+            reason = f"… {reason[-_TAIL:]}"  # of a traceback, the end says what it was
+        return Reply(failure=f"error {message.error.code}: {reason}")
     records = list(message.content.array_records.values())
     if len(records) != 1:
         return Reply(failure=f"{len(records)} array records in the reply: must be 1")

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _STEPS_FROM_AVERAGE = (FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx)
 
 
+_FIRST_WORD, _NEXT_WORD = 5.0, 30.0  # s, after which waiting for clients is told, and told again
+
+
 class NotEnoughClientsError(RuntimeError):
     """Fewer clients than wanted had joined by the deadline."""
 
@@ -59,9 +62,11 @@ def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any
     TypeError, ValueError
         If the name or a setting is wrong, or the selector needs what clients are not asked for yet.
     """
+    if clients_per_round < 1:
+        raise ValueError(f"clients_per_round = {clients_per_round}: must be at least 1")
     needs = selectors.create(
         name,
-        max(1, clients_per_round),
+        clients_per_round,
         clients_per_round=clients_per_round,
         num_rounds=num_rounds,
         **settings,
@@ -145,9 +150,10 @@ class SelectionStrategy(Strategy):
         }.items():
             if not value > 0:
                 raise ValueError(f"{name} = {value}: must be greater than 0")
-        if type(server_strategy or FedAvg()) not in _STEPS_FROM_AVERAGE:
+        if server_strategy is not None and type(server_strategy) not in _STEPS_FROM_AVERAGE:
+            given = getattr(server_strategy, "__name__", f"{type(server_strategy).__name__}()")
             raise TypeError(
-                f"server_strategy = {type(server_strategy).__name__}: must be one of "
+                f"server_strategy = {given}: must be an object of one of "
                 f"{', '.join(allowed.__name__ for allowed in _STEPS_FROM_AVERAGE)}; others would see one "
                 "aggregate where they expect a reply of each client"
             )
@@ -255,6 +261,7 @@ class SelectionStrategy(Strategy):
     def _open(self, grid: Grid) -> RoundLogic:
         """Wait for the first clients, enrol them together, and make the selector for them."""
         end = time.monotonic() + self.join_deadline
+        tell = time.monotonic() + _FIRST_WORD
         reports: dict[int, Report] = {}
         while True:
             online = {node.node_id: node.name for node in grid.get_nodes()}
@@ -273,6 +280,15 @@ class SelectionStrategy(Strategy):
                     raise NotEnoughClientsError(told)
                 log(WARNING, "%s: going on with those", told)
                 break
+            if time.monotonic() >= tell:
+                tell = time.monotonic() + _NEXT_WORD
+                log(
+                    INFO,
+                    "%d of %d clients are here (min_available_clients); waiting up to %g s (join_deadline)",
+                    len(joined),
+                    self.min_available_clients,
+                    self.join_deadline,
+                )
             time.sleep(self.poll_interval)
         self._enrol(joined, reports, online)
         self._note({node: reports[node] for node in joined})
@@ -335,6 +351,14 @@ class SelectionStrategy(Strategy):
         new = self.roster.enrol(identities)
         if self._logic is not None and new:
             self.selector.add_clients(self.roster.sizes()[new])
+        unnamed = sum(not name and reports[node] == Report() for node, name in names.items())
+        if unnamed:
+            log(
+                INFO,
+                "%d nodes have no query.status handler: known by node id, their sizes are learned; "
+                "ask_status=False saves the question, and the client's error that it causes",
+                unnamed,
+            )
         if new:
             log(INFO, "Enrolled %d clients: %s", len(new), ", ".join(map(self.roster.id_of, new)))
 

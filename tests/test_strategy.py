@@ -500,11 +500,9 @@ def test_a_failures_reason_is_kept_short() -> None:
     assert len(records[0].failures[1]) <= 300
 
 
-@pytest.mark.parametrize("refused", [Krum(), QFedAvg(client_learning_rate=0.1), object()])
+@pytest.mark.parametrize("refused", [Krum(), QFedAvg(client_learning_rate=0.1), object(), FedAdam])
 def test_a_server_strategy_that_needs_every_reply_is_refused(refused: Any) -> None:
-    with pytest.raises(
-        TypeError, match=rf"server_strategy = {type(refused).__name__}: must be one of FedAvg"
-    ):
+    with pytest.raises(TypeError, match=r"server_strategy = \w+(\(\))?: must be an object of one of FedAvg"):
         SelectionStrategy("uniform", clients_per_round=2, server_strategy=refused)
 
 
@@ -512,7 +510,7 @@ def test_a_server_strategy_that_needs_every_reply_is_refused(refused: Any) -> No
     ("options", "message"),
     [
         ({"selector": "best"}, "selector = 'best': must be one of"),
-        ({"clients_per_round": 0}, "clients_per_round = 0"),
+        ({"clients_per_round": 0}, "clients_per_round = 0: must be at least 1"),
         ({"selector": "pow-d"}, "selector = 'pow-d': needs the loss of its candidates"),
         ({"selector": "flics"}, "groups = None: must be given for each client"),
         ({"selector_settings": {"alpha": 0.4}}, "alpha"),

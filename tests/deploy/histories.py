@@ -12,16 +12,19 @@ SIZES = [10, 20, 30, 60]
 
 def write_history(
     folder: Path,
-    losses: Sequence[float],
+    losses: Sequence[float | None],
     selector: str = "uniform",
     selector_settings: str = "",
     clients: Sequence[Sequence[int]] = (),
     *,
     end: bool = True,
+    error: str = "",
+    started: str = "2026-01-01T00:00:00.000+00:00",
 ) -> ArmHistory:
     """Write a history with one test loss a round (round 0 first) and read it again.
 
-    In each round `clients` (default: 0 and 3) are drawn once each, but the first twice.
+    In each round `clients` (default: 0 and 3) are drawn once each, but the first twice. A loss that is
+    not finite is None, as in the file.
     """
     lines: list[dict[str, Any]] = [
         {
@@ -29,7 +32,7 @@ def write_history(
             "selector": selector,
             "selector_settings": selector_settings,
             "num_rounds": len(losses) - 1,
-            "started": "2026-01-01T00:00:00",
+            "started": started,
         },
         {"type": "round", "round": 0, "test_loss": losses[0], "test_accuracy": 0.1},
         {
@@ -50,15 +53,17 @@ def write_history(
                 "probabilities": [0.25] * len(drawn),
                 "responded": [position == 0 for position in range(len(drawn))],
                 "failures": [{"client": f"client-{i:02d}", "reason": "late"} for i in drawn[1:]],
-                "train_loss": loss + 0.1,
+                "train_loss": None if loss is None else loss + 0.1,
                 "test_loss": loss,
-                "test_accuracy": 1 - loss / 10,
+                "test_accuracy": 0.1 if loss is None else 1 - loss / 10,
                 "seconds": 2.0,
                 "of no interest": None,
             }
         )
     if end:
         lines.append({"type": "end", "rounds": len(losses) - 1, "seconds": 9.0, "model": None})
+    if error:
+        lines.append({"type": "error", "reason": error})
     folder.mkdir(parents=True)
     (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     history = ArmHistory(folder / "history.jsonl")

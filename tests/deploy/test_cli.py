@@ -2,15 +2,17 @@
 
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import tasks.digits
 from deploy import cli
-from deploy.arms import plan
+from deploy.arms import Arm, plan
+from deploy.display import PlainDisplay
 
 from .histories import write_history
 
@@ -32,6 +34,7 @@ def taken_port() -> Iterator[int]:
     [
         ("--per-round 12", "clients-per-round = 12: must be between 1 and 10 (the number of clients)"),
         ("--clients 0", "num-clients = 0: must be"),
+        ("--clients 1438", "num-clients = 1438: must be between 1 and 1437 (the number of samples)"),
         ("--rounds 0", "num-rounds = 0: must be"),
         ("--task nope", "task = 'nope': must be one of digits"),
         ("--selector nope", "selector = 'nope': must be one of uniform, md"),
@@ -68,6 +71,78 @@ def test_a_folder_in_use_is_not_touched(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert f"out = {tmp_path}: must be a new or an empty folder" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("name", ["proc", "file", "long"])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    out = {"proc": Path("/proc/nope"), "file": tmp_path / "file" / "run", "long": tmp_path / ("x" * 300)}[
+        name
+    ]
+    result = cohort("up", "--out", str(out))
+    assert result.exit_code == 2
+    assert f"out = {out}: cannot be made or written to: " in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("task", ["digits", "digits-mlp"])
+def test_a_missing_extra_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    if task == "digits-mlp":
+        pytest.importorskip("torch")
+    tasks.digits._load.cache_clear()
+    monkeypatch.setattr(tasks.digits, "find_spec", lambda name: None)
+    result = cohort("up", "--out", str(tmp_path / "run"), "--task", task)
+    assert result.exit_code == 2
+    assert f"task = '{task}' needs scikit-learn: pip install 'flwr-cohort[demo]'\n" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+class NoCluster:
+    """In the place of a LocalCluster: no processes."""
+
+    def __init__(self, folder: Path, *_: object, **__: object) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> "NoCluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_a_run_that_trained_nothing_fails_says_why_and_promises_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(cluster: NoCluster, arms: Sequence[Arm], watcher: PlainDisplay, *, at_once: bool) -> None:
+        for arm in arms:
+            folder = cluster.folder / arm.name
+            write_history(folder, [2.0], end=False, error="RuntimeError: nobody answered")
+            arm.history.read()
+            watcher.event(f"{arm.name} failed: {arm.problem}")
+
+    monkeypatch.setattr(cli, "LocalCluster", NoCluster)
+    monkeypatch.setattr(cli, "train", train)
+    result = cohort("up", "--out", str(tmp_path / "run"), "--quiet")
+    assert result.exit_code == 1
+    assert "uniform failed: RuntimeError: nobody answered" in result.stdout
+    assert "model.safetensors" not in result.stdout
+    assert "figure     none: nothing to draw" in result.stdout
+    assert f"histories  {tmp_path}/run/*/history.jsonl" in result.stdout
+
+
+def test_plot_draws_the_arms_in_the_order_in_which_they_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(cli, "draw", lambda arms, path: drawn.extend(arm.label for arm in arms))
+    names = ["uniform", "md", "adaptive-osmd", "delta"]  # as given; not sorted
+    for name, millisecond in zip(names, (7, 40, 123, 999), strict=True):
+        started = f"2026-01-01T00:00:00.{millisecond:03d}+00:00"
+        write_history(tmp_path / name, [2.0, 1.0], name, started=started)
+    assert cohort("plot", str(tmp_path)).exit_code == 0
+    assert drawn == names
 
 
 def test_without_a_clone_it_says_that_it_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """Real processes: a cluster comes up, and whatever happens to it, nothing of it stays."""
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -122,6 +124,33 @@ def test_a_client_that_cannot_start_ends_the_start_with_its_log(
     assert not (tmp_path / "run" / "state").exists()
 
 
+def test_closing_removes_the_keys_even_if_what_was_to_be_ended_is_gone_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path / "run", num_clients=1)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    monkeypatch.setattr(deploy.cluster, "STOP_GRACE", 0.1)
+    monkeypatch.setattr(deploy.cluster, "processes_with", lambda variable, value: [gone.pid])
+    for attempt in range(2):
+        (tmp_path / "run" / "state" / "pki").mkdir(parents=True)
+        if attempt:  # whatever else may go wrong
+            monkeypatch.setattr(deploy.cluster, "stop", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError) if attempt else contextlib.nullcontext():
+            cluster.close()
+        assert not (tmp_path / "run" / "state").exists()
+
+
+def test_a_setting_reaches_flower_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "app").mkdir()
+    cluster = LocalCluster(tmp_path / "run", num_clients=1, app=tmp_path / "app")
+    monkeypatch.setattr(LocalCluster, "_spawn", lambda *_: None)
+    settings = {"output-dir": 'C:\\a "b"\n🙂é\x7f', "seed": 3, "learning-rate": 1e-7, "yes": True}
+    cluster.submit(settings, "one")
+    (config,) = (tmp_path / "run" / "state").rglob("config.toml")
+    assert tomllib.loads(config.read_text(encoding="utf-8")) == settings
+
+
 @pytest.fixture
 def taken_port() -> Iterator[int]:
     with socket.socket() as server:
@@ -148,12 +177,13 @@ def test_a_port_that_is_taken_meanwhile_is_replaced(
         (signal.SIGINT, 130, "during the start"),
         (signal.SIGTERM, 143, "during the start"),
         (signal.SIGINT, 130, "in a round"),
+        (signal.SIGKILL, -9, "in a round"),
     ],
 )
-def test_cohort_up_ends_cleanly_when_asked_to(
+def test_cohort_up_ends_cleanly_when_asked_to_and_even_when_killed(
     tmp_path: Path, home: Path, number: signal.Signals, code: int, when: str
 ) -> None:
-    folder = tmp_path / "run"
+    folder = tmp_path / "run 🙂"
     command = "up --clients 2 --per-round 1 --rounds 50 --selector md --selector uniform --out"
     process = subprocess.Popen(
         [Path(sys.executable).parent / "cohort", *command.split(), str(folder)],
@@ -174,6 +204,8 @@ def test_cohort_up_ends_cleanly_when_asked_to(
         process.kill()
     assert process.returncode == code, output
     assert "Traceback" not in output
+    if number == signal.SIGKILL:
+        wait_for(lambda: not processes_with(MARK, str(folder)), 20, "the watchdog slept")
     assert processes_with(MARK, str(folder)) == []
     assert not (folder / "state").exists()
     assert files_below(home, tmp_path / "tmp") == set()

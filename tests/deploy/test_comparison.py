@@ -3,9 +3,19 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from deploy.comparison import ONE_SEED, RULE, area_ratio, difference, large_clients, summarise, verdict
+from deploy.comparison import (
+    ONE_SEED,
+    area_ratio,
+    difference,
+    large_clients,
+    number,
+    same_cohorts,
+    summarise,
+    verdict,
+)
 
 from .histories import write_history
 
@@ -51,27 +61,100 @@ def test_a_steady_fall_is_not_noise_and_a_zigzag_is(tmp_path: Path) -> None:
     assert difference(steady, zigzag, "test_loss").noise == pytest.approx(0.4 * math.sqrt(10 / 9))
 
 
-@pytest.mark.parametrize(
-    ("shift", "words"),
-    [(-0.05, "better than uniform"), (0.05, "worse than uniform")],
-)
-def test_a_difference_beyond_the_noise_is_said(tmp_path: Path, shift: float, words: str) -> None:
+@pytest.mark.parametrize(("shift", "words"), [(-0.05, "lower"), (0.05, "higher")])
+def test_a_difference_beyond_the_noise_is_a_number_and_no_judgement(
+    tmp_path: Path, shift: float, words: str
+) -> None:
     arms = [
         write_history(tmp_path / "a", FALLING),
-        write_history(tmp_path / "b", [x + shift for x in FALLING], "md"),
+        write_history(tmp_path / "b", [x + shift for x in FALLING], "md", clients=[[0, 3]] * 9 + [[1]] * 3),
     ]
-    sentence, *rest = verdict(arms)
-    assert sentence.startswith(f"md: {words}; test loss {shift:+.3f} (noise 0.000)")
-    assert rest == [RULE, ONE_SEED]
+    area = 100 * (area_ratio(arms[1], arms[0]) - 1)
+    assert verdict(arms) == [
+        f"md: {words} test loss by 0.050, accuracy {-10 * shift:+.1f} points, area under the loss curve "
+        f"{area:+.0f} %; drew the same clients as uniform in 9 of 12 rounds.",
+        ONE_SEED,
+    ]
 
 
-def test_a_difference_within_the_noise_is_nothing(tmp_path: Path) -> None:
+def test_an_accuracy_beyond_the_noise_is_a_difference_too(tmp_path: Path) -> None:
+    zigzag = [x + 0.2 * (-1) ** k for k, x in enumerate(FALLING)]
+    arms = [write_history(tmp_path / "a", zigzag), write_history(tmp_path / "b", zigzag, "md")]
+    for line in arms[1].trained:
+        line["test_accuracy"] += 0.1
+    assert verdict(arms)[0].startswith("md: the same test loss, accuracy +10.0 points, area")
+
+
+def test_differences_within_the_noise_are_none(tmp_path: Path) -> None:
     zigzag = [x + 0.2 * (-1) ** k for k, x in enumerate(FALLING)]
     arms = [
         write_history(tmp_path / "a", zigzag),
         write_history(tmp_path / "b", [x - 0.05 for x in zigzag], "md"),
     ]
-    assert verdict(arms)[0].startswith("md: nothing that one seed could show; test loss -0.050")
+    assert verdict(arms) == [
+        "md: no difference that this run could show (test loss -0.050, accuracy +0.5 points, area under the "
+        "loss curve -4 %); drew the same clients as uniform in 12 of 12 rounds.",
+        ONE_SEED,
+    ]
+
+
+def test_one_seed_never_makes_an_arm_better_or_worse(tmp_path: Path) -> None:
+    """Uniform against uniform with other draws: noise within a run says nothing about other runs."""
+    rng = np.random.default_rng(0)
+    for trial in range(20):
+        arms = [
+            write_history(tmp_path / f"{trial}-{name}", FALLING + rng.normal(0, 0.3) * np.arange(13), name)
+            for name in ("uniform", "md")
+        ]
+        text = " ".join(verdict(arms))
+        assert "better" not in text
+        assert "worse" not in text
+        assert text.endswith("repeat with other values of --seed before believing one.")
+
+
+def test_who_was_drawn_is_compared_by_id_and_count_in_any_order(tmp_path: Path) -> None:
+    uniform = write_history(tmp_path / "a", [2.0] * 5, clients=[[0, 1], [0, 1], [0, 1], [0, 1]])
+    other = write_history(tmp_path / "b", [2.0] * 5, clients=[[0, 1], [0, 2], [1, 0], [0, 1]])
+    third, last = other.trained[2:]
+    third["counts"] = [1, 2]  # client-00 twice again, only named second
+    last["clients"] = [7, 8]  # indexes are an arm's own
+    assert same_cohorts(other, uniform) == (3, 4)
+
+
+def test_an_arm_whose_loss_is_not_finite_leaves_the_others_their_sentences(tmp_path: Path) -> None:
+    diverging = [*FALLING[:9], None, None, None, None]
+    arms = [
+        write_history(tmp_path / "a", FALLING),
+        write_history(tmp_path / "b", diverging, "osmd"),
+        write_history(tmp_path / "c", FALLING, "md"),
+    ]
+    assert math.isnan(summarise(arms[1]).test_loss)
+    assert math.isnan(area_ratio(arms[1], arms[0]))
+    first, second, last = verdict(arms)
+    assert first == "osmd: nothing to compare: its test loss was not finite."
+    assert second.startswith("md: no difference that this run could show (test loss +0.000, ")
+    assert last == ONE_SEED
+    arms[0].rounds[-1]["test_loss"] = None
+    assert verdict(arms) == ["uniform: nothing to compare: its test loss was not finite."]
+
+
+def test_next_to_nothing_has_no_minus(tmp_path: Path) -> None:
+    arms = [
+        write_history(tmp_path / "a", FALLING),
+        write_history(tmp_path / "b", [x - 1e-5 for x in FALLING], "md"),
+    ]
+    assert "-0" not in verdict(arms)[0]
+
+
+def test_noise_needs_two_changes(tmp_path: Path) -> None:
+    arm = write_history(tmp_path / "a", [2.0, 1.0, 0.5])
+    assert math.isnan(difference(arm, arm, "test_loss").noise)
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+def test_what_is_no_number_is_a_dash(value: float | None) -> None:
+    assert number(value, ".1f", " %", scale=100) == "–"
+    assert number(0.5, ".1f", " %", scale=100) == "50.0 %"
 
 
 def test_no_verdict_without_a_baseline_or_from_few_rounds_or_an_unfinished_arm(tmp_path: Path) -> None:

@@ -48,6 +48,35 @@ def test_an_empty_round_says_so(tmp_path: Path) -> None:
     assert "chose nobody" in output.getvalue()
 
 
+def test_losses_that_are_not_finite_are_dashes(tmp_path: Path) -> None:
+    history = write_history(tmp_path / "md", [2.0, None, None], "md")
+    history.rounds[-1]["test_accuracy"] = history.rounds[-1]["seconds"] = None
+    history.rounds[-1]["probabilities"] = [None, 0.001]
+    arm = Arm("md", {}, history)
+    to, output = console()
+    PlainDisplay(to, rounds=True).lines(arm, history.rounds[-1:])
+    assert output.getvalue().splitlines()[-1] == (
+        "md  round 2/2  chose 00 ×2 p=–, 03 p=<.01 ✗  test loss –  accuracy –  train loss –  –"
+    )
+    to, output = console(terminal=True)
+    with LiveDisplay(to, [arm], "4 clients"):
+        pass
+    assert "test loss –" in output.getvalue()
+    to, output = console()
+    to.print(report([history]))
+    assert "–" in output.getvalue()
+
+
+def test_an_arm_that_cannot_be_drawn_leaves_the_others_theirs(arm: Arm, tmp_path: Path) -> None:
+    odd = Arm("odd", {}, write_history(tmp_path / "odd", [2.0, 1.0], "odd"))
+    del odd.history.rounds[-1]["counts"]
+    to, output = console(terminal=True)
+    with LiveDisplay(to, [odd, arm], "4 clients"):
+        pass
+    assert "odd: cannot be shown: KeyError('counts')" in output.getvalue()
+    assert "chose 00 ×2" in output.getvalue()
+
+
 def test_the_live_display_fits_80_columns(arm: Arm, tmp_path: Path) -> None:
     waiting = Arm("new", {}, write_history(tmp_path / "new", [2.0]))
     waiting.history.rounds.clear()
