@@ -12,6 +12,7 @@ from .adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from .adaptive_osmd import AdaptiveOSMDSelector
 from .afl import AFLSelector
 from .base import Feedback, Selection, Selector
+from .cohort import CohortSelector
 from .cpow_d import CPowDSelector
 from .flics import FLICSSelector
 from .md import MultinomialSelector
@@ -38,6 +39,7 @@ _SELECTORS: dict[str, type[Selector]] = {
         AFLSelector,
         FLICSSelector,
         NaiveGroupSelector,
+        CohortSelector,
     )
 }
 
