@@ -71,6 +71,10 @@ def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any
         num_rounds=num_rounds,
         **settings,
     ).needs
+    if name == "prac-delta":
+        raise ValueError(
+            f"selector = {name!r}: learns from diversities and gradient variances, which are not measured yet"
+        )
     if needs:
         raise ValueError(
             f"selector = {name!r}: needs the {' and the '.join(sorted(needs))} of its candidates before it "

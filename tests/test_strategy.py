@@ -512,6 +512,7 @@ def test_a_server_strategy_that_needs_every_reply_is_refused(refused: Any) -> No
         ({"selector": "best"}, "selector = 'best': must be one of"),
         ({"clients_per_round": 0}, "clients_per_round = 0: must be at least 1"),
         ({"selector": "pow-d"}, "selector = 'pow-d': needs the loss of its candidates"),
+        ({"selector": "prac-delta"}, "selector = 'prac-delta': learns from diversities"),
         ({"selector": "flics"}, "groups = None: must be given for each client"),
         ({"selector_settings": {"alpha": 0.4}}, "alpha"),
         ({"selector": "adaptive-osmd", "selector_settings": {"alpha": 1.5}}, r"alpha = 1\.5"),

@@ -11,16 +11,27 @@ from .adapow_d import AdaPowDSelector
 from .adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from .adaptive_osmd import AdaptiveOSMDSelector
 from .afl import AFLSelector
+from .avare import AvareSelector
 from .base import Feedback, Selection, Selector
+from .cluster_is import ClusterISSelector
 from .cohort import CohortSelector
 from .cpow_d import CPowDSelector
+from .delta import DeltaSelector
+from .fed_is import FedISSelector
 from .flics import FLICSSelector
+from .full import FullSelector
+from .lipschitz_is import LipschitzISSelector
+from .mabs import MABSSelector
 from .md import MultinomialSelector
 from .naive_group import NaiveGroupSelector
+from .optimal import OptimalSelector
 from .osmd import OSMDSelector
 from .pow_d import PowDSelector
+from .prac_delta import PracDeltaSelector
+from .prac_is import PracISSelector
 from .rpow_d import RPowDSelector
 from .uniform import UniformSelector
+from .vrb import VRBSelector
 
 __all__ = ["Feedback", "Selection", "Selector", "available", "create"]
 
@@ -29,9 +40,20 @@ _SELECTORS: dict[str, type[Selector]] = {
     for each in (
         UniformSelector,
         MultinomialSelector,
+        FullSelector,
+        OptimalSelector,
         OSMDSelector,
         AdaptiveOSMDSelector,
         AdaptiveDoublingOSMDSelector,
+        MABSSelector,
+        VRBSelector,
+        AvareSelector,
+        LipschitzISSelector,
+        DeltaSelector,
+        PracDeltaSelector,
+        FedISSelector,
+        PracISSelector,
+        ClusterISSelector,
         PowDSelector,
         CPowDSelector,
         RPowDSelector,

@@ -1,0 +1,129 @@
+"""Exact fixed-size designs: k distinct clients, each with an inclusion probability that is known exactly.
+
+Madow, "On the Theory of Systematic Sampling, II" (1949); Särndal, Swensson, Wretman, "Model Assisted Survey
+Sampling" (1992), section 3.6.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import Floats, Ints
+from .sampling import Draw
+
+
+def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:
+    """Return ``π_m = min(1, c s_m)`` with the one c that makes their sum k.
+
+    Only the k largest scores can be capped. With the j largest capped, c is (k - j) over the sum of the
+    others; the first j at which the next largest stays below 1 is the solution. The sums are taken from the
+    small end, so nothing cancels. It takes O(M + k log k).
+
+    Parameters
+    ----------
+    scores : array_like, shape (M,)
+        s >= 0 with a finite sum, in any unit.
+    k : int
+        Expected and, under `systematic`, actual number of clients; from 0 to the number of positive scores.
+
+    Returns
+    -------
+    ndarray, shape (M,)
+        π in [0, 1], 1 where capped, 0 where the score is; the sum is k up to rounding.
+
+    Raises
+    ------
+    ValueError
+        If `scores` are no such numbers or `k` is out of range.
+    """
+    s: Floats = np.asarray(scores, dtype=np.float64)
+    if s.ndim != 1:
+        raise ValueError(f"scores has shape {s.shape}: must be (M,)")
+    total = float(s.sum())
+    if not (0 <= total < np.inf and s.min(initial=0.0) >= 0):
+        raise ValueError(f"scores has sum {total}: must be finite, and no score negative")
+    positive = np.count_nonzero(s)
+    if not 0 <= k <= positive:
+        raise ValueError(f"k = {k}: must be between 0 and {positive} (the clients with a positive score)")
+    if k == 0:
+        return np.zeros(s.size)
+    top = np.argpartition(s, s.size - k)[s.size - k :]
+    largest = -np.sort(-s[top])
+    small = s.copy()
+    small[top] = 0
+    others = small.sum() + np.cumsum(largest[::-1])[::-1]  # entry j: the sum of all but the j largest
+    with np.errstate(over="ignore"):  # beyond the capped ones nothing overflows
+        j = int(np.argmax((k - np.arange(k)) * largest <= others))
+        pi: Floats = np.minimum((k - j) * s / others[j], 1.0)
+    return pi
+
+
+def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
+    """Draw by randomised systematic sampling: P(m is drawn) = π_m, and the number drawn is always sum π.
+
+    Clients with 0 < π < 1 are laid end to end in random order, each π long; one uniform number u sets the
+    points u, u + 1, ..., and who lies under a point is drawn. No one is longer than the distance of two
+    points, so nobody is drawn twice. Clients with π = 1 come first, ascending, the others in random order.
+
+    Parameters
+    ----------
+    pi : array_like, shape (M,)
+        Inclusion probabilities in [0, 1] whose sum is an integer, to a millionth of it.
+    rng : np.random.Generator
+        Source of randomness.
+
+    Returns
+    -------
+    ndarray of int, shape (S,)
+        Distinct indexes into `pi`.
+
+    Raises
+    ------
+    ValueError
+        If `pi` is not as said.
+    """
+    p: Floats = np.asarray(pi, dtype=np.float64)
+    if p.ndim != 1:
+        raise ValueError(f"pi has shape {p.shape}: must be (M,)")
+    for extreme in (p.min(initial=0.0), p.max(initial=0.0)):
+        if not 0 <= extreme <= 1:
+            raise ValueError(f"pi holds {extreme}: must be between 0 and 1")
+    total = float(p.sum())
+    size = round(total)
+    if abs(total - size) > 1e-6 * max(1, size):
+        raise ValueError(f"pi has sum {total}: must be an integer")
+    certain = np.flatnonzero(p == 1)
+    order = rng.permutation(np.flatnonzero((p > 0) & (p < 1)))
+    size -= certain.size
+    if size == 0:
+        return certain
+    ends = np.cumsum(p[order])
+    steps = np.arange(size)
+    at = np.searchsorted(ends, (rng.random() + steps) * (ends[-1] / size), side="right")
+    # Should rounding put two points on one client, or one past the end, the neighbour takes it.
+    at = np.minimum(np.maximum.accumulate(at - steps) + steps, order.size - size + steps)
+    return np.concatenate([certain, order[at]])
+
+
+def draw_systematic(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
+    """Draw k distinct clients with π = min(1, c p) by `systematic`; W_m = 1/π_m.
+
+    Parameters
+    ----------
+    p, k
+        As `scores` and `k` of `inclusion_probabilities`.
+    rng : np.random.Generator
+        Source of randomness.
+
+    Returns
+    -------
+    Draw
+        Exactly k clients with counts 1; `probabilities` are the inclusion probabilities.
+
+    Raises
+    ------
+    ValueError
+        If an argument is refused.
+    """
+    pi = inclusion_probabilities(p, k)
+    clients = systematic(pi, rng)
+    return Draw(clients, np.ones(clients.size, dtype=np.int64), pi[clients], 1 / pi[clients])

@@ -1,0 +1,59 @@
+"""Avare: sample in proportion to the last norm seen of each client, above a floor that falls slowly.
+
+El Hanchi, Stephens, "Adaptive Importance Sampling for Finite-Sum Optimization and Sampling with Decreasing
+Step-Sizes" (NeurIPS 2020), Algorithm 1; a baseline of the OSMD paper (section F.2).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from ..numerics.arrays import Array, Floats
+from ..numerics.projection import project_floored_simplex
+from .base import Feedback, Selection, Selector
+from .last_norms import LastNormSelector
+from .probability import ProbabilitySelector
+
+
+class AvareSelector(LastNormSelector, ProbabilitySelector):
+    """The p of least variance for the last norms seen, among those that keep a floor.
+
+    With λ_m the weights and M the number of living clients::
+
+        p_m = max(ε_t, c λ_m ||g_m||),   c such that sum p = 1
+        ε_t = (1 + t)^(-1/3) / M,        t = 0 in the first round: p is uniform then
+
+    ||g_m|| is the last norm seen of m. Who was never seen stands in for the largest of those seen ("cold
+    start"), so everybody is soon visited; with ``update_norms`` given for all ("informed") the exploration is
+    saved, which is worth more than anything learned later. t counts the rounds that taught something.
+
+    One norm is all that is known of a client: where norms are noisy, a small one seen by chance leaves a
+    client at the floor, its weight grows to W = (1 + t)^(1/3)/K, and training may diverge.
+    """
+
+    name = "avare"
+    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**Selector.state_axes, "rounds": ()}  # t
+
+    def _initial_state(self) -> dict[str, Array]:
+        return {"rounds": np.array(0)}
+
+    def _distribution(self) -> Floats:
+        living = self._living
+        p = np.zeros(self.num_clients)
+        if not self._num_living:
+            return p
+        norms = self._norms[living]
+        norms[norms < 0] = norms.max()
+        scores = self.client_sizes[living] * norms
+        if not (norms.min() >= 0 and scores.any()):
+            scores = self.client_sizes[living]
+        with np.errstate(divide="ignore"):
+            p[living] = project_floored_simplex(
+                np.log(scores), (1 + float(self._array("rounds"))) ** (-1 / 3) / norms.size
+            )
+        return p
+
+    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
+        changes = super()._learn(round, selection, feedback)
+        return changes and {**changes, "rounds": np.array(self._array("rounds") + 1)}
