@@ -15,11 +15,10 @@ from flwr.common import log
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 
 from . import selectors
+from .attendance import Attendance
 from .grid import NodesGrid, PollingGrid
-from .messages import CLOCKS_DIFFER, OpenRound, read_status, status_question
+from .messages import CLOCKS_DIFFER, OpenRound
 from .numerics.streams import generator
-from .reports import Report
-from .roster import Roster
 from .round import Arrays, Reply, RoundLogic, RoundRecord
 
 if TYPE_CHECKING:
@@ -29,13 +28,6 @@ if TYPE_CHECKING:
 
 # Strategies that take one step from the average: handed our aggregate as if it were the only reply.
 _STEPS_FROM_AVERAGE = (FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx)
-
-
-_FIRST_WORD, _NEXT_WORD = 5.0, 30.0  # s, after which waiting for clients is told, and told again
-
-
-class NotEnoughClientsError(RuntimeError):
-    """Fewer clients than wanted had joined by the deadline."""
 
 
 class Options(TypedDict, total=False):
@@ -171,13 +163,9 @@ class SelectionStrategy(Strategy):
         self.clients_per_round = clients_per_round
         self.seed = seed
         self.num_rounds = num_rounds
-        self.min_available_clients = min_available_clients or clients_per_round
-        self.join_deadline = join_deadline
         self.round_deadline = round_deadline
-        self.status_deadline = status_deadline
         self.poll_interval = poll_interval
         self.local_learning_rate = local_learning_rate
-        self.ask_status = ask_status
         self.on_round = on_round
         # Settings are refused here, not when the clients have come.
         check_selector(selector, clients_per_round, self.selector_settings, num_rounds or 1)
@@ -193,10 +181,16 @@ class SelectionStrategy(Strategy):
         self.server_strategy.min_evaluate_nodes = 0
         self.server_strategy.min_available_nodes = 0
 
-        self.roster = Roster()
+        self._attendance = Attendance(
+            min_available_clients=min_available_clients or clients_per_round,
+            clients_per_round=clients_per_round,
+            join_deadline=join_deadline,
+            status_deadline=status_deadline,
+            poll_interval=poll_interval,
+            ask_status=ask_status,
+        )
+        self.roster = self._attendance.roster
         self._logic: RoundLogic | None = None
-        self._registered: set[str] = set()  # identities that the operator gave
-        self._silent: dict[int, tuple[float, float]] = {}  # node -> (ask again at, pause), both s
         self._round: OpenRound | None = None
 
     @property
@@ -248,137 +242,16 @@ class SelectionStrategy(Strategy):
             evaluate_fn,
         )
 
-    # --- who is here -----------------------------------------------------------------------------------
-
-    def _who_is_here(self, grid: Grid) -> NDArray[np.int64]:
-        """Return who can train now. Newcomers are enrolled; those who last said no are asked again."""
-        online = {node.node_id: node.name for node in grid.get_nodes()}
-        clients = {node: self.roster.client_at(node) for node in online}
-        asked = [
-            node for node, client in clients.items() if client is None or not self.roster.is_available(client)
-        ]
-        reports = self._ask(grid, asked)
-        self._enrol({node: online[node] for node in reports if clients[node] is None}, reports, online)
-        self._note(reports)
-        return self.roster.here(online)
-
-    def _open(self, grid: Grid) -> RoundLogic:
-        """Wait for the first clients, enrol them together, and make the selector for them."""
-        end = time.monotonic() + self.join_deadline
-        tell = time.monotonic() + _FIRST_WORD
-        reports: dict[int, Report] = {}
-        while True:
-            online = {node.node_id: node.name for node in grid.get_nodes()}
-            if len(online) >= self.min_available_clients:
-                reports |= self._ask(grid, [node for node in online if node not in reports])
-            joined = {node: name for node, name in online.items() if node in reports}
-            if len(joined) >= self.min_available_clients:
-                break
-            if time.monotonic() >= end:
-                told = (
-                    f"{len(joined)} of {self.min_available_clients} clients had joined after "
-                    f"{self.join_deadline:g} s (min_available_clients, join_deadline); "
-                    f"{len(online)} nodes were online"
-                )
-                if len(joined) < self.clients_per_round:
-                    raise NotEnoughClientsError(told)
-                log(WARNING, "%s: going on with those", told)
-                break
-            if time.monotonic() >= tell:
-                tell = time.monotonic() + _NEXT_WORD
-                log(
-                    INFO,
-                    "%d of %d clients are here (min_available_clients); waiting up to %g s (join_deadline)",
-                    len(joined),
-                    self.min_available_clients,
-                    self.join_deadline,
-                )
-            time.sleep(self.poll_interval)
-        self._enrol(joined, reports, online)
-        self._note({node: reports[node] for node in joined})
-        selector = self._create_selector(self.roster.sizes(), self.num_rounds or 1)
-        return RoundLogic(selector, self.local_learning_rate)
-
-    def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, Report]:
-        """Return what the nodes say of themselves.
-
-        A silent one is left alone for twice as long as it was waited for, then twice as long again: it must
-        not hold up every round.
-        """
-        if not self.ask_status:
-            return {node: Report() for node in nodes}
-        now = time.monotonic()
-        questions = [
-            status_question(node, self.status_deadline)
-            for node in nodes
-            if now >= self._silent.get(node, (0.0, 0.0))[0]
-        ]
-        if not questions:
-            return {}
-        answers = list(grid.send_and_receive(questions, timeout=self.status_deadline))
-        node_asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
-        reports = {}
-        for answer in answers:
-            node = node_asked.get(answer.metadata.reply_to_message_id)
-            if node is None:
-                continue
-            try:
-                report = read_status(answer)
-            except ValueError as error:
-                log(WARNING, "Status of node %d ignored: %s", node, error)
-                report = Report()
-            if report is not None:
-                reports[node] = report
-                self._silent.pop(node, None)
-        for node in set(node_asked.values()) - reports.keys():
-            pause = 2 * max(self.status_deadline, self._silent.get(node, (0.0, 0.0))[1])
-            self._silent[node] = (time.monotonic() + pause, pause)
-            log(WARNING, "Node %d did not tell its status; it is asked again in %g s", node, pause)
-        return reports
-
-    def _enrol(self, names: Mapping[int, str], reports: Mapping[int, Report], online: Iterable[int]) -> None:
-        """Give each new node's client its index, under its registered name, its claim, or its node."""
-        identities: dict[str, int] = {name: node for node, name in names.items() if name}
-        self._registered |= identities.keys()
-        here = set(online)
-        for node in (node for node, name in names.items() if not name):
-            claim = reports[node].client_id
-            # A registered name is authenticated, a claim is not: it takes nothing that is somebody else's.
-            if claim and (
-                claim in self._registered
-                or claim.startswith("node-")
-                or identities.get(claim, self.roster.node_of_id(claim)) in here
-            ):
-                log(WARNING, "Node %d claims to be %s, which is not free: it is node-%d", node, claim, node)
-                claim = None
-            identities[claim or f"node-{node}"] = node
-        new = self.roster.enrol(identities)
-        if self._logic is not None and new:
-            self.selector.add_clients(self.roster.sizes()[new])
-        unnamed = sum(not name and reports[node] == Report() for node, name in names.items())
-        if unnamed:
-            log(
-                INFO,
-                "%d nodes have no query.status handler: known by node id, their sizes are learned; "
-                "ask_status=False saves the question, and the client's error that it causes",
-                unnamed,
-            )
-        if new:
-            log(INFO, "Enrolled %d clients: %s", len(new), ", ".join(map(self.roster.id_of, new)))
-
-    def _note(self, reports: Mapping[int, Report]) -> None:
-        """Remember what nodes said of their clients, and tell the selector what is news."""
-        for node, report in reports.items():
-            client = self.roster.client_at(node)
-            if client is not None:
-                self.roster.note(client, report)
-        self._update_sizes()
-
-    def _update_sizes(self) -> None:
-        """Tell the selector the sizes that are news."""
-        if self._logic is None:
-            return
+    def _tell_selector(self) -> None:
+        """Tell the selector who joined and which sizes are news; make it when the first clients are known."""
         sizes = self.roster.sizes()
+        if self._logic is None:
+            selector = self._create_selector(sizes, self.num_rounds or 1)
+            self._logic = RoundLogic(selector, self.local_learning_rate)
+            return
+        known = self.selector.num_clients
+        if len(sizes) > known:
+            self.selector.add_clients(sizes[known:])
         changed = np.flatnonzero(sizes != self.selector.client_sizes)
         if changed.size:
             self.selector.set_sizes(changed, sizes[changed])
@@ -399,9 +272,10 @@ class SelectionStrategy(Strategy):
             In round 1, if fewer than ``clients_per_round`` joined within ``join_deadline``.
         """
         if self._logic is None:
-            self._logic = self._open(grid)
+            self._attendance.wait_for_first(grid)
         began = time.monotonic()
-        here = self._who_is_here(grid)
+        here = self._attendance.who_is_here(grid)
+        self._tell_selector()
         everyone = len(here) == self.selector.num_clients
         selection = self._opened.choose(server_round, None if everyone else here)
         clients = [int(client) for client in selection.clients]
@@ -441,7 +315,7 @@ class SelectionStrategy(Strategy):
         for client, answer in zip(opened.selection.clients, answers, strict=True):
             if not answer.failure:
                 self.roster.note(int(client), answer.report)
-        self._update_sizes()
+        self._tell_selector()
         arrays: Arrays = {name: array.numpy() for name, array in opened.arrays.items()}
         new_arrays, record = self._opened.finish(
             server_round, opened.selection, arrays, answers, opened.num_available

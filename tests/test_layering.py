@@ -56,6 +56,7 @@ LAYERS = (
     {"reports", "grid"},
     {"roster", "round"},
     {"messages"},
+    {"attendance"},
     {"strategy"},
     {"named"},
 )

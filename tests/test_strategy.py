@@ -337,6 +337,15 @@ def test_a_registered_name_takes_its_identity_back_from_a_claim() -> None:
     assert strategy.roster.node_of_id("node-1") == 1
 
 
+def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: client("c")}, names={1: "twin", 2: "twin"})
+    _, records, strategy = run(grid, rounds=3)
+    assert strategy.roster.ids() == ["c", "node-2", "twin"]
+    assert all(record.feedback.responded.all() for record in records)
+    questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
+    assert len(questions) == 3  # nobody is asked again in each round
+
+
 def test_round_1_goes_on_without_who_never_came() -> None:
     grid = InProcessGrid({1: client("a"), 2: client("b"), 3: silent_to_all})
     w, _, strategy = run(grid, clients_per_round=1, min_available_clients=3, status_deadline=0.05)

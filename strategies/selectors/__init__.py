@@ -12,7 +12,7 @@ from .adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from .adaptive_osmd import AdaptiveOSMDSelector
 from .afl import AFLSelector
 from .avare import AvareSelector
-from .base import Feedback, Selection, Selector
+from .base import Selector
 from .cluster_is import ClusterISSelector
 from .cohort import CohortSelector
 from .cpow_d import CPowDSelector
@@ -29,6 +29,7 @@ from .osmd import OSMDSelector
 from .pow_d import PowDSelector
 from .prac_delta import PracDeltaSelector
 from .prac_is import PracISSelector
+from .records import Feedback, Selection
 from .rpow_d import RPowDSelector
 from .uniform import UniformSelector
 from .vrb import VRBSelector

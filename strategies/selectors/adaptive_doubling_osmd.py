@@ -12,8 +12,8 @@ import numpy as np
 
 from ..numerics.arrays import Array
 from .adaptive_osmd import AdaptiveOSMDSelector, AdaptiveOSMDSettings
-from .base import Feedback, Selection
 from .experts import ExpertsSelector
+from .records import Feedback, Selection
 from .settings import setting
 
 

@@ -12,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 
 from ..numerics.arrays import Array, Floats, Ints
-from .base import Feedback, Selection
 from .experts import ExpertsSelector
 from .probability import ProbabilitySettings
+from .records import Feedback, Selection
 from .settings import setting
 
 LARGEST_ROOT = 1e30

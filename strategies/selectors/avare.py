@@ -11,9 +11,10 @@ import numpy as np
 
 from ..numerics.arrays import Array, Floats
 from ..numerics.projection import project_floored_simplex
-from .base import Feedback, Selection, Selector
+from .base import Selector
 from .last_norms import LastNormSelector
 from .probability import ProbabilitySelector
+from .records import Feedback, Selection
 
 
 class AvareSelector(LastNormSelector, ProbabilitySelector):

@@ -6,8 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from ..numerics.arrays import Array, Floats, Ints
-from .base import Feedback, Selection, Selector
+from .base import Selector
 from .probability import ProbabilitySelector
+from .records import Feedback, Selection
 
 LARGEST_RATIO = 1e30
 """Bound of sqrt(a) over its reference, which it may exceed where the reference is a setting."""

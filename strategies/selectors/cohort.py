@@ -14,9 +14,10 @@ import numpy.typing as npt
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from ..numerics.rejection import accepted, uniform_stream
 from ..numerics.sum_tree import SumTree
-from .base import Feedback, Selection, Selector
+from .base import Selector
 from .last_norms import LARGEST_NORM, LastNormSelector
 from .probability import StreamSelector
+from .records import Feedback, Selection
 
 MEMORIES = np.array([1.0, 3.0, 12.0, np.inf])  # c, in visits
 STRENGTHS = np.array([0.02, 0.3, 3.0, 30.0])  # κ, in visits

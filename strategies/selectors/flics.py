@@ -16,8 +16,9 @@ from ..numerics.convex import fill_with_budgets, load_cvxpy
 from ..numerics.streams import generator
 from ..numerics.water_filling import water_fill
 from . import checks
-from .base import Feedback, Selection, Selector
+from .base import Selector
 from .groups import GroupSelector, GroupSettings, group_numbers
+from .records import Feedback, Selection
 from .settings import PerClient, setting
 
 

@@ -6,8 +6,8 @@ import numpy.typing as npt
 
 from ..numerics.arrays import Floats
 from . import checks
-from .base import Selection
 from .probability import ProbabilitySelector
+from .records import Selection
 
 
 class FullSelector(ProbabilitySelector):

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from ..numerics.arrays import Bools, Floats, Ints
 from . import checks
-from .base import Selection, Selector
+from .base import Selector
+from .records import Selection
 from .settings import PerClient, Setting, Settings
 
 
@@ -87,7 +88,7 @@ class GroupSelector(Selector):
         """Choose among who is here, see `Selector.select`; candidates and reports are not used."""
         round = checks.integer("round", round, low=0)
         here = self._here(available, unavailable)
-        k = self._clients_per_round if budget is None else int(checks.real("budget", budget, low=0))
+        k = self._cohort_size(budget)
         if k == 0:
             here = here[:0]
         inclusion, chosen = np.empty(0), np.empty(0, dtype=np.bool_)

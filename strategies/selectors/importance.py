@@ -12,8 +12,8 @@ from ..numerics.designs import draw_systematic
 from ..numerics.sampling import Draw
 from ..numerics.streams import generator
 from . import checks
-from .base import Selection
 from .probability import ProbabilitySelector, ProbabilitySettings
+from .records import Selection
 from .settings import setting
 
 
@@ -106,7 +106,7 @@ class ReportedSelector(ImportanceSelector):
         """Draw K of those who are here and answered, see `Selector.select`; the reports are required."""
         round = checks.integer("round", round, low=0)
         here = self._here(available, unavailable)
-        k = self._clients_per_round if budget is None else int(checks.real("budget", budget, low=0))
+        k = self._cohort_size(budget)
         if here.size and k:  # else there is nobody to ask
             asked, told = self._reported_scores(candidates, reports, here)
             scores = np.full(self.num_clients, np.nan)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ..numerics.arrays import Array, Floats
-from .base import Feedback, Selection, Selector
+from .base import Selector
+from .records import Feedback, Selection
 from .settings import PerClient
 
 LARGEST_NORM = 1e150

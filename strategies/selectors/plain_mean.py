@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from . import checks
-from .base import Feedback, Selection, Selector
+from .base import Selector
+from .records import Feedback, Selection
 
 
 class PlainMeanSelector(Selector):
@@ -47,7 +48,7 @@ class PlainMeanSelector(Selector):
         """
         round = checks.integer("round", round, low=0)
         here = self._here(available, unavailable)
-        k = self._clients_per_round if budget is None else int(checks.real("budget", budget, low=0))
+        k = self._cohort_size(budget)
         chosen, p = np.empty(0, dtype=np.int64), np.empty(0)
         if here.size and k:  # with nobody here there is nobody to ask
             chosen, p = self._choose(round, here, k, candidates, reports)

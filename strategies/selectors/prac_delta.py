@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..numerics.arrays import Floats
-from .base import Feedback
 from .delta import DeltaSettings
 from .practical import PracticalSelector
+from .records import Feedback
 from .settings import setting
 
 

@@ -5,8 +5,8 @@ and Algorithm 2.
 """
 
 from ..numerics.arrays import Floats
-from .base import Feedback
 from .practical import PracticalSelector
+from .records import Feedback
 
 
 class PracISSelector(PracticalSelector):

@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from ..numerics.arrays import Array, Bools, Floats
-from .base import Feedback, Selection, Selector
+from .base import Selector
 from .importance import ImportanceSelector
+from .records import Feedback, Selection
 
 
 class PracticalSelector(ImportanceSelector):

@@ -13,9 +13,10 @@ from ..numerics.rejection import SMALLEST_SHARE, accepted, independent_draws, su
 from ..numerics.sampling import Draw, draw_with_replacement, draw_without_replacement
 from ..numerics.streams import generator
 from . import checks, settings
-from .base import Selection, Selector
+from .base import Selector
 from .checks import SMALLEST_SIZE
 from .presence import Presence
+from .records import Selection
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class ProbabilitySelector(Selector):
         """Draw K of who is here, see `Selector.select`; candidates and reports are not used."""
         round = checks.integer("round", round, low=0)
         here = self._presence(available, unavailable)
-        k = self._clients_per_round if budget is None else int(checks.real("budget", budget, low=0))
+        k = self._cohort_size(budget)
         if here.count <= k:
             ones = np.ones(here.count)
             draw = Draw(here.clients, np.ones(here.count, dtype=np.int64), ones, ones)

@@ -12,8 +12,8 @@ import numpy as np
 
 from ..numerics.arrays import Array, Bools, Floats
 from .bandit import LARGEST_RATIO, BanditSelector
-from .base import Feedback, Selection
 from .probability import ProbabilitySettings
+from .records import Feedback, Selection
 from .settings import setting
 
 

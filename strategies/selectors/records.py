@@ -1,0 +1,95 @@
+"""What a selector says of a round, and what it is told of it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..numerics.arrays import Array, Bools, Floats, Ints
+from . import checks
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Who was chosen in a round; arrays are copied, checked and read-only.
+
+    Attributes
+    ----------
+    clients : ndarray of int, shape (S,)
+        Distinct dense indexes in draw order; S may be 0.
+    counts : ndarray of int, shape (S,)
+        How often each was drawn, >= 1.
+    probabilities : ndarray, shape (S,)
+        The probability each was drawn with in this round, in [0, 1].
+    importance : ndarray, shape (S,)
+        W_m >= 0, with E[W_m] = 1 where the selector is unbiased.
+    weights : ndarray, shape (S,)
+        c_m >= 0, the coefficient of each update in the pseudo-gradient if everybody answers.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a field has the wrong dtype, length or range.
+    """
+
+    clients: Ints
+    counts: Ints
+    probabilities: Floats
+    importance: Floats
+    weights: Floats
+
+    def __post_init__(self) -> None:
+        clients = checks.indexes("clients", self.clients, np.iinfo(np.int64).max)
+        counts = checks.ints("counts", self.counts, clients.size)
+        checks.in_range("counts", counts, 1)
+        _set(self, clients=clients, counts=counts)
+        for name, high in (("probabilities", 1 + 1e-9), ("importance", np.inf), ("weights", np.inf)):
+            values = checks.floats(name, getattr(self, name), clients.size)
+            checks.in_range(name, values, 0, min(high, np.finfo(np.float64).max))
+            _set(self, **{name: values})
+
+
+@dataclass(frozen=True, eq=False)
+class Feedback:
+    """What a round taught, aligned with ``Selection.clients``; arrays are copied, checked and read-only.
+
+    A value that is not finite counts as not reported.
+
+    Attributes
+    ----------
+    update_norms : ndarray, shape (S,)
+        ||g_m|| >= 0, L2 norm of g_m = (w_m - w_t) / local learning rate.
+    losses : ndarray, shape (S,)
+        Mean local training loss.
+    gradient_variances : ndarray, shape (S,)
+        Per-batch gradient variance >= 0.
+    diversities : ndarray, shape (S,)
+        ||g_m - mean_S g|| >= 0.
+    responded : ndarray of bool, shape (S,)
+        Who answered.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a field has the wrong dtype, length or sign.
+    """
+
+    update_norms: Floats
+    losses: Floats
+    gradient_variances: Floats
+    diversities: Floats
+    responded: Bools
+
+    def __post_init__(self) -> None:
+        responded = checks.bools("responded", self.responded)
+        _set(self, responded=responded)
+        for name in ("update_norms", "losses", "gradient_variances", "diversities"):
+            values = checks.floats(name, getattr(self, name), responded.size)
+            if name != "losses":
+                checks.in_range(name, values[np.isfinite(values)], 0)
+            _set(self, **{name: values})
+
+
+def _set(instance: object, **arrays: Array) -> None:
+    for name, array in arrays.items():
+        array.flags.writeable = False
+        object.__setattr__(instance, name, array)
