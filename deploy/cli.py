@@ -20,7 +20,7 @@ from deploy.display import LiveDisplay, PlainDisplay, report
 from deploy.edge.cli import client
 from deploy.history import FILE_NAME, ArmHistory, read_run
 from deploy.plot import draw
-from deploy.serve import server
+from deploy.serve.cli import server
 from deploy.simulate import RaySimulation
 from deploy.submission import ConfigValue, EngineError
 

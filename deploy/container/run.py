@@ -24,6 +24,7 @@ from deploy.container.supervisor import say
 from deploy.display import report
 from deploy.plot import draw
 from deploy.processes import wait_until
+from deploy.submission import toml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,8 +80,7 @@ def _submit(arm: Arm) -> str:
     """
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as config:
         for key, value in arm.run_config.items():
-            # Such values look the same in JSON and in TOML, but for JSON's way to write an emoji in ASCII.
-            config.write(f"{key} = {json.dumps(value, ensure_ascii=False)}\n")
+            config.write(f"{key} = {toml(value)}\n")
         config.flush()
         while True:
             told = _flwr("run", str(APP), CONNECTION, "--run-config", config.name)

@@ -9,10 +9,11 @@ import pytest
 from cryptography import x509
 from typer.testing import CliRunner
 
-from deploy import pki, serve
+from deploy import pki
 from deploy.cli import cli
 from deploy.edge.invitation import Invitation
-from deploy.serve import Server, ServerError
+from deploy.serve import server as serving
+from deploy.serve.server import Server, ServerError
 
 from .test_pki import verifier_for
 
@@ -49,7 +50,7 @@ def test_a_new_name_or_the_end_of_a_certificate_renews_it_under_the_same_authori
     assert moved.save() == "renewed"
     second = certificate(moved)
     verifier_for(server.authority, "new.example.org").verify(second, [])
-    monkeypatch.setattr(serve, "RENEWAL", timedelta(days=400))
+    monkeypatch.setattr(serving, "RENEWAL", timedelta(days=400))
     assert moved.save() == "renewed"
     assert certificate(moved).serial_number != second.serial_number
     assert server.authority.read_bytes() == authority
