@@ -9,9 +9,11 @@ message. Libraries in `LEARNED` that an app imported are imported by the server,
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import selectors
@@ -384,11 +386,51 @@ def _preload() -> None:
 
 
 def _learned() -> set[str]:
-    return {name for name in sys.modules if name.partition(".")[0] in LEARNED}
+    # A copy: another thread may import something.
+    return {name for name in list(sys.modules) if name.partition(".")[0] in LEARNED}
 
 
 def _exit_with(run: Callable[[], Any] | None) -> None:
-    sys.exit(run() if run else 0)
+    """End this process: the server, or a child when it has run this."""
+    if run is None:
+        sys.exit(0)
+    shared = set(sys.modules)
+    code: Any
+    try:
+        code = run()
+    except SystemExit as ended:
+        code = ended.code
+    if code is None or isinstance(code, int):
+        _leave(code or 0, shared)
+    sys.exit(code)  # it is to be printed
+
+
+def _leave(code: int, shared: set[str]) -> None:
+    """End a child as Python ends, but leave alone what it has of the server.
+
+    To free all of that, one object after the other, copies nearly all memory that they share: 80 MB, and
+    two thirds of the time that a child takes which has little to do.
+
+    Parameters
+    ----------
+    code : int
+        What it exits with.
+    shared : set[str]
+        The names of the modules that the server had imported.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are no daemons
+    atexit._run_exitfuncs()
+    own = gc.get_objects()  # without what is frozen
+    kinds = {kind for kind in set(map(type, own)) if issubclass(kind, io.IOBase)}  # to ask each takes longer
+    for file in [sys.stdout, sys.stderr, *(each for each in own if type(each) in kinds)]:
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
+            file.flush()
+    del own, file
+    for name in set(sys.modules) - shared:
+        if name.partition(".")[0] not in LEARNED:
+            sys.modules.pop(name, None)
+    gc.collect()  # whatever else the app did not end
+    os._exit(code & 0xFF)
 
 
 def _main(where: str, *names: str) -> None:

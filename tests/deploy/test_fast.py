@@ -22,6 +22,7 @@ from deploy.cluster import MARK, LocalCluster, Programs
 from deploy.processes import processes_with, wait_until
 
 ROOT = Path(fast.__file__).parent.parent
+ONE, TWO, RUN = 11, 12, 1  # nodes, and a run
 
 
 # --- where Flower is another one ------------------------------------------------------------------------
@@ -74,15 +75,28 @@ def test_the_launcher_says_what_it_can_launch() -> None:
 
 
 class Store:
-    """A state that holds messages by node, as the SuperLink's does."""
+    """A state that holds messages by node, and replies, as the SuperLink's does."""
 
     def __init__(self) -> None:
         self.messages: dict[int, list[str]] = {}
         self.pulls = 0
 
-    def store_message_and_object_tree(self, message: Any) -> bool:
+    def store_message_and_object_tree(
+        self, message: Any, missing: list[str], session_id: str
+    ) -> tuple[bool, list[str]]:
         self.messages.setdefault(message.metadata.dst_node_id, []).append(message.text)
-        return True
+        return True, missing
+
+    def store_object(self, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
+        return content != b"refused"
+
+    def send(self, node: int, text: str, *, missing: tuple[str, ...] = (), session: str = "s") -> None:
+        metadata = SimpleNamespace(dst_node_id=node, run_id=RUN)
+        message = SimpleNamespace(metadata=metadata, text=text)
+        self.store_message_and_object_tree(message, list(missing), session)
+
+    def send_part(self, name: str, *, session: str = "s", content: bytes = b"") -> None:
+        self.store_object(RUN, session, name, content)
 
 
 class Servicer:
@@ -114,22 +128,17 @@ class Asking(threading.Thread):
         self.call = Call()
         self.seconds = float("inf")
         self.messages: list[str] | None = None
-        self._ask = lambda: servicer.PullMessages(asked_by(node), self.call)
+        self._servicer, self._node = servicer, node
         self.start()
 
     def run(self) -> None:
         began = time.monotonic()
-        self.messages = self._ask().messages_list
+        self.messages = list(self._servicer.PullMessages(asked_by(self._node), self.call).messages_list)
         self.seconds = time.monotonic() - began
 
 
 def asked_by(node: int) -> Any:
     return SimpleNamespace(node=SimpleNamespace(node_id=node))
-
-
-def message_to(node: int, text: str) -> Any:
-    metadata = SimpleNamespace(dst_node_id=node, reply_to_message_id="")
-    return SimpleNamespace(metadata=metadata, text=text)
 
 
 @pytest.fixture
@@ -147,30 +156,89 @@ def servicer() -> Servicer:
 
 
 def test_a_held_request_is_answered_when_there_is_a_message_for_its_node(servicer: Servicer) -> None:
-    one, two = Asking(servicer, 1), Asking(servicer, 2)
+    one, two = Asking(servicer, ONE), Asking(servicer, TWO)
     time.sleep(0.2)
     assert one.messages is None
-    servicer.store.store_message_and_object_tree(message_to(2, "hello"))
+    servicer.store.send(TWO, "hello")
     two.join(1)
     assert two.messages == ["hello"]
     assert one.messages is None
     assert servicer.store.pulls == 3  # nobody looks without a reason
-    servicer.store.store_message_and_object_tree(message_to(1, "too"))
+    servicer.store.send(ONE, "too")
     one.join(1)
     assert one.messages == ["too"]
 
 
 def test_a_message_that_is_there_is_not_waited_for(servicer: Servicer) -> None:
-    servicer.store.store_message_and_object_tree(message_to(1, "hello"))
-    asking = Asking(servicer, 1)
+    servicer.store.send(ONE, "hello")
+    for text in ("hello", "again"):
+        asking = Asking(servicer, ONE)
+        asking.join(1)
+        assert asking.messages == [text]
+        assert asking.seconds < 0.5
+        servicer.store.send(ONE, "again")
+
+
+def test_a_message_is_there_when_all_its_parts_are(servicer: Servicer) -> None:
+    one, two = Asking(servicer, ONE), Asking(servicer, TWO)
+    time.sleep(0.1)
+    servicer.store.send(ONE, "hello", missing=("model", "config"))
+    servicer.store.send(TWO, "too", missing=("model",))  # the model is sent once
+    servicer.store.send_part("config")
+    servicer.store.send_part("model", session="another")
+    servicer.store.send_part("model", content=b"refused")
+    time.sleep(0.2)
+    assert one.messages is two.messages is None
+    assert servicer.store.pulls == 2
+    servicer.store.send_part("model")
+    for asking, text in ((one, "hello"), (two, "too")):
+        asking.join(1)
+        assert asking.messages == [text]
+
+
+def test_a_part_whose_session_is_not_named_is_taken_note_of(servicer: Servicer) -> None:
+    asking = Asking(servicer, ONE)
+    time.sleep(0.1)
+    servicer.store.send(ONE, "hello", missing=("model",))
+    servicer.store.send_part("model", session="")  # by a SuperNode of an earlier version
     asking.join(1)
     assert asking.messages == ["hello"]
-    assert asking.seconds < 0.5
+
+
+def test_no_more_than_so_many_incomplete_messages_are_remembered(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast, "MAX_INCOMPLETE", 2)
+    asking = Asking(servicer, ONE)
+    time.sleep(0.1)
+    servicer.store.send(ONE, "hello", missing=("model",), session="a")
+    servicer.store.send(TWO, "hello", missing=("model",), session="b")
+    time.sleep(0.1)
+    assert asking.messages is None
+    servicer.store.send(TWO, "hello", missing=("model",), session="c")
+    asking.join(1)
+    assert asking.messages == ["hello"]
+
+
+def test_who_was_told_that_there_is_nothing_does_not_look_again_until_there_is_something(
+    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast, "HOLD", 0.2)
+    Asking(servicer, ONE).join(1)
+    assert servicer.store.pulls == 2  # at the beginning and at the end of its time
+    Asking(servicer, ONE).join(1)
+    assert servicer.store.pulls == 3  # only at the end
+    servicer.store.send(ONE, "hello")
+    asking = Asking(servicer, ONE)
+    asking.join(1)
+    assert asking.messages == ["hello"]
+    assert asking.seconds < 0.1
+    assert servicer.store.pulls == 4
 
 
 def test_a_request_is_not_held_for_ever(servicer: Servicer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "HOLD", 0.2)
-    asking = Asking(servicer, 1)
+    asking = Asking(servicer, ONE)
     asking.join(5)
     assert asking.messages == []
     assert 0.2 <= asking.seconds < 2
@@ -179,21 +247,21 @@ def test_a_request_is_not_held_for_ever(servicer: Servicer, monkeypatch: pytest.
 def test_a_node_that_asks_anew_or_is_gone_does_not_take_a_message_with_its_old_request(
     servicer: Servicer,
 ) -> None:
-    old = Asking(servicer, 1)
+    old = Asking(servicer, ONE)
     time.sleep(0.1)
-    new = Asking(servicer, 1)
+    new = Asking(servicer, ONE)
     old.join(1)
     assert old.messages == []
-    gone = Asking(servicer, 2)
+    gone = Asking(servicer, TWO)
     time.sleep(0.1)
     gone.call.over()
     gone.join(1)
     assert gone.messages == []
-    for node in (1, 2):
-        servicer.store.store_message_and_object_tree(message_to(node, "hello"))
+    for node in (ONE, TWO):
+        servicer.store.send(node, "hello")
     new.join(1)
     assert new.messages == ["hello"]
-    assert servicer.store.messages == {2: ["hello"]}
+    assert servicer.store.messages == {TWO: ["hello"]}
 
 
 def test_more_requests_than_can_be_held_are_answered_at_once(
@@ -207,13 +275,83 @@ def test_more_requests_than_can_be_held_are_answered_at_once(
 
     held.hold_for_nodes(OwnServicer)
     few = OwnServicer(Store())
-    first = Asking(few, 1)
+    first = Asking(few, ONE)
     time.sleep(0.1)
-    second = Asking(few, 2)
+    second = Asking(few, TWO)
     second.join(1)
     assert second.messages == []
     first.call.over()
     first.join(1)
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A ServerApp's way to the SuperLink: `pull(ids)` returns the replies and how long that took."""
+    monkeypatch.setattr(fast, "LOOK", 0.6)
+    monkeypatch.setattr(fast, "GATHER", 0.3)
+
+    class OwnStore(Store):
+        pass
+
+    store = OwnStore()
+
+    def look(asked: Any, state: Store, task: Any) -> Any:
+        store.pulls += 1
+        here = store.messages.get(superlink(), [])
+        found = [text for text in here if text in asked.message_ids]
+        here[:] = [text for text in here if text not in found]
+        return SimpleNamespace(messages_list=found)
+
+    handlers = SimpleNamespace(pull_messages=look)
+    held = fast._HeldRequests()
+    held.notice_messages_in(OwnStore)
+    held.hold_for_apps(handlers)
+
+    def pull(*ids: str) -> tuple[list[str], float]:
+        began = time.monotonic()
+        response = handlers.pull_messages(
+            SimpleNamespace(message_ids=list(ids)), store, SimpleNamespace(run_id=RUN)
+        )
+        return list(response.messages_list), time.monotonic() - began
+
+    def reply(*ids: str, after: float = 0.0) -> None:
+        for each in ids:
+            threading.Timer(after, store.send, (superlink(), each)).start()
+
+    return SimpleNamespace(store=store, pull=pull, reply=reply)
+
+
+def superlink() -> int:
+    node: int = importlib.import_module(fast._CONSTANTS).SUPERLINK_NODE_ID
+    return node
+
+
+def test_replies_that_come_together_are_handed_over_together(app: Any) -> None:
+    app.reply("a", after=0.1)
+    app.reply("b", after=0.2)
+    replies, seconds = app.pull("a", "b")
+    assert replies == ["a", "b"]
+    assert seconds < 0.35  # not longer, once all are there
+    assert app.store.pulls == 2
+
+
+def test_a_reply_does_not_wait_for_the_others_for_long(app: Any) -> None:
+    app.reply("a", after=0.1)
+    replies, seconds = app.pull("a", "b")
+    assert replies == ["a"]
+    assert 0.35 < seconds < 0.6
+    replies, seconds = app.pull("b")
+    assert replies == []
+    assert seconds > 0.55
+    assert app.store.pulls == 3  # it knew that there was none: only at the end of its time
+
+
+def test_a_reply_that_was_there_before_it_was_asked_for_is_not_waited_for(app: Any) -> None:
+    app.store.send(superlink(), "b")
+    assert app.pull("a")[0] == []
+    replies, seconds = app.pull("a", "b")
+    assert replies == ["b"]
+    assert seconds < 0.3
 
 
 # --- what is not done anew in every request -------------------------------------------------------------
@@ -313,7 +451,7 @@ def test_a_supernode_pauses_longer_the_longer_nothing_has_come_and_not_after_a_h
     clock.now += fast.HOLD
     node.sleep(3)
     assert len(clock.slept) == pauses  # the SuperLink held the request: that was the pause
-    state.store_message(message_to(1, "hello"))
+    state.store_message(SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="")))
     clock.now += 0.1
     node.sleep(3)
     assert clock.slept[-1] == fast.FIRST_PAUSE

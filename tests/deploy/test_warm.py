@@ -140,6 +140,21 @@ def test_once_the_server_is_gone_who_asks_is_told_and_what_it_started_goes_on(
         Connection.open(folder)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults in /proc")
+def test_the_end_of_a_child_does_not_copy_the_memory_that_it_shares(
+    server: Process, folder: Path, tmp_path: Path
+) -> None:
+    def copied() -> int:
+        faults_of_children = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[8]
+        return int(faults_of_children) * os.sysconf("SC_PAGE_SIZE")
+
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    shared = int(status.partition("RssAnon:")[2].split()[0]) * 1024
+    assert copied() == 0
+    with output_of(folder, tmp_path, "flower-superexec", "--version"):
+        assert 0 < copied() < shared / 3
+
+
 # --- a server of the test's own, with programs of the test's own --------------------------------------------
 
 OWN_SERVER = """
@@ -212,6 +227,80 @@ def test_a_child_is_handed_its_end_of_a_line_and_closes_it_with_its_own_end(
     environment: dict[str, str],
 ) -> None:
     assert run_own_server(environment, "line") == "b'hello' b''\n"
+
+
+APP = """
+import atexit, os, sys, threading, time
+
+class Left:
+    def __del__(self):
+        os.write(1, b"deleted\\n")
+
+def late():
+    time.sleep(0.3)
+    print("thread")
+
+left = Left()
+file = open(os.environ["LEFT_OPEN"], "w")
+file.write("all of it")
+atexit.register(print, "atexit")
+threading.Thread(target=late).start()
+print("app")
+"""
+ENDING = """
+import sys, time
+from deploy import warm
+
+def app():
+    import app_of_the_test
+    sys.exit(259)
+
+def message():
+    sys.exit("a message")
+
+def error():
+    raise ValueError("an error")
+
+def interrupted():
+    raise KeyboardInterrupt
+
+programs = dict(app=app, nothing=lambda: None, true=lambda: sys.exit(True), message=message, error=error,
+                interrupted=interrupted)
+connection = warm.fork_server(programs)
+for name in programs:
+    pid = connection.run([name])
+    while (code := connection.returncode(pid)) is None:
+        time.sleep(0.01)
+    print(name, code, flush=True)
+"""
+
+
+def test_a_child_ends_as_any_python_does(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "app_of_the_test.py").write_text(APP)
+    path = os.pathsep.join([str(Path(warm.__file__).parent.parent), str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING],
+        env={**environment, "PYTHONPATH": path, "LEFT_OPEN": str(tmp_path / "left open")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    # What it printed last is in its buffer until the end.
+    assert sorted(lines[:4]) == ["app", "atexit", "deleted", "thread"]
+    assert lines[4:] == [
+        "app 3",
+        "nothing 0",
+        "true 1",
+        "message 1",
+        "error 1",
+        f"interrupted {-signal.SIGINT}",
+    ]
+    assert lines.index("thread") < lines.index("atexit")
+    assert (tmp_path / "left open").read_text() == "all of it"
+    assert "a message\n" in done.stderr
+    assert "ValueError: an error" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
