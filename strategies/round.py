@@ -3,19 +3,25 @@
 The Flower strategy translates messages to and from this; a simulator calls it directly.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import isfinite, nan, sqrt
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import nan
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
+from .aggregation import Arrays, Model, UnusableError, Update
+from .guard import Guard
+from .numerics.arrays import Array, Bools, Floats
 from .reports import Report
+from .responses import ResponseRates
 from .selectors import Feedback, Selection, Selector
+from .variates import ClientVariates
 
-Arrays = dict[str, NDArray[Any]]
-"""A model: its parameters by name."""
+__all__ = ["Arrays", "Outcome", "Reply", "RoundLogic", "RoundRecord"]
+
 _LONGEST_REASON = 300  # characters of a failure's reason that are kept; a client writes part of it
 
 
@@ -23,40 +29,78 @@ _LONGEST_REASON = 300  # characters of a failure's reason that are kept; a clien
 class Reply:
     """What came back from one chosen client: its trained arrays, or the reason why there are none."""
 
-    arrays: Mapping[str, NDArray[Any]] | None = None  # w_m; names and shapes must be the model's
+    arrays: Mapping[str, NDArray[Any]] | None = None  # w_m; may decode an array each time it is asked for
     report: Report = field(default_factory=Report)
     metrics: Mapping[str, Any] = field(default_factory=dict)  # all that it measured, passed through
     failure: str = ""  # why there are no arrays, for the log
+    sent: bool = False  # beside a failure: the client did send something, and it cannot be used
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What happened in a round, aligned with ``selection.clients`` where (S,)."""
+    """What happened in a round, aligned with ``selection.clients`` where (S,).
+
+    In a void round the model stays as it is, all weights are 0, and the selector learns from nobody:
+    ``feedback.responded`` is False for all. Who is not among ``failures`` sent something usable.
+    """
 
     round: int
     num_available: int
     selection: Selection
     weights: NDArray[np.float64]  # (S,) c_m with which each update went into the pseudo-gradient
-    feedback: Feedback
+    feedback: Feedback  # as the selector was told
     failures: Mapping[int, str] = field(default_factory=dict)  # client index -> why it was left out
+    bounded: Mapping[int, str] = field(default_factory=dict)  # client index -> what of it was bounded
+    void: str = ""  # why the round changed nothing; "" if it did
+    aside: tuple[int, ...] = ()  # clients that were here, and put aside for bad reports
     train_loss: float = nan  # of the clients that answered, weighted as their updates
     seconds: float = nan  # from the choice to the new model, waiting included
 
 
-def why_unusable(update: Mapping[str, NDArray[Any]] | None, arrays: Arrays) -> str:
-    """Return what is wrong with a client's arrays, "" if nothing is."""
-    if update is None:
-        return "no arrays in the reply"
-    if update.keys() != arrays.keys():
-        return f"arrays are named {sorted(update)}, the model's are {sorted(arrays)}"
-    for name, array in arrays.items():
-        if update[name].shape != array.shape:
-            return f"array {name!r} has shape {update[name].shape}, the model's has {array.shape}"
-        if update[name].dtype.kind not in "fiub":
-            return f"array {name!r} is of type {update[name].dtype}: must be of real numbers"
-        if not np.isfinite(update[name]).all():
-            return f"array {name!r} holds NaN or infinite values"
-    return ""
+@dataclass(frozen=True)
+class Outcome:
+    """What a round came to.
+
+    Attributes
+    ----------
+    arrays : dict of str to array, or None
+        w_t + Δ, the caller's own; None in a void round: the model stays as it is.
+    record : RoundRecord
+        What happened.
+    """
+
+    arrays: Arrays | None
+    record: RoundRecord
+    _model: Model
+    _updates: Mapping[int, Update]  # by position; nobody's in a void round
+
+    def answers(self) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
+        """Yield (position, w_m) of each client that is part of the step, in selection order.
+
+        For server strategies that must see one reply per client; nothing in a void round. Where the guard
+        shortened an update, w_m is moved towards w_t; else it is the reply's own mapping, not copied.
+        Baselines are left aside. What each weighs is in the record, at the same position.
+        """
+        for position, update in self._updates.items():
+            shortened: Mapping[str, NDArray[Any]] | None = update.sent
+            if update.scale < 1:
+                shortened = self._model.moved(self._model.fold([(1.0, replace(update, baseline=None))]))
+            if shortened is not None:
+                yield position, shortened
+
+
+@dataclass
+class _Answers:
+    """A round's replies, looked at. Updates, failures and bounds are by position."""
+
+    updates: dict[int, Update]  # those that can be used
+    norms: Floats  # (S,) ‖g_m‖; NaN where there is none
+    losses: Floats  # (S,) as reported
+    gradient_variances: Floats  # (S,) as reported
+    failures: dict[int, str]
+    at_fault: list[int]  # positions of failures that are the client's own: it sent something
+    step: Arrays | None  # the sum of all of them, as `Model.fold` returns it; None if some were not usable
+    bounded: Mapping[int, str] = field(default_factory=dict)
 
 
 class RoundLogic:
@@ -69,23 +113,94 @@ class RoundLogic:
     local_learning_rate : float (default: 1.0)
         What divides an update's norm, so that ‖g_m‖ is that of the summed local gradients. Selectors that
         only compare clients with each other are indifferent to it.
+    guard : Guard, optional
+        Bounds what clients say and how far they move the model, and rejects what is absurd.
+    quorum : int (default: 1)
+        With fewer usable answers than this, >= 1, a round is void.
+    responses : ResponseRates, optional
+        Corrects the weights for who answers how often. Without it everybody chosen is taken to fail with
+        the same probability, see `Selector.finalize`.
+    variates : ClientVariates, optional
+        Each client's baseline y_m is subtracted from its update, their mean ȳ added to the step.
+    updates : {"open", "noised", "masked"} (default: "open")
+        What the server sees of an update. "noised": all of it, but noise is to hide it in what follows, so
+        the guard leaves norms and losses alone and judges only what is unusable. "masked": each client
+        multiplied its own by S c_m, and added a mask; masks cancel in the sum over all S. Norms are then
+        the clients' word, and a round in which one is missing is void.
+
+    Raises
+    ------
+    ValueError
+        If ``quorum`` is below 1.
     """
 
-    def __init__(self, selector: Selector, local_learning_rate: float = 1.0) -> None:
+    def __init__(
+        self,
+        selector: Selector,
+        local_learning_rate: float = 1.0,
+        *,
+        guard: Guard | None = None,
+        quorum: int = 1,
+        responses: ResponseRates | None = None,
+        variates: ClientVariates | None = None,
+        updates: Literal["open", "noised", "masked"] = "open",
+    ) -> None:
+        if quorum < 1:
+            raise ValueError(f"quorum = {quorum}: must be at least 1")
         self.selector = selector
         self.local_learning_rate = local_learning_rate
+        self.guard = guard
+        self.quorum = quorum
+        self.responses = responses
+        self.variates = variates
+        self.updates = updates
 
-    def choose(self, round: int, here: NDArray[np.int64] | None = None) -> Selection:
-        """Return this round's cohort, out of the clients ``here`` (dense indexes; None = everyone)."""
-        return self.selector.select(round, available=here)
+    def choose(
+        self,
+        round: int,
+        here: NDArray[np.int64] | None = None,
+        *,
+        candidates: NDArray[np.int64] | None = None,
+        reports: Mapping[str, Floats] | None = None,
+        budget: float | None = None,
+    ) -> Selection:
+        """Return this round's cohort, out of the clients ``here`` (dense indexes; None = everyone).
+
+        The other arguments are those of `Selector.select`.
+        """
+        selection = self.selector.select(
+            round, available=here, candidates=candidates, reports=reports, budget=budget
+        )
+        if self.variates is not None:
+            sizes = np.where(self.selector.living, self.selector.client_sizes, 0.0)
+            if here is not None:
+                sizes[np.setdiff1d(np.arange(sizes.size), here)] = 0.0
+            self.variates.begin(sizes / (sizes.sum() or 1.0))
+        return selection
+
+    def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
+        """Let clients join, as `Selector.add_clients` does; all parts of the round learn of them."""
+        before = self.selector.num_clients
+        self.selector.add_clients(client_sizes, **per_client)
+        joined = self.selector.num_clients - before
+        for part in (self.guard, self.responses):
+            if part is not None:
+                part.add_clients(joined)
 
     def finish(
         self, round: int, selection: Selection, arrays: Arrays, replies: Sequence[Reply], num_available: int
-    ) -> tuple[Arrays | None, RoundRecord]:
+    ) -> Outcome:
         """Aggregate what came back and let the selector learn from it.
 
         A reply that cannot be used counts as none: the round goes on without it, and `finalize` corrects
-        the weights of the others.
+        the weights of the others. The replies' arrays are asked for one client after the other, to look at
+        them and, once more if some could not be used or were shortened, to sum
+
+            Δ = Σ_m c_m s_m (w_m - w_t - y_m) + ȳ
+
+        in selection order, since addition of floats is not associative and a resumed run must be the same
+        run. Without a guard all s_m are 1, without variates y_m and ȳ are 0. Diversities take another pass,
+        and so do variates.
 
         Parameters
         ----------
@@ -102,89 +217,204 @@ class RoundLogic:
 
         Returns
         -------
-        dict of arrays or None
-            w_t + Δ with the pseudo-gradient Δ = Σ_m c_m (w_m − w_t), summed in selection order, since
-            addition of floats is not associative and a resumed run must be the same run. None when nobody
-            answered, or the sum is not finite: the model then stays as it is.
-        RoundRecord
-            What happened.
+        Outcome
+            The new arrays and what happened. The round is void if fewer than ``quorum`` answers are usable,
+            or the step is not finite.
         """
-        updates: list[Mapping[str, NDArray[Any]] | None] = []  # None: nothing usable
-        norms = np.full(len(replies), nan)
-        failures = {}
-        for position, (client, reply) in enumerate(zip(selection.clients, replies, strict=True)):
-            reason = reply.failure or why_unusable(reply.arrays, arrays)
-            if not reason and reply.arrays is not None:
-                norms[position] = _norm(reply.arrays, arrays) / self.local_learning_rate
-                reason = "" if isfinite(norms[position]) else "the norm of the update is not finite"
-            if reason:
-                failures[int(client)] = reason[:_LONGEST_REASON]
-            updates.append(None if reason else reply.arrays)
-        responded = np.array([update is not None for update in updates], dtype=bool)
-        weights = self.selector.finalize(selection, responded)
-        moved = _moved(arrays, updates, weights) if responded.any() else None
-        if moved is None:  # a sum that is not finite is nobody's in particular: all are left out
-            for client in selection.clients[responded]:
-                failures[int(client)] = "the step with this update is not finite"
-            responded = np.zeros(len(replies), dtype=bool)
-            weights = self.selector.finalize(selection, responded)
+        model = Model(arrays)
+        # Who sent no arrays is known before anything is looked at. If all others prove usable, these are the
+        # weights, and the step is summed on the way.
+        likely = np.array([not reply.failure for reply in replies], dtype=np.bool_)
+        guess = self._weights(selection, likely)
+        answers = self._examine(model, selection, replies, self._coefficients(guess))
+        if self.guard is not None:
+            self._bound(answers, self.guard, round, selection)
+        updates = answers.updates
+        usable = np.zeros(len(replies), dtype=np.bool_)
+        usable[list(updates)] = True
 
-        losses = np.full(len(replies), nan)
-        for position, reply in enumerate(replies):
-            if responded[position] and reply.report.train_loss is not None:
-                losses[position] = reply.report.train_loss
-        unknown = np.full(len(replies), nan)
+        weights = guess if np.array_equal(usable, likely) else self._weights(selection, usable)
+        diversities = np.full(len(replies), nan)
+        moved, void = None, self._why_void(usable)
+        if not void:
+            coefficients = self._coefficients(weights)
+            parts = [(float(coefficients[position]), update) for position, update in updates.items()]
+            step, answers.step = answers.step, None
+            if step is None or weights is not guess or any(update.scale < 1 for update in updates.values()):
+                step = None  # not two at a time
+                step = model.fold(parts)
+            if "diversity" in self.selector.learns:
+                diversities[usable] = self._diversities(model, parts, step)
+            moved = model.moved(step, mean=None if self.variates is None else self.variates.mean())
+            if moved is None:  # a sum that is not finite is nobody's in particular: all are left out
+                void = "the step is not finite"
+                answers.failures |= dict.fromkeys(updates, "the step with this update is not finite")
+        if self.responses is not None:
+            self.responses.observe(selection.clients, usable)
+        if void:
+            updates = {}
+        responded = usable & (not void)
+        weights = np.where(responded, weights, 0.0)
+
         feedback = Feedback(
-            update_norms=np.where(responded, norms, nan),
-            losses=losses,
-            gradient_variances=unknown,
-            diversities=unknown,
+            update_norms=np.where(responded, answers.norms, nan),
+            losses=np.where(responded, answers.losses, nan),
+            gradient_variances=np.where(responded, answers.gradient_variances, nan),
+            diversities=np.where(responded, diversities, nan),
             responded=responded,
         )
         self.selector.update(round, selection, feedback)
+        if self.variates is not None and updates:
+            self.variates.remember(
+                selection.clients[responded],
+                ((int(selection.clients[i]), model.bounded(update)) for i, update in updates.items()),
+                _reported(replies, "num_steps")[responded],
+                self.local_learning_rate,
+            )
 
-        known = np.isfinite(losses) & (weights > 0)
+        known = np.isfinite(feedback.losses) & (weights > 0)
+        train_loss = nan
+        if known.any():
+            train_loss = float(np.average(feedback.losses[known], weights=weights[known]))
         record = RoundRecord(
             round=round,
             num_available=num_available,
             selection=selection,
             weights=weights,
             feedback=feedback,
-            failures=failures,
-            train_loss=float(np.average(losses[known], weights=weights[known])) if known.any() else nan,
+            failures=_by_client(selection, answers.failures),
+            bounded=_by_client(selection, answers.bounded),
+            void=void,
+            train_loss=train_loss,
         )
-        return moved, record
+        return Outcome(moved, record, model, updates)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return copies of all arrays needed to go on, bit for bit, by part and name: "selector/levels"."""
+        return {
+            f"{part}/{key}": array
+            for part, owner in self._parts().items()
+            for key, array in owner.state_dict().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            If the state has a part that this run has not, or a part refuses its own.
+        """
+        parts = self._parts()
+        own: dict[str, dict[str, npt.ArrayLike]] = {part: {} for part in parts}
+        for name, array in state.items():
+            part, _, key = name.partition("/")
+            if part not in own:
+                raise ValueError(f"state has {name!r}: this run has {', '.join(parts)} only")
+            own[part][key] = array
+        for part, owner in parts.items():
+            owner.load_state_dict(own[part])
+
+    def _parts(self) -> dict[str, Any]:
+        parts = {
+            "selector": self.selector,
+            "guard": self.guard,
+            "responses": self.responses,
+            "variates": self.variates,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def _examine(
+        self, model: Model, selection: Selection, replies: Sequence[Reply], weights: Floats
+    ) -> _Answers:
+        """Look at the replies, one by one, and sum them with these weights, while all are usable."""
+        answers = _Answers(
+            updates={},
+            norms=np.full(len(replies), nan),
+            losses=_reported(replies, "train_loss"),
+            gradient_variances=_reported(replies, "gradient_variance"),
+            failures={},
+            at_fault=[],
+            step=model.nothing(),
+        )
+        for position, (client, reply) in enumerate(zip(selection.clients, replies, strict=True)):
+            if reply.failure:
+                answers.failures[position] = reply.failure
+                answers.at_fault += [position] * reply.sent
+                continue
+            baseline = None if self.variates is None else self.variates.baseline(int(client))
+            update = Update(reply.arrays or {}, baseline=baseline)
+            try:
+                length = model.examine(update, answers.step, float(weights[position]))
+            except UnusableError as error:
+                answers.failures[position] = str(error)
+                answers.at_fault.append(position)
+                answers.step = None
+            else:
+                said = reply.report.update_norm
+                if self.updates == "masked":
+                    length = nan if said is None else said
+                answers.norms[position] = length / self.local_learning_rate
+                answers.updates[position] = update
+        return answers
+
+    def _bound(self, answers: _Answers, guard: Guard, round: int, selection: Selection) -> None:
+        """Let the guard bound what clients say and how far they move the model, and reject answers."""
+        at_fault = {position: answers.failures[position] for position in answers.at_fault}
+        if self.updates == "noised":
+            unseen = np.full(selection.clients.size, nan)
+            guard.judge(round, selection.clients, unseen, unseen, unseen, at_fault)
+            return
+        judged = guard.judge(
+            round, selection.clients, answers.norms, answers.losses, answers.gradient_variances, at_fault
+        )
+        answers.norms = answers.norms * judged.scales
+        answers.losses, answers.gradient_variances = judged.losses, judged.gradient_variances
+        answers.bounded = judged.bounded
+        if self.updates == "masked":  # none can be left out or shortened
+            return
+        answers.failures |= judged.rejected
+        answers.updates = {
+            position: replace(update, scale=float(judged.scales[position]))
+            for position, update in answers.updates.items()
+            if position not in judged.rejected
+        }
+
+    def _weights(self, selection: Selection, usable: Bools) -> Floats:
+        weights = self.selector.finalize(selection, usable)
+        if self.responses is None:
+            return weights
+        return self.responses.correct(weights, selection.clients, usable)
+
+    def _coefficients(self, weights: Floats) -> Floats:
+        """Return (S,) what updates are multiplied by: c_m, or equal shares if clients did so themselves."""
+        return np.full(weights.size, 1 / max(1, weights.size)) if self.updates == "masked" else weights
+
+    def _why_void(self, usable: Bools) -> str:
+        count = int(usable.sum())
+        if self.updates == "masked" and 0 < count < usable.size:
+            return f"{count} usable of {usable.size} answers: without the others' masks there is no sum"
+        if count >= self.quorum:
+            return ""
+        if not usable.size:
+            return "nobody was chosen"
+        return f"{count} usable of {usable.size} answers: fewer than the quorum of {self.quorum}"
+
+    def _diversities(self, model: Model, parts: Sequence[tuple[float, Update]], step: Arrays) -> list[float]:
+        """Return ‖g_m - mean g‖ of each update; the mean has the weights of the step, or equal ones."""
+        total = sum(weight for weight, _ in parts)
+        if getattr(self.selector.settings, "diversity_mean", "weighted") == "plain" or not total > 0:
+            total = float(len(parts))
+            step = model.fold((1.0, update) for _, update in parts)
+        return [model.distance(update, step, 1 / total) / self.local_learning_rate for _, update in parts]
 
 
-def _delta(sent: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
-    """Return sent - array in the type in which updates are summed: float32 or wider."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by its norm
-        difference: NDArray[Any] = np.subtract(sent, array, dtype=np.result_type(array, np.float32))
-    return difference
+def _reported(replies: Sequence[Reply], name: str) -> Floats:
+    """Return (S,) a number that clients report with their update, NaN where they do not."""
+    said = [None if reply.failure else getattr(reply.report, name) for reply in replies]
+    return np.array([nan if value is None else float(value) for value in said])
 
 
-def _norm(sent: Mapping[str, NDArray[Any]], arrays: Arrays) -> float:
-    """Return ‖w_m − w_t‖, L2 over all arrays; inf or NaN if it overflows."""
-    squares = [float(np.square(_delta(sent[name], a), dtype=np.float64).sum()) for name, a in arrays.items()]
-    return sqrt(sum(squares)) if isfinite(sum(squares)) else nan
-
-
-def _moved(
-    arrays: Arrays, updates: Sequence[Mapping[str, NDArray[Any]] | None], weights: NDArray[np.float64]
-) -> Arrays | None:
-    """Return w_t + Σ c_m (w_m − w_t), summed in the order given; None if that is not finite."""
-    moved = {}
-    for name, array in arrays.items():
-        total = np.zeros(array.shape, np.result_type(array, np.float32))
-        with np.errstate(over="ignore", invalid="ignore"):  # looked at below
-            for sent, weight in zip(updates, weights, strict=True):
-                if sent is not None:
-                    delta = _delta(sent[name], array)
-                    delta *= weight
-                    total += delta
-            total += array
-            # Counters (integers) are rounded, not cut off.
-            moved[name] = (np.rint(total) if array.dtype.kind in "iub" else total).astype(array.dtype)
-        if not np.isfinite(total).all() or not np.isfinite(moved[name]).all():
-            return None
-    return moved
+def _by_client(selection: Selection, reasons: Mapping[int, str]) -> dict[int, str]:
+    """Return reasons by client instead of by position, in selection order."""
+    return {int(selection.clients[i]): reasons[i][:_LONGEST_REASON] for i in sorted(reasons)}

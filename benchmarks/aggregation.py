@@ -1,0 +1,249 @@
+"""What it costs to aggregate a round of replies: this project's strategy beside Flower's own FedAvg.
+
+``python -m benchmarks.aggregation [--replies 100] [--parameters 1e7] [--layout layers] [--json]``
+
+Both sides are given the same replies, as messages with serialised float32 arrays, and do what they do between
+the last reply and the new model: `FedAvg.aggregate_train`, and `SelectionStrategy.aggregate_train` with
+`uniform` and with `adaptive-osmd`, which look at every update and learn from its norm besides. They take
+turns on one thread, so that each sees the same machine; of each the median and the range over the repeats are
+shown. Each side's peak memory is measured in a process of its own, above what is there with the replies.
+
+The model is ``--layout`` "one" array, or has "layers" as a residual network, the largest a quarter of it. If
+memory is short, replies can share the bytes of fewer ``--payloads``, in the same way on both sides.
+"""
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.task_identity import TaskIdentity
+
+from strategies import SelectionStrategy
+
+
+class Side(NamedTuple):
+    """One of those compared."""
+
+    ask: Callable[[int], Sequence[Message]]  # round -> the TRAIN messages of all clients, not measured
+    aggregate: Callable[[int, list[Message]], tuple[ArrayRecord | None, MetricRecord | None]]
+
+
+FLOWER = "Flower's FedAvg"
+DIFFERENCE = 0.01  # standard deviation of a client's entries from w_t's, which is 1
+
+
+class Row(NamedTuple):
+    """What one side takes."""
+
+    name: str
+    seconds: float  # CPU of a round, median
+    fastest: float
+    slowest: float
+    ratio: float  # of the medians, to FedAvg's
+    megabytes: float  # peak resident memory above what it holds at the start
+    models: float  # the same in sizes of the model
+
+
+class Nodes(Grid):
+    """So many nodes that are always there; nothing is sent."""
+
+    def __init__(self, count: int) -> None:
+        self._nodes = [SimpleNamespace(node_id=number + 1, name="") for number in range(count)]
+
+    def get_node_ids(self) -> list[int]:
+        return [node.node_id for node in self._nodes]
+
+    def get_nodes(self) -> list[Any]:
+        return list(self._nodes)
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def push_messages(self, messages: Any) -> Any:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        raise NotImplementedError
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        raise NotImplementedError
+
+
+def shapes(layout: str, parameters: int) -> dict[str, tuple[int, ...]]:
+    """Return the arrays of a model: one, or as in a residual network four stages that grow fourfold."""
+    if layout == "one":
+        return {"weights": (parameters,)}
+    stages: dict[str, tuple[int, ...]] = {}
+    for stage, share in enumerate((0.01, 0.05, 0.19, 0.75)):
+        for layer in range(3):
+            width = max(1, int((parameters * share / 3) ** 0.5))
+            stages[f"stage{stage}.layer{layer}.weight"] = (width, width)
+            stages[f"stage{stage}.layer{layer}.bias"] = (width,)
+    return stages
+
+
+def models(layout: str, parameters: int, count: int) -> tuple[ArrayRecord, list[ArrayRecord]]:
+    """Return w_t and what clients make of it."""
+    rng = np.random.default_rng(0)
+    forms = shapes(layout, parameters)
+    sent = {name: rng.standard_normal(form, np.float32) for name, form in forms.items()}
+
+    def trained() -> ArrayRecord:
+        record = ArrayRecord()
+        for name, array in sent.items():
+            record[name] = Array(array + DIFFERENCE * rng.standard_normal(array.shape, np.float32))
+        return record
+
+    return ArrayRecord({name: Array(array) for name, array in sent.items()}), [
+        trained() for _ in range(count)
+    ]
+
+
+def flower(replies: int) -> Side:
+    """Return Flower's side."""
+    asked = [Message(RecordDict(), node + 1, "train") for node in range(replies)]
+    return Side(lambda round: asked, FedAvg(fraction_evaluate=0.0).aggregate_train)
+
+
+def ours(selector: str, arrays: ArrayRecord, replies: int) -> Side:
+    """Return this project's side: everybody is chosen, so that both see the same replies."""
+    strategy = SelectionStrategy(selector, clients_per_round=replies, num_rounds=100, ask_status=False)
+    grid = Nodes(replies)
+
+    def ask(round: int) -> list[Message]:
+        messages = list(strategy.configure_train(round, arrays, ConfigRecord(), grid))
+        for message in messages:  # as a grid does that sends them
+            message.metadata.__dict__["_message_id"] = f"{round}-{message.metadata.dst_node_id}"
+        return messages
+
+    return Side(ask, strategy.aggregate_train)
+
+
+def answers(asked: Sequence[Message], payloads: Sequence[ArrayRecord]) -> list[Message]:
+    """Return the clients' replies."""
+    metrics = MetricRecord({"num-examples": 1, "train-loss": 1.0})
+    replies = []
+    for message in asked:
+        arrays = payloads[message.metadata.dst_node_id % len(payloads)]
+        replies.append(Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message))
+    return replies
+
+
+def seconds(side: Side, round: int, payloads: Sequence[ArrayRecord]) -> float:
+    """Return the CPU seconds of a round."""
+    replies = answers(side.ask(round), payloads)
+    start = time.process_time()
+    arrays, _ = side.aggregate(round, replies)
+    taken = time.process_time() - start
+    assert arrays is not None
+    return taken
+
+
+def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
+    """Return the peak of resident memory in a round, in MB above what there is at the start.
+
+    In a fork: its peak begins at what is resident, the replies included.
+    """
+
+    def measure(queue: Any) -> None:
+        replies = answers(side.ask(1), payloads)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        side.aggregate(1, replies)
+        queue.put((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=measure, args=(queue,))
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"the fork ended with {process.exitcode}")
+    megabytes: float = queue.get()
+    return megabytes
+
+
+def compare(
+    replies: int, parameters: int, layout: str, payloads: int, repeats: int, selectors: Sequence[str]
+) -> list[Row]:
+    """Measure all sides; see the module's docstring."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # messages want them
+    arrays, sent = models(layout, parameters, payloads)
+    size = sum(len(array.data) for array in arrays.values()) / 1024**2
+    sides = {FLOWER: lambda: flower(replies)} | {
+        name: lambda name=name: ours(name, arrays, replies) for name in selectors
+    }
+    megabytes = {name: peak(side(), sent) for name, side in sides.items()}
+    running = {name: side() for name, side in sides.items()}
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for round in range(repeats + 1):
+        for name, side in running.items():
+            times[name].append(seconds(side, round + 1, sent))
+    rows = []
+    for name in sides:
+        kept = times[name][1:]  # the first makes what is made once
+        median = statistics.median(kept)
+        ratio = median / statistics.median(times[FLOWER][1:])
+        rows.append(Row(name, median, min(kept), max(kept), ratio, megabytes[name], megabytes[name] / size))
+    return rows
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--replies", type=int, default=100)
+    parser.add_argument("--parameters", type=float, default=1e7)
+    parser.add_argument("--layout", choices=("one", "layers"), default="layers")
+    parser.add_argument("--payloads", type=int, help="how many different models (default: one a reply)")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--selectors", default="uniform,adaptive-osmd")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row instead of the table")
+    given = parser.parse_args()
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    payloads = given.payloads or given.replies
+    rows = compare(
+        given.replies,
+        int(given.parameters),
+        given.layout,
+        payloads,
+        given.repeats,
+        given.selectors.split(","),
+    )
+    if given.json:
+        for row in rows:
+            print(json.dumps(row._asdict() | {"layout": given.layout, "payloads": payloads}))
+        return
+    print(
+        f"{given.replies} replies ({payloads} different) of {int(given.parameters):,} float32 parameters, "
+        f"{given.layout}; CPU of {given.repeats} rounds on one thread\n"
+    )
+    print(f"{'':16}{'CPU s, median (range)':>28}{'times FedAvg':>14}{'peak MB':>10}{'models':>8}")
+    for row in rows:
+        range_ = f"{row.seconds:.2f} ({row.fastest:.2f}-{row.slowest:.2f})"
+        print(f"{row.name:16}{range_:>28}{row.ratio:>14.2f}{row.megabytes:>10.0f}{row.models:>8.1f}")
+
+
+if __name__ == "__main__":
+    main()

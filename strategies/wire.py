@@ -1,0 +1,98 @@
+"""Arrays as Flower's messages carry them, read and written without a copy too many.
+
+A message holds each array as the bytes of a .npy file. `Array.numpy` copies them, and building an `Array`
+does so twice; with models of some size that is most of the server's memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_NPY = "numpy.ndarray"  # what Flower calls the .npy format
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def decode(array: Array) -> NDArray[Any]:
+    """Return an array of a message: a read-only view of its bytes, or a copy where its header is unusual.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the bytes are not those of one .npy file, or hold Python objects.
+    """
+    if type(array) is not Array:  # one that keeps its ndarray, as in a simulation without a network
+        return array.numpy()
+    if array.stype != _NPY:
+        raise TypeError(f"serialized as {array.stype!r}: must be {_NPY!r}")
+    file = BytesIO(array.data)  # shares the bytes
+    read_header = _HEADERS.get(np.lib.format.read_magic(file))
+    if read_header is not None:
+        shape, columns_first, dtype = read_header(file)
+        if not dtype.hasobject:
+            flat = np.frombuffer(array.data, dtype, math.prod(shape), file.tell())
+            return flat.reshape(shape, order="F" if columns_first else "C")
+    file.seek(0)
+    values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return values
+
+
+def encode(values: NDArray[Any]) -> Array:
+    """Return an array for a message, as ``Array(values)`` does, with no copy beyond the message's own."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    header = BytesIO()
+    described = np.lib.format.header_data_from_array_1_0(flat)
+    np.lib.format.write_array_header_1_0(header, described | {"shape": values.shape})
+    data = b"".join((header.getvalue(), flat.view(np.uint8).data))
+    return Array(str(values.dtype), tuple(values.shape), _NPY, data)
+
+
+def to_record(arrays: dict[str, NDArray[Any]]) -> ArrayRecord:
+    """Return a model as a record; the dict is emptied, so that no array is there twice for long."""
+    record = ArrayRecord()
+    for name in list(arrays):
+        record[name] = encode(arrays.pop(name))
+    return record
+
+
+def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """Return a record's model, decoded as `decode` does: read-only."""
+    return {name: decode(array) for name, array in record.items()}
+
+
+class ReceivedArrays(Mapping[str, "NDArray[Any]"]):
+    """The arrays of a message, each decoded when it is asked for; see `decode` for what is raised.
+
+    Views are kept, since they cost nothing; copies are made anew each time.
+
+    Parameters
+    ----------
+    record : ArrayRecord
+        What was received; stays as it is.
+    """
+
+    def __init__(self, record: ArrayRecord) -> None:
+        self._record = record
+        self._views: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name in self._views:
+            return self._views[name]
+        array = decode(self._record[name])
+        if not array.flags.owndata:
+            self._views[name] = array
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._record)
+
+    def __len__(self) -> int:
+        return len(self._record)
