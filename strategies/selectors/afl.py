@@ -88,7 +88,7 @@ class AFLSelector(LastLossSelector):
 
     def _kept(self, here: Presence) -> tuple[Ints, Floats]:
         """Return (positions among who is here, α2 v_k) of those not left out; +inf if never selected."""
-        losses = here.of(self._array("losses"))
+        losses = here.of(self._last_losses())
         values: Floats = np.clip(losses, -1e150, 1e150)  # so that times sqrt(n_k) they are finite
         values *= np.sqrt(here.of(self.client_sizes))
         values[losses == np.inf] = np.inf

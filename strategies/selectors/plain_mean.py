@@ -22,6 +22,7 @@ class PlainMeanSelector(Selector):
     """
 
     unbiased: ClassVar[Literal["round", "long-run", "none"]] = "none"
+    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "always"
 
     @property
     def probabilities(self) -> Floats:
@@ -77,8 +78,14 @@ class PlainMeanSelector(Selector):
         """Return (clients, their `_distribution`): at most k distinct ones of who is here; k >= 1."""
 
 
+_NEVER_ANSWERED = -np.inf  # in the place of a loss
+
+
 class LastLossSelector(PlainMeanSelector):
-    """Remembers the mean loss of each client's last local training; infinite until there is one.
+    """Remembers the mean loss of each client's last local training; infinite until it was chosen once.
+
+    Who was chosen and has never answered counts as typical: if its loss stayed infinite, it would be chosen
+    for ever.
 
     It comes with the update and costs no message. It is a training loss: where the model has dropout, it is
     larger than an evaluation loss, so the two are not to be compared.
@@ -89,10 +96,24 @@ class LastLossSelector(PlainMeanSelector):
     def _initial_state(self) -> dict[str, Array]:
         return super()._initial_state() | {"losses": np.full(self.num_clients, np.inf)}
 
+    def _last_losses(self) -> Floats:
+        """Return (M,) the losses to choose by."""
+        return self._cached("last_losses", ("losses",), self._compute_last_losses)
+
+    def _compute_last_losses(self) -> Floats:
+        losses: Floats = self._array("losses")
+        never = losses == _NEVER_ANSWERED
+        if not never.any():
+            return losses
+        known = losses[np.isfinite(losses)]
+        return np.where(never, np.median(known) if known.size else np.inf, losses)
+
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
         clients, _, seen = self._reported(selection, feedback, feedback.losses)
         losses = self._array("losses").copy()
         losses[clients] = seen
+        silent = selection.clients[~feedback.responded]
+        losses[silent[losses[silent] == np.inf]] = _NEVER_ANSWERED
         return {"losses": losses}
 
     def _joined(self, living: Bools) -> dict[str, Array]:

@@ -38,7 +38,7 @@ class RPowDSelector(LastLossSelector, PowerOfChoiceSelector):
     ) -> tuple[Ints, Floats]:
         d = max(k, self._num_candidates(round))
         drawn = here.clients if d >= here.count else self._arrivals(round, here, d)[0]
-        return self._winners(round, here, k, drawn, self._array("losses")[drawn])
+        return self._winners(round, here, k, drawn, self._last_losses()[drawn])
 
     def _default_candidates(self) -> int:
         return max(self._clients_per_round, self._num_living // 2)
