@@ -35,7 +35,7 @@ from .rpow_d import RPowDSelector
 from .uniform import UniformSelector
 from .vrb import VRBSelector
 
-__all__ = ["Feedback", "Selection", "Selector", "available", "create"]
+__all__ = ["Feedback", "Selection", "Selector", "available", "create", "selector_type"]
 
 _SELECTORS: dict[str, type[Selector]] = {
     each.name: each
@@ -74,6 +74,19 @@ def available() -> tuple[str, ...]:
     return tuple(_SELECTORS)
 
 
+def selector_type(name: str) -> type[Selector]:
+    """Return the class that `create` makes an object of.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+    """
+    if name not in _SELECTORS:
+        raise ValueError(f"selector = {name!r}: must be one of {', '.join(_SELECTORS)}")
+    return _SELECTORS[name]
+
+
 def create(
     name: str,
     num_clients: int,
@@ -103,9 +116,7 @@ def create(
     TypeError, ValueError
         If an argument is refused; the text names it, its value and what is allowed.
     """
-    if name not in _SELECTORS:
-        raise ValueError(f"selector = {name!r}: must be one of {', '.join(_SELECTORS)}")
-    return _SELECTORS[name](
+    return selector_type(name)(
         num_clients,
         client_sizes=client_sizes,
         clients_per_round=clients_per_round,

@@ -48,6 +48,14 @@ class Selector(ABC):
     name: ClassVar[str]
     unbiased: ClassVar[Literal["round", "long-run", "none"]]
     needs: ClassVar[frozenset[str]] = frozenset()
+    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "never"
+    """Whether each draw may have one vote of equal weight, as a median of the replies asks for: never where
+    weights make up for unequal chances."""
+    blind: ClassVar[bool] = False
+    """Whether nothing that clients learn from their data decides who is chosen or what weighs what. Sizes,
+    groups and constants given beforehand count as public."""
+    learns: ClassVar[frozenset[str]] = frozenset()
+    """What `update` must be told that costs something to measure: of "diversity", "gradient_variance"."""
     state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "selector": ("letters",),
         "client_sizes": ("clients",),
@@ -107,6 +115,11 @@ class Selector(ABC):
         """(M,) sizes, read-only; removed clients keep theirs."""
         sizes: Floats = self._array("client_sizes")
         return sizes
+
+    @property
+    def living(self) -> Bools:
+        """(M,) who was not removed, read-only."""
+        return self._living
 
     @property
     def settings(self) -> Settings:

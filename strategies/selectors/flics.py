@@ -99,6 +99,7 @@ class FLICSSelector(GroupSelector):
 
     name = "flics"
     unbiased: ClassVar[Literal["round", "long-run", "none"]] = "long-run"
+    blind: ClassVar[bool] = True
     settings_type = FLICSSettings
     _settings: FLICSSettings
     per_client: ClassVar[Mapping[str, PerClient]] = {

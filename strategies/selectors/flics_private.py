@@ -108,6 +108,7 @@ class FLICSPrivateSelector(Selector):
 
     name = "flics-private"
     unbiased: ClassVar[Literal["round", "long-run", "none"]] = "long-run"
+    blind: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"group"})
     settings_type = FLICSPrivateSettings
     _settings: FLICSPrivateSettings

@@ -1,6 +1,7 @@
 """Full participation: everybody who is here takes part, with weight λ."""
 
 from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import numpy.typing as npt
 
@@ -18,6 +19,8 @@ class FullSelector(ProbabilitySelector):
     """
 
     name = "full"
+    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "always"
+    blind: ClassVar[bool] = True
 
     def select(
         self,

@@ -1,6 +1,7 @@
 """Multinomial by data: clients are drawn in proportion to their data (Li et al. 2020, FedProx)."""
 
 from collections.abc import Callable
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +17,8 @@ class MultinomialSelector(StreamSelector):
     """
 
     name = "md"
+    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "with replacement"
+    blind: ClassVar[bool] = True
 
     def _distribution(self) -> Floats:
         sizes = np.where(self._living, self.client_sizes, 0.0)

@@ -5,6 +5,7 @@ and Algorithm 1.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class PracDeltaSelector(PracticalSelector):
     """
 
     name = "prac-delta"
+    learns: ClassVar[frozenset[str]] = frozenset({"diversity", "gradient_variance"})
     settings_type = PracDeltaSettings
     _settings: PracDeltaSettings
 

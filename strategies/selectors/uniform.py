@@ -1,6 +1,7 @@
 """Uniform sampling: every client that is here is as likely as any other (McMahan et al. 2017, FedAvg)."""
 
 from collections.abc import Callable
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,6 +21,8 @@ class UniformSelector(StreamSelector):
     """
 
     name = "uniform"
+    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "always"
+    blind: ClassVar[bool] = True
 
     def _distribution(self) -> Floats:
         p: Floats = self._living / max(1, self._num_living)
