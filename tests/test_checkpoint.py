@@ -1,0 +1,534 @@
+"""No crash and no damage leaves less than the checkpoint before; whose checkpoint it is, is looked at."""
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from strategies import checkpoint
+from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
+
+
+def state(round: int) -> Checkpoint:
+    """Return a state that tells its round in every part."""
+    arrays = {"w": np.full((4, 3), round / 7, np.float32), "selector/norms": np.arange(5.0) * round}
+    return Checkpoint(round, arrays, {"clients": [f"client-{round}"]}, {"seed": 1})
+
+
+def same(one: Checkpoint | None, other: Checkpoint) -> bool:
+    return (
+        one is not None
+        and (one.round, one.meta, one.fingerprint) == (other.round, other.meta, other.fingerprint)
+        and list(one.arrays) == list(other.arrays)
+        and all(
+            (mine.dtype, mine.shape, mine.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
+            for mine, theirs in zip(one.arrays.values(), other.arrays.values(), strict=True)
+        )
+    )
+
+
+def filled(path: Path, *rounds: int, keep: int = 3) -> tuple[CheckpointFolder, list[str]]:
+    told: list[str] = []
+    folder = CheckpointFolder(path, keep, report=told.append)
+    for round in rounds:
+        assert folder.save(state(round))
+    return folder, told
+
+
+def names(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir() if file.name != "lock")
+
+
+# --- what is stored ------------------------------------------------------------------------------------
+
+
+@given(
+    arrays=st.dictionaries(
+        st.from_regex(r"[\w./ -]{1,20}", fullmatch=True),
+        hnp.arrays(
+            st.one_of(
+                hnp.boolean_dtypes(),
+                hnp.integer_dtypes(),
+                hnp.unsigned_integer_dtypes(),
+                hnp.floating_dtypes(),
+                hnp.complex_number_dtypes(),
+                hnp.datetime64_dtypes(),
+                hnp.unicode_string_dtypes(max_len=4),
+                hnp.byte_string_dtypes(max_len=4),
+            ),
+            hnp.array_shapes(min_dims=0, min_side=0, max_side=3),
+        ),
+        max_size=4,
+    ),
+    round=st.integers(0, 10**9),
+)
+@settings(max_examples=60)
+def test_arrays_come_back_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, arrays: dict[str, Any], round: int
+) -> None:
+    written = Checkpoint(round, arrays, {"größe": [1, 2.5, None, 2**63]}, {"seed": 2**63 - 1})
+    folder = CheckpointFolder(tmp_path_factory.mktemp("folder"))
+    assert folder.save(written)
+    assert same(folder.newest({"seed": 2**63 - 1}), written)
+    folder.release()
+
+
+def test_the_order_in_memory_stays_since_sums_depend_on_it(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.save(Checkpoint(1, {"w": np.asfortranarray(np.ones((3, 4))), "x": np.arange(12.0)[::3]}))
+    found = folder.newest()
+    assert found is not None
+    assert found.arrays["w"].flags.f_contiguous
+    assert found.arrays["x"].tolist() == [0, 3, 6, 9]
+    assert found.arrays["w"].flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"w": np.array([{}])}, r"array 'arrays/w' is of type object"),
+        ({"w": np.zeros(2, np.dtypes.StringDType())}, r"array 'arrays/w' is of type StringDType"),
+        ({"a\0b": np.zeros(2)}, r"array name 'arrays/a\\x00b'"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_and_nothing_is_lost(
+    tmp_path: Path, arrays: dict[str, Any], message: str
+) -> None:
+    folder, _ = filled(tmp_path, 1)
+    with pytest.raises((TypeError, ValueError), match=message):
+        folder.save(Checkpoint(2, arrays))
+    assert names(tmp_path) == ["round-00000001.npz"]
+    assert same(folder.newest(), state(1))
+
+
+def test_the_last_few_stay(tmp_path: Path) -> None:
+    folder, _ = filled(tmp_path, 0, 1, 2, 3, 10, keep=2)
+    assert folder.rounds() == [3, 10]
+    assert same(folder.newest(), state(10))
+
+
+@pytest.mark.parametrize("keep", [1, 0, -2])
+def test_one_checkpoint_alone_could_not_be_replaced_safely(tmp_path: Path, keep: int) -> None:
+    with pytest.raises(ValueError, match=f"keep = {keep}: must be at least 2"):
+        CheckpointFolder(tmp_path, keep)
+
+
+def test_nothing_there_is_none_and_makes_no_folder(tmp_path: Path) -> None:
+    assert CheckpointFolder(tmp_path / "new").newest() is None
+    assert not (tmp_path / "new").exists()
+
+
+def test_numpy_opens_the_file(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    with np.load(tmp_path / "round-00000005.npz", allow_pickle=False) as file:
+        assert file["arrays/w"].tolist() == state(5).arrays["w"].tolist()
+        assert json.loads(file["meta"].tobytes())["round"] == 5
+
+
+# --- whose it is ---------------------------------------------------------------------------------------
+
+RUN = {
+    "selector": "osmd",
+    "settings": {"alpha": 0.4, "batch": None},
+    "arrays": {"w": [[4, 3], "float32"]},
+    "sizes": (1, 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"selector": "md"}, "selector = 'md': the run to be resumed has 'osmd'"),
+        (
+            {"settings": {"alpha": 0.5, "batch": None}},
+            "settings.alpha = 0.5: the run to be resumed has 0.4",
+        ),
+        ({"settings": {"alpha": 0.4}}, "settings.batch: not there; the run to be resumed has None"),
+        (
+            {"settings": {**RUN["settings"], "beta": 1}},  # type: ignore[dict-item]
+            "settings.beta = 1: the run to be resumed has none",
+        ),
+        (
+            {"arrays": {"w": [[4, 4], "float32"]}},
+            "arrays.w = [[4, 4], 'float32']: the run to be resumed has [[4, 3], 'float32']",
+        ),
+        (
+            {"selector": "md", "sizes": (1, 3)},
+            "selector = 'md': the run to be resumed has 'osmd'\n"
+            "sizes = [1, 3]: the run to be resumed has [1, 2]",
+        ),
+    ],
+)
+def test_another_runs_checkpoint_is_refused_with_each_difference(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.save(Checkpoint(1, {}, fingerprint=RUN))
+    assert folder.newest(RUN) is not None
+    assert folder.newest() is not None
+    with pytest.raises(CheckpointError) as refused:
+        folder.newest({**RUN, **change})
+    assert str(refused.value) == message
+
+
+# --- damage --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whole")
+    filled(path, 1, 2)
+    return path
+
+
+def with_second(whole: Path, content: Callable[[bytes], bytes]) -> tuple[Checkpoint | None, list[str]]:
+    told: list[str] = []
+    file = whole / "round-00000002.npz"
+    before = file.read_bytes()
+    try:
+        file.write_bytes(content(before))
+        return CheckpointFolder(whole, report=told.append).newest(), told
+    finally:
+        file.write_bytes(before)
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole: Path, data: st.DataObject) -> None:
+    def cut(content: bytes) -> bytes:
+        return content[: data.draw(st.integers(0, len(content) - 1))]
+
+    found, told = with_second(whole, cut)
+    assert same(found, state(1))
+    (line,) = told
+    assert line.startswith(f"{whole}/round-00000002.npz: refused: damaged (")
+    assert line.endswith("; the one before is used")
+    assert "\n" not in line
+
+
+@given(st.data())
+@settings(max_examples=500)
+def test_a_flipped_bit_is_never_believed(whole: Path, data: st.DataObject) -> None:
+    def flip(content: bytes) -> bytes:
+        changed = bytearray(content)
+        changed[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        return bytes(changed)
+
+    found, told = with_second(whole, flip)
+    # Of some bytes in a zip file nothing depends, like that of the time: then it is whole.
+    assert same(found, state(1)) if told else same(found, state(2))
+
+
+@given(st.binary(max_size=300), st.integers(0, 5000))
+@settings(max_examples=100)
+def test_foreign_bytes_are_never_believed(whole: Path, content: bytes, position: int) -> None:
+    def overwrite(before: bytes) -> bytes:
+        at = position % len(before)
+        return before[:at] + content + before[at + len(content) :]
+
+    found, told = with_second(whole, overwrite)
+    assert same(found, state(1)) if told else same(found, state(2))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "why"),
+    [
+        ({"w": np.zeros(3)}, "not a checkpoint of Cohort"),
+        ({"meta": np.zeros(3)}, "not a checkpoint of Cohort"),
+        ({"meta": np.frombuffer(b'["cohort-checkpoint"]', np.uint8)}, "not a checkpoint of Cohort"),
+        ({"meta": np.array([{"pickled": 1}], dtype=object)}, "not a checkpoint of Cohort"),
+        (
+            {"meta": np.frombuffer(b'{"magic": "cohort-checkpoint", "version": 0}', np.uint8)},
+            "format 0, of an older version of Cohort; this one reads 1",
+        ),
+        (
+            {"meta": np.frombuffer(b'{"magic": "cohort-checkpoint", "version": 2}', np.uint8)},
+            "format 2, of a newer version of Cohort; this one reads 1",
+        ),
+    ],
+)
+def test_files_of_others_and_of_other_versions_are_named_so(
+    tmp_path: Path, arrays: dict[str, Any], why: str
+) -> None:
+    folder, told = filled(tmp_path, 1)
+    np.savez(tmp_path / "round-00000002.npz", **arrays)
+    assert same(folder.newest(), state(1))
+    assert told == [f"{tmp_path}/round-00000002.npz: refused: {why}; the one before is used"]
+
+
+def test_a_file_of_another_round_is_refused(tmp_path: Path) -> None:
+    folder, told = filled(tmp_path, 1, 2)
+    shutil.copyfile(tmp_path / "round-00000001.npz", tmp_path / "round-00000002.npz")
+    assert same(folder.newest(), state(1))
+    assert told == [f"{tmp_path}/round-00000002.npz: refused: holds round 1, not 2; the one before is used"]
+
+
+def test_a_missing_array_is_damage(tmp_path: Path) -> None:
+    folder, told = filled(tmp_path, 1, 2)
+    file = tmp_path / "round-00000002.npz"
+    with zipfile.ZipFile(file) as before:
+        members = {name: before.read(name) for name in before.namelist()}
+    with zipfile.ZipFile(file, "w") as after:
+        for name in list(members)[:-1]:
+            after.writestr(name, members[name])
+    assert same(folder.newest(), state(1))
+    assert "arrays/selector/norms.npy" in told[0]
+
+
+def test_if_none_can_be_used_it_does_not_begin_again_by_itself(tmp_path: Path) -> None:
+    folder, told = filled(tmp_path, 1, 2)
+    for file in tmp_path.glob("*.npz"):
+        file.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="none of its 2 checkpoints can be used"):
+        folder.newest()
+    assert [line.rpartition("; ")[2] for line in told] == [
+        "the one before is used",
+        "there is none before",
+    ]
+
+
+def test_what_was_refused_is_not_taken_for_the_newest_when_its_round_has_come_again(tmp_path: Path) -> None:
+    folder, _ = filled(tmp_path, 1, 2, 3, 4)
+    for round in (3, 4):
+        (tmp_path / f"round-0000000{round}.npz").write_bytes(b"torn")
+    assert same(folder.newest(), state(2))
+    assert folder.save(state(3))
+    assert names(tmp_path) == [
+        "round-00000002.npz",
+        "round-00000003.npz",
+        "round-00000004.npz.refused",
+    ]
+    assert same(folder.newest(), state(3))
+
+
+# --- crashes -------------------------------------------------------------------------------------------
+
+# The module by itself: importing Flower with the rest of its package would be most of the test.
+ALONE = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("checkpoint", {checkpoint.__file__!r})
+sys.modules["checkpoint"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+folder = module.CheckpointFolder(sys.argv[1])
+"""
+WRITER = f"""{ALONE}
+import numpy as np
+folder.claim()
+found = folder.newest({{"seed": 1}})
+round = found.round if found else 0
+while True:
+    round += 1
+    arrays = {{"w": np.full(200_000, round, np.float32), "n": np.array(round)}}
+    assert folder.save(module.Checkpoint(round, arrays, {{"round": round}}, {{"seed": 1}}))
+    print(round, flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path: Path) -> None:
+    chance = random.Random(20)
+    told: list[str] = []
+    saved = 0
+    for _ in range(50):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
+        assert process.stdout is not None
+        first = process.stdout.readline()  # it has begun
+        time.sleep(chance.uniform(0, 0.03))
+        process.send_signal(signal.SIGKILL)
+        rest, _ = process.communicate()
+        said = [int(line) for line in (first + rest).split()]
+        assert said[0] == saved + 1  # it went on where the one before was killed
+        found = CheckpointFolder(tmp_path, report=told.append).newest({"seed": 1})
+        assert found is not None
+        assert found.round in (said[-1], said[-1] + 1)  # the last may be done, but not said yet
+        assert (found.arrays["w"] == found.round).all()
+        assert found.arrays["n"] == found.meta["round"] == found.round
+        saved = found.round
+    assert told == []  # not one torn file
+    folder = CheckpointFolder(tmp_path)
+    folder.claim()
+    assert names(tmp_path) == [f"round-{round:08d}.npz" for round in range(saved - 2, saved + 1)]
+
+
+class Broken:
+    """Lets the n-th call fail that writes, syncs or renames."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, error: int) -> None:
+        self.left = at
+        self.error = error
+        real_open = Path.open
+
+        def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            file = real_open(path, mode, *args, **kwargs)
+            if mode == "wb":
+                real_write = file.write
+
+                def write(content: Any) -> Any:
+                    if self.fails():
+                        real_write(bytes(content)[: len(content) // 2])  # a full disk takes some of it
+                        file.flush()
+                        self.raise_it()
+                    return real_write(content)
+
+                return _Proxy(file, write)
+            return file
+
+        monkeypatch.setattr(Path, "open", opened)
+        for owner, name in ((os, "fsync"), (Path, "replace")):
+            monkeypatch.setattr(owner, name, self.failing(getattr(owner, name)))
+
+    def fails(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+    def raise_it(self) -> None:
+        raise OSError(self.error, os.strerror(self.error))
+
+    def failing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def instead(*args: Any) -> Any:
+            if self.fails():
+                self.raise_it()
+            return call(*args)
+
+        return instead
+
+
+class _Proxy:
+    """A file whose write is another one's."""
+
+    def __init__(self, file: Any, write: Callable[[Any], Any]) -> None:
+        self._file = file
+        self.write = write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> "_Proxy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
+def test_a_disk_that_fails_at_any_write_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    for at in count(1):
+        path = tmp_path / str(at)
+        folder, told = filled(path, 1, 2, 3)
+        with monkeypatch.context() as patch:
+            broken = Broken(patch, at, error)
+            done = folder.save(state(4))
+        if broken.left > 0:  # there are no more calls that can fail
+            assert done
+            assert at > 10
+            break
+        assert not done
+        (line,) = told
+        assert line.startswith(f"ROUND 4 IS NOT SAVED in {path}: {os.strerror(error)}")
+        assert not list(path.glob("*.unfinished"))
+        assert {1, 2, 3} <= set(folder.rounds())
+        found = folder.newest()
+        assert same(found, state(3)) or same(found, state(4))  # 4 if the folder's own fsync failed
+        assert folder.save(state(5))  # and when there is room again, all goes on
+        assert same(folder.newest(), state(5))
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system")
+def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path: Path) -> None:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
+    try:
+        told: list[str] = []
+        folder = CheckpointFolder(tmp_path, report=told.append)
+        weights = np.ones(60_000, np.float32)  # four would fit, a fifth does not
+        for round in (1, 2, 3):
+            assert folder.save(Checkpoint(round, {"w": weights * round}))
+        (tmp_path / "of others").write_bytes(bytes(200_000))
+        assert not folder.save(Checkpoint(4, {"w": weights * 4}))
+        assert told == [
+            f"ROUND 4 IS NOT SAVED in {tmp_path}: No space left on device; "
+            "the run goes on, and the checkpoints from before are still there"
+        ]
+        assert folder.rounds() == [1, 2, 3]
+        found = folder.newest()
+        assert found is not None
+        assert (found.arrays["w"] == 3).all()
+        (tmp_path / "of others").unlink()
+        assert folder.save(Checkpoint(5, {"w": weights * 5}))
+        assert folder.rounds() == [2, 3, 5]
+        folder.release()
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    (tmp_path / "round-00000002.npz.unfinished").write_bytes(b"half")
+    folder = CheckpointFolder(tmp_path)
+    assert same(folder.newest(), state(1))
+    folder.claim()
+    assert names(tmp_path) == ["round-00000001.npz"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+def test_two_processes_do_not_write_one_runs_checkpoints(tmp_path: Path) -> None:
+    folder, _ = filled(tmp_path, 1)
+    command = [sys.executable, "-c", f"{ALONE}folder.claim(wait=float(sys.argv[2]))", str(tmp_path)]
+    refused = subprocess.run([*command, "0"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert f"process {os.getpid()} writes its checkpoints here" in refused.stderr
+    waiting = subprocess.Popen([*command, "60"])
+    folder.release()
+    assert waiting.wait() == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+@pytest.mark.parametrize("end", ["killed", "released"])
+def test_others_see_at_once_that_the_writer_was_killed(tmp_path: Path, end: str) -> None:
+    folder = CheckpointFolder(tmp_path)
+    assert not folder.is_claimed()
+    assert not folder.is_abandoned()
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"{ALONE}folder.claim(); print(flush=True); input(); folder.release()",
+            tmp_path,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert folder.is_claimed()
+    assert not folder.is_abandoned()
+    if end == "killed":
+        process.kill()
+    process.communicate(b"\n")
+    assert not folder.is_claimed()
+    assert folder.is_abandoned() == (end == "killed")
