@@ -7,14 +7,15 @@ from flwr.app import Context
 
 import tasks
 
-from .local import LocalData
+from .local import Group, LocalData, group_of
 
 
 def local_data(context: Context) -> LocalData:
     """Read what this client holds: the file that the node's config names as ``data``, else its partition.
 
     The file is a NumPy ``.npz`` with ``inputs`` (n, features), any real numbers, and ``labels`` (n,), whole
-    numbers >= 0; n >= 1. The identity is the node's ``client-id``, else the name of the file.
+    numbers >= 0; n >= 1; and, if its owner likes, ``group``, one text or whole number. The identity is the
+    node's ``client-id``, else the name of the file; the node's ``group`` goes before the file's.
 
     Raises
     ------
@@ -26,13 +27,17 @@ def local_data(context: Context) -> LocalData:
         return LocalData.from_context(context)
     path = Path(str(file))
     task = tasks.create(str(context.run_config["task"]))
-    return LocalData(str(context.node_config.get("client-id", path.stem)), task, _read(path))
+    data, group = _read(path)
+    given = group_of(context)
+    client_id = str(context.node_config.get("client-id", path.stem))
+    return LocalData(client_id, task, data, group if given is None else given)
 
 
-def _read(path: Path) -> tasks.Dataset:
+def _read(path: Path) -> tuple[tasks.Dataset, Group | None]:
     try:
         with np.load(path, allow_pickle=False) as arrays:  # a pickle could run code
             inputs, labels = arrays["inputs"], arrays["labels"]
+            group = arrays.get("group")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"data = {path}: must be an .npz with inputs and labels: {error}") from error
     if inputs.ndim != 2 or len(inputs) == 0 or inputs.dtype.kind not in "fiu":
@@ -46,4 +51,9 @@ def _read(path: Path) -> tasks.Dataset:
         )
     if not np.isfinite(inputs).all():
         raise ValueError(f"data = {path}: inputs must be finite")
-    return tasks.Dataset(inputs.astype(np.float32), labels.astype(np.int64))
+    if group is not None and (group.shape != () or group.dtype.kind not in "iuU"):
+        raise ValueError(
+            f"data = {path}: group is {group.dtype} {group.shape}: must be one text or whole number"
+        )
+    data = tasks.Dataset(inputs.astype(np.float32), labels.astype(np.int64))
+    return data, None if group is None else group.item()

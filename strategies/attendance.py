@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.common import log
 
+from .grid import clock_of
 from .messages import read_status, status_question
 from .reports import Report
 from .roster import Roster
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FIRST_WORD, _NEXT_WORD = 5.0, 30.0  # s, after which waiting for clients is told, and told again
+_LONGEST_PAUSE = 5.0  # s between two looks for clients that are away
+_GHOST = 90.0
+"""Seconds for which a killed node may count as online, with a margin (Flower: 48-60). Who claims the identity
+of one that is online waits so long: it may be the same client, restarted."""
 
 
 class NotEnoughClientsError(RuntimeError):
-    """Fewer clients than wanted had joined by the deadline."""
+    """Fewer clients than needed were here by the deadline."""
 
 
 @dataclass
@@ -37,7 +41,9 @@ class Attendance:
         `wait_for_first` waits until so many are here, ...
     clients_per_round : int
         ... and at the deadline goes on with so many or more.
-    join_deadline, status_deadline, poll_interval : float
+    quorum : int
+        `wait_for_quorum` waits until so many are available.
+    join_deadline, absence_deadline, status_deadline, poll_interval : float
         s; see `SelectionStrategy`.
     ask_status : bool
         Whether to ask newcomers who they are.
@@ -47,13 +53,16 @@ class Attendance:
 
     min_available_clients: int
     clients_per_round: int
+    quorum: int
     join_deadline: float
+    absence_deadline: float
     status_deadline: float
     poll_interval: float
     ask_status: bool
     roster: Roster = field(default_factory=Roster)
     _registered: set[str] = field(default_factory=set)  # identities that the operator gave
     _silent: dict[int, tuple[float, float]] = field(default_factory=dict)  # node -> (ask again at, pause), s
+    _held: dict[int, tuple[Report, float]] = field(default_factory=dict)  # node -> (its claim, since when)
 
     def wait_for_first(self, grid: Grid) -> None:
         """Wait for the first clients and enrol them together, so that who came first changes nothing.
@@ -63,17 +72,17 @@ class Attendance:
         NotEnoughClientsError
             If fewer than ``clients_per_round`` joined within ``join_deadline``.
         """
-        end = time.monotonic() + self.join_deadline
-        tell = time.monotonic() + _FIRST_WORD
+        clock = clock_of(grid)
+        end = clock.monotonic() + self.join_deadline
+        tell = clock.monotonic() + _FIRST_WORD
         reports: dict[int, Report] = {}
         while True:
             online = {node.node_id: node.name for node in grid.get_nodes()}
-            if len(online) >= self.min_available_clients:
-                reports |= self._ask(grid, [node for node in online if node not in reports])
+            reports |= self._ask(grid, [node for node in online if node not in reports])
             joined = {node: report for node, report in reports.items() if node in online}
             if len(joined) >= self.min_available_clients:
                 break
-            if time.monotonic() >= end:
+            if clock.monotonic() >= end:
                 told = (
                     f"{len(joined)} of {self.min_available_clients} clients had joined after "
                     f"{self.join_deadline:g} s (min_available_clients, join_deadline); "
@@ -83,8 +92,8 @@ class Attendance:
                     raise NotEnoughClientsError(told)
                 log(WARNING, "%s: going on with those", told)
                 break
-            if time.monotonic() >= tell:
-                tell = time.monotonic() + _NEXT_WORD
+            if clock.monotonic() >= tell:
+                tell = clock.monotonic() + _NEXT_WORD
                 log(
                     INFO,
                     "%d of %d clients are here (min_available_clients); waiting up to %g s (join_deadline)",
@@ -92,18 +101,56 @@ class Attendance:
                     self.min_available_clients,
                     self.join_deadline,
                 )
-            time.sleep(self.poll_interval)
-        self._enrol(joined, online)
+            clock.sleep(self.poll_interval)
+        self._enrol(joined, online, clock.monotonic())
+
+    def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
+        """Return who can train now, once they are ``quorum`` or more.
+
+        Raises
+        ------
+        NotEnoughClientsError
+            If fewer were available for ``absence_deadline`` seconds.
+        """
+        clock = clock_of(grid)
+        began = clock.monotonic()
+        pause, tell = self.poll_interval, _FIRST_WORD
+        while len(here := self.who_is_here(grid)) < self.quorum:
+            waited = clock.monotonic() - began
+            told = f"{len(here)} of the {self.quorum} clients that a round needs (quorum) are available"
+            if waited >= self.absence_deadline:
+                raise NotEnoughClientsError(
+                    f"{told}, and none came in {self.absence_deadline:g} s (absence_deadline)"
+                )
+            if waited >= tell:
+                tell = waited + _NEXT_WORD
+                log(WARNING, "%s; waiting up to %g s (absence_deadline)", told, self.absence_deadline)
+            clock.sleep(min(pause, self.absence_deadline - waited))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return here
 
     def who_is_here(self, grid: Grid) -> NDArray[np.int64]:
         """Return who can train now. Newcomers are enrolled; those who last said no are asked again."""
         online = {node.node_id: node.name for node in grid.get_nodes()}
-        clients = {node: self.roster.client_at(node) for node in online}
+        self._held = {node: held for node, held in self._held.items() if node in online}
         asked = [
-            node for node, client in clients.items() if client is None or not self.roster.is_available(client)
+            node
+            for node in online
+            if ((client := self.roster.client_at(node)) is None and node not in self._held)
+            or (client is not None and not self.roster.is_available(client))
         ]
-        self._enrol(self._ask(grid, asked), online)
+        held = {node: report for node, (report, _) in self._held.items()}
+        self._enrol(self._ask(grid, asked) | held, online, clock_of(grid).monotonic())
         return self.roster.here(online)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run must know, as JSON has it."""
+        return {"roster": self.roster.state(), "registered": sorted(self._registered)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self.roster.load(state["roster"])
+        self._registered = set(state["registered"])
 
     def _ask(self, grid: Grid, nodes: Iterable[int]) -> dict[int, Report]:
         """Return what the nodes say of themselves.
@@ -113,7 +160,7 @@ class Attendance:
         """
         if not self.ask_status:
             return {node: Report() for node in nodes}
-        now = time.monotonic()
+        now = clock_of(grid).monotonic()
         questions = [
             status_question(node, self.status_deadline)
             for node in nodes
@@ -138,14 +185,14 @@ class Attendance:
                 self._silent.pop(node, None)
         for node in set(node_asked.values()) - reports.keys():
             pause = 2 * max(self.status_deadline, self._silent.get(node, (0.0, 0.0))[1])
-            self._silent[node] = (time.monotonic() + pause, pause)
+            self._silent[node] = (clock_of(grid).monotonic() + pause, pause)
             log(WARNING, "Node %d did not tell its status; it is asked again in %g s", node, pause)
         return reports
 
-    def _enrol(self, reports: Mapping[int, Report], online: Mapping[int, str]) -> None:
+    def _enrol(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:
         """Give the clients behind new nodes their indexes, and note what all these nodes reported."""
         strangers = {node: online[node] for node in reports if self.roster.client_at(node) is None}
-        new = self.roster.enrol(self._identities(strangers, reports, online))
+        new = self.roster.enrol(self._identities(strangers, reports, online, now))
         for node, report in reports.items():
             client = self.roster.client_at(node)
             if client is not None:
@@ -162,12 +209,13 @@ class Attendance:
             log(INFO, "Enrolled %d clients: %s", len(new), ", ".join(map(self.roster.id_of, new)))
 
     def _identities(
-        self, names: Mapping[int, str], reports: Mapping[int, Report], online: Iterable[int]
+        self, names: Mapping[int, str], reports: Mapping[int, Report], online: Iterable[int], now: float
     ) -> dict[str, int]:
         """Return the node of each identity: a registered name, a claim, or the node's own number.
 
         A registered name is authenticated, a claim is not: it takes nothing that is somebody else's. Of two
-        nodes registered under one name the first to come has it while it is online.
+        nodes registered under one name the first to come has it while it is online. Who claims what another
+        client has waits, left out, until that one is gone or has been proved to be a client of its own.
         """
         here = set(online)
         found: dict[str, int] = {}
@@ -179,7 +227,13 @@ class Attendance:
                 free = not (taken and name in self._registered)
                 self._registered.add(name)
             else:
-                free = not claim or not (taken or claim in self._registered or claim.startswith("node-"))
+                ours = claim in self._registered or identity.startswith("node-")
+                free = not claim or not (taken or ours)
+                if taken and claim and not ours and identity not in found:
+                    _, since = self._held.setdefault(node, (reports[node], now))
+                    if now - since < _GHOST:
+                        continue
+            self._held.pop(node, None)
             if not free:
                 log(WARNING, "Node %d says it is %s, which is not free: it is node-%d", node, identity, node)
                 identity = f"node-{node}"

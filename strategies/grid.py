@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from flwr.serverapp import Grid
 
@@ -15,11 +15,26 @@ if TYPE_CHECKING:  # what Flower's Grid is annotated with; not public, and not n
     from flwr.supercore.run import Run
 
 
+class Clock(Protocol):
+    """What time it is, in seconds, and how to let it pass; Python's `time` is one."""
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float, /) -> None: ...
+
+
+def clock_of(grid: Grid) -> Clock:
+    """Return the grid's own ``clock``, which a simulated one may have, else the real one."""
+    clock: Clock = getattr(grid, "clock", time)
+    return clock
+
+
 class _GridView(Grid):
     """Passes everything on to another grid."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self.clock = clock_of(grid)
 
     def set_run(self, run: Run) -> None:
         self._grid.set_run(run)
@@ -78,23 +93,37 @@ class PollingGrid(_GridView):
         super().__init__(grid)
         self.interval = interval
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages and return the replies that came within ``timeout`` seconds (None: no limit)."""
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None, enough: int | None = None
+    ) -> list[Message]:
+        """Send messages and return the replies that came.
+
+        Parameters
+        ----------
+        messages : iterable of Message
+            What to send.
+        timeout : float, optional
+            Seconds to wait for replies (None: no limit).
+        enough : int, optional
+            Wait no longer once so many replies without an error are here (None: for all).
+        """
         # A message that could not be handed over has no id: nobody will answer it.
         waiting = {message_id for message_id in self._grid.push_messages(list(messages)) if message_id}
-        began = time.monotonic()
+        began = self.clock.monotonic()
         end = float("inf") if timeout is None else began + timeout
+        missing = len(waiting) if enough is None else enough
         replies: list[Message] = []
         while waiting:
-            looked = time.monotonic()
+            looked = self.clock.monotonic()
             for reply in self._grid.pull_messages(sorted(waiting)):
                 waiting.discard(reply.metadata.reply_to_message_id)
                 replies.append(reply)
-            now = time.monotonic()
-            if not waiting or now >= end:
+                missing -= not reply.has_error()
+            now = self.clock.monotonic()
+            if not waiting or missing <= 0 or now >= end:
                 break
             pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - began)), self.interval)
-            time.sleep(max(0.0, min(looked + pause, end) - now))
+            self.clock.sleep(max(0.0, min(looked + pause, end) - now))
         return replies
 
 

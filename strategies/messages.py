@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isfinite, nan
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from .reports import IDENTITY, METRICS, STATUS, Report
 from .round import Reply
+from .wire import ReceivedArrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from flwr.app import ArrayRecord
 
+    from .grid import Clock
     from .selectors import Selection
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
@@ -28,8 +31,8 @@ through questions that nobody waits for any more."""
 def write_report(report: Report) -> RecordDict:
     """Return a client's report as records, to put into a reply."""
     content = RecordDict({METRICS: MetricRecord({**report.metrics()})})
-    if report.client_id is not None:
-        content[IDENTITY] = ConfigRecord({"client-id": report.client_id})
+    if identity := report.identity():
+        content[IDENTITY] = ConfigRecord({**identity})
     return content
 
 
@@ -58,9 +61,28 @@ def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
     return Report.parse(said)
 
 
+def question(
+    kind: str, node_id: int, deadline: float, content: RecordDict | None = None, round: int | None = None
+) -> Message:
+    """Ask a node something that is to be answered within ``deadline`` seconds."""
+    group = "" if round is None else str(round)
+    return Message(content or RecordDict(), node_id, kind, ttl=deadline + CLOCKS_DIFFER, group_id=group)
+
+
 def status_question(node_id: int, deadline: float) -> Message:
     """Ask a node for its client's identity, data size and availability, within ``deadline`` seconds."""
-    return Message(RecordDict(), node_id, STATUS, ttl=deadline + CLOCKS_DIFFER)
+    return question(STATUS, node_id, deadline)
+
+
+def lacks_handler(reply: Message) -> bool:
+    """Return whether a client's app has no handler for the type of the message that it answers."""
+    return reply.has_error() and reply.error.code == _APP_RAISED and _NO_HANDLER in str(reply.error.reason)
+
+
+def why_failed(reply: Message) -> str:
+    """Return the error of a reply that has one, in one line: of a traceback, the end says what it was."""
+    reason = " ".join(str(reply.error.reason).split())
+    return f"error {reply.error.code}: {f'… {reason[-_TAIL:]}' if len(reason) > _TAIL else reason}"
 
 
 def read_status(reply: Message) -> Report | None:
@@ -74,30 +96,34 @@ def read_status(reply: Message) -> Report | None:
         If a field of the report is wrong.
     """
     if reply.has_error():
-        has_no_handler = reply.error.code == _APP_RAISED and _NO_HANDLER in str(reply.error.reason)
-        return Report() if has_no_handler else None
+        return Report() if lacks_handler(reply) else None
     return read_report(reply.content)
 
 
+def read_metric(reply: Message, name: str) -> float:
+    """Return one number of those that a client measured; NaN if it is not there, or is not finite."""
+    for metrics in reply.content.metric_records.values():
+        value = metrics.get(name)
+        if isinstance(value, int | float) and isfinite(value):
+            return float(value)
+    return nan
+
+
 def _read_reply(message: Message, size_key: str) -> Reply:
-    """Decode a TRAIN reply; what is wrong with it becomes its failure."""
+    """Read a TRAIN reply; what is wrong with it becomes its failure. Arrays are decoded when asked for."""
     if message.has_error():
-        reason = " ".join(str(message.error.reason).split())
-        if len(reason) > _TAIL:
-            reason = f"… {reason[-_TAIL:]}"  # of a traceback, the end says what it was
-        return Reply(failure=f"error {message.error.code}: {reason}")
+        return Reply(failure=why_failed(message))
     records = list(message.content.array_records.values())
     try:
         report = read_report(message.content, size_key)
         if not records and not report.available:
             return Reply(report=report, failure="it does not want to train now")
         if len(records) != 1:
-            return Reply(failure=f"{len(records)} array records in the reply: must be 1")
+            return Reply(failure=f"{len(records)} array records in the reply: must be 1", sent=True)
         metrics = {k: v for record in message.content.metric_records.values() for k, v in record.items()}
-        arrays = {name: array.numpy() for name, array in records[0].items()}
     except Exception as error:  # whatever a client sends, the round goes on
-        return Reply(failure=f"unreadable reply: {error}")
-    return Reply(arrays=arrays, report=report, metrics=metrics)
+        return Reply(failure=f"unreadable reply: {error}", sent=True)
+    return Reply(arrays=ReceivedArrays(records[0]), report=report, metrics=metrics)
 
 
 @dataclass(frozen=True)
@@ -105,11 +131,15 @@ class OpenRound:
     """A round whose TRAIN messages are out."""
 
     number: int
-    began: float  # time.monotonic(), s
+    began: float  # of the clock, s
     arrays: ArrayRecord  # w_t
     selection: Selection
     messages: list[Message]  # (S,) aligned with selection.clients
     num_available: int
+    clock: Clock
+    deadline: float  # s
+    aside: tuple[int, ...] = ()  # clients that are here and put aside for bad reports
+    bounded: Mapping[int, str] = field(default_factory=dict)  # client -> what of its answer to a poll was
 
     def match(self, replies: Iterable[Message], size_key: str) -> list[Reply]:
         """Return (S,) the answer of each chosen client.
@@ -118,7 +148,9 @@ class OpenRound:
         Of several answers to one message the first counts.
         """
         position = {message.metadata.message_id: i for i, message in enumerate(self.messages)}
-        answers = [Reply(failure="no answer by the deadline")] * len(self.messages)
+        late = self.clock.monotonic() - self.began >= self.deadline
+        why = "no answer by the deadline" if late else "enough others had answered"
+        answers = [Reply(failure=why)] * len(self.messages)
         for reply in replies:
             i = position.pop(reply.metadata.reply_to_message_id, None)
             if i is not None:

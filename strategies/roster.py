@@ -1,6 +1,7 @@
-"""Who is who: durable client identity <-> dense index, who is here, how much data each one has."""
+"""Who is who: durable client identity <-> dense index; who is here, how much data, which group."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,8 @@ class Roster:
         self._index: dict[str, int] = {}
         self._node: dict[int, int] = {}  # index -> node id
         self._client: dict[int, int] = {}  # node id -> index
-        self._size: dict[int, float] = {}  # index -> samples held, where known
+        self._size: dict[int, float] = {}  # index -> samples held, where said
+        self._group: dict[int, str | None] = {}  # index -> its group, where said
         self._unavailable: set[int] = set()  # those that said so when they last spoke
 
     def __len__(self) -> int:
@@ -64,16 +66,18 @@ class Roster:
     def node_of_id(self, client_id: str) -> int | None:
         """Return the node that an identity was last reached through, None if it is not enrolled."""
         index = self._index.get(client_id)
-        return None if index is None else self._node[index]
+        return None if index is None else self._node.get(index)
 
     def client_at(self, node_id: int) -> int | None:
         """Return the client behind a node, None if there is none enrolled."""
         return self._client.get(node_id)
 
     def note(self, index: int, report: Report) -> None:
-        """Remember a client's own word of its size and availability."""
+        """Remember a client's own word of its size, availability and (when it first speaks) group."""
         if report.num_examples is not None:
             self._size[index] = report.num_examples
+        # Silence counts too: a group that comes later would shift the numbers of others.
+        self._group.setdefault(index, None if report.group is None else str(report.group))
         (self._unavailable.discard if report.available else self._unavailable.add)(index)
 
     def is_available(self, index: int) -> bool:
@@ -86,6 +90,27 @@ class Roster:
         return np.array(sorted(online - self._unavailable), dtype=np.int64)
 
     def sizes(self) -> NDArray[np.float64]:
-        """Return (M,) samples held, > 0; who has not said yet is taken for average."""
-        average = float(np.mean(list(self._size.values()))) if self._size else 1.0
-        return np.array([self._size.get(index, average) for index in range(len(self))])
+        """Return (M,) samples held, as the clients said; NaN where one has not said yet."""
+        return np.array([self._size.get(index, np.nan) for index in range(len(self))], dtype=np.float64)
+
+    def group_of(self, index: int) -> str | None:
+        """Return a client's group, as it first said; None if it said none."""
+        return self._group.get(index)
+
+    def state(self) -> dict[str, Any]:
+        """Return all but the nodes, which a later run may find changed, as JSON has it."""
+        return {
+            "ids": self._ids,
+            "sizes": sorted(self._size.items()),
+            "groups": sorted(self._group.items()),
+            "unavailable": sorted(self._unavailable),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned; nobody is here until nodes are enrolled again."""
+        self._ids = list(state["ids"])
+        self._index = {client_id: index for index, client_id in enumerate(self._ids)}
+        self._node, self._client = {}, {}
+        self._size = dict(state["sizes"])
+        self._group = dict(state["groups"])
+        self._unavailable = set(state["unavailable"])

@@ -2,47 +2,67 @@
 
 from __future__ import annotations
 
-import copy
-import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING, Any, TypedDict
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
-from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
+from .aggregation import Arrays
 from .attendance import Attendance
-from .grid import NodesGrid, PollingGrid
+from .checkpoint import Checkpoint, CheckpointError, CheckpointFolder
+from .composition import Contribution, ServerStep, Step, View, view_of
+from .declared import GROUPS, Declared
+from .grid import NodesGrid, PollingGrid, clock_of
+from .guard import Guard
 from .messages import CLOCKS_DIFFER, OpenRound
 from .numerics.streams import generator
-from .round import Arrays, Reply, RoundLogic, RoundRecord
+from .polling import Poll, check_needs
+from .responses import ResponseRates
+from .round import Outcome, Reply, RoundLogic, RoundRecord
+from .variates import CONTROL, create_variates
+from .wire import ReceivedArrays, encode, to_record
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
-    from flwr.serverapp.strategy import Result
     from numpy.typing import NDArray
-
-# Strategies that take one step from the average: handed our aggregate as if it were the only reply.
-_STEPS_FROM_AVERAGE = (FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad, FedProx)
 
 
 class Options(TypedDict, total=False):
     """What every strategy of this package takes besides its selector's settings."""
 
-    server_strategy: FedAvg
+    server_strategy: Strategy
     seed: int
     num_rounds: int
     min_available_clients: int
+    quorum: int
+    over_selection: float
+    correction: Literal["equal", "rates"]
     join_deadline: float
+    absence_deadline: float
     round_deadline: float
     status_deadline: float
+    poll_deadline: float
     poll_interval: float
+    poll_with: Literal["query", "evaluate"]
+    loss_metric: str
     local_learning_rate: float
     ask_status: bool
+    client_sizes: Mapping[str, float]
+    client_settings: Mapping[str, Mapping[str, Any]]
+    guard: bool | Mapping[str, Any]
+    variates: Literal["fedvarp", "scaffold"] | None
+    masked_updates: bool
+    checkpoint_dir: str | Path | None
+    resume: bool
+    stop: Callable[[int, MetricRecord | None], bool]
     on_round: Callable[[RoundRecord], None]
 
 
@@ -52,26 +72,39 @@ def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any
     Raises
     ------
     TypeError, ValueError
-        If the name or a setting is wrong, or the selector needs what clients are not asked for yet.
+        If the name or a setting is wrong, or the selector must know updates before it chooses who makes them.
     """
     if clients_per_round < 1:
         raise ValueError(f"clients_per_round = {clients_per_round}: must be at least 1")
-    needs = selectors.create(
+    kind = selectors.selector_type(name)
+    each: dict[str, Any] = {
+        setting: np.zeros(clients_per_round, dtype=np.int64)
+        if setting == GROUPS
+        else np.ones(clients_per_round)
+        for setting in kind.per_client
+        if setting not in settings
+    }
+    selectors.create(
         name,
         clients_per_round,
         clients_per_round=clients_per_round,
         num_rounds=num_rounds,
+        **each,
         **settings,
-    ).needs
-    if name == "prac-delta":
-        raise ValueError(
-            f"selector = {name!r}: learns from diversities and gradient variances, which are not measured yet"
-        )
-    if needs:
-        raise ValueError(
-            f"selector = {name!r}: needs the {' and the '.join(sorted(needs))} of its candidates before it "
-            "selects, and asking for that is not built yet"
-        )
+    )
+    check_needs(name, kind.needs)
+
+
+_RESULTS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+
+
+@dataclass
+class _Progress:
+    """How far a run has come."""
+
+    round: int  # the last that is over
+    arrays: ArrayRecord  # the model after it
+    result: Result = field(default_factory=Result)
 
 
 class SelectionStrategy(Strategy):
@@ -85,29 +118,67 @@ class SelectionStrategy(Strategy):
         K, the size of a cohort; at least 1.
     selector_settings : mapping, optional
         The selector's own settings, for example ``{"alpha": 0.4}``.
-    server_strategy : FedAvg, optional
+    server_strategy : Strategy, optional
         Takes the step from the aggregate: FedAvg (the default), FedAvgM, FedAdam, FedYogi, FedAdagrad or
-        FedProx. Of its sampling settings only ``fraction_evaluate`` is used.
+        FedProx with every selector; others where the mathematics allows it, see `composition`. Of its
+        sampling settings only ``fraction_evaluate`` is used.
     seed : int (default: 0)
         Every draw is a function of (seed, round).
     num_rounds : int, optional
-        The horizon that some selectors tune themselves to; default: the ``num_rounds`` of `start`.
+        The horizon that some selectors tune themselves to; default: the ``num_rounds`` of `start`. A resumed
+        run keeps the one that it began with.
     min_available_clients : int, optional
         Round 1 waits until so many clients are here; at least (and by default) ``clients_per_round``.
+    quorum : int (default: 1)
+        A round with fewer usable answers changes nothing; it does not begin while fewer are available.
+    over_selection : float (default: 1)
+        Ask so many times ``clients_per_round`` and go on once ``1 / over_selection`` of those asked have
+        answered. Early answers are not a random sample: see `correction`.
+    correction : {"equal", "rates"} (default: "equal")
+        How weights make up for who did not answer: all alike (right where everybody fails equally often), or
+        by each client's estimated response rate. See `responses`.
     join_deadline : float (default: 600)
-        Seconds that round 1 waits for them; then it goes on with ``clients_per_round`` or more.
+        Seconds that round 1 waits for clients; then it goes on with ``clients_per_round`` or more.
+    absence_deadline : float (default: 600)
+        Seconds that a round waits until ``quorum`` clients are available; then the run ends.
     round_deadline : float (default: 3600)
         Seconds that a round waits for replies; it goes on with whoever answered.
     status_deadline : float (default: 60)
         Seconds that newcomers have to answer; who is silent is asked again later, ever more rarely.
+    poll_deadline : float (default: 60)
+        Seconds that candidates have to answer what the selector must know before it chooses.
     poll_interval : float (default: 0.1)
         Seconds between two looks for replies.
-    local_learning_rate : float (default: 1.0)
-        Divides the norms of the updates; see `RoundLogic`.
+    poll_with : {"query", "evaluate"} (default: "query")
+        How candidates are asked for their loss: by a ``query.loss`` message, or by EVALUATE where the app has
+        no handler for that.
+    loss_metric : str (default: "loss")
+        The metric of EVALUATE replies that is the loss.
+    local_learning_rate : float, optional
+        Of the clients' SGD. It divides the norms of the updates, see `RoundLogic` (default: 1, which changes
+        nothing for selectors that compare clients with each other); SCAFFOLD must be told.
     ask_status : bool (default: True)
         Ask newcomers for their identity, data size and availability with a ``query.status`` message. An app
         without such a handler is served too: its clients are then known by their registered name or node
         id, and their sizes are learned from the ``num-examples`` of their replies.
+    client_sizes : mapping of str to float, optional
+        Samples that clients hold, by identity; goes before what they say.
+    client_settings : mapping, optional
+        A selector's settings per client, by name and identity: ``{"groups": {"client-01": "north"}}``.
+    guard : bool or mapping (default: True)
+        Bounds and rejects bad reports; a mapping holds settings of `Guard`, False believes everything.
+    variates : {"fedvarp", "scaffold"}, optional
+        What the server remembers of each client to reduce variance or drift; see `variates`.
+    masked_updates : bool (default: False)
+        The server sees only the sum of the updates. Each client is told its weight (``update-weight``) and
+        multiplies its update by it before it adds its mask, and it reports the norm (``report-update-norm``).
+        The sum needs everybody: a round in which one is missing is void.
+    checkpoint_dir : path, optional
+        Save the run there after each round.
+    resume : bool (default: False)
+        Go on from the last checkpoint in ``checkpoint_dir``; begin if there is none.
+    stop : callable, optional
+        Called after each round with its number and the server's evaluation; True ends the run.
     on_round : callable, optional
         Called with the `RoundRecord` of each round, before the model is evaluated.
 
@@ -125,101 +196,151 @@ class SelectionStrategy(Strategy):
         *,
         clients_per_round: int,
         selector_settings: Mapping[str, Any] | None = None,
-        server_strategy: FedAvg | None = None,
+        server_strategy: Strategy | None = None,
         seed: int = 0,
         num_rounds: int | None = None,
         min_available_clients: int | None = None,
+        quorum: int = 1,
+        over_selection: float = 1.0,
+        correction: Literal["equal", "rates"] = "equal",
         join_deadline: float = 600.0,
+        absence_deadline: float = 600.0,
         round_deadline: float = 3600.0,
         status_deadline: float = 60.0,
+        poll_deadline: float = 60.0,
         poll_interval: float = 0.1,
-        local_learning_rate: float = 1.0,
+        poll_with: Literal["query", "evaluate"] = "query",
+        loss_metric: str = "loss",
+        local_learning_rate: float | None = None,
         ask_status: bool = True,
+        client_sizes: Mapping[str, float] | None = None,
+        client_settings: Mapping[str, Mapping[str, Any]] | None = None,
+        guard: bool | Mapping[str, Any] = True,
+        variates: Literal["fedvarp", "scaffold"] | None = None,
+        masked_updates: bool = False,
+        checkpoint_dir: str | Path | None = None,
+        resume: bool = False,
+        stop: Callable[[int, MetricRecord | None], bool] | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
         for name, value in {
             "join_deadline": join_deadline,
+            "absence_deadline": absence_deadline,
             "round_deadline": round_deadline,
             "status_deadline": status_deadline,
             "poll_interval": poll_interval,
             "local_learning_rate": local_learning_rate,
         }.items():
-            if not value > 0:
+            if value is not None and not value > 0:
                 raise ValueError(f"{name} = {value}: must be greater than 0")
-        if server_strategy is not None and type(server_strategy) not in _STEPS_FROM_AVERAGE:
-            given = getattr(server_strategy, "__name__", f"{type(server_strategy).__name__}()")
-            raise TypeError(
-                f"server_strategy = {given}: must be an object of one of "
-                f"{', '.join(allowed.__name__ for allowed in _STEPS_FROM_AVERAGE)}; others would see one "
-                "aggregate where they expect a reply of each client"
+        if correction not in ("equal", "rates"):
+            raise ValueError(f"correction = {correction!r}: must be 'equal' or 'rates'")
+        # Settings are refused here, not when the clients have come.
+        check_selector(selector, clients_per_round, selector_settings or {}, num_rounds or 1)
+        if not 1 <= quorum <= clients_per_round:
+            raise ValueError(
+                f"quorum = {quorum}: must be between 1 and {clients_per_round} (clients_per_round)"
             )
+        if not 1 <= over_selection <= 100:
+            raise ValueError(f"over_selection = {over_selection}: must be between 1 and 100")
         if min_available_clients is not None and min_available_clients < clients_per_round:
             raise ValueError(
                 f"min_available_clients = {min_available_clients}: must be at least {clients_per_round} "
                 "(clients_per_round)"
             )
+        if variates == "scaffold" and local_learning_rate is None:
+            raise ValueError("local_learning_rate = None: must be the clients' with variates = 'scaffold'")
+        if masked_updates and (variates or over_selection > 1):
+            raise ValueError(
+                "masked_updates = True: must be without variates and over_selection; the one needs single "
+                "updates, the other leaves some out"
+            )
+        if masked_updates and server_strategy is not None and view_of(server_strategy) is not View.AGGREGATE:
+            raise ValueError(
+                f"server_strategy = {type(server_strategy).__name__}() with masked_updates = True: must step "
+                "from the average, since single updates are hidden"
+            )
+        if resume and checkpoint_dir is None:
+            raise ValueError("resume = True: needs a checkpoint_dir to go on from")
         self.selector_name = selector
         self.selector_settings = dict(selector_settings or {})
         self.clients_per_round = clients_per_round
         self.seed = seed
         self.num_rounds = num_rounds
+        self.over_selection = over_selection
         self.round_deadline = round_deadline
         self.poll_interval = poll_interval
-        self.local_learning_rate = local_learning_rate
+        self.local_learning_rate = local_learning_rate or 1.0
+        self.quorum = quorum
+        self.masked_updates = masked_updates
+        self.stop = stop
         self.on_round = on_round
-        # Settings are refused here, not when the clients have come.
-        check_selector(selector, clients_per_round, self.selector_settings, num_rounds or 1)
-
-        # All sampling is done here; the inner strategy takes every node that it is shown and waits for none.
-        self.server_strategy = (
-            copy.copy(server_strategy) if server_strategy else FedAvg(fraction_evaluate=0.0)
+        self._kind = selectors.selector_type(selector)
+        self._declared = Declared(client_sizes or {}, client_settings or {})
+        self._guard_settings = {} if guard is True else guard
+        if self._guard_settings is not False:
+            Guard(0, **self._guard_settings)
+        self._corrects_rates = correction == "rates"
+        self._variates = create_variates(variates) if variates else None
+        self._step = ServerStep(
+            server_strategy or FedAvg(fraction_evaluate=0.0),
+            selector,
+            self.selector_settings,
+            clients_per_round=clients_per_round,
+            variates=variates,
         )
-        self._fraction_evaluate = self.server_strategy.fraction_evaluate
-        self.server_strategy.fraction_train = 1.0
-        self.server_strategy.fraction_evaluate = 1.0 if self._fraction_evaluate else 0.0
-        self.server_strategy.min_train_nodes = 0
-        self.server_strategy.min_evaluate_nodes = 0
-        self.server_strategy.min_available_nodes = 0
-
+        self._poll = Poll(
+            poll_deadline,
+            poll_with,
+            loss_metric,
+            seed,
+            self._step.base.arrayrecord_key,
+            self._step.base.configrecord_key,
+        )
         self._attendance = Attendance(
             min_available_clients=min_available_clients or clients_per_round,
             clients_per_round=clients_per_round,
+            quorum=quorum,
             join_deadline=join_deadline,
+            absence_deadline=absence_deadline,
             status_deadline=status_deadline,
             poll_interval=poll_interval,
             ask_status=ask_status,
         )
         self.roster = self._attendance.roster
+        self._checkpoints = CheckpointFolder(checkpoint_dir, report=_warn) if checkpoint_dir else None
+        self._resume = resume
         self._logic: RoundLogic | None = None
+        self._restored: Mapping[str, NDArray[Any]] | None = None  # the logic's, until the clients are here
+        self._guard: Guard | None = None
         self._round: OpenRound | None = None
+        self._wait = round_deadline  # s; `start` may be told less
+        self._evaluate_config = ConfigRecord()
 
     @property
     def selector(self) -> selectors.Selector:
-        """The selector; it exists once the clients are known, which is in round 1."""
+        """The selector; it exists once the clients are known, which is in the first round of this process."""
         return self._opened.selector
+
+    @property
+    def server_strategy(self) -> Strategy:
+        """What takes the step from the aggregate: a copy of what was given, or FedAvg."""
+        server_strategy: Strategy = self._step.strategy
+        return server_strategy
 
     @property
     def _opened(self) -> RoundLogic:
         if self._logic is None:
-            raise RuntimeError("no client is known before round 1")
+            raise RuntimeError("no client is known before the first round")
         return self._logic
-
-    def _create_selector(self, sizes: NDArray[np.float64], num_rounds: int) -> selectors.Selector:
-        return selectors.create(
-            self.selector_name,
-            len(sizes),
-            client_sizes=sizes,
-            clients_per_round=self.clients_per_round,
-            num_rounds=num_rounds,
-            seed=self.seed,
-            **self.selector_settings,
-        )
 
     def summary(self) -> None:
         """Log the strategy's settings."""
         log(INFO, "\t├──> Selector: %s %s", self.selector_name, self.selector_settings or "")
         log(INFO, "\t├──> Clients per round: %d", self.clients_per_round)
         log(INFO, "\t└──> Server strategy: %s", type(self.server_strategy).__name__)
+
+    # --- a run -----------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -231,32 +352,181 @@ class SelectionStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
+        """Run the rounds up to number ``num_rounds``, as Flower's own strategies do.
+
+        With ``resume`` the run goes on after the last round in ``checkpoint_dir``; of ``initial_arrays`` only
+        names, shapes and types matter then. The results are those of all its rounds.
+
+        Raises
+        ------
+        NotEnoughClientsError
+            If clients stay away for too long. What was reached is in ``checkpoint_dir``.
+        CheckpointError
+            If ``checkpoint_dir`` belongs to another run, or holds one and ``resume`` is False.
+        """
         self.num_rounds = self.num_rounds or num_rounds
-        return super().start(
-            PollingGrid(grid, self.poll_interval),
-            initial_arrays,
-            num_rounds,
-            self.round_deadline if timeout is None else min(timeout, self.round_deadline),
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-        )
+        polling = PollingGrid(grid, self.poll_interval)
+        self._wait = self.round_deadline if timeout is None else min(timeout, self.round_deadline)
+        self._evaluate_config = evaluate_config or ConfigRecord()
+        train_config = train_config or ConfigRecord()
+        log(INFO, "Starting %s:", type(self).__name__)
+        self.summary()
+        progress = self._resumed(initial_arrays)
+        result = progress.result
+        if progress.round == 0 and evaluate_fn:
+            _note(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, progress.arrays))
+        while progress.round < num_rounds and not self._is_enough(progress):
+            number = progress.round + 1
+            log(INFO, "")
+            log(INFO, "[ROUND %d/%d]", number, num_rounds)
+            questions = list(self.configure_train(number, progress.arrays, train_config, polling))
+            enough = ceil(len(questions) / self.over_selection)
+            replies = polling.send_and_receive(questions, timeout=self._wait, enough=enough)
+            del questions  # each holds the model
+            arrays, metrics = self.aggregate_train(number, replies)
+            del replies
+            if arrays is not None:
+                progress.arrays = result.arrays = arrays
+            _note(result.train_metrics_clientapp, number, metrics)
+            questions = list(self.configure_evaluate(number, progress.arrays, self._evaluate_config, polling))
+            replies = polling.send_and_receive(questions, timeout=self._wait) if questions else []
+            _note(result.evaluate_metrics_clientapp, number, self.aggregate_evaluate(number, replies))
+            if evaluate_fn:
+                _note(result.evaluate_metrics_serverapp, number, evaluate_fn(number, progress.arrays))
+            progress.round = number
+            self._save(progress)
+        log(INFO, "")
+        log(INFO, "Over after round %d: %s", progress.round, result)
+        return result
+
+    def _is_enough(self, progress: _Progress) -> bool:
+        if self.stop is None or progress.round == 0:
+            return False
+        found = progress.result.evaluate_metrics_serverapp.get(progress.round)
+        enough = self.stop(progress.round, found)
+        if enough:
+            log(INFO, "Stopped after round %d: %s", progress.round, found)
+        return enough
+
+    # --- on disk ---------------------------------------------------------------------------------------
+
+    def _fingerprint(self, arrays: ArrayRecord) -> dict[str, Any]:
+        """Return what must not change over a resume."""
+        return {
+            "selector": self.selector_name,
+            "selector_settings": {
+                name: repr(value) for name, value in sorted(self.selector_settings.items())
+            },
+            "clients_per_round": self.clients_per_round,
+            "seed": self.seed,
+            "local_learning_rate": self.local_learning_rate,
+            "server_strategy": type(self.server_strategy).__name__,
+            "guard": repr(self._guard_settings),
+            "correction": "rates" if self._corrects_rates else "equal",
+            "variates": None if self._variates is None else self._variates.name,
+            "masked_updates": self.masked_updates,
+            "arrays": {name: [list(array.shape), array.dtype] for name, array in arrays.items()},
+        }
+
+    def _save(self, progress: _Progress) -> None:
+        if self._checkpoints is None:
+            return
+        result = progress.result
+        arrays = {
+            **_prefixed("model/", ReceivedArrays(progress.arrays)),
+            **_prefixed("logic/", self._opened.state_dict()),
+            **_prefixed("step/", self._step.state_dict()),
+        }
+        meta = {
+            "num_rounds": self.num_rounds,
+            "moved": bool(result.arrays),
+            "attendance": self._attendance.state(),
+            "results": {
+                name: [[number, dict(metrics)] for number, metrics in getattr(result, name).items()]
+                for name in _RESULTS
+            },
+        }
+        self._checkpoints.save(Checkpoint(progress.round, arrays, meta, self._fingerprint(progress.arrays)))
+
+    def _resumed(self, initial_arrays: ArrayRecord) -> _Progress:
+        """Return where the run stands: at the beginning, or after the last round on disk."""
+        progress = _Progress(0, initial_arrays)
+        if self._checkpoints is None:
+            return progress
+        self._checkpoints.claim()
+        if not self._resume and self._checkpoints.rounds():
+            raise CheckpointError(
+                f"checkpoint_dir = {self._checkpoints.path}: holds a run; resume=True goes on with it, "
+                "another folder begins a new one"
+            )
+        found = self._checkpoints.newest(self._fingerprint(initial_arrays)) if self._resume else None
+        if found is None:
+            return progress
+        self.num_rounds = found.meta["num_rounds"]
+        self._restored = _unprefixed("logic/", found.arrays)
+        self._step.load_state_dict(_unprefixed("step/", found.arrays))
+        self._attendance.load(found.meta["attendance"])
+        model = _unprefixed("model/", found.arrays)
+        progress.round = found.round
+        progress.arrays = ArrayRecord({name: encode(model[name]) for name in initial_arrays})
+        if found.meta["moved"]:
+            progress.result.arrays = progress.arrays
+        for name in _RESULTS:
+            for number, metrics in found.meta["results"][name]:
+                getattr(progress.result, name)[number] = MetricRecord(metrics)
+        log(INFO, "Resumed after round %d from %s", found.round, self._checkpoints.path)
+        return progress
+
+    # --- a round ---------------------------------------------------------------------------------------
 
     def _tell_selector(self) -> None:
         """Tell the selector who joined and which sizes are news; make it when the first clients are known."""
-        sizes = self.roster.sizes()
+        if self._logic is None and self._guard_settings is not False:
+            self._guard = Guard(len(self.roster), **self._guard_settings)
+        sizes = self._sizes()
         if self._logic is None:
-            selector = self._create_selector(sizes, self.num_rounds or 1)
-            self._logic = RoundLogic(selector, self.local_learning_rate)
-            return
+            self._logic = self._create_logic(sizes)
         known = self.selector.num_clients
         if len(sizes) > known:
-            self.selector.add_clients(sizes[known:])
+            each = self._declared.per_client(self._kind, self.roster, known)
+            self._logic.add_clients(sizes[known:], **each)
         changed = np.flatnonzero(sizes != self.selector.client_sizes)
         if changed.size:
             self.selector.set_sizes(changed, sizes[changed])
 
-    # --- a round ---------------------------------------------------------------------------------------
+    def _create_logic(self, sizes: NDArray[np.float64]) -> RoundLogic:
+        selector = selectors.create(
+            self.selector_name,
+            len(sizes),
+            client_sizes=sizes,
+            clients_per_round=min(self.clients_per_round, len(sizes)),
+            num_rounds=self.num_rounds or 1,
+            seed=self.seed,
+            **self._declared.per_client(self._kind, self.roster),
+            **self.selector_settings,
+        )
+        logic = RoundLogic(
+            selector,
+            self.local_learning_rate,
+            guard=self._guard,
+            quorum=self.quorum,
+            responses=ResponseRates(len(sizes)) if self._corrects_rates else None,
+            variates=self._variates,
+            updates="masked" if self.masked_updates else "noised" if self._step.is_private else "open",
+        )
+        if self._restored is not None:
+            logic.load_state_dict(self._restored)
+            self._restored = None
+        return logic
+
+    def _sizes(self) -> NDArray[np.float64]:
+        """Return (M,) sizes: declared, else said and bounded, else the average of those known."""
+        said, declared = self.roster.sizes(), self._declared.sizes_of(self.roster.ids())
+        if self._guard is not None:
+            return self._guard.sizes(said, declared)
+        sizes = np.where(np.isnan(declared), said, declared)
+        known = np.isfinite(sizes)
+        return np.where(known, sizes, sizes[known].mean() if known.any() else 1.0)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -269,34 +539,80 @@ class SelectionStrategy(Strategy):
         Raises
         ------
         NotEnoughClientsError
-            In round 1, if fewer than ``clients_per_round`` joined within ``join_deadline``.
+            If too few clients joined within ``join_deadline`` (first round), or are available.
         """
+        clock = clock_of(grid)
         if self._logic is None:
             self._attendance.wait_for_first(grid)
-        began = time.monotonic()
-        here = self._attendance.who_is_here(grid)
+        here = self._attendance.wait_for_quorum(grid)
+        began = clock.monotonic()
         self._tell_selector()
-        everyone = len(here) == self.selector.num_clients
-        selection = self._opened.choose(server_round, None if everyone else here)
-        clients = [int(client) for client in selection.clients]
-        node_ids = [self.roster.node_of(client) for client in clients]
-        prepared: Iterable[Message] = []
-        if clients:
-            # The inner strategy adds its own settings; it writes into the config that it is given.
-            prepared = self.server_strategy.configure_train(
-                server_round, arrays, ConfigRecord(dict(config)), NodesGrid(grid, node_ids)
-            )
-        content_for = {message.metadata.dst_node_id: message.content for message in prepared}
-        messages = []
-        for client, node_id in zip(clients, node_ids, strict=True):
-            content = RecordDict(dict(content_for[node_id]))
-            key = self.server_strategy.configrecord_key
-            seed = _client_seed(self.seed, server_round, client)
-            content[key] = ConfigRecord({"seed": seed, **content.config_records[key]})
-            ttl = self.round_deadline + CLOCKS_DIFFER
-            messages.append(Message(content, node_id, MessageType.TRAIN, ttl=ttl, group_id=str(server_round)))
-        self._round = OpenRound(server_round, began, arrays, selection, messages, len(here))
+        aside = np.intersect1d(here, [] if self._guard is None else self._guard.aside(server_round))
+        here = np.setdiff1d(here, aside)
+        among = None if len(here) == self.selector.num_clients else here
+        budget = None if self.over_selection == 1 else ceil(self.clients_per_round * self.over_selection)
+        asked = self._poll.ask(
+            grid,
+            self.selector,
+            server_round,
+            among,
+            self.roster,
+            arrays,
+            evaluate_config=self._evaluate_config,
+            budget=budget,
+        )
+        reports, bounded = asked.reports, {}
+        if self._guard is not None and asked.candidates is not None and reports is not None:
+            reports, found = self._guard.judge_reports(server_round, asked.candidates, reports)
+            bounded = {int(asked.candidates[position]): what for position, what in found.items()}
+        selection = self._opened.choose(
+            server_round, among, candidates=asked.candidates, reports=reports, budget=budget
+        )
+        self._round = OpenRound(
+            number=server_round,
+            began=began,
+            arrays=arrays,
+            selection=selection,
+            messages=self._questions(server_round, arrays, config, grid, selection, asked.train_config),
+            num_available=len(here),
+            clock=clock,
+            deadline=self._wait,
+            aside=tuple(int(client) for client in aside),
+            bounded=bounded,
+        )
         log(INFO, "configure_train: chose %s", self._describe(selection))
+        return self._round.messages
+
+    def _questions(
+        self,
+        number: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        selection: selectors.Selection,
+        extra: Mapping[str, Any],
+    ) -> list[Message]:
+        """Return the TRAIN messages to the chosen clients, in their order."""
+        clients = [int(client) for client in selection.clients]
+        nodes = [self.roster.node_of(client) for client in clients]
+        prepared = self._step.configure(number, arrays, config, NodesGrid(grid, nodes))
+        content_for = {message.metadata.dst_node_id: message.content for message in prepared}
+        if "gradient_variance" in self._kind.learns:
+            extra = {**extra, "report-gradient-variance": True}
+        if self.masked_updates:
+            extra = {**extra, "report-update-norm": True}
+        messages = []
+        for client, node, weight in zip(clients, nodes, selection.weights, strict=True):
+            content = RecordDict(dict(content_for[node]))
+            key = self._step.base.configrecord_key
+            seed = _client_seed(self.seed, number, client)
+            mine = {"update-weight": float(weight * len(clients))} if self.masked_updates else {}
+            content[key] = ConfigRecord({"seed": seed, **extra, **mine, **content.config_records[key]})
+            control = None if self._variates is None else self._variates.outgoing(client)
+            if control is not None:
+                content[CONTROL] = to_record(control)
+            ttl = self.round_deadline + CLOCKS_DIFFER
+            messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(number)))
         return messages
 
     def aggregate_train(
@@ -304,63 +620,79 @@ class SelectionStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the replies into the new model and let the selector learn.
 
-        Whoever failed, was late or sent garbage is left out; nobody at all leaves the model as it is
+        Whoever failed, was late or sent garbage is left out; a void round leaves the model as it is
         (None, None).
         """
         opened = self._round
         if opened is None or opened.number != server_round:
             raise RuntimeError(f"round {server_round} was not configured")
         self._round = None
-        answers = opened.match(replies, self.server_strategy.weighted_by_key)
+        answers = opened.match(replies, self._step.base.weighted_by_key)
         for client, answer in zip(opened.selection.clients, answers, strict=True):
             if not answer.failure or not answer.report.available:
                 self.roster.note(int(client), answer.report)
         self._tell_selector()
-        arrays: Arrays = {name: array.numpy() for name, array in opened.arrays.items()}
-        new_arrays, record = self._opened.finish(
-            server_round, opened.selection, arrays, answers, opened.num_available
+        received = ReceivedArrays(opened.arrays)
+        arrays: Arrays = {name: received[name] for name in received}
+        outcome = self._opened.finish(server_round, opened.selection, arrays, answers, opened.num_available)
+        stepped = self._server_step(opened, arrays, outcome)
+        record = replace(
+            outcome.record,
+            void=stepped.void,
+            aside=opened.aside,
+            bounded={**opened.bounded, **outcome.record.bounded},
+            seconds=opened.clock.monotonic() - opened.began,
         )
-        for client, reason in record.failures.items():
-            log(WARNING, "%s left out of round %d: %s", self.roster.id_of(client), server_round, reason)
-
-        stepped = None if new_arrays is None else self._server_step(opened, new_arrays)
+        self._tell(record)
         if self.on_round is not None:
-            self.on_round(replace(record, seconds=time.monotonic() - opened.began))
-        if stepped is None:
+            self.on_round(record)
+        if stepped.arrays is None:
             return None, None
         metrics = self._average_metrics(answers, record)
         metrics["num-clients"] = int(record.feedback.responded.sum())
         if np.isfinite(record.train_loss):
             metrics["train-loss"] = record.train_loss
-        return stepped, metrics
+        return to_record(stepped.arrays), metrics
+
+    def _server_step(self, opened: OpenRound, arrays: Arrays, outcome: Outcome) -> Step:
+        """Let the server strategy step from the aggregate, or from what single clients sent."""
+        if outcome.arrays is None:
+            return Step(None, outcome.record.void)
+        record, selection = outcome.record, opened.selection
+        contributions = (
+            Contribution(
+                sent, float(record.weights[i]), int(selection.counts[i]), float(record.feedback.losses[i])
+            )
+            for i, sent in outcome.answers()
+        )
+        return self._step.step(record.round, arrays, outcome.arrays, contributions, opened.messages)
+
+    def _tell(self, record: RoundRecord) -> None:
+        """Log what went wrong in a round."""
+        name = self.roster.id_of
+        for client, reason in record.failures.items():
+            log(WARNING, "%s left out of round %d: %s", name(client), record.round, reason)
+        for client, what in record.bounded.items():
+            log(WARNING, "%s in round %d: %s", name(client), record.round, what)
+        if record.aside:
+            log(WARNING, "Put aside for bad reports: %s", ", ".join(map(name, record.aside)))
+        if record.void:
+            log(WARNING, "Round %d changed nothing: %s", record.round, record.void)
 
     def _average_metrics(self, answers: list[Reply], record: RoundRecord) -> MetricRecord:
         """Average what the clients measured, with the server strategy's own function, as FedAvg does."""
-        key = self.server_strategy.weighted_by_key
+        key = self._step.base.weighted_by_key
         contents = [
             RecordDict({"metrics": MetricRecord({**answer.metrics, key: answer.report.num_examples or 1})})
             for answer, responded in zip(answers, record.feedback.responded, strict=True)
             if responded
         ]
         try:
-            return self.server_strategy.train_metrics_aggr_fn(contents, key)
+            averaged: MetricRecord = self._step.train_metrics_aggr_fn(contents, key)
         except Exception as error:  # metrics that do not fit together are no reason to lose the round
             log(WARNING, "Metrics of round %d not averaged: %s", record.round, error)
             return MetricRecord()
-
-    def _server_step(self, opened: OpenRound, arrays: Arrays) -> ArrayRecord | None:
-        """Let the server strategy step from the aggregate, which it sees as its only reply."""
-        aggregate = ArrayRecord({name: Array(array) for name, array in arrays.items()})
-        weight = MetricRecord({self.server_strategy.weighted_by_key: 1})
-        content = RecordDict({self.server_strategy.arrayrecord_key: aggregate, "metrics": weight})
-        stepped, _ = self.server_strategy.aggregate_train(
-            opened.number, [Message(content, reply_to=opened.messages[0])]
-        )
-        if stepped is None:
-            return None
-        # Averaging made floats of counters.
-        back = {name: array.numpy().astype(arrays[name].dtype) for name, array in stepped.items()}
-        return ArrayRecord({name: Array(array) for name, array in back.items()})
+        return averaged
 
     def _describe(self, selection: selectors.Selection) -> str:
         drawn = zip(selection.clients, selection.counts, selection.probabilities, strict=True)
@@ -379,18 +711,16 @@ class SelectionStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return the server strategy's EVALUATE messages, to a share ``fraction_evaluate`` of the nodes."""
         here = self.roster.here(grid.get_node_ids())
-        count = round(len(here) * self._fraction_evaluate)
+        count = round(len(here) * self._step.fraction_evaluate)
         if count == 0:
             return []
         drawn = generator(self.seed, server_round, "evaluate").choice(here, count, replace=False)
         shown = NodesGrid(grid, [self.roster.node_of(int(client)) for client in drawn])
-        return self.server_strategy.configure_evaluate(
-            server_round, arrays, ConfigRecord(dict(config)), shown
-        )
+        return self._step.base.configure_evaluate(server_round, arrays, ConfigRecord(dict(config)), shown)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the clients' metrics as the server strategy does, over the replies that can be used."""
-        key = self.server_strategy.weighted_by_key
+        key = self._step.base.weighted_by_key
         fit = []
         for reply in replies:
             records = [] if reply.has_error() else list(reply.content.metric_records.values())
@@ -400,7 +730,7 @@ class SelectionStrategy(Strategy):
             else:
                 log(WARNING, "An answer was left out of the evaluation of round %d", server_round)
         try:
-            return self.server_strategy.aggregate_evaluate(server_round, fit)
+            return self._step.base.aggregate_evaluate(server_round, fit)
         except Exception as error:  # answers that do not fit together are no reason to stop the run
             log(WARNING, "Evaluation of round %d ignored: %s", server_round, error)
             return None
@@ -409,3 +739,22 @@ class SelectionStrategy(Strategy):
 def _client_seed(seed: int, round: int, client: int) -> int:
     """Return the seed of a client's local training in a round, in [0, 2^63)."""
     return int(generator(seed, round, f"client-{client}").integers(2**63))
+
+
+def _note(results: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:
+    """Keep what was measured in a round, if anything was."""
+    if metrics is not None:
+        log(INFO, "\t└──> %s", metrics)
+        results[number] = metrics
+
+
+def _prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+def _unprefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _warn(line: str) -> None:
+    log(WARNING, line)

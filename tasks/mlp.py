@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from . import digits
-from .base import Arrays, Dataset, Metrics, Task, TrainResult, batches
+from .base import Arrays, Dataset, GradientVariance, Metrics, Task, TrainResult, batches
 
 _HIDDEN = 32
 
@@ -42,22 +42,41 @@ class MLP(Task):
         return digits.test_data()
 
     def train(
-        self, arrays: Arrays, data: Dataset, *, learning_rate: float, steps: int, batch_size: int, seed: int
+        self,
+        arrays: Arrays,
+        data: Dataset,
+        *,
+        learning_rate: float,
+        steps: int,
+        batch_size: int,
+        seed: int,
+        proximal_mu: float = 0.0,
+        control: Arrays | None = None,
+        measure_variance: bool = False,
     ) -> TrainResult:
         network = _model(arrays)
         parameters = list(network.parameters())
+        starts = [parameter.detach().clone() for parameter in parameters] if proximal_mu else []
+        controls = [torch.tensor(control[name]) for name, _ in network.named_parameters()] if control else []
         inputs, labels = torch.from_numpy(data.inputs), torch.from_numpy(data.labels)
         losses = []
+        variance = GradientVariance()
         for batch in batches(len(data), batch_size, steps, seed):
             loss = cross_entropy(network(inputs[batch]), labels[batch])
             gradients = torch.autograd.grad(loss, parameters)
             # By hand: torch.optim would be imported for seconds in each client process.
             with torch.no_grad():
-                for parameter, gradient in zip(parameters, gradients, strict=True):
+                if measure_variance:
+                    variance.add(gradient.numpy() for gradient in gradients)
+                for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+                    if starts:
+                        gradient += proximal_mu * (parameter - starts[i])
+                    if controls:
+                        gradient += controls[i]
                     parameter.sub_(learning_rate * gradient)
             losses.append(loss.item())
         trained = {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
-        return TrainResult(trained, float(np.mean(losses)), steps)
+        return TrainResult(trained, float(np.mean(losses)), steps, variance.value)
 
     def evaluate(self, arrays: Arrays, data: Dataset) -> Metrics:
         with torch.inference_mode():

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import digits
-from .base import Arrays, Dataset, Metrics, Task, TrainResult, batches
+from .base import Arrays, Dataset, GradientVariance, Metrics, Task, TrainResult, batches
 
 
 def _log_probabilities(arrays: Arrays, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -31,10 +31,21 @@ class Softmax(Task):
         return digits.test_data()
 
     def train(
-        self, arrays: Arrays, data: Dataset, *, learning_rate: float, steps: int, batch_size: int, seed: int
+        self,
+        arrays: Arrays,
+        data: Dataset,
+        *,
+        learning_rate: float,
+        steps: int,
+        batch_size: int,
+        seed: int,
+        proximal_mu: float = 0.0,
+        control: Arrays | None = None,
+        measure_variance: bool = False,
     ) -> TrainResult:
         model = {name: array.copy() for name, array in arrays.items()}
         losses = []
+        variance = GradientVariance()  # of steps: of gradients, times the squared learning rate
         for batch in batches(len(data), batch_size, steps, seed):
             inputs, labels = data.inputs[batch], data.labels[batch]
             log_p = _log_probabilities(model, inputs)
@@ -43,9 +54,16 @@ class Softmax(Task):
             error = np.exp(log_p)
             error[rows, labels] -= 1
             error *= np.float32(learning_rate / len(batch))
-            model["weight"] -= inputs.T @ error
-            model["bias"] -= error.sum(axis=0)
-        return TrainResult(model, float(np.mean(losses)), steps)
+            moves = {"weight": inputs.T @ error, "bias": error.sum(axis=0)}
+            if measure_variance:
+                variance.add(moves.values())
+            for name, move in moves.items():
+                if proximal_mu:
+                    move += np.float32(learning_rate * proximal_mu) * (model[name] - arrays[name])
+                if control is not None:
+                    move += np.float32(learning_rate) * control[name]
+                model[name] -= move
+        return TrainResult(model, float(np.mean(losses)), steps, variance.value / learning_rate**2)
 
     def evaluate(self, arrays: Arrays, data: Dataset) -> Metrics:
         log_p = _log_probabilities(arrays, data.inputs)

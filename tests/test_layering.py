@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("strategies", "tasks", "client", "server", "deploy", "benchmarks")
+ROOMS = ("strategies", "tasks", "client", "server", "simulation", "deploy", "benchmarks")
 MAY_IMPORT = {
     "strategies": set(),
     "tasks": set(),
     "client": {"strategies", "tasks"},
     "server": {"strategies", "tasks"},
-    "deploy": {"strategies", "tasks", "client", "server"},
-    "benchmarks": {"strategies", "tasks", "client", "server", "deploy"},
+    "simulation": {"strategies", "tasks"},
+    "deploy": {"strategies", "tasks", "client", "server", "simulation"},
+    "benchmarks": {"strategies", "tasks", "client", "server", "simulation", "deploy"},
 }
 
 
@@ -53,12 +54,12 @@ def test_strategies_stand_alone() -> None:
 
 # Inside strategies/: a module may import those of the rows above its own.
 LAYERS = (
-    {"numerics"},
-    {"selectors"},
-    {"reports", "grid"},
-    {"roster", "round"},
-    {"messages"},
-    {"attendance"},
+    {"numerics", "checkpoint", "wire"},
+    {"selectors", "privacy"},
+    {"reports", "grid", "aggregation", "guard", "responses", "variates"},
+    {"roster", "round", "composition"},
+    {"declared", "messages"},
+    {"attendance", "polling"},
     {"strategy"},
     {"named"},
 )
@@ -129,6 +130,10 @@ def test_numerics_know_no_selector() -> None:
 
 
 def test_the_round_knows_no_message() -> None:
-    for name in ("round", "roster", "reports"):
+    without_flower = (
+        *("aggregation", "checkpoint", "declared", "guard", "privacy"),
+        *("reports", "responses", "roster", "round", "variates"),
+    )
+    for name in without_flower:
         for _, module in imports(ROOT / "strategies" / f"{name}.py"):
             assert module.split(".")[0] != "flwr", name

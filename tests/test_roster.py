@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -41,15 +43,36 @@ def test_here_are_the_online_ones_that_did_not_say_no() -> None:
     assert roster.here([2]).tolist() == [1]
 
 
-def test_sizes_unknown_are_taken_for_average() -> None:
+def test_sizes_are_what_was_said_last() -> None:
     roster = Roster()
     roster.enrol({"a": 1, "b": 2, "c": 3})
-    assert roster.sizes().tolist() == [1, 1, 1]
     roster.note(0, Report(num_examples=10))
     roster.note(2, Report(num_examples=30))
-    assert roster.sizes().tolist() == [10, 20, 30]
     roster.note(0, Report())  # says nothing new
-    np.testing.assert_array_equal(roster.sizes(), [10, 20, 30])
+    np.testing.assert_array_equal(roster.sizes(), [10, np.nan, 30])
+
+
+def test_the_first_word_of_a_group_counts() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2})
+    roster.note(0, Report(group=3))
+    roster.note(0, Report(group="4"))
+    roster.note(1, Report())
+    roster.note(1, Report(group="late"))  # others have been numbered meanwhile
+    assert [roster.group_of(0), roster.group_of(1)] == ["3", None]
+
+
+def test_a_state_brings_everything_back_but_the_nodes() -> None:
+    roster, again = Roster(), Roster()
+    roster.enrol({"a": 1, "b": 2, "c": 3})
+    roster.note(1, Report(num_examples=7, group="north", available=False))
+    again.load(json.loads(json.dumps(roster.state())))
+    assert again.ids() == roster.ids()
+    np.testing.assert_array_equal(again.sizes(), roster.sizes())
+    assert again.group_of(1) == "north"
+    assert again.here([1, 2, 3]).size == 0
+    assert again.enrol({"c": 30, "b": 20, "d": 40}) == [3]
+    assert again.here([30, 20, 40]).tolist() == [2, 3]  # b has not said that it is available
 
 
 @pytest.mark.parametrize(

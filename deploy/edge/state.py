@@ -19,6 +19,7 @@ from deploy.submission import flower_environment, toml
 if TYPE_CHECKING:
     from deploy.submission import ConfigValue
 
+SECRET_FILE = "secret"  # of the client's private draws
 PAUSE_FILE = "paused"
 MIN_MEMORY = 100  # MB; less than a SuperNode alone
 # Who computes with how many threads: OpenMP (torch, scikit-learn), OpenBLAS and MKL (NumPy).
@@ -176,7 +177,11 @@ class Device:
     def prepare(self, settings: Settings) -> list[str]:
         """Write down the settings and what a SuperNode needs; return the command that supervises it."""
         self._remember(settings)
-        config: dict[str, ConfigValue] = {"client-id": settings.name, **self.limits()}
+        config: dict[str, ConfigValue] = {
+            "client-id": settings.name,
+            "secret-file": str(self.folder / SECRET_FILE),  # made when it is first needed
+            **self.limits(),
+        }
         if part := settings.part():
             config["partition-id"], config["num-partitions"] = part
         if settings.data:

@@ -1,0 +1,220 @@
+"""What noise on reported norms and losses costs in the quality of selection.
+
+Run: ``python -m benchmarks.privacy`` prints its tables; everything is a function of the seeds.
+
+Numbers are clipped to a bound and released by the Gaussian mechanism, as by a client with ``noise-epsilon``;
+the ε of a column is that of one report at δ = 1e-5, "clipped" has no noise. The bound is the 90 % quantile of
+the true numbers of round 1: where norms then shrink as a model learns, the noise stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from strategies.numerics.arrays import Floats
+from strategies.numerics.streams import generator
+from strategies.privacy import GaussianMechanism, composed_epsilon
+from strategies.selectors import Feedback, Selection, Selector, create
+
+from . import streams
+
+DELTA = 1e-5
+NUM_CLIENTS, CLIENTS_PER_ROUND = 100, 5
+QUANTILE = 0.9
+EPSILONS = (10.0, 1.0, 0.1)
+COLUMNS = ("exact", "clipped", *(f"ε = {epsilon:g}" for epsilon in EPSILONS))
+
+
+class Arm(NamedTuple):
+    """A selector under test."""
+
+    label: str
+    selector: str
+    settings: dict[str, Any]
+
+
+BY_NORM = (
+    Arm("cohort", "cohort", {}),
+    Arm("adaptive-osmd × 100", "adaptive-osmd", {"learning_rate_multiplier": 100.0}),
+    Arm("avare", "avare", {}),
+)
+BY_LOSS = (
+    Arm("pow-d, d = 20", "pow-d", {"num_candidates": 20}),
+    Arm("rpow-d", "rpow-d", {}),
+    Arm("afl", "afl", {"alpha2": 1.0}),
+)
+BEDS = ("static", "section F, σ = 3", "section F, σ = 10")
+
+
+class Release:
+    """What becomes of true numbers: nothing, clipping, or clipping and noise.
+
+    Attributes
+    ----------
+    column : str
+        Of `COLUMNS`.
+    bound : float
+        What numbers are clipped to.
+    seed : int
+        Of the noise: a benchmark is to be repeated, a client's noise is not.
+    """
+
+    def __init__(self, column: str, bound: float, seed: int) -> None:
+        self.column, self.bound, self.seed = column, bound, seed
+        self._mechanism = None
+        if column.startswith("ε"):
+            self._mechanism = GaussianMechanism(float(column.split()[-1]), DELTA, bound)
+
+    def __call__(self, round: int, values: Floats) -> Floats:
+        """Return what is reported of values (n,) in a round."""
+        if self.column == "exact":
+            return values
+        if self._mechanism is None:
+            return np.minimum(values, self.bound)
+        rng = generator(self.seed, round, "noise")
+        return np.array([self._mechanism.release(float(value), rng) for value in values])
+
+
+class Reported:
+    """Stands before a selector, and tells it the norms that were released."""
+
+    def __init__(self, selector: Selector, release: Release) -> None:
+        self._selector, self._release = selector, release
+
+    @property
+    def probabilities(self) -> Floats:
+        """(M,) the selector's."""
+        return self._selector.probabilities
+
+    def select(self, round: int) -> Selection:
+        """Choose as the selector does."""
+        return self._selector.select(round)
+
+    def update(self, round: int, selection: Selection, feedback: Feedback) -> None:
+        """Let the selector learn from what was released."""
+        told = replace(feedback, update_norms=self._release(round, feedback.update_norms))
+        self._selector.update(round, selection, told)
+
+
+def first_norms(bed: str, seed: int) -> Floats:
+    """Return everybody's norm in round 1 (M,)."""
+    if not bed.startswith("section F"):
+        norms: Floats = streams.make_stream(bed, seed, NUM_CLIENTS, 1).norms[0]
+        return norms
+    seen: list[Floats] = []
+
+    class Probe(Reported):
+        def update(self, round: int, selection: Selection, feedback: Feedback) -> None:
+            seen.append(feedback.update_norms)
+
+    full = create("full", NUM_CLIENTS, clients_per_round=NUM_CLIENTS)
+    probe = cast("Selector", Probe(full, Release("exact", 1.0, 0)))
+    streams.section_f(lambda _: probe, _sigma(bed), seed, clients_per_round=NUM_CLIENTS, num_rounds=1)
+    return seen[0]
+
+
+def regret(bed: str, arm: Arm, column: str, seed: int, num_rounds: int) -> float:
+    """Return the cumulative regret of a selector that is told what was released."""
+    release = Release(column, float(np.quantile(first_norms(bed, seed), QUANTILE)), seed)
+
+    def make(sizes: Floats) -> Selector:
+        selector = create(
+            arm.selector,
+            sizes.size,
+            client_sizes=sizes,
+            clients_per_round=CLIENTS_PER_ROUND,
+            num_rounds=num_rounds,
+            seed=seed,
+            **arm.settings,
+        )
+        return cast("Selector", Reported(selector, release))
+
+    if bed.startswith("section F"):
+        return streams.section_f(make, _sigma(bed), seed, num_rounds=num_rounds).regret
+    stream = streams.make_stream(bed, seed, NUM_CLIENTS, num_rounds)
+    return streams.regret_on_stream(make, stream, CLIENTS_PER_ROUND)
+
+
+def chosen_loss(arm: Arm, column: str, seed: int, num_rounds: int) -> float:
+    """Return the mean true loss of who was chosen, over that of all; losses are lognormal, and do not change.
+
+    The first tenth of the rounds, in which rpow-d and afl see everybody for the first time, does not count.
+    """
+    losses = np.random.default_rng(seed).lognormal(0, 1, NUM_CLIENTS)
+    release = Release(column, float(np.quantile(losses, QUANTILE)), seed)
+    selector = create(
+        arm.selector, NUM_CLIENTS, clients_per_round=CLIENTS_PER_ROUND, seed=seed, **arm.settings
+    )
+    found = []
+    for round in range(1, num_rounds + 1):
+        candidates = selector.candidates(round)
+        reports = None if candidates is None else {"loss": release(round, losses[candidates])}
+        selection = selector.select(round, candidates=candidates, reports=reports)
+        told = streams.feedback_of(np.ones(selection.clients.size))
+        told = replace(told, losses=release(round, losses[selection.clients]))
+        selector.update(round, selection, told)
+        found.append(losses[selection.clients].mean())
+    return float(np.mean(found[num_rounds // 10 :]) / losses.mean())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 (default: 3)")
+    parser.add_argument("--rounds", type=int, default=500, help="T (default: 500)")
+    given = parser.parse_args(arguments)
+    seeds, began = range(given.seeds), time.perf_counter()
+
+    print(f"What reports cost a client at δ = {DELTA:g} for all together:\n")
+    print(_row("ε of one", *(f"{n} reports" for n in (10, 50, given.rounds))))
+    print(_row(*["---"] * 4))
+    for epsilon in EPSILONS:
+        z = GaussianMechanism(epsilon, DELTA, 1.0).noise_multiplier
+        totals = (f"{composed_epsilon([z] * n, DELTA):.3g}" for n in (10, 50, given.rounds))
+        print(_row(f"{epsilon:g}", *totals))
+
+    print(f"\nRegret over that of uniform sampling, mean ± sd over {given.seeds} seeds:\n")
+    print(_row("", "", *COLUMNS))
+    print(_row(*["---"] * (2 + len(COLUMNS))))
+    uniform = Arm("uniform", "uniform", {})
+    for bed in BEDS:
+        base = np.array([regret(bed, uniform, "exact", seed, given.rounds) for seed in seeds])
+        for arm in BY_NORM:
+            cells = []
+            for column in COLUMNS:
+                found = np.array([regret(bed, arm, column, seed, given.rounds) for seed in seeds])
+                cells.append(_cell(found / base))
+            print(_row(bed, arm.label, *cells), flush=True)
+
+    print("\nMean true loss of who was chosen over that of all (uniform: 1):\n")
+    print(_row("", *COLUMNS))
+    print(_row(*["---"] * (1 + len(COLUMNS))))
+    for arm in BY_LOSS:
+        cells = [
+            _cell(np.array([chosen_loss(arm, column, seed, given.rounds) for seed in seeds]))
+            for column in COLUMNS
+        ]
+        print(_row(arm.label, *cells), flush=True)
+    print(f"\n{time.perf_counter() - began:.0f} s", file=sys.stderr)
+
+
+def _sigma(bed: str) -> float:
+    return float(bed.split()[-1])
+
+
+def _cell(values: Floats) -> str:
+    return f"{values.mean():.3f} ± {values.std(ddof=1) if values.size > 1 else 0.0:.3f}"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Noise on what a client reports of itself: the Gaussian mechanism, and what its reports cost together.
+
+A report says one number, made of all the data that a client holds. The protection is for the client as a
+whole (local differential privacy): whatever its data are, exchanged for whatever others, no report becomes
+more likely by more than a factor e^ε, but for a probability δ. So the number is clipped to [0, bound], its
+sensitivity is the bound, and N(0, σ²) is added by the client itself, before anybody sees it.
+
+B. Balle, Y.-X. Wang, "Improving the Gaussian mechanism for differential privacy" (ICML 2018), Theorem 8, is
+exact in both directions; J. Dong, A. Roth, W. J. Su, "Gaussian differential privacy" (2022), Corollary 3.3:
+Gaussian mechanisms compose to one with 1/z² = sum_i 1/z_i², z = σ/bound, also where what is asked next
+depends on the answers so far.
+
+It is dear (`benchmarks.privacy`): with ε = 10 for each report about half of what selection gains is left,
+with ε <= 1 nothing, and 500 reports of ε = 1 cost 43 together.
+
+What is not covered: the update itself, unless it is masked or has noise of its own; the number of examples;
+and that a client takes part at all. Nor are attacks on the rounding of floating-point noise (Mironov 2012).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import erfc, exp, inf, log, log1p, pi, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+_SMALLEST_MU, _LARGEST_MU = 1e-9, 1e3
+_BISECTIONS = 200
+
+
+@dataclass(frozen=True)
+class GaussianMechanism:
+    """Releases a number of [0, bound] with noise.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        What one report may cost: ε in (0, 50], δ in [1e-15, 0.5].
+    bound : float
+        > 0; what is larger is reported as this. Too small hides who is large, too large adds noise in vain.
+
+    Raises
+    ------
+    ValueError
+        If one is out of range.
+
+    Examples
+    --------
+    >>> mechanism = GaussianMechanism(epsilon=1.0, delta=1e-5, bound=5.0)
+    >>> round(mechanism.sigma, 2)
+    18.65
+    >>> 0 <= mechanism.release(3.0, np.random.default_rng()) <= 5
+    True
+    >>> round(composed_epsilon([mechanism.noise_multiplier] * 100, delta=1e-5), 1)  # of a hundred reports
+    14.4
+    """
+
+    epsilon: float
+    delta: float
+    bound: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= 50:
+            raise ValueError(f"epsilon = {self.epsilon}: must be greater than 0 and at most 50")
+        if not 1e-15 <= self.delta <= 0.5:
+            raise ValueError(f"delta = {self.delta}: must be between 1e-15 and 0.5")
+        if not 0 < self.bound < inf:
+            raise ValueError(f"bound = {self.bound}: must be finite and greater than 0")
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """The least z = σ/bound that costs ε at δ."""
+        low, high = _SMALLEST_MU, _LARGEST_MU  # of μ = 1/z; least_delta grows with it
+        for _ in range(_BISECTIONS):
+            middle = sqrt(low * high)
+            low, high = (middle, high) if least_delta(middle, self.epsilon) <= self.delta else (low, middle)
+        return (1 + 1e-9) / low  # of rounding, the safe side
+
+    @property
+    def sigma(self) -> float:
+        """σ, the standard deviation of the noise, in the number's unit."""
+        return self.noise_multiplier * self.bound
+
+    def release(self, value: float, rng: np.random.Generator) -> float:
+        """Return the number with noise, in [0, bound].
+
+        Clipping what is released costs no privacy, and only brings it nearer to the truth, which lies there.
+
+        Parameters
+        ----------
+        value : float
+            The truth; clipped to [0, bound]. NaN counts as the bound, or it would tell something.
+        rng : np.random.Generator
+            Nobody else may know its state, and no two reports may have the same noise: ask the system for it,
+            ``np.random.default_rng()``.
+        """
+        clipped = min(max(value, 0.0), self.bound) if value == value else self.bound
+        return min(max(clipped + rng.normal(0.0, self.sigma), 0.0), self.bound)
+
+
+def composed_epsilon(noise_multipliers: npt.ArrayLike, delta: float) -> float:
+    """Return the ε that reports cost together, at a δ for all of them.
+
+    Parameters
+    ----------
+    noise_multipliers : array_like, shape (n,)
+        z = σ/bound of each report, > 0.
+    delta : float
+        In (0, 1).
+
+    Returns
+    -------
+    float
+        The least ε; 0 for no report.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    """
+    z = np.asarray(noise_multipliers, dtype=np.float64)
+    if z.ndim != 1 or not (z > 0).all():
+        raise ValueError(f"noise_multipliers = {z}: must be (n,) numbers > 0")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta = {delta}: must be between 0 and 1")
+    mu = sqrt(float((1 / z**2).sum()))
+    if mu == 0 or least_delta(mu, 0.0) <= delta:
+        return 0.0
+    low, high = (
+        0.0,
+        mu**2 / 2 + mu * sqrt(2 * log(1 / delta)),
+    )  # by zCDP: Bun, Steinke (2016), Proposition 1.3
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if least_delta(mu, middle) <= delta else (middle, high)
+    return high
+
+
+def least_delta(mu: float, epsilon: float) -> float:
+    """Return the least δ for which a Gaussian mechanism with σ = bound/μ is (ε, δ)-private.
+
+    ``Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)``
+    """
+    return exp(_log_tail(epsilon / mu - mu / 2)) - exp(epsilon + _log_tail(epsilon / mu + mu / 2))
+
+
+def _log_tail(x: float) -> float:
+    """Return log P(N(0, 1) > x)."""
+    if x < 30:
+        return log(erfc(x / sqrt(2)) / 2)
+    # Beyond, erfc underflows; four terms of its asymptotic series, good to 1e-10.
+    series = -1 / x**2 + 3 / x**4 - 15 / x**6 + 105 / x**8
+    return -(x**2) / 2 - log(x * sqrt(2 * pi)) + log1p(series)

@@ -1,0 +1,197 @@
+"""Clients that come, go, sleep and come back as somebody else; rounds that are void, early or too small."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message
+
+from strategies import NotEnoughClientsError, SelectionStrategy
+from strategies.reports import STATUS
+
+from .inprocess import InProcessGrid, Node
+from .test_strategy import BAD_NODES, client, model, run
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float, /) -> None:
+        self.now += seconds
+
+
+class TimedGrid(InProcessGrid):
+    """Answers come after their node's latency, in simulated seconds."""
+
+    def __init__(self, nodes: dict[int, Node], latency: dict[int, float] | None = None) -> None:
+        super().__init__(nodes)
+        self.clock = Clock()
+        self.latency = latency or {}
+        self._due: dict[str, float] = {}
+
+    def push_messages(self, messages: Any) -> list[str]:
+        messages = list(messages)
+        ids = super().push_messages(messages)
+        for message, message_id in zip(messages, ids, strict=True):
+            delay = self.latency.get(message.metadata.dst_node_id, 0.0)
+            self._due[message_id] = self.clock.now + (
+                delay if message.metadata.message_type == "train" else 0
+            )
+        return ids
+
+    def pull_messages(self, message_ids: Any) -> list[Message]:
+        return super().pull_messages([each for each in message_ids if self._due[each] <= self.clock.now])
+
+
+def strategy_on(grid: InProcessGrid, **options: Any) -> tuple[SelectionStrategy, Any]:
+    strategy = SelectionStrategy(
+        options.pop("selector", "uniform"), **{"clients_per_round": 2, "num_rounds": 9, **options}
+    )
+
+    def one_round(number: int) -> list[Message]:
+        sent = list(strategy.configure_train(number, model(0, 0), ConfigRecord(), grid))
+        strategy.aggregate_train(number, grid.send_and_receive(sent))
+        return sent
+
+    return strategy, one_round
+
+
+def test_a_restarted_client_waits_for_its_own_ghost_and_keeps_its_index() -> None:
+    """The old node of a client without a key counts as online for a minute after it was killed."""
+    grid = TimedGrid({1: client("a"), 2: client("b"), 3: client("c")})
+    strategy, one_round = strategy_on(grid)
+    one_round(1)
+    grid.nodes[9] = client("c")  # restarted; node 3 is its ghost
+    for number in (2, 3):
+        one_round(number)
+        grid.clock.sleep(25)
+    assert strategy.roster.ids() == ["a", "b", "c"]
+    assert strategy.roster.client_at(9) is None
+    del grid.nodes[3]
+    one_round(4)
+    assert strategy.roster.ids() == ["a", "b", "c"]
+    assert strategy.roster.node_of_id("c") == 9
+
+
+def test_a_double_that_stays_is_a_client_of_its_own() -> None:
+    grid = TimedGrid({1: client("a"), 2: client("b")})
+    strategy, one_round = strategy_on(grid)
+    one_round(1)
+    grid.nodes[9] = client("b")
+    one_round(2)
+    assert strategy.roster.ids() == ["a", "b"]
+    asked = sum(message.metadata.message_type == STATUS for message in grid.sent)
+    one_round(3)  # it waits without being asked again
+    assert sum(message.metadata.message_type == STATUS for message in grid.sent) == asked
+    grid.clock.sleep(100)
+    one_round(4)
+    assert strategy.roster.ids() == ["a", "b", "node-9"]
+
+
+def test_a_round_waits_for_its_quorum_and_goes_on_when_it_comes() -> None:
+    grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)})
+    strategy, one_round = strategy_on(grid, clients_per_round=3, quorum=2, absence_deadline=60)
+    one_round(1)
+    nodes = dict(grid.nodes)
+    grid.nodes = {1: nodes[1]}
+    sleep = grid.clock.sleep
+
+    def and_come_back(seconds: float, /) -> None:
+        sleep(seconds)
+        if grid.clock.now > 20:
+            grid.nodes = {1: nodes[1], 3: nodes[3]}
+
+    grid.clock.sleep = and_come_back  # type: ignore[method-assign]
+    assert len(one_round(2)) == 2
+    assert 20 < grid.clock.now < 60
+    grid.nodes = {1: nodes[1]}
+    grid.clock.sleep = sleep  # type: ignore[method-assign]
+    with pytest.raises(
+        NotEnoughClientsError, match=r"1 of the 2 clients that a round needs \(quorum\).* 60 s"
+    ):
+        one_round(3)
+    assert strategy.roster.ids() == ["c1", "c2", "c3"]
+
+
+def test_below_the_quorum_a_round_is_void_and_says_so() -> None:
+    grid = InProcessGrid({1: client("a"), 2: BAD_NODES["silent"], 3: BAD_NODES["silent"]})
+    grid.nodes[3] = lambda message: (
+        client("third")(message) if message.metadata.message_type == STATUS else None
+    )
+    w, records, _ = run(grid, rounds=2, quorum=2, round_deadline=0.05)
+    assert w.size == 0  # no round brought a new model
+    for record in records:
+        assert record.void == "1 usable of 3 answers: fewer than the quorum of 2"
+        assert not record.weights.any()
+        assert len(record.failures) == 2
+
+
+def test_over_selection_goes_on_with_the_first() -> None:
+    latency = {n: float(n) for n in range(1, 9)}
+    grid = TimedGrid({n: client(f"c{n}") for n in range(1, 9)}, latency)
+    _, records, _ = run(
+        grid, rounds=3, clients_per_round=4, over_selection=2.0, min_available_clients=8, round_deadline=100
+    )
+    for record in records:
+        assert record.selection.clients.size == 8
+        assert sorted(record.selection.clients[record.feedback.responded]) == [0, 1, 2, 3]
+        assert record.weights.sum() == pytest.approx(1.0)
+        assert 4 <= record.seconds < 5
+        assert set(record.failures.values()) == {"enough others had answered"}
+
+
+def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
+    grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)}, {3: 1e6})
+    _, records, _ = run(grid, rounds=2, round_deadline=30)
+    for record in records:
+        assert record.feedback.responded.sum() == 2
+        assert record.seconds == pytest.approx(30, abs=0.2)
+        assert record.failures == {2: "no answer by the deadline"}
+
+
+def test_declared_sizes_go_before_claims() -> None:
+    nodes = {1: client("a", size=10), 2: client("b", size=900), 3: client("c", size=10)}
+    _, _, strategy = run(InProcessGrid(nodes), client_sizes={"b": 30.0, "nobody": 5.0})
+    assert strategy.selector.client_sizes.tolist() == [10, 30, 10]
+
+
+def test_a_claim_that_is_out_of_line_is_bounded() -> None:
+    nodes = {n: client(f"c{n}", size=10) for n in range(1, 10)}
+    nodes[10] = client("liar", size=10**9)
+    _, _, strategy = run(InProcessGrid(nodes), clients_per_round=3, min_available_clients=10)
+    sizes = dict(zip(strategy.roster.ids(), strategy.selector.client_sizes, strict=True))
+    assert sizes["c1"] == 10
+    assert sizes["liar"] <= 30
+
+
+def test_garbage_again_and_again_is_put_aside_and_tried_again() -> None:
+    nodes = {n: client(f"c{n}") for n in range(1, 5)}
+    nodes[5] = BAD_NODES["nan"]
+    _, records, strategy = run(InProcessGrid(nodes), rounds=30, clients_per_round=5, min_available_clients=5)
+    bad = strategy.roster.ids().index("garbage")
+    aside = [bad in record.aside for record in records]
+    assert aside[:3] == [False, False, False]
+    assert aside[3:13] == [True] * 10
+    assert not all(aside[3:])
+    assert all(bad not in record.selection.clients for record, out in zip(records, aside, strict=True) if out)
+    assert {client for record in records for client in record.aside} == {bad}
+
+
+def test_groups_are_what_clients_say_or_the_operator() -> None:
+    nodes = {n: client(f"c{n}", group=["north", "south"][n % 2]) for n in range(1, 7)}
+    nodes[7] = client("c7")  # says none: a group of its own
+    _, _, strategy = run(
+        InProcessGrid(nodes),
+        selector="flics",
+        clients_per_round=3,
+        min_available_clients=7,
+        client_settings={"groups": {"c1": "north"}},
+    )
+    groups = strategy.selector.state_dict()["groups"]
+    np.testing.assert_array_equal(groups, [0, 0, 1, 0, 1, 0, 2])
