@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from deploy.history import FILE_NAME, ArmHistory
 from deploy.submission import ConfigValue
-from server.settings import RunSettings
+from server.settings import CHECKPOINTS, RunSettings
+from strategies.checkpoint import CheckpointFolder, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from deploy.submission import Engine, RunHandle
 
 WATCH_INTERVAL = 0.2  # seconds between two looks at the histories
+PLAN = "run.json"  # in a run's folder: what its arms are, so that they can be resumed
+PLAN_VERSION = 1
+TRIES = 3  # how often in a row an arm is submitted without bringing a new round
 
 
 @dataclass
@@ -33,6 +37,63 @@ class Arm:
     history: ArmHistory
     handle: RunHandle | None = None
     """Set once it is submitted."""
+    _submissions: int = 0
+    _starts: int = 0  # of the history, when it was submitted
+    _reached: int = -1  # the last round that ever was
+    _tries: int = 0  # without getting further
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to train, also when it now has more rounds than it once had."""
+        end = self.history.end
+        if end is None or not self.history.finished:
+            return False
+        return bool(end.get("reason")) or end.get("rounds", 0) >= self.run_config.get("num-rounds", 0)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the ServerApp has begun since the arm was submitted."""
+        return self.history.starts > self._starts
+
+    @property
+    def killed(self) -> bool:
+        """Whether its ServerApp began and was killed, which is known at once; Flower takes a minute."""
+        return self.begun and self._checkpoints.is_abandoned()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its ServerApp is at work, whatever Flower says."""
+        return self._checkpoints.is_claimed()
+
+    @property
+    def _checkpoints(self) -> CheckpointFolder:
+        return CheckpointFolder(self.history.path.parent / CHECKPOINTS)
+
+    def start(self) -> dict[str, ConfigValue]:
+        """Return the run config to submit; an arm that has a history goes on from its last checkpoint."""
+        self.history.read()
+        self.history.end = None
+        self._starts = self.history.starts
+        return self.run_config | ({"resume": True} if self.history.path.exists() else {})
+
+    def submit(self, engine: Engine) -> None:
+        """Begin or resume it on an engine."""
+        self._submissions += 1
+        name = self.name if self._submissions == 1 else f"{self.name}-{self._submissions}"
+        self.handle = engine.submit(self.start(), name)
+
+    def died(self) -> bool:
+        """Tell whether its ServerApp was killed and should be started again; asked once, when it is over.
+
+        A run that failed says so in its history. One that only broke off goes on from its checkpoint, unless
+        that was in vain `TRIES` times in a row.
+        """
+        if self.history.end is not None or not self.history.settings:
+            return False
+        last = self.history.rounds[-1]["round"] if self.history.rounds else -1
+        self._tries = 1 if last > self._reached else self._tries + 1
+        self._reached = max(last, self._reached)
+        return self._tries <= TRIES
 
     @property
     def problem(self) -> str | None:
@@ -98,6 +159,44 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
     return list(arms.values())
 
 
+def write_plan(folder: Path, arms: Sequence[Arm]) -> None:
+    """Write down what a run's arms are, in its folder.
+
+    Raises
+    ------
+    OSError
+        If that cannot be written.
+    """
+    told = {arm.name: {k: v for k, v in arm.run_config.items() if k != "output-dir"} for arm in arms}
+    with replacing(folder / PLAN) as file:
+        file.write(json.dumps({"version": PLAN_VERSION, "arms": told}, indent=1).encode())
+
+
+def read_plan(folder: Path) -> list[Arm]:
+    """Return the arms of an earlier run, as far as they got; the folder may have been moved.
+
+    Raises
+    ------
+    ValueError
+        If the folder is not one of a run, or of one that cannot be resumed.
+    """
+    try:
+        told = json.loads((folder / PLAN).read_bytes())
+        if told["version"] != PLAN_VERSION:
+            raise ValueError(f"is of version {told['version']}, this program reads {PLAN_VERSION}")
+        arms = [
+            Arm(name, {**config, "output-dir": str(folder / name)}, ArmHistory(folder / name / FILE_NAME))
+            for name, config in told["arms"].items()
+        ]
+    except FileNotFoundError:
+        raise ValueError(f"{folder}: holds no {PLAN}, so there is no run to resume") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / PLAN}: cannot be used: {error}") from None
+    for arm in arms:
+        arm.history.read()
+    return arms
+
+
 def parse_setting(text: str) -> tuple[str, ConfigValue]:
     """Read "key=value"; the value is a JSON scalar (0.1, 5, true), anything else a string.
 
@@ -119,6 +218,9 @@ def parse_setting(text: str) -> tuple[str, ConfigValue]:
 def train(engine: Engine, arms: Sequence[Arm], watcher: Watcher, *, at_once: bool) -> None:
     """Run the arms on the engine until all are over, each however it went (see `Arm.problem`).
 
+    Those that are done stay as they are, and those that have begun earlier go on. So does, at once, one whose
+    ServerApp is killed.
+
     Parameters
     ----------
     at_once : bool
@@ -130,7 +232,7 @@ def train(engine: Engine, arms: Sequence[Arm], watcher: Watcher, *, at_once: boo
     EngineError
         If the engine dies.
     """
-    waiting = list(arms)
+    waiting = [arm for arm in arms if not arm.done]
     running: list[Arm] = []
     while waiting or running:
         for client in engine.check():
@@ -138,20 +240,26 @@ def train(engine: Engine, arms: Sequence[Arm], watcher: Watcher, *, at_once: boo
         # Each begins only when the one before has begun its history. All ServerApps share the SuperLink's
         # home, where the first unpacks the app: started together, the others would import half-written
         # files. And the histories begin in the order of the arms, by which `read_run` finds it again.
-        if waiting and (not running or (at_once and running[-1].history.settings)):
+        if waiting and (not running or (at_once and running[-1].begun)):
             arm = waiting.pop(0)
-            arm.handle = engine.submit(arm.run_config, arm.name)
+            arm.submit(engine)
             running.append(arm)
         for arm in list(running):
             # Looked at first: the last lines come before it.
-            over = arm.handle is not None and arm.handle.over
+            over = arm.killed or (arm.handle is not None and arm.handle.over)
             try:
                 watcher.lines(arm, arm.history.read())
             except Exception as error:  # whatever is wrong with one arm's lines, all go on
                 watcher.event(f"{arm.name}: cannot be shown: {error!r}")
             if over:
                 running.remove(arm)
-                if arm.problem:
+                if arm.died():
+                    if arm.handle is not None and not arm.handle.over:
+                        engine.abort(arm.handle)
+                    watcher.event(f"{arm.name}: its ServerApp ended without a word; it is started again")
+                    arm.submit(engine)
+                    running.append(arm)
+                elif arm.problem:
                     watcher.event(f"{arm.name} failed: {arm.problem}")
         watcher.refresh()
         time.sleep(WATCH_INTERVAL)

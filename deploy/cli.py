@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
+import sys
 from datetime import datetime
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
 
+import click
 import typer
 from rich.console import Console
 
 import tasks
 from benchmarks.command import bench
-from deploy.arms import Arm, parse_setting, plan, train
-from deploy.cluster import LocalCluster
+from deploy.arms import PLAN, Arm, parse_setting, plan, read_plan, train, write_plan
+from deploy.cluster import MARK, LocalCluster
 from deploy.display import LiveDisplay, PlainDisplay, report
 from deploy.edge.cli import client
 from deploy.history import FILE_NAME, ArmHistory, read_run
 from deploy.plot import draw
+from deploy.processes import processes_with, wait_until
 from deploy.serve.cli import server
 from deploy.simulate import RaySimulation
 from deploy.submission import ConfigValue, EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
 APP = Path(__file__).resolve().parent.parent
 FIGURE = "cohort.png"
 SELECTORS = ["uniform", "md", "adaptive-osmd", "adaptive-osmd:learning-rate-multiplier=100"]
+RECLAIM_TIMEOUT = 30.0  # seconds for the processes of a run that was killed to end
+# The parameters of `up` that are settings of a run.
+KEY_OF = {
+    "clients": "num-clients",
+    "rounds": "num-rounds",
+    "per_round": "clients-per-round",
+    "task": "task",
+    "seed": "seed",
+}
 # What has an option of its own (or is none of the user's business) cannot be given with --set.
 OPTION_OF = {
     "num-clients": "--clients",
@@ -41,6 +55,7 @@ OPTION_OF = {
     "task": "--task",
     "seed": "--seed",
     "output-dir": "--out",
+    "resume": "--resume",
 }
 
 cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -90,11 +105,21 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of pyproject.toml's run config."),
 ]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN",
+        help="Go on with an earlier run: its folder, or last (the newest in runs/). Its settings stay; only "
+        "--rounds may be raised.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Only failures and the result.")]
 
 
 @cli.command()
 def up(
+    context: typer.Context,
     clients: Clients = 10,
     rounds: Rounds = 30,
     per_round: PerRound = 3,
@@ -110,18 +135,23 @@ def up(
     at_once: Annotated[
         bool, typer.Option("--at-once/--in-turn", help="Train with all selectors at once, or one by one.")
     ] = True,
+    resume: Resume = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a real federation on this machine, a process for each client, once with each selector."""
     with _bad_input_ends_it():
-        comparison = _comparison(clients, rounds, per_round, selectors, task, seed, out, settings)
-        engine = LocalCluster(comparison.folder, clients, app=APP, port=port)
-        _claim(comparison.folder)
+        if resume is None:
+            comparison = _comparison(clients, rounds, per_round, selectors, task, seed, out, settings)
+        else:
+            comparison = _resumed(resume, _given(context))
+        engine = LocalCluster(comparison.folder, comparison.clients, app=APP, port=port)
+        _claim(comparison, again=resume is not None)
     _compare(engine, comparison, at_once=at_once, quiet=quiet)
 
 
 @cli.command()
 def simulate(
+    context: typer.Context,
     engine: Annotated[
         Literal["ray"], typer.Option(help="ray: Flower's own simulation, as `flwr run . local`.")
     ] = "ray",
@@ -133,20 +163,35 @@ def simulate(
     seed: Seed = 1,
     out: Out = None,
     settings: Settings = None,
+    resume: Resume = None,
     quiet: Quiet = False,
 ) -> None:
     """Train the same federation without a network, once with each selector, one after the other."""
     with _bad_input_ends_it():
-        comparison = _comparison(clients, rounds, per_round, selectors, task, seed, out, settings)
-        simulation = RaySimulation(comparison.folder, clients, app=APP)
-        _claim(comparison.folder)
+        if resume is None:
+            comparison = _comparison(clients, rounds, per_round, selectors, task, seed, out, settings)
+        else:
+            comparison = _resumed(resume, _given(context))
+        simulation = RaySimulation(comparison.folder, comparison.clients, app=APP)
+        _claim(comparison, again=resume is not None)
     _compare(simulation, comparison, at_once=False, quiet=quiet)
 
 
 class _Comparison(NamedTuple):
     folder: Path
-    title: str
     arms: list[Arm]
+
+    @property
+    def clients(self) -> int:
+        return int(self.arms[0].run_config["num-clients"])
+
+    @property
+    def title(self) -> str:
+        settings = self.arms[0].run_config
+        return (
+            f"{settings['num-clients']} clients · {settings['clients-per-round']} a round · "
+            f"{settings['task']} · seed {settings['seed']}"
+        )
 
 
 def _comparison(
@@ -176,14 +221,52 @@ def _comparison(
         common[key] = value
     arms = plan(selectors or SELECTORS, common, APP, folder)
     _try_out(task, clients, seed)
-    return _Comparison(folder, f"{clients} clients · {per_round} a round · {task} · seed {seed}", arms)
+    return _Comparison(folder, arms)
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """Return the options that the user wrote, of those that have a default."""
+    written = click.core.ParameterSource.COMMANDLINE
+    return {
+        name: value for name, value in context.params.items() if context.get_parameter_source(name) is written
+    }
+
+
+def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
+    """Find an earlier run, and refuse to go on with it if its settings would be others."""
+    if run == "last":
+        plans = sorted(Path("runs").glob(f"*/{PLAN}"))
+        if not plans:
+            raise ValueError("resume = last: there is no run in runs/; give its folder")
+        folder = plans[-1].parent.absolute()
+    else:
+        folder = Path(run).absolute()
+    if "out" in given:
+        raise ValueError(f"out = {given['out']}: a resumed run stays in its folder")
+    arms = read_plan(folder)
+    asked = {key: given[name] for name, key in KEY_OF.items() if name in given}
+    asked |= dict(map(parse_setting, given.get("settings", ())))
+    rounds = asked.pop("num-rounds", 0)
+    for arm in arms:
+        for key, value in asked.items():
+            if arm.run_config.get(key) != value:
+                had = arm.run_config.get(key, "the default")
+                raise ValueError(f"{key} = {value}: the run to be resumed has {had}")
+        arm.run_config["num-rounds"] = max(rounds, arm.run_config["num-rounds"])
+    if "selectors" in given:
+        names = [arm.name for arm in plan(given["selectors"], arms[0].run_config, APP, folder)]
+        if names != [arm.name for arm in arms]:
+            had = ", ".join(arm.name for arm in arms)
+            raise ValueError(f"selector = {', '.join(given['selectors'])}: the run to be resumed has {had}")
+    return _Comparison(folder, arms)
 
 
 def _compare(
     engine: LocalCluster | RaySimulation, comparison: _Comparison, *, at_once: bool, quiet: bool
 ) -> None:
     """Train the arms on the engine, show how it goes, and exit with what the run deserves."""
-    folder, title, arms = comparison
+    folder, arms = comparison
+    title = comparison.title
     console = Console(highlight=False, markup=False)
     display: PlainDisplay
     if console.is_terminal and not quiet:
@@ -193,14 +276,18 @@ def _compare(
     try:
         with _signals_end_the_block():
             console.print(f"{title}: starting; everything goes to {_short(folder)}", soft_wrap=True)
-            with engine:
-                console.print(engine.started)
-                with display:
-                    train(engine, arms, display, at_once=at_once)
-    except EngineError as error:
-        _fail(str(error), 1)
-    except KeyboardInterrupt:
-        _fail(f"stopped; what was written until then is in {_short(folder)}", 130)
+            if all(arm.done for arm in arms):
+                console.print("all is trained already")
+            else:
+                with engine:
+                    console.print(engine.started)
+                    with display:
+                        train(engine, arms, display, at_once=at_once)
+    except (EngineError, KeyboardInterrupt) as error:
+        command = "simulate" if isinstance(engine, RaySimulation) else "up"
+        stopped = isinstance(error, KeyboardInterrupt)
+        what = "stopped" if stopped else str(error)
+        _fail(f"{what}\nto go on: cohort {command} --resume {_short(folder)}", 130 if stopped else 1)
     _conclude(console, folder, [arm.history for arm in arms])
     if any(arm.problem for arm in arms):
         raise typer.Exit(1)
@@ -263,14 +350,30 @@ def _try_out(task: str, clients: int, seed: int) -> None:
         ) from error
 
 
-def _claim(folder: Path) -> None:
-    """Make the run's folder, if it is not there already, and see that it can be written to."""
+def _claim(comparison: _Comparison, *, again: bool) -> None:
+    """Make the run's folder, if it is not there already, see that it can be written to, and note the plan."""
+    folder = comparison.folder
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if again:
+            _reclaim(folder)
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"out = {folder}: must be a new or an empty folder")
         (folder / "logs").mkdir(parents=True)
+        write_plan(folder, comparison.arms)
     except OSError as error:
         raise ValueError(f"out = {folder}: cannot be made or written to: {error.strerror}") from error
+
+
+def _reclaim(folder: Path) -> None:
+    """Take over the folder of a run that has ended, however it did."""
+    # Its watchdog would kill the new processes along with the old ones: it has to end first.
+    if not wait_until(lambda: not processes_with(MARK, str(folder.resolve())), RECLAIM_TIMEOUT):
+        raise ValueError(f"resume = {folder}: is still under way; stop it first")
+    if sys.platform == "linux":  # elsewhere there is no telling whose it is
+        shutil.rmtree(folder / "state", ignore_errors=True)
+    if (folder / "logs").exists():
+        number = next(n for n in count(1) if not (folder / f"logs-{n}").exists())
+        (folder / "logs").rename(folder / f"logs-{number}")
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ CONNECTION = "cluster"  # the name of the SuperLink in Flower's config.toml
 MARK = "COHORT_CLUSTER"  # the environment variable by which the cluster's processes are known
 EXECUTOR_POLL_INTERVAL = 0.25  # seconds
 START_TIMEOUT = 120.0  # seconds for the SuperLink, and for all clients, to come up
+STOP_TIMEOUT = 30.0  # seconds for `flwr stop`
 STOP_GRACE = 5.0  # seconds that a process has to end by itself
 PORT_ATTEMPTS = 3
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what asks a program to end
@@ -175,6 +176,17 @@ class LocalCluster:
         process = self._spawn(name, *command)
         self._others.append(process)
         return RunHandle(name, process, self)
+
+    def abort(self, run: RunHandle) -> None:
+        """Tell the SuperLink that a run is over whose ServerApp was killed, and wait until it knows.
+
+        By itself it takes note after a minute. Until then a client that is to get a message of which the
+        ServerApp had sent only a part waits for the rest, and answers nobody else.
+        """
+        if run.run_id is not None:
+            process = self._spawn(f"stop-{run.name}", "flwr", "stop", run.run_id, CONNECTION)
+            self._others.append(process)
+            wait_until(lambda: process.returncode is not None, STOP_TIMEOUT)
 
     def check(self) -> list[str]:
         """Look after the processes.

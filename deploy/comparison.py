@@ -113,6 +113,28 @@ def area_ratio(arm: ArmHistory, baseline: ArmHistory) -> float:
     return ours / theirs if theirs else math.nan
 
 
+def faults(arm: ArmHistory) -> dict[str, dict[str, int]]:
+    """Count for each client with faults how often what befell it, who has most first.
+
+    Returns
+    -------
+    dict of str to dict
+        "left out" (its reply was missing or of no use), "bounded" and "put aside", in rounds.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    for line in arm.trained:
+        befell = {
+            "left out": [each["client"] for each in line["failures"]],
+            "bounded": [each["client"] for each in line.get("bounded", ())],
+            "put aside": line.get("aside", ()),
+        }
+        for what, clients in befell.items():
+            for client in clients:
+                of = counts.setdefault(client, {})
+                of[what] = of.get(what, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-sum(item[1].values()), item[0])))
+
+
 def same_cohorts(arm: ArmHistory, baseline: ArmHistory) -> tuple[int, int]:
     """Return in how many rounds both drew the same clients, each as often, and how many rounds both have."""
     ours, theirs = ({line["round"]: _cohort(line) for line in each.trained} for each in (arm, baseline))

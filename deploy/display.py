@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from deploy.comparison import LAST, large_clients, number, summarise, verdict
+from deploy.comparison import LAST, faults, large_clients, number, summarise, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from deploy.arms import Arm
     from deploy.history import ArmHistory, Line
+
+
+MOST = 5  # clients with faults that are named
 
 
 class PlainDisplay:
@@ -54,12 +57,16 @@ class PlainDisplay:
     def lines(self, arm: Arm, lines: Sequence[Line]) -> None:
         """Print the rounds, and always their failures."""
         for line in lines:
+            if line["type"] == "resume":
+                self._print(f"{arm.name}  goes on after round {line['round']}")
             if line["type"] != "round":
                 continue
             for failure in line.get("failures", ()):
                 self._print(
                     f"{arm.name}  round {line['round']}: {failure['client']} left out: {failure['reason']}"
                 )
+            if line.get("void"):
+                self._print(f"{arm.name}  round {line['round']}: the model stays as it is: {line['void']}")
             if self._rounds:
                 self._print(
                     f"{arm.name}  round {line['round']}/{arm.history.settings['num_rounds']}  "
@@ -208,6 +215,8 @@ def report(arms: Sequence[ArmHistory]) -> Group:
             f"clients, with {100 * share:.0f} % of the samples."
         )
     parts: list[RenderableType] = [table, Text(notes, style="dim")]
+    if troubles := [text for arm in arms if (text := _faults(arm))]:
+        parts += [Text(), Text("Rounds in which clients were", style="bold"), *troubles]
     if sentences := verdict(arms):
         parts += [
             Text(),
@@ -215,3 +224,15 @@ def report(arms: Sequence[ArmHistory]) -> Group:
             *(Text(f"  {each}") for each in sentences),
         ]
     return Group(*parts)
+
+
+def _faults(arm: ArmHistory) -> Text | None:
+    """Put into words which clients had most faults: "uniform: client-03 12 left out, 2 put aside"."""
+    found = [
+        f"{client} {', '.join(f'{count} {what}' for what, count in counts.items())}"
+        for client, counts in faults(arm).items()
+    ]
+    if not found:
+        return None
+    others = [f"{len(found) - MOST} more clients"] if len(found) > MOST else []
+    return Text(f"  {arm.label}: {'; '.join([*found[:MOST], *others])}")

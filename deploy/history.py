@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,11 @@ class ArmHistory:
     rounds: list[Line] = field(default_factory=list)
     """The rounds, from round 0 (the model before training) on."""
     end: Line | None = None
-    """The last line, once the run is over."""
+    """The last line, once the run is over; None again when it is resumed."""
+    starts: int = 0
+    """How often the run began or was resumed."""
     _offset: int = 0  # bytes read
+    _file: int | None = None  # the inode of the file that they were read from
 
     @property
     def label(self) -> str:
@@ -55,7 +59,8 @@ class ArmHistory:
     def read(self) -> list[Line]:
         """Read what was written since the last call and return it.
 
-        A last line without its newline is still being written: it is left for the next call.
+        A last line without its newline is still being written: it is left for the next call. A run that is
+        resumed replaces its history: then all is read again, and what was written since is returned.
 
         Raises
         ------
@@ -65,6 +70,11 @@ class ArmHistory:
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
+            now = os.fstat(file.fileno()).st_ino
+            replaced = self._file not in (None, now)
+            if replaced:
+                vars(self).update(vars(ArmHistory(self.path)))
+            self._file = now
             file.seek(self._offset)
             written = file.read()
         complete = written[: written.rfind(b"\n") + 1]
@@ -77,12 +87,21 @@ class ArmHistory:
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{self.path}: not a line of a history: {text[:80]!r}") from error
             lines.append(line)
+        if replaced:
+            since = max((at for at, line in enumerate(lines) if line["type"] == "resume"), default=0)
+            return lines[since:]
         return lines
 
     def _take(self, line: Line) -> None:
         match line["type"]:
             case "run":
                 self.settings = line
+                self.starts += 1
+            case "resume":
+                self.settings = {**self.settings, "num_rounds": line["num_rounds"]}
+                self.rounds = [each for each in self.rounds if each["round"] <= line["round"]]
+                self.end = None
+                self.starts += 1
             case "roster":
                 self.client_ids, self.client_sizes = line["client_ids"], line["client_sizes"]
             case "round":

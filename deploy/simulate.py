@@ -116,6 +116,9 @@ class RaySimulation:
         self._processes.append(process)
         return RunHandle(name, process, self)
 
+    def abort(self, run: RunHandle) -> None:
+        """Do nothing: Ray and the virtual clients end with the run's processes."""
+
     def check(self) -> list[str]:
         """Return nothing: here no client dies on its own."""
         return []

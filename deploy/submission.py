@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ class Engine(Protocol):
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> RunHandle:
         """Begin a run; `run_config` holds what differs from the defaults in the app's pyproject.toml."""
 
+    def abort(self, run: RunHandle) -> None:
+        """Let a run be over whose ServerApp was killed, which Flower takes note of after a minute only."""
+
     def check(self) -> list[str]:
         """Return the clients that died since the last look; raise EngineError if nothing can go on."""
 
@@ -49,6 +53,12 @@ class RunHandle:
     def log(self) -> Path:
         """What the ServerApp printed."""
         return self.process.log
+
+    @property
+    def run_id(self) -> str | None:
+        """Flower's number of the run, once it has one."""
+        found = re.search(r"Successfully started run (\d+)", self.log.read_text(errors="replace"))
+        return found and found[1]
 
     @property
     def over(self) -> bool:

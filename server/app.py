@@ -1,45 +1,67 @@
-"""The ServerApp: run config -> strategy -> run; evaluation, history, final model."""
+"""The ServerApp: run config -> strategy -> run; evaluation, history, models."""
 
 import time
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from safetensors.numpy import save_file
 
 import tasks
 from strategies import RoundRecord, SelectionStrategy
+from strategies.checkpoint import CheckpointFolder
 
-from .history import History
-from .settings import RunSettings, parse_selector_settings
+from .history import FILE_NAME, History, read_lines
+from .models import Models
+from .settings import CHECKPOINTS, RunSettings, check_same_run, parse_selector_settings
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the federation that the run config describes."""
+    """Run the federation that the run config describes, or go on with it."""
     settings = RunSettings.from_run_config(context.run_config)
     folder = Path(settings.output_dir).absolute() if settings.output_dir else None
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    with History(folder / "history.jsonl" if folder else None) as history:
-        history.write(
-            "run",
-            started=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            flwr=version("flwr"),
-            **settings.model_dump(),
-        )
+    with ExitStack() as held:
+        history = held.enter_context(_begin(folder, settings, held))
         _run(grid, settings, history, folder)
+
+
+def _begin(folder: Path | None, settings: RunSettings, held: ExitStack) -> History:
+    """Begin the history, or go on with it from the last checkpoint; nobody else may do so meanwhile."""
+    if folder is None:
+        return History(None)
+    run = {
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "flwr": version("flwr"),
+        **settings.model_dump(),
+    }
+    path = folder / FILE_NAME
+    checkpoints = CheckpointFolder(folder / CHECKPOINTS, report=lambda line: None)  # the strategy says it
+    checkpoints.claim()
+    held.callback(checkpoints.release)
+    if settings.resume:
+        check_same_run(next(iter(read_lines(path)), {}), run)
+        found = checkpoints.newest()
+        return History.resume(path, found.round if found else 0, run)
+    history = History(path)
+    history.write("run", **run)
+    return history
 
 
 def _run(grid: Grid, settings: RunSettings, history: History, folder: Path | None) -> None:
     began = time.monotonic()
     task = tasks.create(settings.task)
     test_data = task.test_data()
+    models = Models(folder)
     rounds: list[RoundRecord] = []  # the round that the next evaluation belongs to
+
+    def is_good_enough(round: int, metrics: MetricRecord | None) -> bool:
+        return metrics is not None and 0 < settings.target_accuracy <= float(str(metrics["accuracy"]))
+
     strategy = SelectionStrategy(
         settings.selector,
         clients_per_round=settings.clients_per_round,
@@ -51,12 +73,16 @@ def _run(grid: Grid, settings: RunSettings, history: History, folder: Path | Non
         status_deadline=min(60.0, settings.round_deadline),
         poll_interval=settings.poll_interval,
         local_learning_rate=settings.learning_rate,
+        checkpoint_dir=folder / CHECKPOINTS if folder else None,
+        resume=settings.resume,
+        stop=is_good_enough,
         on_round=rounds.append,
     )
     written: dict[str, list[object]] = {}
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
-        metrics = task.evaluate({name: array.numpy() for name, array in arrays.items()}, test_data)
+        model = {name: array.numpy() for name, array in arrays.items()}
+        metrics = task.evaluate(model, test_data)
         test = {"test_loss": metrics.loss, "test_accuracy": metrics.accuracy}
         if rounds:
             roster = {"client_ids": strategy.roster.ids(), "client_sizes": strategy.roster.sizes().tolist()}
@@ -66,6 +92,7 @@ def _run(grid: Grid, settings: RunSettings, history: History, folder: Path | Non
             history.write_round(rounds.pop(), strategy.roster.ids(), **test)
         else:
             history.write("round", round=round, **test)
+        models.offer(round, model, metrics)
         return MetricRecord({"loss": metrics.loss, "accuracy": metrics.accuracy})
 
     result = strategy.start(
@@ -83,12 +110,14 @@ def _run(grid: Grid, settings: RunSettings, history: History, folder: Path | Non
     )
     if not result.arrays:
         raise RuntimeError("no round brought a usable reply: the model is as it was at the start")
-    model = folder / "model.safetensors" if folder else None
-    if model is not None:
-        save_file({name: array.numpy() for name, array in result.arrays.items()}, model)
+    last = max(result.evaluate_metrics_serverapp)
+    model = models.save_final(last, {name: array.numpy() for name, array in result.arrays.items()})
+    target = f"target-accuracy = {settings.target_accuracy:g} is reached"
     history.write(
         "end",
-        rounds=settings.num_rounds,
+        rounds=last,
         seconds=time.monotonic() - began,
         model=str(model) if model else None,
+        best_round=models.best_round,
+        reason=target if last < settings.num_rounds else "",
     )

@@ -10,6 +10,10 @@ import tasks
 from strategies.strategy import check_selector
 
 SettingValue = str | int | float | bool
+CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, below output-dir
+# What a run that is resumed may have otherwise than before: it changes no round that is over.
+MAY_CHANGE = {"num_rounds", "round_deadline", "join_deadline", "poll_interval", "target_accuracy"}
+OF_THE_START = {"type", "started", "flwr", "output_dir", "resume"}  # the folder may have been moved
 
 
 def parse_selector_settings(text: str) -> dict[str, Any]:
@@ -67,7 +71,9 @@ class RunSettings(BaseModel):
     round_deadline: float = Field(gt=0)  # s
     join_deadline: float = Field(gt=0)  # s
     poll_interval: float = Field(ge=0.01, le=60)  # s
+    target_accuracy: float = Field(ge=0, le=1)
     output_dir: str
+    resume: bool
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> "RunSettings":
@@ -87,6 +93,8 @@ class RunSettings(BaseModel):
                 f"clients-per-round = {settings.clients_per_round}: must be between 1 and "
                 f"{settings.num_clients} (the number of clients)"
             )
+        if settings.resume and not settings.output_dir:
+            raise ValueError("resume = True: needs output-dir, the folder of the run to go on with")
         try:
             check_selector(
                 settings.selector,
@@ -97,6 +105,28 @@ class RunSettings(BaseModel):
         except TypeError as error:
             raise ValueError(str(error)) from None
         return settings
+
+
+def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run whose settings were others; `MAY_CHANGE` lists which may be.
+
+    Parameters
+    ----------
+    before, now : mapping
+        ``run`` lines of a history. What is missing in ``before`` (all, if it is empty) is not compared.
+
+    Raises
+    ------
+    ValueError
+        One line for each setting: its name, its value, what the run had.
+    """
+    differences = [
+        f"{name.replace('_', '-')} = {now.get(name)!r}: the run to be resumed has {value!r}"
+        for name, value in before.items()
+        if name not in MAY_CHANGE | OF_THE_START and now.get(name) != value
+    ]
+    if differences:
+        raise ValueError("\n".join(differences))
 
 
 def _explain(details: Any) -> str:

@@ -1,6 +1,8 @@
 """Submits the trainings that the environment asks for, follows them to their end, and says what came of it.
 
-The SuperLink may be restarted in the meantime: Flower's log stream breaks off then, and is taken up again.
+The SuperLink may be restarted in the meantime: Flower's log stream breaks off then, and is taken up again. A
+ServerApp that is killed is started again and goes on from its checkpoint. So does what this container left
+unfinished when it was ended, unless the settings are others now.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 
+from deploy.arms import PLAN, read_plan, write_plan
 from deploy.container import RESULTS
 from deploy.container.settings import APP, planned
 from deploy.container.superlink import CONNECTION, write_connection
@@ -44,10 +47,8 @@ LAST_WORDS = 10.0  # seconds that the log may lag behind the history, or the his
 def main() -> int:
     """Train with each selector in turn; return 0 if all came to their planned end."""
     signal.signal(signal.SIGTERM, _leave)
-    folder = RESULTS / datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
     try:
-        arms = planned(folder)
-        folder.mkdir()
+        folder, arms = _last_or_new(RESULTS)
         write_connection()
         for arm in arms:
             _train(arm)
@@ -58,16 +59,60 @@ def main() -> int:
     return 0 if all(arm.history.finished for arm in arms) else 1
 
 
+def _last_or_new(results: Path) -> tuple[Path, list[Arm]]:
+    """Return the last training that was left unfinished, if the settings are still its own, or a new one.
+
+    Raises
+    ------
+    ValueError
+        If a setting is wrong.
+    """
+    for file in sorted(results.glob(f"*/{PLAN}"))[-1:]:
+        folder = file.parent
+        earlier, now = read_plan(folder), planned(folder)
+        if [(a.name, a.run_config) for a in earlier] == [(a.name, a.run_config) for a in now]:
+            if not all(arm.done for arm in earlier):
+                say(f"goes on with {folder}; remove it to begin again")
+                return folder, earlier
+        elif not all(arm.done for arm in earlier):
+            say(f"{folder} is unfinished, but its settings were others: this is a new training")
+    folder = results / datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
+    arms = planned(folder)
+    folder.mkdir()
+    write_plan(folder, arms)
+    return folder, arms
+
+
 def _train(arm: Arm) -> None:
-    run_id = _submit(arm)
-    say(f"{arm.name} is run {run_id}")
-    try:
-        status = _follow(run_id, arm.history)
-    except SystemExit:  # this container is being stopped: the clients shall not go on for nobody
-        _flwr("stop", run_id, CONNECTION)
-        raise
-    if not arm.history.finished:
-        say(f"{arm.name} failed: {arm.problem if arm.history.end else status}")
+    while not arm.done:
+        run_id = _under_way(arm) or _submit(arm)
+        _run_id(arm).write_text(run_id)
+        say(f"{arm.name} is run {run_id}")
+        try:
+            status = _follow(run_id, arm.history)
+        except SystemExit:  # this container is being stopped: the clients shall not go on for nobody
+            _flwr("stop", run_id, CONNECTION)
+            raise
+        if arm.history.finished:
+            break
+        if not arm.died():
+            say(f"{arm.name} failed: {arm.problem if arm.history.end else status}")
+            break
+        say(f"{arm.name}: its ServerApp ended without a word; it is started again")
+
+
+def _run_id(arm: Arm) -> Path:
+    folder = arm.history.path.parent
+    return folder.with_name(f"{folder.name}.run-id")
+
+
+def _under_way(arm: Arm) -> str | None:
+    """Return the id of the arm's run if this container was killed and the run is not over yet."""
+    if not _run_id(arm).exists():
+        return None
+    run_id = _run_id(arm).read_text()
+    runs = _flwr("list", CONNECTION, "--run-id", run_id).get("runs", [])
+    return run_id if any(not str(run["status"]).startswith("finished") for run in runs) else None
 
 
 def _submit(arm: Arm) -> str:
@@ -79,7 +124,7 @@ def _submit(arm: Arm) -> str:
         If Flower refuses it.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as config:
-        for key, value in arm.run_config.items():
+        for key, value in arm.start().items():
             config.write(f"{key} = {toml(value)}\n")
         config.flush()
         while True:

@@ -10,23 +10,26 @@ import subprocess
 import time
 from dataclasses import asdict
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from deploy.arms import parse_setting
+from deploy.arms import Arm, parse_setting
 from deploy.edge.invitation import SUFFIX
 from deploy.history import FILE_NAME, ArmHistory
-from deploy.processes import is_free
+from deploy.processes import is_free, wait_until
 from deploy.serve.programs import Programs
 from deploy.serve.server import CONNECTION, FILE, Server, ServerError
-from deploy.submission import run_command
+from deploy.submission import ConfigValue, run_command
+from server.settings import RunSettings, check_same_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import FrameType
 
+LAST_WORDS = 5.0  # seconds that a ServerApp may take to end after Flower's log did
 APP = Path(__file__).resolve().parents[2]
 
 server = typer.Typer(no_args_is_help=True, help="A server for real devices.")
@@ -144,6 +147,15 @@ def run(
             "--set", metavar="KEY=VALUE", help="A setting of pyproject.toml's run config.", show_default=False
         ),
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with an earlier run: its folder, or last. Its settings stay; only num-rounds may be "
+            "raised.",
+            show_default=False,
+        ),
+    ] = None,
     folder: Dir = None,
 ) -> None:
     """Train this repository's app on the clients, and follow the run. Any other app: `flwr run`, see `up`."""
@@ -153,20 +165,61 @@ def run(
             raise ServerError(
                 "`cohort server run` runs from a clone of the repository: its folder is the app"
             )
-        config = dict(map(parse_setting, setting or []))
-        out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        config.setdefault("output-dir", str(out))
-        out.mkdir()
-        command = run_command(APP, CONNECTION, config, out / "submitted", this.folder)
+        given = dict(map(parse_setting, setting or []))
+        if resume is None:
+            out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+            config = {"output-dir": str(out), **given}
+            out.mkdir()
+        else:
+            out = _earlier(this, resume)
+            config = _resumed(out, given)
+        arm = Arm(out.name, config, ArmHistory(Path(str(config["output-dir"])) / FILE_NAME))
         environment = this.environment()
         program = shutil.which("flwr", path=environment["PATH"])
-        code = subprocess.run(command, executable=program, env=environment, check=False).returncode
-        history = ArmHistory(Path(str(config["output-dir"])) / FILE_NAME)
-        history.read()
-    if code or not history.finished:  # `flwr run` ends with 0 whatever became of the run
-        reason = history.end["reason"] if history.end else "see above"
-        _fail(f"the run failed: {reason}", 1)
-    typer.echo(f"history and model: {history.path.parent}")
+        while True:
+            new = next(path for n in count(1) if not (path := out / f"submitted-{n}").exists())
+            command = run_command(APP, CONNECTION, arm.start(), new, this.folder)
+            subprocess.run(command, executable=program, env=environment, check=False)
+            _wait_for_end(arm)
+            if not arm.begun or not arm.died():
+                break
+            _say("the ServerApp ended without a word; it is started again")
+    if not arm.history.finished:  # `flwr run` ends with 0 whatever became of the run
+        reason = arm.history.end["reason"] if arm.history.end else "see above"
+        _fail(f"the run failed: {reason}\nto go on: cohort server run --resume {arm.history.path.parent}", 1)
+    typer.echo(f"history and models: {arm.history.path.parent}")
+
+
+def _wait_for_end(arm: Arm) -> None:
+    """Wait until the ServerApp has ended: a SuperLink that is restarted ends only Flower's stream."""
+    if not wait_until(lambda: not arm.alive, LAST_WORDS):
+        _say(f"Flower's log broke off, but the run goes on; its history: {arm.history.path}")
+        while arm.alive:
+            time.sleep(1)
+    arm.history.read()
+
+
+def _earlier(server: Server, run: str) -> Path:
+    """Return the folder of an earlier run."""
+    if run != "last":
+        return Path(run).absolute()
+    histories = sorted((server.folder / "runs").glob(f"*/{FILE_NAME}"))
+    if not histories:
+        raise ServerError(f"resume = last: there is no run in {server.folder / 'runs'}; give its folder")
+    return histories[-1].parent
+
+
+def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    """Return the run config of an earlier run, and refuse what would make it another one."""
+    history = ArmHistory(folder / FILE_NAME)
+    history.read()
+    if not history.settings:
+        raise ServerError(f"resume = {folder}: holds no {FILE_NAME}, so there is no run to resume")
+    changes = {key.replace("-", "_"): value for key, value in given.items()}
+    check_same_run(history.settings, history.settings | changes)
+    known = history.settings.keys() & RunSettings.model_fields.keys()
+    before = {key.replace("_", "-"): history.settings[key] for key in known}
+    return {**before, **given, "output-dir": str(folder)}
 
 
 def _greeting(server: Server) -> str:

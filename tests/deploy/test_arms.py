@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deploy import arms
-from deploy.arms import Arm, train
+from deploy.arms import Arm, read_plan, train, write_plan
 from deploy.history import ArmHistory, Line, read_run
 
 DELAY = 2  # looks from the submission of an arm to the beginning of its history
@@ -89,3 +89,85 @@ def test_an_arm_that_cannot_be_shown_is_said_and_all_are_trained(tmp_path: Path)
     train(Cluster(tmp_path), trained, watcher, at_once=False)  # type: ignore[arg-type]
     assert all(arm.history.finished for arm in trained)
     assert watcher.events == ["b: cannot be shown: TypeError('odd')"] * 2
+
+
+class Killed:
+    """A run whose ServerApp writes some rounds and is killed, as Flower notes sooner or later."""
+
+    def __init__(self, path: Path, lines: Sequence[dict[str, Any]]) -> None:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+
+    log = Path("log")
+    over = True
+
+    class process:  # noqa: N801
+        @staticmethod
+        def tail() -> str:
+            return "its last words"
+
+
+class Fatal:
+    """An engine on which each run is killed after as many rounds as given, or ends."""
+
+    def __init__(self, folder: Path, *rounds: int | None, error: str = "") -> None:
+        self.folder, self.rounds, self.error = folder, list(rounds), error
+        self.submitted: list[tuple[str, object]] = []
+        self._reached = 0
+
+    def check(self) -> list[str]:
+        return []
+
+    def submit(self, run_config: Mapping[str, object], name: str) -> Killed:
+        resume = run_config.get("resume", False)
+        self.submitted.append((name, resume))
+        path = self.folder / "md" / "history.jsonl"
+        settings = {"selector": "md", "selector_settings": "", "num_rounds": 9}
+        first: dict[str, Any] = {"type": "run", **settings}
+        if resume:
+            first = {"type": "resume", "round": self._reached, "num_rounds": 9}
+        more = self.rounds.pop(0)
+        if more is None:
+            return Killed(path, [first, {"type": "end", "rounds": 9}])
+        rounds = [{"type": "round", "round": self._reached + 1 + each} for each in range(more)]
+        self._reached += more
+        return Killed(path, [first, *rounds, *([{"type": "error", "reason": "no"}] if self.error else [])])
+
+
+def test_one_whose_serverapp_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    engine, watcher = Fatal(tmp_path, 2, 0, 0, 1, 0, None), Watcher()
+    (arm,) = make(tmp_path, "md")
+    train(engine, [arm], watcher, at_once=True)  # type: ignore[arg-type]
+    assert arm.done
+    assert engine.submitted == [("md", False), *((f"md-{number}", True) for number in range(2, 7))]
+    assert watcher.events == ["md: its ServerApp ended without a word; it is started again"] * 5
+
+
+def test_it_is_not_started_again_and_again_in_vain(tmp_path: Path) -> None:
+    engine, watcher = Fatal(tmp_path, 2, *[0] * 20), Watcher()
+    (arm,) = make(tmp_path, "md")
+    train(engine, [arm], watcher, at_once=True)  # type: ignore[arg-type]
+    assert len(engine.submitted) == 1 + arms.TRIES
+    assert watcher.events[-1].startswith("md failed: ended without a word; the end of log:")
+
+
+def test_one_that_failed_says_why_and_is_not_started_again(tmp_path: Path) -> None:
+    engine, watcher = Fatal(tmp_path, 2, 2, error="no"), Watcher()
+    train(engine, make(tmp_path, "md"), watcher, at_once=True)  # type: ignore[arg-type]
+    assert watcher.events == ["md failed: no"]
+    train(engine, make(tmp_path, "md"), watcher, at_once=True)  # type: ignore[arg-type]
+    assert engine.submitted == [("md", False), ("md", True)]  # only when somebody asks for it
+
+
+def test_a_plan_can_be_read_again_wherever_the_folder_is(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    planned = make(tmp_path / "run", "b", "a")
+    for seed, arm in enumerate(planned):
+        arm.run_config |= {"seed": seed, "output-dir": str(tmp_path / "run" / arm.name)}
+    write_plan(tmp_path / "run", planned)
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    assert [(arm.name, arm.run_config, arm.history.path) for arm in read_plan(moved)] == [
+        (name, {"seed": seed, "output-dir": str(moved / name)}, moved / name / "history.jsonl")
+        for seed, name in enumerate("ba")
+    ]

@@ -5,14 +5,17 @@ import socket
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import tasks.digits
 from deploy import cli
-from deploy.arms import Arm, plan
+from deploy.arms import Arm, plan, write_plan
 from deploy.display import PlainDisplay
+from deploy.serve import cli as serving
+from deploy.serve.server import Server
 
 from .histories import write_history
 
@@ -98,6 +101,122 @@ def test_a_missing_extra_is_named_before_anything_starts(
     assert result.exit_code == 2
     assert f"task = '{task}' needs scikit-learn: pip install 'flwr-cohort[demo]'\n" in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def earlier(folder: Path, *, end: bool = False, rounds: int = 3) -> Path:
+    """Leave behind what `cohort up` does when it ends in its midst."""
+    common: dict[str, Any] = {"num-clients": 4, "num-rounds": rounds, "clients-per-round": 2}
+    arms = plan(["md", "uniform"], {**common, "task": "digits", "seed": 7}, cli.APP, folder)
+    for number, arm in enumerate(arms):
+        losses = [2.0] * (rounds + 1) if end or not number else [2.0]
+        write_history(folder / arm.name, losses, arm.name, end=end or not number)
+    (folder / "logs").mkdir()
+    (folder / "logs" / "md.log").write_text("old")
+    write_plan(folder, arms)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--clients 5", "num-clients = 5: the run to be resumed has 4"),
+        ("--clients 4 --seed 8", "seed = 8: the run to be resumed has 7"),
+        ("--set learning-rate=0.1", "learning-rate = 0.1: the run to be resumed has the default"),
+        ("--selector md", "selector = md: the run to be resumed has md, uniform"),
+        ("--out elsewhere", "out = elsewhere: a resumed run stays in its folder"),
+    ],
+)
+def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path, arguments: str, message: str) -> None:
+    run = earlier(tmp_path / "run")
+    before = sorted(run.rglob("*"))
+    result = cohort("up", "--resume", str(run), *arguments.split())
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert sorted(run.rglob("*")) == before
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"version": 2}', '{"version": 1, "arms": {"md": 3}}'])
+def test_a_folder_that_holds_no_run_is_not_resumed(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    result = cohort("up", "--resume", str(tmp_path))
+    assert result.exit_code == 2
+    assert f"{tmp_path}" in result.stderr
+    assert "holds no run.json" in result.stderr or "run.json: cannot be used: " in result.stderr
+
+
+def test_the_last_run_is_resumed_where_it_was_and_what_is_finished_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[Arm] = []
+
+    def train(cluster: NoCluster, arms: Sequence[Arm], watcher: PlainDisplay, *, at_once: bool) -> None:
+        trained.extend(arms)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "LocalCluster", NoCluster)
+    monkeypatch.setattr(cli, "train", train)
+    assert "there is no run in runs/" in cohort("up", "--resume", "last").stderr
+    earlier(tmp_path / "runs" / "2026-01-01_00-00-00", end=True)
+    run = earlier(tmp_path / "runs" / "2026-01-02_00-00-00")
+    (run / "state").mkdir()  # left by a machine that lost its power
+    result = cohort("up", "--resume", "last", "--clients", "4", "--rounds", "5", "--quiet")
+    assert result.exit_code == 1, result.output  # `train` did nothing
+    assert [(arm.name, arm.done, arm.run_config["num-rounds"]) for arm in trained] == [
+        ("md", False, 5),
+        ("uniform", False, 5),
+    ]
+    assert all(arm.run_config["output-dir"] == str(run / arm.name) for arm in trained)
+    assert not (run / "state").exists()
+    assert (run / "logs-1" / "md.log").read_text() == "old"
+    assert list((run / "logs").iterdir()) == []
+
+    trained.clear()
+    cohort("up", "--resume", str(run), "--quiet")  # more rounds were asked for before, and are remembered
+    assert [arm.run_config["num-rounds"] for arm in trained] == [5, 5]
+
+
+def test_a_run_that_is_over_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "train", None)
+    monkeypatch.setattr(cli, "LocalCluster", NoCluster)
+    run = earlier(tmp_path / "run", end=True)
+    result = cohort("up", "--resume", str(run))
+    assert result.exit_code == 0, result.output
+    assert "all is trained already" in result.stdout
+
+
+def test_the_operators_run_is_resumed_with_its_own_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[dict[str, Any]] = []
+
+    def run_command(app: Path, connection: str, config: dict[str, Any], *folders: Path) -> list[str]:
+        submitted.append(config)
+        return ["true"]
+
+    monkeypatch.setattr(serving, "run_command", run_command)
+    server = Server(tmp_path / "server", ("localhost",), control_port=1)
+    server.save()
+    here = ("--dir", str(server.folder))
+    refused = cohort("server", "run", "--resume", "last", *here)
+    assert "resume = last: there is no run in" in refused.stderr
+    write_history(server.folder / "runs" / "1", [2.0])
+    run = server.folder / "runs" / "2"
+    write_history(run, [2.0, 1.0], "md", end=False)
+
+    refused = cohort("server", "run", "--resume", "last", "--set", "selector=uniform", *here)
+    assert refused.exit_code == 2
+    assert "selector = 'uniform': the run to be resumed has 'md'" in refused.stderr
+    refused = cohort("server", "run", "--resume", str(tmp_path), *here)
+    assert f"resume = {tmp_path}: holds no history.jsonl, so there is no run to resume" in refused.stderr
+    assert submitted == []
+
+    result = cohort("server", "run", "--resume", "last", "--set", "num-rounds=5", *here)
+    assert submitted == [
+        {"selector": "md", "selector-settings": "", "num-rounds": 5, "output-dir": str(run), "resume": True}
+    ]
+    assert result.exit_code == 1  # nothing ran
+    assert f"to go on: cohort server run --resume {run}" in result.stderr
 
 
 class NoCluster:

@@ -17,11 +17,13 @@ import click
 import pytest
 
 from deploy import pki
-from deploy.container import client_names
+from deploy.container import client_names, run
 from deploy.container.leases import take
 from deploy.container.register import KNOWN, register
-from deploy.container.settings import planned
+from deploy.container.settings import VARIABLES, planned
 from deploy.container.setup import RENEWAL, prepare, write_secret
+
+from .histories import write_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,6 +148,32 @@ def test_a_wrong_setting_is_called_by_its_variable(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         planned(tmp_path, environment)
+
+
+def test_what_the_run_container_left_unfinished_goes_on_unless_it_is_another_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(run, "planned", lambda folder: planned(folder, environment))
+    environment = {"COHORT_CLIENTS": "4", "COHORT_ROUNDS": "3", "COHORT_SELECTOR": "uniform md"}
+    folder, arms = run._last_or_new(tmp_path)
+    write_history(folder / "uniform", [2.0] * 4)  # finished; md was killed before it began
+
+    assert run._last_or_new(tmp_path)[0] == folder
+    again = run._last_or_new(tmp_path)[1]
+    assert [(arm.name, arm.done) for arm in again] == [("uniform", True), ("md", False)]
+    assert "goes on with" in capsys.readouterr().out
+
+    environment["COHORT_SEED"] = "9"
+    time.sleep(1.1)  # folders are named after the second
+    other, arms = run._last_or_new(tmp_path)
+    assert other != folder
+    assert "its settings were others: this is a new training" in capsys.readouterr().out
+    for arm in arms:
+        write_history(other / arm.name, [2.0] * 4)
+    time.sleep(1.1)
+    assert run._last_or_new(tmp_path)[0] not in (folder, other)  # nothing is left to be resumed
 
 
 def read(folder: Path) -> dict[str, bytes]:

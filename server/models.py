@@ -1,0 +1,77 @@
+"""The models that a run leaves behind: the best so far, and the last."""
+
+import json
+import math
+from collections.abc import Mapping
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.common import log
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from strategies.checkpoint import replacing
+from tasks.base import Metrics
+
+BEST = "best.safetensors"
+FINAL = "model.safetensors"
+ABOUT = "cohort"  # the entry of their metadata that says, as JSON, which round they are of
+
+
+class Models:
+    """Writes safetensors files, each there as a whole or not at all; its metadata say what it is.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where they go. A best model that is there already has to be beaten. None writes nothing.
+
+    Attributes
+    ----------
+    best_round : int or None
+        The round of the best model, None if there is none.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self.best_round: int | None = None
+        self._best = (-math.inf, -math.inf)  # accuracy, and what decides if that is the same: less loss
+        if folder is not None and (folder / BEST).exists():
+            try:
+                with safe_open(folder / BEST, "numpy") as file:
+                    about = json.loads(file.metadata()[ABOUT])
+                self._best = (about["test_accuracy"], -about["test_loss"])
+                self.best_round = about["round"]
+            except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+                log(WARNING, "%s is not looked at: %s", folder / BEST, error)
+
+    def offer(self, round: int, arrays: Mapping[str, NDArray[Any]], test: Metrics) -> None:
+        """Keep a model if it is the best so far. A disk that is full is no reason to stop the run."""
+        worth = (test.accuracy, -test.loss)
+        if self._folder is None or math.isnan(test.loss) or worth <= self._best:
+            return
+        try:
+            _write(self._folder / BEST, arrays, round=round, test_accuracy=test.accuracy, test_loss=test.loss)
+        except OSError as error:
+            log(WARNING, "THE BEST MODEL SO FAR, OF ROUND %d, IS NOT SAVED: %s", round, error.strerror)
+            return
+        self._best, self.best_round = worth, round
+
+    def save_final(self, round: int, arrays: Mapping[str, NDArray[Any]]) -> Path | None:
+        """Write the last model and return its file, None if there is no folder.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        return None if self._folder is None else _write(self._folder / FINAL, arrays, round=round)
+
+
+def _write(path: Path, arrays: Mapping[str, NDArray[Any]], **about: float) -> Path:
+    with replacing(path) as file:
+        # One entry: of several, the order would be another each time, and the same run another file.
+        file.write(save(dict(arrays), metadata={ABOUT: json.dumps(about)}))
+    return path
