@@ -372,6 +372,8 @@ class RoundLogic:
         answers.losses, answers.gradient_variances = judged.losses, judged.gradient_variances
         answers.bounded = judged.bounded
         if self.updates == "masked":  # none can be left out or shortened
+            numbers = {position: judged.rejected[position] for position in judged.rejected.keys() - at_fault}
+            answers.bounded = {**judged.bounded, **numbers}
             return
         answers.failures |= judged.rejected
         answers.updates = {

@@ -40,15 +40,24 @@ def same(left, right):
         np.testing.assert_array_equal(array, right[key])
 
 
-def test_an_update_a_thousand_times_the_others_is_shortened_to_the_limit():
+def test_an_update_that_is_too_long_is_shortened_to_the_limit():
     guard = Guard(40)
-    judged = judge(guard, 1, [2.0] * 39 + [2000.0])
+    judged = judge(guard, 1, [2.0] * 39 + [7.0])
     # Quartiles agree, so the spread is that assumed beforehand, for 3 of 42 values (39 when the lie is left
     # out), and four times that is less than log 2: the limit is twice the median.
     assert judged.scales[:39].tolist() == [1.0] * 39
-    assert judged.scales[39] * 2000 == pytest.approx(4.0, rel=1e-12)
-    assert judged.bounded == {39: "update norm 2e+03 shortened to 4 (limit of recent rounds)"}
+    assert judged.scales[39] * 7 == pytest.approx(4.0, rel=1e-12)
+    assert judged.bounded == {39: "update norm 7 shortened to 4 (limit of recent rounds)"}
     assert judged.rejected == {}
+    assert guard.counts()["update norm"].tolist() == [0] * 39 + [1]
+
+
+@pytest.mark.parametrize("loss", [1.0, 1000.0])
+def test_an_update_a_thousand_times_the_others_is_left_out_whatever_its_loss(loss):
+    guard = Guard(40)
+    judged = judge(guard, 1, [2.0] * 39 + [2000.0], [1.0] * 39 + [loss])
+    assert judged.rejected == {39: "update norm 2e+03: far beyond the limit of 4"}
+    assert judged.bounded == {}
     assert guard.counts()["update norm"].tolist() == [0] * 39 + [1]
 
 
@@ -97,7 +106,8 @@ def test_limits_follow_a_common_decay_and_a_new_learning_rate():
         norms[0] *= 100 if round % 30 == 29 else 1
         judged = judge(guard, round, norms, clients=clients)
         if not 150 < round < 155:  # the jump is followed within three rounds
-            assert list(judged.bounded) == ([0] if round % 30 == 29 else [])
+            assert judged.bounded == {}
+            assert list(judged.rejected) == ([0] if round % 30 == 29 else [])
     assert guard.aside(300).size == 0
     assert guard.counts()["put aside"].sum() == 0
 

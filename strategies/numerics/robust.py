@@ -8,6 +8,9 @@ from .arrays import Floats
 
 _QUARTILE = 0.6744897501960817
 """Of a normal distribution, the distance of a quartile from the median in standard deviations."""
+_LOWER_SHARE = 0.5
+"""What the spread of small values tells of that of large ones: where there are very small clients there need
+not be very large ones, but might."""
 _PRIOR_VALUES = 3
 """How many values the spread that is assumed beforehand counts for."""
 _PASSES = 4
@@ -22,7 +25,8 @@ class Bulk(NamedTuple):
     centre : float
         Their median.
     spread : float
-        The larger distance of a quartile from the median, in standard deviations of a normal distribution.
+        The distance of the upper quartile from the median, or half that of the lower one where that is more,
+        in standard deviations of a normal distribution.
     margin : float
         How far above the centre a value is plausible.
     """
@@ -37,8 +41,8 @@ def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bu
 
     The margin is ``max(least, deviations · spread)``. Values above it are left out and the rest is judged
     again, so that liars who raised the upper quartile lose that too. Quartiles hold as long as fewer than a
-    quarter of the values are lies. The larger of the two distances is taken since honest values may be skewed
-    to either side: a median absolute deviation is 0 where most values agree, and would call the rest lies.
+    quarter of the values are lies. It is the upper one that says what is plausible above; a median absolute
+    deviation is 0 where most values agree, and would call the rest lies.
 
     Parameters
     ----------
@@ -60,7 +64,7 @@ def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bu
     count = ordered.size
     for _ in range(_PASSES):
         low, centre, high = (_quantile(ordered, count, share) for share in (0.25, 0.5, 0.75))
-        seen = max(high - centre, centre - low) / _QUARTILE
+        seen = max(high - centre, _LOWER_SHARE * (centre - low)) / _QUARTILE
         spread = float(np.sqrt((count * seen**2 + _PRIOR_VALUES * prior**2) / (count + _PRIOR_VALUES)))
         margin = max(least, deviations * spread)
         kept = int(np.searchsorted(ordered, centre + margin, side="right"))
