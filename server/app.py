@@ -15,7 +15,13 @@ from strategies.checkpoint import CheckpointFolder
 
 from .history import FILE_NAME, History, read_lines
 from .models import Models
-from .settings import CHECKPOINTS, RunSettings, check_same_run, parse_selector_settings
+from .settings import (
+    CHECKPOINTS,
+    RunSettings,
+    check_same_run,
+    parse_selector_settings,
+    read_client_sizes,
+)
 
 app = ServerApp()
 
@@ -67,10 +73,16 @@ def _run(grid: Grid, settings: RunSettings, history: History, folder: Path | Non
         clients_per_round=settings.clients_per_round,
         selector_settings=parse_selector_settings(settings.selector_settings),
         seed=settings.seed,
+        quorum=settings.quorum,
+        over_selection=settings.over_selection,
+        correction=settings.correction,
+        client_sizes=read_client_sizes(settings.client_sizes),
+        guard=settings.guard,
         min_available_clients=settings.num_clients,
         join_deadline=settings.join_deadline,
         round_deadline=settings.round_deadline,
-        status_deadline=min(60.0, settings.round_deadline),
+        absence_deadline=settings.absence_deadline,
+        status_deadline=settings.status_deadline,
         poll_interval=settings.poll_interval,
         local_learning_rate=settings.learning_rate,
         checkpoint_dir=folder / CHECKPOINTS if folder else None,

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -12,7 +13,10 @@ from strategies.strategy import check_selector
 SettingValue = str | int | float | bool
 CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, below output-dir
 # What a run that is resumed may have otherwise than before: it changes no round that is over.
-MAY_CHANGE = {"num_rounds", "round_deadline", "join_deadline", "poll_interval", "target_accuracy"}
+MAY_CHANGE = {
+    *("num_rounds", "poll_interval", "target_accuracy", "client_sizes"),
+    *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
+}
 OF_THE_START = {"type", "started", "flwr", "output_dir", "resume"}  # the folder may have been moved
 
 
@@ -68,8 +72,15 @@ class RunSettings(BaseModel):
     local_steps: int = Field(ge=1)
     batch_size: int = Field(ge=1)
     seed: int = Field(ge=0, lt=2**63)
+    quorum: int = Field(ge=1)
+    over_selection: float = Field(ge=1, le=100)
+    correction: Literal["equal", "rates"]
+    client_sizes: str
+    guard: bool
     round_deadline: float = Field(gt=0)  # s
     join_deadline: float = Field(gt=0)  # s
+    absence_deadline: float = Field(gt=0)  # s
+    status_deadline: float = Field(gt=0)  # s
     poll_interval: float = Field(ge=0.01, le=60)  # s
     target_accuracy: float = Field(ge=0, le=1)
     output_dir: str
@@ -93,6 +104,11 @@ class RunSettings(BaseModel):
                 f"clients-per-round = {settings.clients_per_round}: must be between 1 and "
                 f"{settings.num_clients} (the number of clients)"
             )
+        if settings.quorum > settings.clients_per_round:
+            raise ValueError(
+                f"quorum = {settings.quorum}: must be between 1 and {settings.clients_per_round} "
+                "(clients-per-round)"
+            )
         if settings.resume and not settings.output_dir:
             raise ValueError("resume = True: needs output-dir, the folder of the run to go on with")
         try:
@@ -105,6 +121,25 @@ class RunSettings(BaseModel):
         except TypeError as error:
             raise ValueError(str(error)) from None
         return settings
+
+
+def read_client_sizes(path: str) -> dict[str, float]:
+    """Read what the operator declares that clients hold, by identity; "" is nothing.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or holds something else.
+    """
+    if not path:
+        return {}
+    try:
+        sizes = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"client-sizes = {path!r}: cannot be read: {error}") from error
+    if not isinstance(sizes, dict) or not all(type(size) in (int, float) for size in sizes.values()):
+        raise ValueError(f'client-sizes = {path!r}: must be of the form {{"client-00": 120, ...}}')
+    return sizes
 
 
 def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
