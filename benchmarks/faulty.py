@@ -12,10 +12,10 @@ from flwr.clientapp import ClientApp
 
 from client.app import app as honest
 
-DEADLINE = 5.0  # seconds that a round waits for replies
+DEADLINE = 3.0  # seconds that a round waits for replies
 FAILING = 0.3  # of the clients that are asked to train
 LYING = 0.1  # of all clients
-SHARES = {"raise": 0.7, "late": 0.25, "die": 0.05}  # of the failures
+SHARES = {"raise": 0.8, "late": 0.15, "die": 0.05}  # of the failures
 LIE = 100.0  # how much too long, and wrong, an update, and too large a loss and a size are
 _LIES = ("flip", "garbage")
 
