@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import numpy as np
+    from flwr.app import Message
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
 
@@ -62,6 +63,7 @@ class Attendance:
     roster: Roster = field(default_factory=Roster)
     _registered: set[str] = field(default_factory=set)  # identities that the operator gave
     _silent: dict[int, tuple[float, float]] = field(default_factory=dict)  # node -> (ask again at, pause), s
+    _unanswered: dict[str, int] = field(default_factory=dict)  # id of a question -> node that was asked
     _held: dict[int, tuple[Report, float]] = field(default_factory=dict)  # node -> (its claim, since when)
 
     def wait_for_first(self, grid: Grid) -> None:
@@ -156,23 +158,39 @@ class Attendance:
         """Return what the nodes say of themselves.
 
         A silent one is left alone for twice as long as it was waited for, then twice as long again: it must
-        not hold up every round.
+        not hold up every round. An answer that comes meanwhile is taken.
         """
         if not self.ask_status:
             return {node: Report() for node in nodes}
+        nodes = list(nodes)
+        # Other than send_and_receive, pull_messages does not wait.
+        late = grid.pull_messages(list(self._unanswered)) if self._unanswered else []
+        reports = {node: report for node, report in self._read(late).items() if node in nodes}
         now = clock_of(grid).monotonic()
         questions = [
             status_question(node, self.status_deadline)
             for node in nodes
-            if now >= self._silent.get(node, (0.0, 0.0))[0]
+            if node not in reports and now >= self._silent.get(node, (0.0, 0.0))[0]
         ]
         if not questions:
-            return {}
+            return reports
         answers = list(grid.send_and_receive(questions, timeout=self.status_deadline))
-        node_asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
+        asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
+        self._unanswered = {
+            message: node for message, node in self._unanswered.items() if node not in asked.values()
+        } | asked
+        reports |= self._read(answers)
+        for node in set(asked.values()) - reports.keys():
+            pause = 2 * max(self.status_deadline, self._silent.get(node, (0.0, 0.0))[1])
+            self._silent[node] = (clock_of(grid).monotonic() + pause, pause)
+            log(WARNING, "Node %d did not tell its status; it is asked again in %g s", node, pause)
+        return reports
+
+    def _read(self, answers: Iterable[Message]) -> dict[int, Report]:
+        """Return the report of each node that answered; one that failed has not."""
         reports = {}
         for answer in answers:
-            node = node_asked.get(answer.metadata.reply_to_message_id)
+            node = self._unanswered.pop(answer.metadata.reply_to_message_id, None)
             if node is None:
                 continue
             try:
@@ -183,10 +201,6 @@ class Attendance:
             if report is not None:
                 reports[node] = report
                 self._silent.pop(node, None)
-        for node in set(node_asked.values()) - reports.keys():
-            pause = 2 * max(self.status_deadline, self._silent.get(node, (0.0, 0.0))[1])
-            self._silent[node] = (clock_of(grid).monotonic() + pause, pause)
-            log(WARNING, "Node %d did not tell its status; it is asked again in %g s", node, pause)
         return reports
 
     def _enrol(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:

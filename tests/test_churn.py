@@ -195,3 +195,24 @@ def test_groups_are_what_clients_say_or_the_operator() -> None:
     )
     groups = strategy.selector.state_dict()["groups"]
     np.testing.assert_array_equal(groups, [0, 0, 1, 0, 1, 0, 2])
+
+
+def test_an_answer_that_comes_late_is_taken_before_the_node_is_asked_again() -> None:
+    grid = TimedGrid({1: client("a"), 2: client("b"), 3: client("slow")})
+    push = grid.push_messages
+
+    def pushing(messages: Any) -> list[str]:
+        messages = list(messages)
+        ids = push(messages)
+        for message, message_id in zip(messages, ids, strict=True):
+            if message.metadata.dst_node_id == 3 and message.metadata.message_type == STATUS:
+                grid._due[message_id] = grid.clock.now + 70
+        return ids
+
+    grid.push_messages = pushing  # type: ignore[method-assign]
+    strategy = SelectionStrategy("uniform", clients_per_round=3, join_deadline=200)
+    strategy.start(grid, model(0), num_rounds=1)
+    assert strategy.roster.ids() == ["a", "b", "slow"]
+    assert 70 <= grid.clock.now < 75  # it is asked again after 120 s
+    questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
+    assert len(questions) == 3
