@@ -31,7 +31,8 @@ run: $(VENV)/.demo                ## a real federation on this machine
 	$(BIN)/cohort up $(UP)
 
 test: $(VENV)/.dev                ## everything but the slow, simulation and docker tests
-	$(BIN)/python -m pytest -m "not slow and not simulation and not docker"
+	$(BIN)/python -m pytest -m "network and not slow and not simulation and not docker"
+	$(BIN)/python -m pytest -n 2 -m "not network and not slow and not simulation and not docker"
 
 test-simulation: $(VENV)/.simulation    ## Flower's own simulation (installs Ray)
 	$(BIN)/python -m pytest -m simulation

@@ -80,9 +80,10 @@ class Attendance:
         reports: dict[int, Report] = {}
         while True:
             online = {node.node_id: node.name for node in grid.get_nodes()}
-            reports |= self._ask(grid, [node for node in online if node not in reports])
+            known = [node for node in online if self.roster.client_at(node) is not None]  # of a resumed run
+            reports |= self._ask(grid, [node for node in online if node not in {*known, *reports}])
             joined = {node: report for node, report in reports.items() if node in online}
-            if len(joined) >= self.min_available_clients:
+            if len(joined) + len(known) >= self.min_available_clients:
                 break
             if clock.monotonic() >= end:
                 told = (
@@ -90,7 +91,7 @@ class Attendance:
                     f"{self.join_deadline:g} s (min_available_clients, join_deadline); "
                     f"{len(online)} nodes were online"
                 )
-                if len(joined) < self.clients_per_round:
+                if len(joined) + len(known) < self.clients_per_round:
                     raise NotEnoughClientsError(told)
                 log(WARNING, "%s: going on with those", told)
                 break
@@ -233,7 +234,7 @@ class Attendance:
         """
         here = set(online)
         found: dict[str, int] = {}
-        for node in sorted(names, key=lambda node: not names[node]):  # registered names first
+        for node in sorted(names, key=lambda node: (not names[node], node)):  # registered names first
             name, claim = names[node], reports[node].client_id
             identity = name or claim or f"node-{node}"
             taken = found.get(identity, self.roster.node_of_id(identity)) in here

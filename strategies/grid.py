@@ -116,9 +116,10 @@ class PollingGrid(_GridView):
         while waiting:
             looked = self.clock.monotonic()
             for reply in self._grid.pull_messages(sorted(waiting)):
-                waiting.discard(reply.metadata.reply_to_message_id)
+                answered = reply.metadata.reply_to_message_id
+                missing -= answered in waiting and not reply.has_error()
+                waiting.discard(answered)
                 replies.append(reply)
-                missing -= not reply.has_error()
             now = self.clock.monotonic()
             if not waiting or missing <= 0 or now >= end:
                 break

@@ -100,8 +100,8 @@ class Guard:
 
     **What it costs** honest clients, measured: on the least squares of the OSMD paper's appendix F (σ = 1, 3,
     10; 100 clients, 600 rounds, `uniform`, `avare`, `cohort`) at most 0.06 % of the updates are shortened, by
-    at most 3 % of the weighted sum of norms, nearly all in the first 50 rounds, and nobody is put aside. On softmax
-    regression with labels by Dirichlet(0.1) none is under `uniform`, `md` and `avare`.
+    at most 3 % of the weighted sum of norms, nearly all in the first 50 rounds, and nobody is put aside. On
+    softmax regression with labels by Dirichlet(0.1) none is under `uniform`, `md` and `avare`.
 
     All that changes is in one dict of arrays, the checkpoint; nothing is random. A round costs O(S + window);
     polls of many candidates a sort of them.

@@ -137,7 +137,7 @@ class OpenRound:
     messages: list[Message]  # (S,) aligned with selection.clients
     num_available: int
     clock: Clock
-    deadline: float  # s
+    enough: int  # how many answers end the round
     aside: tuple[int, ...] = ()  # clients that are here and put aside for bad reports
     bounded: Mapping[int, str] = field(default_factory=dict)  # client -> what of its answer to a poll was
 
@@ -148,8 +148,10 @@ class OpenRound:
         Of several answers to one message the first counts.
         """
         position = {message.metadata.message_id: i for i, message in enumerate(self.messages)}
-        late = self.clock.monotonic() - self.began >= self.deadline
-        why = "no answer by the deadline" if late else "enough others had answered"
+        replies = list(replies)
+        came = sum(not reply.has_error() for reply in replies)
+        cut = self.enough < len(self.messages) and came >= self.enough
+        why = "enough others had answered" if cut else "no answer by the deadline"
         answers = [Reply(failure=why)] * len(self.messages)
         for reply in replies:
             i = position.pop(reply.metadata.reply_to_message_id, None)

@@ -98,19 +98,21 @@ class Roster:
         return self._group.get(index)
 
     def state(self) -> dict[str, Any]:
-        """Return all but the nodes, which a later run may find changed, as JSON has it."""
+        """Return everything, as JSON has it."""
         return {
             "ids": self._ids,
+            "nodes": sorted(self._node.items()),
             "sizes": sorted(self._size.items()),
             "groups": sorted(self._group.items()),
             "unavailable": sorted(self._unavailable),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned; nobody is here until nodes are enrolled again."""
+        """Go on from what `state` returned; nodes that have changed meanwhile are enrolled anew."""
         self._ids = list(state["ids"])
         self._index = {client_id: index for index, client_id in enumerate(self._ids)}
-        self._node, self._client = {}, {}
+        self._node = dict(state["nodes"])
+        self._client = {node: index for index, node in self._node.items()}
         self._size = dict(state["sizes"])
         self._group = dict(state["groups"])
         self._unavailable = set(state["unavailable"])

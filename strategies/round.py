@@ -41,7 +41,9 @@ class RoundRecord:
     """What happened in a round, aligned with ``selection.clients`` where (S,).
 
     In a void round the model stays as it is, all weights are 0, and the selector learns from nobody:
-    ``feedback.responded`` is False for all. Who is not among ``failures`` sent something usable.
+    ``feedback.responded`` is False for all. (If it is the server strategy that could not step, the weights
+    are those that it was given, and the selector has learned.) Who is not among ``failures`` sent something
+    usable.
     """
 
     round: int

@@ -380,7 +380,7 @@ class SelectionStrategy(Strategy):
             log(INFO, "")
             log(INFO, "[ROUND %d/%d]", number, num_rounds)
             questions = list(self.configure_train(number, progress.arrays, train_config, polling))
-            enough = ceil(len(questions) / self.over_selection)
+            enough = None if self._round is None else self._round.enough
             replies = polling.send_and_receive(questions, timeout=self._wait, enough=enough)
             del questions  # each holds the model
             arrays, metrics = self.aggregate_train(number, replies)
@@ -576,7 +576,7 @@ class SelectionStrategy(Strategy):
             messages=self._questions(server_round, arrays, config, grid, selection, asked.train_config),
             num_available=len(here),
             clock=clock,
-            deadline=self._wait,
+            enough=ceil(selection.clients.size / self.over_selection),
             aside=tuple(int(client) for client in aside),
             bounded=bounded,
         )
@@ -716,13 +716,17 @@ class SelectionStrategy(Strategy):
             return []
         drawn = generator(self.seed, server_round, "evaluate").choice(here, count, replace=False)
         shown = NodesGrid(grid, [self.roster.node_of(int(client)) for client in drawn])
-        return self._step.base.configure_evaluate(server_round, arrays, ConfigRecord(dict(config)), shown)
+        prepared = self._step.base.configure_evaluate(server_round, arrays, ConfigRecord(dict(config)), shown)
+        return sorted(prepared, key=lambda message: message.metadata.dst_node_id)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the clients' metrics as the server strategy does, over the replies that can be used."""
         key = self._step.base.weighted_by_key
         fit = []
-        for reply in replies:
+        # In an order that is not that of arrival: sums of floats depend on it.
+        for reply in sorted(
+            replies, key=lambda reply: self.roster.client_at(reply.metadata.src_node_id) or 0
+        ):
             records = [] if reply.has_error() else list(reply.content.metric_records.values())
             size = records[0].get(key) if len(records) == 1 else None
             if isinstance(size, int | float) and 0 < size < np.inf:

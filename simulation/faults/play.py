@@ -1,0 +1,235 @@
+"""Plays a script: undisturbed, and with the server's deaths; both must come to the same."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.common.logger import FLOWER_LOGGER
+
+from strategies.checkpoint import CheckpointFolder
+
+from .script import Kill, Script, draw, initial_arrays
+from .watch import BrokenError, Watch, require_same
+from .world import KilledError, World
+
+if TYPE_CHECKING:
+    from strategies import RoundRecord, SelectionStrategy
+
+_IN_MEMORY = Path("/dev/shm")  # a folder there costs no disk
+
+
+@dataclass
+class Outcome:
+    """What came of a seed.
+
+    Attributes
+    ----------
+    script : Script
+        What was played.
+    error : str
+        What does not hold; "" if all does.
+    story : list of str
+        What happened, a line each.
+    """
+
+    script: Script
+    error: str
+    story: list[str]
+
+
+def play(seed: int) -> Outcome:
+    """Draw a seed's script, play it, and check it."""
+    story: list[str] = []
+    with _quiet(), np.errstate(all="ignore"), _folder() as folder:
+        script = draw(seed)
+        try:
+            _play(script, folder, story)
+        except Exception as error:  # whatever the code under test raises
+            what = str(error) if isinstance(error, BrokenError) else f"{type(error).__name__}: {error}"
+            return Outcome(script, what, story)
+    return Outcome(script, "", story)
+
+
+def _play(script: Script, folder: Path, story: list[str]) -> None:
+    story.append("undisturbed")
+    watch = _History(script, (), folder / "undisturbed" if script.kills else None, story).run()
+    if not script.kills:
+        return
+    story.append("with the server's deaths")
+    other = _History(script, script.kills, folder / "killed", story).run()
+    for number, record in watch.records.items():
+        require_same(record, other.records[number], f"after kills round {number}")
+    for number, model in watch.models.items():
+        same = all(model[name].tobytes() == other.models[number][name].tobytes() for name in model)
+        if not (same):
+            raise BrokenError(f"after kills the model of round {number} differs")
+    _compare_states(folder / "undisturbed", folder / "killed")
+
+
+def _compare_states(one: Path, other: Path) -> None:
+    """Compare what is left on disk at the end: all that any later round would be made from."""
+    a, b = CheckpointFolder(one).newest(), CheckpointFolder(other).newest()
+    if not (a is not None and b is not None):
+        raise BrokenError("no checkpoint is left")
+    if a is None or b is None:
+        return
+    if not (a.round == b.round):
+        raise BrokenError(f"the last checkpoints are of rounds {a.round} and {b.round}")
+    if not (a.arrays.keys() == b.arrays.keys()):
+        raise BrokenError(f"states hold {set(a.arrays) ^ set(b.arrays)} once")
+    for name, array in a.arrays.items():
+        same = array.dtype == b.arrays[name].dtype and array.tobytes() == b.arrays[name].tobytes()
+        if not (same):
+            raise BrokenError(f"after kills the state {name} is {b.arrays[name]}, was {array}")
+    for path, was, found in _differences(a.meta, b.meta):
+        raise BrokenError(f"after kills the note {path} is {found}, was {was}")
+
+
+def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield what differs between two JSON objects: where, and both values."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            yield from _differences(one[key], other[key], f"{path}/{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for position, each in enumerate(one):
+            yield from _differences(each, other[position], f"{path}/{position}")
+    elif repr(one) != repr(other):  # NaN is NaN
+        yield path, one, other
+
+
+class _History:
+    """One history, with as many server processes as it takes."""
+
+    def __init__(
+        self, script: Script, kills: tuple[Kill, ...], folder: Path | None, story: list[str]
+    ) -> None:
+        self.script = script
+        self.folder = folder
+        self.story = story
+        arrays = initial_arrays(script.seed)
+        self.start = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        self.world = World(script, kills)
+        self.watch = Watch(script, arrays)
+        self._saved = 0  # the last round whose checkpoint must be there
+        self._strategy: SelectionStrategy | None = None
+
+    def run(self) -> Watch:
+        """Play it to its end."""
+        while True:
+            try:
+                self._process()
+            except KilledError:
+                self._die(self.world.killed)
+            else:
+                self.watch.run_is_over(self.script.num_rounds)
+                return self.watch
+
+    def _process(self) -> None:
+        """Let a server process run until it is through, or dies."""
+        options = {
+            "checkpoint_dir": self.folder,
+            "resume": self.folder is not None,
+            "on_round": self._on_round,
+        }
+        if self._saved:
+            options["num_rounds"] = None  # the run keeps the horizon that it began with
+        self._strategy = self.script.strategy(**options)
+        result = self._strategy.start(
+            self.world, self.start, num_rounds=self.script.num_rounds, evaluate_fn=self._evaluate
+        )
+        rounds = range(self.script.num_rounds + 1)
+        evaluated = sorted(result.evaluate_metrics_serverapp)
+        if not (evaluated == list(rounds)):
+            raise BrokenError(f"results hold the evaluations of rounds {evaluated}")
+        moved = [number for number, record in sorted(self.watch.records.items()) if not record.void]
+        measured = sorted(result.train_metrics_clientapp)
+        if not (measured == moved):
+            raise BrokenError(f"results hold the metrics of rounds {measured}, the model moved in {moved}")
+        final = self.watch.models[self.script.num_rounds]
+        for name, array in (result.arrays or {}).items():
+            if not (array.numpy().tobytes() == final[name].tobytes()):
+                raise BrokenError(f"the result's {name} is not the last")
+        if not (bool(result.arrays) == bool(moved)):
+            raise BrokenError("the result has no model")
+
+    def _die(self, kill: Kill) -> None:
+        self.story.append(f"  the server is killed in round {kill.round}: {kill.moment}")
+        if self.folder is None:
+            return
+        if kill.moment == "saving":
+            unfinished = self.folder / f"round-{kill.round:08d}.npz.unfinished"
+            unfinished.write_bytes(b"PK" * int(100 * kill.share))
+        if kill.moment == "torn" and self._saved > 1:
+            _damage(self.folder / f"round-{self._saved:08d}.npz", kill.share)
+            self._saved -= 1
+        self.watch.resumed(self._saved)
+        self.world.resume(self._saved + 1)
+
+    def _on_round(self, record: RoundRecord) -> None:
+        assert self._strategy is not None
+        self.story += _told(record, self._strategy)
+        self.watch.round_is_over(record, self._strategy, self.world)
+        self.world.kill("aggregated", record.round)
+
+    def _evaluate(self, number: int, arrays: ArrayRecord) -> MetricRecord:
+        model = {name: array.numpy() for name, array in arrays.items()}
+        self.watch.model_is(number, model, self.world)
+        self.world.kill("saving", number)
+        self.world.clock.sleep(self.script.between_rounds)
+        self.world.round = number + 1
+        self._saved = number
+        return MetricRecord({"sum": float(sum(array.sum(dtype=np.float64) for array in model.values()))})
+
+
+def _damage(file: Path, share: float) -> None:
+    """Cut a file off, or spoil a part of it."""
+    content = bytearray(file.read_bytes())
+    at = int(share * len(content))
+    if share < 0.5:
+        del content[at:]
+    else:
+        content[at : at + 128] = bytes(byte ^ 0xFF for byte in content[at : at + 128])
+    file.write_bytes(content)
+
+
+def _told(record: RoundRecord, strategy: SelectionStrategy) -> list[str]:
+    """Return a record in words."""
+    name, selection = strategy.roster.id_of, record.selection
+    chosen = ", ".join(
+        f"{name(int(client))}{f' x{count}' if count > 1 else ''} {weight:.4g}"
+        for client, count, weight in zip(selection.clients, selection.counts, record.weights, strict=True)
+    )
+    lines = [f"  round {record.round}: {record.num_available} available; weights: {chosen or 'nobody'}"]
+    lines += [f"    left out: {name(client)}: {reason}" for client, reason in record.failures.items()]
+    lines += [f"    bounded: {name(client)}: {what}" for client, what in record.bounded.items()]
+    lines += [f"    aside: {', '.join(map(name, record.aside))}"] if record.aside else []
+    lines += [f"    void: {record.void}"] if record.void else []
+    return lines
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Flower's log and spare its garbage collections what was there before: most of a tiny round."""
+    before = FLOWER_LOGGER.level
+    FLOWER_LOGGER.setLevel(logging.CRITICAL + 1)
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        FLOWER_LOGGER.setLevel(before)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as folder:
+        yield Path(folder)

@@ -1,0 +1,403 @@
+"""What happens in a history, drawn from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from random import Random
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import strategy as flower
+
+from strategies import SelectionStrategy, selectors
+
+EPOCH = 1024.0
+"""Seconds on the clock at the beginning. Times are sums of powers of two: no rounding makes early late."""
+DEADLINE = 0.5
+"""Seconds that a round waits for replies: as few looks for them as will do."""
+TOO_LATE = 4 * DEADLINE
+"""Seconds after which a late reply comes."""
+
+REGISTERED = "registered-"
+"""How the names begin that the operator gave."""
+
+SERVER_STRATEGIES: dict[str, Callable[..., Any]] = {
+    "FedAvg": flower.FedAvg,
+    "FedAvgM": lambda **kw: flower.FedAvgM(server_momentum=0.9, **kw),
+    "FedAdam": flower.FedAdam,
+    "FedYogi": flower.FedYogi,
+    "FedAdagrad": flower.FedAdagrad,
+    "FedProx": flower.FedProx,
+    "FedMedian": flower.FedMedian,
+    "FedTrimmedAvg": flower.FedTrimmedAvg,
+    "Krum": lambda **kw: flower.Krum(num_malicious_nodes=0, **kw),
+    "QFedAvg": lambda **kw: flower.QFedAvg(client_learning_rate=0.1, **kw),
+}
+_STEPS = ("FedAvg", "FedAvg", "FedAvg", "FedAvgM", "FedAdam", "FedYogi", "FedAdagrad", "FedProx")
+
+UNANSWERED = ("crash", "dead", "vanish", "silence", "late", "stale", "misaddressed", "decline")
+"""Faults after which there is nothing of this round to use; "stale" answers an older round instead."""
+GARBAGE = (
+    "other names",
+    "a name too few",
+    "a name too many",
+    "other shape",
+    "complex numbers",
+    "text",
+    "NaN",
+    "infinite",
+    "beyond float32",
+    "junk bytes",
+    "another serialisation",
+    "two models",
+    "nothing",
+    "size -3",
+    "size 1e200",
+    "size NaN",
+    "size in words",
+)
+"""Replies that cannot be used."""
+ODD = (
+    "twice",
+    "stale and own",
+    "float64",
+    "column order",
+    "loss NaN",
+    "loss negative",
+    "variance infinite",
+    "variance negative",
+    "no report",
+    "steps 0",
+    "metrics in lists",
+    "extra metrics",
+)
+"""Replies that are strange, and are to be used."""
+LIES = ("update x 1e3", "update x 1e6", "update x 1e36", "sign flip", "loss 1e6", "size 1e9", "no update")
+"""Replies that are false, and are to be used, bounded if there is a guard."""
+POLL = ("silence", "crash", "late", "NaN", "infinite", "negative", "huge", "nothing", "decline")
+"""Faults in the answers to what a selector asks before it chooses."""
+EVALUATION = ("silence", "crash", "late", "NaN", "no size")
+STATUS = ("silence", "crash", "garbage", "no handler")
+"""Faults in the answers of those who are asked who they are."""
+
+KILLS = ("asking", "sent", "replies", "aggregated", "saving", "saved", "torn")
+"""Moments: while clients are asked; after TRAIN messages went out; after some replies; after the aggregation,
+before it is saved; while that is written; before the next round; and the newest checkpoint is damaged."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client: what it says it is and has."""
+
+    claim: str | None  # the identity that it reports
+    name: str  # under which the operator registered its node
+    size: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The server dies."""
+
+    round: int
+    moment: str  # of KILLS
+    share: float = 0.0  # which of several replies or damages, in [0, 1)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A history before it happens.
+
+    Attributes
+    ----------
+    seed : int
+        What it is drawn from.
+    num_rounds : int
+        3 to 10.
+    members : tuple of Member
+        All clients that are ever here.
+    nodes : tuple of mapping of int to int
+        For each round from 1 on the nodes that are online: node id -> position in `members`.
+    ghosts : frozenset of (round, node id)
+        Nodes that count as online and are dead.
+    asleep : frozenset of (round, member)
+        Who does not want to train.
+    faults, poll_faults, evaluation_faults : mapping of (round, member) to str
+        What goes wrong with an answer.
+    status_faults : mapping of member to (fault, last round)
+        What goes wrong when it is asked who it is, up to that round.
+    latencies : mapping of (round, member) to float
+        s, so that replies come in another order than they were asked for.
+    kills : tuple of Kill
+        When the server dies.
+    options : mapping
+        Of `SelectionStrategy`, but for what Python objects are made from: ``server_strategy`` is a key of
+        `SERVER_STRATEGIES`.
+    evaluate : float
+        Share of the nodes that evaluate.
+    """
+
+    seed: int
+    num_rounds: int
+    members: tuple[Member, ...]
+    nodes: tuple[Mapping[int, int], ...]
+    ghosts: frozenset[tuple[int, int]]
+    asleep: frozenset[tuple[int, int]]
+    faults: Mapping[tuple[int, int], str]
+    poll_faults: Mapping[tuple[int, int], str]
+    evaluation_faults: Mapping[tuple[int, int], str]
+    status_faults: Mapping[int, tuple[str, int]]
+    latencies: Mapping[tuple[int, int], float]
+    kills: tuple[Kill, ...]
+    options: Mapping[str, Any]
+    evaluate: float
+
+    @property
+    def between_rounds(self) -> float:
+        """Seconds that an evaluation takes.
+
+        So many that who claims another's identity has waited long enough within some rounds. But where the
+        server is killed nobody has: after a resume that waiting begins again.
+        """
+        return 1.0 if self.kills else 32.0
+
+    def strategy(self, **more: Any) -> SelectionStrategy:
+        """Return a fresh strategy with the script's settings and ``more``."""
+        return _strategy({**self.options, **more}, self.evaluate)
+
+    def lines(self) -> list[str]:
+        """Return the script in words."""
+        lines = [f"seed {self.seed}: {self.num_rounds} rounds"]
+        lines += [f"  {name} = {value!r}" for name, value in self.options.items()]
+        lines += [f"  {self.evaluate:.0%} of the nodes evaluate"] if self.evaluate else []
+        lines += [f"  member {number}: {member}" for number, member in enumerate(self.members)]
+        for number, nodes in enumerate(self.nodes, start=1):
+            online = ", ".join(
+                f"{node}={member}{' (ghost)' if (number, node) in self.ghosts else ''}"
+                for node, member in nodes.items()
+            )
+            lines.append(f"  round {number}: nodes {online}")
+            asleep = [member for round, member in sorted(self.asleep) if round == number]
+            lines += [f"    asleep: {asleep}"] if asleep else []
+            for kind in ("faults", "poll_faults", "evaluation_faults"):
+                found = {
+                    member: fault for (round, member), fault in getattr(self, kind).items() if round == number
+                }
+                lines += [f"    {kind.replace('_', ' ')}: {found}"] if found else []
+            lines += [
+                f"    the server is killed: {kill.moment} ({kill.share:.2f})"
+                for kill in self.kills
+                if kill.round == number
+            ]
+        for member, (fault, last) in self.status_faults.items():
+            lines.append(f"  member {member}, asked who it is: {fault} up to round {last}")
+        return lines
+
+
+def draw(seed: int) -> Script:
+    """Draw a history.
+
+    Whoever the quorum needs is there, awake and says who it is in each round, so that a run never ends for
+    want of clients: all rounds can be asked for.
+    """
+    rng = Random(f"faults {seed}")
+    num_rounds = rng.choice((3, 3, 3, 3, 4, 4, 4, 5, 6, 10))
+    first = rng.choice((2, 2, 3, 3, 4, 4, 5, 6, 8))
+    options, evaluate = _options(rng, first, num_rounds)
+    num_kills = rng.choice((0, 0, 0, 0, 1, 1, 2, 3))
+    k = int(options["clients_per_round"])
+    solid = rng.choice((int(options["quorum"]), k, first))
+    members = [_member(rng, number) for number in range(first)]
+    nodes, ghosts = _comings_and_goings(rng, members, num_rounds, solid)
+    names = [member.name for member in members if member.name]
+    impostor = rng.randrange(len(members))
+    # The name is another's, who may come later. A server that was killed sees through it a round earlier.
+    if names and not num_kills and not members[impostor].name:
+        members[impostor] = replace(members[impostor], claim=names[-1])
+    asleep = {
+        (round, member)
+        for member in range(solid, len(members))
+        if rng.random() < 0.3
+        for begin in [rng.randint(1, num_rounds)]
+        for round in range(begin, begin + rng.randint(1, 3))
+    }
+    rate = rng.choice((0.0, 0.1, 0.3, 0.3, 0.6))
+    usual = rng.sample((*UNANSWERED, *GARBAGE, *ODD, *LIES), rng.randint(1, 6))
+    grid = [(round, member) for round in range(1, num_rounds + 1) for member in range(len(members))]
+
+    def some(kinds: Any, rate: float) -> dict[tuple[int, int], str]:
+        return {each: rng.choice(kinds) for each in grid if rng.random() < rate}
+
+    everything = (*UNANSWERED, *rng.sample(GARBAGE, 3), *ODD, *LIES)
+    faults = some(usual if rng.random() < 0.5 else everything, rate)
+    status_faults = {
+        member: _status_fault(rng, num_rounds, num_kills)
+        for member in range(max(k, solid), len(members))
+        if rng.random() < 0.15
+    }
+    return Script(
+        seed=seed,
+        num_rounds=num_rounds,
+        members=tuple(members),
+        nodes=tuple(nodes),
+        ghosts=frozenset(ghosts),
+        asleep=frozenset(asleep),
+        faults=faults,
+        poll_faults=some(POLL, rate / 2),
+        evaluation_faults=some(EVALUATION, rate / 2) if evaluate else {},
+        status_faults=status_faults,
+        latencies={each: rng.randrange(256) / 1024 for each in grid},
+        kills=tuple(
+            Kill(rng.randint(1, num_rounds), rng.choice(KILLS), rng.random()) for _ in range(num_kills)
+        ),
+        options=options,
+        evaluate=evaluate,
+    )
+
+
+def _status_fault(rng: Random, num_rounds: int, num_kills: int) -> tuple[str, int]:
+    """Who does not answer is asked again soon, then ever more rarely; who does answer is not.
+
+    So silence ends soon, and other answers stay as they are: a server that was killed asks everybody again,
+    and is not to hear what it would not have heard without.
+    """
+    fault = rng.choice(STATUS)
+    if fault in ("silence", "crash"):
+        return fault, 1 if num_kills else rng.randint(1, 4)
+    return fault, num_rounds
+
+
+def _member(rng: Random, number: int) -> Member:
+    named = rng.random() < 0.2
+    return Member(
+        claim=None if rng.random() < 0.05 else f"client-{number:02d}",
+        name=f"{REGISTERED}{number:02d}" if named else "",
+        size=rng.choice((1, 5, 10, 30, 100)),
+        group=rng.randrange(2),
+    )
+
+
+def _comings_and_goings(
+    rng: Random, members: list[Member], num_rounds: int, solid: int
+) -> tuple[list[dict[int, int]], set[tuple[int, int]]]:
+    """Return the nodes of each round and the ghosts among them; adds those who join to the members.
+
+    The first ``solid`` members are always here, though their node ids may change.
+    """
+    now = {rng.randrange(10, 10**6): member for member in range(len(members))}
+    away: list[int] = []
+    rounds = [dict(now)]
+    ghosts: set[tuple[int, int]] = set()
+    restless = rng.choice((0.0, 0.1, 0.4))
+    for round in range(2, num_rounds + 1):
+        for ghost in [node for at, node in ghosts if at == round - 1]:
+            now.pop(ghost, None)
+        if len(members) < 12 and rng.random() < restless:
+            members.append(_member(rng, len(members)))
+            now[rng.randrange(10, 10**6)] = len(members) - 1
+        if rng.random() < restless:  # one leaves
+            node, member = rng.choice(sorted(now.items()))
+            if member >= solid:
+                del now[node]
+                away.append(member)
+        if away and rng.random() < 0.5:  # one comes back, seldom under its old node id
+            now[rng.randrange(10, 10**6)] = away.pop(rng.randrange(len(away)))
+        if rng.random() < restless:  # a node restarts
+            node, member = rng.choice(sorted(now.items()))
+            if member not in {rounds[-1].get(ghost) for at, ghost in ghosts if at == round - 1}:
+                now[rng.randrange(10, 10**6)] = member
+                registered = members[member].name  # is refused until its old connection is found dead
+                if member >= solid and not registered and rng.random() < 0.5:
+                    ghosts.add((round, node))
+                else:
+                    del now[node]
+        if len(members) < 12 and rng.random() < restless / 4:  # a second device with one client's identity
+            double = rng.choice(members)
+            members.append(Member(double.claim, "", rng.choice((1, 10, 100)), rng.randrange(2)))
+            now[rng.randrange(10, 10**6)] = len(members) - 1
+        order = list(now.items())
+        rng.shuffle(order)
+        rounds.append(dict(order))
+    return rounds, ghosts
+
+
+def _options(rng: Random, num_clients: int, num_rounds: int) -> tuple[dict[str, Any], float]:
+    k = rng.randint(1, min(num_clients, 5))
+    selector = rng.choice(accepted_selectors())
+    settings = dict(_SETTINGS.get(selector, {}))
+    for name in sorted(selectors.selector_type(selector).allowed_settings()):
+        if name == "replacement":
+            settings[name] = rng.random() < 0.7
+    guard: Any = rng.choice((True, True, False, {"strikes": 1, "memory": 2, "pause": rng.randint(1, 3)}))
+    options: dict[str, Any] = {
+        "selector": selector,
+        "clients_per_round": k,
+        "selector_settings": settings,
+        "server_strategy": rng.choice((*_STEPS, *SERVER_STRATEGIES)),
+        "seed": rng.randrange(1000),
+        "quorum": rng.randint(1, k) if rng.random() < 0.3 else 1,
+        "over_selection": rng.choice((1.0, 1.0, 1.0, 1.5, 2.0)),
+        "correction": rng.choice(("equal", "equal", "rates")),
+        "guard": guard,
+        "variates": rng.choice((None, None, None, "fedvarp", "scaffold")),
+        "ask_status": rng.random() < 0.95,
+        "poll_with": rng.choice(("query", "query", "evaluate")),
+        "local_learning_rate": rng.choice((0.1, 1.0)),
+    }
+    if rng.random() < 0.2:
+        options["client_sizes"] = {f"client-{number:02d}": float(rng.randint(1, 50)) for number in range(3)}
+    if selector == "lipschitz-is":
+        options["client_settings"] = {"lipschitz": {"client-00": 1.0, "client-01": 5.0, "client-03": 20.0}}
+    if rng.random() < 0.2:
+        options["num_rounds"] = num_rounds + rng.randint(0, 5)
+    evaluate = rng.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0))
+    for refused in ({}, {"variates": None}, {"server_strategy": "FedAvg"}):
+        options |= refused
+        try:
+            _strategy(options, evaluate)
+        except (TypeError, ValueError):  # some do not go together
+            continue
+        return options, evaluate
+    raise ValueError(f"options = {options}: refused, whatever is left out")
+
+
+_SETTINGS: dict[str, dict[str, Any]] = {"flics-private": {"group_shares": (0.5, 0.5)}}
+
+
+@cache
+def accepted_selectors() -> tuple[str, ...]:
+    """Return the selectors that can be used without knowing all updates beforehand."""
+    accepted = []
+    for name in selectors.available():
+        try:
+            SelectionStrategy(name, clients_per_round=2, selector_settings=_SETTINGS.get(name))
+        except ValueError:
+            continue
+        accepted.append(name)
+    return tuple(accepted)
+
+
+def _strategy(options: Mapping[str, Any], evaluate: float) -> SelectionStrategy:
+    made = dict(options)
+    make = SERVER_STRATEGIES[made["server_strategy"]]
+    made["server_strategy"] = make(fraction_evaluate=evaluate)
+    return SelectionStrategy(
+        **made,
+        join_deadline=2 * DEADLINE,
+        absence_deadline=2 * DEADLINE,
+        round_deadline=DEADLINE,
+        status_deadline=DEADLINE,
+        poll_deadline=DEADLINE,
+        poll_interval=DEADLINE / 4,
+    )
+
+
+def initial_arrays(seed: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the model of a history: tiny, with a matrix in column order and a number without axes."""
+    first = np.float32(seed % 7) / 7
+    return {
+        "w": np.full((2, 2), first, np.float32, order="F"),
+        "b": np.array(0.5),
+    }

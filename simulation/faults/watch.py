@@ -1,0 +1,328 @@
+"""What must hold after each round, checked from outside: against what the clients really did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from strategies.selectors import Selector
+
+from .script import LIES, REGISTERED
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from strategies import RoundRecord, SelectionStrategy
+
+    from .script import Script
+    from .world import World
+
+Arrays = Mapping[str, "NDArray[Any]"]
+
+
+class BrokenError(AssertionError):
+    """Something that must hold does not."""
+
+
+class Watch:
+    """Checks one history as it goes on; a run that is killed and resumed is one history.
+
+    Parameters
+    ----------
+    script : Script
+        What is played.
+    arrays : mapping of str to array
+        The model at the beginning.
+
+    Attributes
+    ----------
+    records : dict of int to RoundRecord
+        By round.
+    models : dict of int to Arrays
+        The model after each round; 0: at the beginning.
+    """
+
+    def __init__(self, script: Script, arrays: Arrays) -> None:
+        self.script = script
+        self.records: dict[int, RoundRecord] = {}
+        self.models: dict[int, Arrays] = {0: arrays}
+        self._last = 0
+        self._ids: dict[int, list[str]] = {0: []}  # the roster after each round
+        self._member: dict[int, int] = {}  # of each client chosen in the last round
+
+    def resumed(self, round: int) -> None:
+        """Expect the round after this one next; later ones come again, and must be the same."""
+        self._last = round
+
+    # --- a round ---------------------------------------------------------------------------------------
+
+    def round_is_over(self, record: RoundRecord, strategy: SelectionStrategy, world: World) -> None:
+        """Check a record as `on_round` gives it."""
+        number, feedback, selection = record.round, record.feedback, record.selection
+        if not (number == self._last + 1):
+            raise BrokenError(f"round {number} follows round {self._last}")
+        if not (number == world.round):
+            raise BrokenError(f"round {number} is over in round {world.round}")
+        self._last = number
+        for problem in world.problems:
+            raise BrokenError(problem)
+        self._check_roster(strategy, world)
+        self._check_probabilities(strategy)
+        self._check_sizes(strategy)
+        clients = [int(client) for client in selection.clients]
+        if not (len(set(clients)) == len(clients)):
+            raise BrokenError(f"clients {clients} are not distinct")
+        self._check_asked(clients, record, strategy, world)
+        responded = {client for client, each in zip(clients, feedback.responded, strict=True) if each}
+        self._check_failures(record, clients, responded)
+        if not record.void:
+            usable = {client for client, member in self._member.items() if member in world.in_time}
+            if self.script.options["guard"] is not False:  # it may reject what is usable, and says so
+                usable -= {client for client, why in record.failures.items() if "beyond the limit" in why}
+            if responded != usable:
+                raise BrokenError(
+                    f"usable answers are of clients {sorted(usable)}, counted were {sorted(responded)}"
+                )
+            self._check_patience(len(clients), world)
+            if not (len(responded) >= int(self.script.options["quorum"])):
+                raise BrokenError(f"{len(responded)} answers: fewer than the quorum")
+        else:
+            self._check_void(record, responded, world)
+        self._check_weights(record, strategy)
+        self._check_feedback(record, world)
+        before = self.records.get(number)
+        if before is not None:
+            require_same(before, record, f"round {number}, played again,")
+        self.records[number] = record
+
+    def _check_roster(self, strategy: SelectionStrategy, world: World) -> None:
+        roster = strategy.roster
+        ids = roster.ids()
+        if not (len(set(ids)) == len(ids)):
+            raise BrokenError(f"identities are not unique: {ids}")
+        before = self._ids[world.round - 1]
+        if not (ids[: len(before)] == before):
+            raise BrokenError(f"clients were renumbered: {before} -> {ids}")
+        self._ids[world.round] = ids
+        claims = [member.claim for member in self.script.members]
+        seen: set[int] = set()
+        for node_id in world.get_node_ids():
+            client, member = roster.client_at(node_id), world.member_at(node_id)
+            if client is None:
+                continue
+            if not (roster.node_of(client) == node_id):
+                raise BrokenError(f"client {client} has a node that is not its own")
+            if not (client not in seen):
+                raise BrokenError(f"client {client} has two nodes")
+            seen.add(client)
+            if member is None or not self.script.options["ask_status"] or member in self.script.status_faults:
+                continue
+            who = self.script.members[member]
+            right = who.name or who.claim or ""
+            if who.name or (claims.count(right) == 1 and not right.startswith(REGISTERED)):
+                known = roster.id_of(client)
+                if not (known == right):
+                    raise BrokenError(f"node {node_id} is {right}, and known as {known}")
+
+    def _check_probabilities(self, strategy: SelectionStrategy) -> None:
+        p = strategy.selector.probabilities
+        count = len(strategy.roster)
+        if not (p.shape == (count,)):
+            raise BrokenError(f"probabilities are of {p.size} clients, there are {count}")
+        if not (np.isfinite(p).all() and (p >= 0).all()):
+            raise BrokenError(f"probabilities are {p}")
+        if not (abs(p.sum() - 1) < 1e-9):
+            raise BrokenError(f"probabilities sum to {p.sum()}")
+
+    def _check_asked(
+        self, clients: list[int], record: RoundRecord, strategy: SelectionStrategy, world: World
+    ) -> None:
+        """Check that exactly the chosen ones were asked to train, each once, and were there."""
+        self._member = {}
+        for client in clients:
+            member = world.member_at(strategy.roster.node_of(client))
+            if member is not None:  # else a ghost
+                self._member[client] = member
+        chosen = sorted(self._member.values())
+        if not (world.asked == dict.fromkeys(chosen, 1)):
+            raise BrokenError(f"asked were members {world.asked}, chosen {chosen}")
+        if set(record.aside) & set(clients):
+            raise BrokenError(f"clients {record.aside} are put aside, chosen were {clients}")
+        online = len(world.script.nodes[world.round - 1])
+        if not (len(clients) <= record.num_available <= online - len(record.aside)):
+            raise BrokenError(
+                f"{len(clients)} chosen of {record.num_available} available; {online} nodes, "
+                f"{len(record.aside)} aside"
+            )
+
+    def _check_failures(self, record: RoundRecord, clients: list[int], responded: set[int]) -> None:
+        failed = record.failures
+        if not (set(failed) <= set(clients)):
+            raise BrokenError(f"failures of clients {sorted(failed)}, chosen were {clients}")
+        if not (all(failed.values())):
+            raise BrokenError(f"failures without a reason: {dict(failed)}")
+        if responded & set(failed):
+            raise BrokenError(f"answered and failed: {sorted(responded & set(failed))}")
+        if not record.void:
+            missing = set(clients) - responded - set(failed)
+            if missing:
+                raise BrokenError(f"clients {sorted(missing)} neither answered nor failed")
+
+    def _check_void(self, record: RoundRecord, responded: set[int], world: World) -> None:
+        """Check that a round with enough good answers is not lost to a bad one."""
+        if self.script.options["server_strategy"] not in ("FedAvg", "FedProx"):
+            return  # others may refuse a round, also one that the selector has learned from
+        if responded:
+            raise BrokenError("a void round has answers")
+        absurd = "update x 1e36" in self.script.faults.values()  # a sum with it may overflow
+        honest = [m for m in world.in_time if self.script.faults.get((record.round, m)) not in LIES]
+        if len(honest) >= int(self.script.options["quorum"]) and not absurd:
+            raise BrokenError(f"members {honest} answered, and the round is void: {record.void}")
+
+    def _check_sizes(self, strategy: SelectionStrategy) -> None:
+        """Check that the selector has the sizes declared, or said (a guard bounds them), or their mean."""
+        declared = self.script.options.get("client_sizes", {})
+        ids, said = strategy.roster.ids(), strategy.roster.sizes()
+        sizes = np.array([declared.get(each, own) for each, own in zip(ids, said, strict=True)])
+        is_declared = np.array([each in declared for each in ids])
+        known = np.isfinite(sizes)
+        mean = sizes[known].mean() if known.any() else 1.0
+        told = strategy.selector.client_sizes
+        exact = is_declared | (self.script.options["guard"] is False)
+        wrong = np.where(exact, told != np.where(known, sizes, mean), told > sizes)
+        if wrong.any():
+            raise BrokenError(f"sizes are {sizes}, the selector has {told}")
+
+    def _check_patience(self, asked: int, world: World) -> None:
+        """Check that nobody who would have answered in time is left out before enough others have."""
+        left_out = [
+            member
+            for member in self._member.values()
+            if world.comes_in_time(member) and member not in world.answered
+        ]
+        enough = ceil(asked / self.script.options["over_selection"])
+        if left_out and len(world.answered) < enough:
+            raise BrokenError(
+                f"members {left_out} were not waited for: {len(world.answered)} of {enough} had answered"
+            )
+
+    def _check_weights(self, record: RoundRecord, strategy: SelectionStrategy) -> None:
+        weights, responded = record.weights, record.feedback.responded
+        if not (np.isfinite(weights).all() and (weights >= 0).all()):
+            raise BrokenError(f"weights are {weights}")
+        if weights[~responded].any():
+            raise BrokenError(f"weights {weights} of answers {responded}")
+        if not responded.any():
+            return
+        selector = strategy.selector
+        if type(selector).finalize is Selector.finalize and self.script.options["correction"] == "equal":
+            share = responded.size / responded.sum()
+            right = np.where(responded, record.selection.weights * share, 0.0)
+            if not (np.allclose(weights, right, rtol=1e-12)):
+                raise BrokenError(f"weights are {weights}, not {right}")
+
+    def _check_feedback(self, record: RoundRecord, world: World) -> None:
+        """Check the norms that the selector is told against what was sent, where nothing changes them."""
+        feedback = record.feedback
+        for name in ("update_norms", "losses", "gradient_variances", "diversities"):
+            values = getattr(feedback, name)
+            if not (np.isnan(values[~feedback.responded]).all()):
+                raise BrokenError(f"{name} of who did not answer: {values}")
+        norms = feedback.update_norms[feedback.responded]
+        if not (np.isfinite(norms).all() and (norms >= 0).all()):
+            raise BrokenError(f"update norms are {norms}")
+        if self.script.options["variates"] == "fedvarp":
+            return
+        w = self.models[record.round - 1]
+        for position in np.flatnonzero(feedback.responded):
+            client = int(record.selection.clients[position])
+            sent = world.sent[self._member[client]]
+            squares = sum(
+                float(np.square(np.subtract(sent[name], w[name], dtype=np.float64)).sum()) for name in w
+            )
+            norm = squares**0.5 / float(self.script.options["local_learning_rate"])
+            told = feedback.update_norms[position]
+            close = abs(told - norm) <= 1e-4 * norm + 1e-6
+            if not (close or (client in record.bounded and told < norm)):
+                raise BrokenError(
+                    f"client {client}: its update has norm {norm:.6g}, the selector is told {told:.6g}"
+                )
+
+    # --- the model -------------------------------------------------------------------------------------
+
+    def model_is(self, number: int, arrays: Arrays, world: World) -> None:
+        """Check the model after a round, as it is evaluated."""
+        first = self.models[0]
+        for name, array in arrays.items():
+            like = array.shape == first[name].shape and array.dtype == first[name].dtype
+            if not (like):
+                raise BrokenError(f"{name} became {array.dtype} of shape {array.shape}")
+            if not (np.isfinite(array).all()):
+                raise BrokenError(f"the model is not finite after round {number}")
+        if number == 0:
+            return
+        record, old = self.records[number], self.models[number - 1]
+        changed = any(arrays[name].tobytes() != old[name].tobytes() for name in old)
+        if record.void:
+            if changed:
+                raise BrokenError(f"round {number} is void ({record.void}), and the model has changed")
+        else:
+            # After an absurd update the adaptive strategies take steps below the resolution of floats.
+            moves = self.script.options["server_strategy"] in ("FedAvg", "FedProx", "FedAvgM") and any(
+                self.script.faults.get((number, member)) != "no update" for member in world.in_time
+            )
+            if not (changed or not moves):
+                raise BrokenError(f"round {number} is not void, and the model has not changed")
+            self._check_step(record, old, arrays, world)
+        if number in self.models:
+            same = all(arrays[name].tobytes() == self.models[number][name].tobytes() for name in arrays)
+            if not (same):
+                raise BrokenError(f"the model after round {number}, played again, differs")
+        self.models[number] = arrays
+
+    def _check_step(self, record: RoundRecord, old: Arrays, new: Arrays, world: World) -> None:
+        """Compare a step with w + Σ c_m (w_m - w) of what the members sent, where it is just that."""
+        options = self.script.options
+        if options["server_strategy"] not in ("FedAvg", "FedProx") or options["variates"] or record.bounded:
+            return
+        for name in old:
+            total, largest = np.zeros(old[name].shape), float(np.abs(old[name]).max())
+            for client, weight in zip(record.selection.clients, record.weights, strict=True):
+                if weight > 0:
+                    sent = world.sent[self._member[int(client)]][name]
+                    total += weight * np.subtract(sent, old[name], dtype=np.float64)
+                    largest = max(largest, float(np.abs(total).max()), float(np.abs(sent).max()))
+            right = old[name] + total
+            if not (np.allclose(new[name], right, rtol=1e-4, atol=1e-5 * largest)):
+                raise BrokenError(
+                    f"after round {record.round} {name} is {new[name].ravel()}, w + sum of c (w_m - w) is "
+                    f"{right.ravel()}"
+                )
+
+    def run_is_over(self, rounds: int) -> None:
+        """Check that the history is complete."""
+        if not (sorted(self.records) == list(range(1, rounds + 1))):
+            raise BrokenError(f"records of rounds {sorted(self.records)}")
+        if not (sorted(self.models) == list(range(rounds + 1))):
+            raise BrokenError(f"models of rounds {sorted(self.models)}")
+
+
+def require_same(one: Any, other: Any, what: str, but: frozenset[str] = frozenset({"seconds"})) -> None:
+    """Compare two records bit for bit, the seconds that they took aside."""
+    for field in fields(one):
+        if field.name in but:
+            continue
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if hasattr(a, "__dataclass_fields__"):
+            require_same(a, b, f"{what} {field.name}:", but)
+        elif isinstance(a, np.ndarray):
+            same = a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+            if not (same):
+                raise BrokenError(f"{what} {field.name} is {b}, was {a}")
+        else:
+            if not (a == b or (a != a and b != b)):
+                raise BrokenError(f"{what} {field.name} is {b!r}, was {a!r}")

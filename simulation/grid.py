@@ -1,0 +1,446 @@
+"""A Flower Grid in one process: any strategy, any client app, simulated time; no Ray, nothing serialised.
+
+The only file of this room that touches Flower's private parts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.clientapp.client_app import LoadClientAppError
+from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+if TYPE_CHECKING:
+    from flwr.app.user_config import UserConfig
+    from flwr.clientapp import ClientApp
+    from numpy.typing import NDArray
+
+    from strategies.grid import Clock
+
+SUPERLINK = 1
+"""The node id of the SuperLink, which is where error replies for dead nodes come from."""
+_NUMPY = "numpy.ndarray"  # Flower's name of what `numpy.save` writes
+
+Handler = Callable[[Message], "Message | list[Message] | None"]
+"""A client as a plain function. None is silence; a list is several replies, to whatever message."""
+
+
+class SimulatedClock:
+    """Time that passes only when somebody sleeps.
+
+    Stands in for Python's `time` where a grid's ``clock`` is asked (`strategies.grid.clock_of`).
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        """Return the simulated time in seconds, from 0."""
+        return self._now
+
+    def sleep(self, seconds: float, /) -> None:
+        """Let time pass."""
+        self._now += max(0.0, seconds)
+
+
+class LazyArray(Array):
+    """An array that stays an array: it is serialised when somebody asks for its bytes, which is never here.
+
+    Use it as Flower's own, but put it into a record by ``record[name] = LazyArray(values)``: the constructor
+    ``ArrayRecord({...})`` makes Flower's own arrays of whatever it is given.
+
+    Parameters
+    ----------
+    values : ndarray
+        Of any shape and dtype.
+    copy : bool (default: True)
+        Keep a copy, as serialising would; False shares the memory, which must then not be written to.
+    writable : bool (default: False)
+        `numpy` returns a copy each time, as Flower's own does; otherwise one read-only view for all.
+    """
+
+    def __init__(self, values: NDArray[Any], *, copy: bool = True, writable: bool = False) -> None:
+        view = (values.copy() if copy else values).view()
+        view.flags.writeable = False
+        # Past Array's own __setattr__, which does the bookkeeping of serialised objects each time.
+        self.__dict__.update(
+            dtype=str(view.dtype),
+            shape=view.shape,
+            stype=_NUMPY,
+            _values=view,
+            _bytes=None,
+            _writable=writable,
+        )
+
+    @property
+    def data(self) -> bytes:
+        """The array as `numpy.save` writes it."""
+        if self.__dict__["_bytes"] is None:
+            self.__dict__["_bytes"] = Array.from_numpy_ndarray(self.__dict__["_values"]).data
+        found: bytes = self.__dict__["_bytes"]
+        return found
+
+    @data.setter
+    def data(self, data: bytes) -> None:
+        self.__dict__.update(_bytes=data, _values=None)
+
+    def numpy(self) -> NDArray[Any]:
+        values: NDArray[Any] | None = self.__dict__["_values"]
+        if values is None:
+            return super().numpy()
+        return values.copy() if self.__dict__["_writable"] else values
+
+
+LazyArray.__qualname__ = Array.__qualname__  # the name that Flower writes into what it serialises
+
+
+@dataclass
+class _Node:
+    call: Callable[[Message], Any]
+    name: str
+    context: Context | None  # None: a plain function
+
+
+@dataclass(order=True)
+class _Letter:
+    """A message under way, in the order in which its answer is due."""
+
+    due: float  # s
+    number: int
+    message: Message = field(compare=False)  # the node's own copy
+    error: Error | None = field(default=None, compare=False)  # what it will be answered with, where known
+
+
+class InProcessGrid(Grid):
+    """Runs clients in the process of the strategy.
+
+    What a client is sent is its own: records are copied, the model's arrays are decoded once for all clients
+    and handed out as copies (or read-only, see ``frozen``). An exception in a client becomes the error reply
+    that Flower would send. Messages are handled in the order in which their replies are due, ties in the
+    order of sending; a client's `Context`, with its state, lasts as long as the grid, also when it comes back
+    under another node id.
+
+    Time is the clock's. A message is handled, and answered, ``latency`` seconds after it was sent. One that
+    is not handled within its ttl is answered with Flower's error 3; one whose node is gone by then with error
+    5, whose source is the SuperLink.
+
+    Parameters
+    ----------
+    app : ClientApp or callable, optional
+        Every node's app, called as ``app(message, context)``; nodes that are added may bring their own.
+    node_configs : iterable of mapping
+        A node for each, with this config: ``({"partition-id": i, "num-partitions": 10} for i in range(10))``.
+    run_config : mapping, optional
+        What clients find in ``context.run_config``.
+    latency : float or callable (default: 0)
+        Seconds, >= 0, from sending a message to its reply, or a function of the message; infinite: never.
+    clock : Clock, optional
+        Default: a `SimulatedClock`. Python's `time` lets real time pass.
+    frozen : bool (default: False)
+        Hand out the arrays that clients are sent without copying, as read-only: what writes into them gets
+        an error. Not for clients that use `torch.from_numpy`, which ignores that.
+    offline_after : float (default: 50)
+        Seconds until a node that is gone is noticed and its messages are answered with error 5.
+
+    Raises
+    ------
+    ValueError
+        If there are nodes but no app for them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+    >>> from flwr.clientapp import ClientApp
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> app = ClientApp()
+    >>> @app.train()
+    ... def train(message, context):
+    ...     w = message.content["arrays"]["w"].numpy() + context.node_config["partition-id"]
+    ...     size = MetricRecord({"num-examples": 1})
+    ...     return Message(RecordDict({"a": ArrayRecord([w]), "m": size}), reply_to=message)
+    >>> grid = InProcessGrid(app, ({"partition-id": i} for i in range(5)))
+    >>> start = ArrayRecord({"w": Array(np.zeros(2))})
+    >>> result = FedAvg(fraction_evaluate=0.0).start(grid, start, num_rounds=1)
+    >>> result.arrays["0"].numpy()
+    array([2., 2.])
+    """
+
+    def __init__(
+        self,
+        app: ClientApp | Callable[[Message, Context], Message] | None = None,
+        node_configs: Iterable[Mapping[str, Any]] = (),
+        *,
+        run_config: Mapping[str, Any] | None = None,
+        latency: float | Callable[[Message], float] = 0.0,
+        clock: Clock | None = None,
+        frozen: bool = False,
+        offline_after: float = 50.0,
+    ) -> None:
+        if TaskIdentity._run_id is None:  # else this runs inside a Flower process, which has an identity
+            TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SUPERLINK
+        self.clock: Clock = SimulatedClock() if clock is None else clock
+        self.latency: Callable[[Message], float] = latency if callable(latency) else lambda _: latency
+        self.offline_after = offline_after
+        self._app = app
+        self._run_config = dict(run_config or {})
+        self._frozen = frozen
+        self._run = Run.create_empty(TaskIdentity.run_id)
+        self._nodes: dict[int, _Node] = {}
+        self._gone: dict[int, float] = {}  # node id -> when it left
+        self._node_ids = count(SUPERLINK + 1)
+        self._numbers = count(1)
+        self._letters: list[_Letter] = []  # a heap
+        self._expires: dict[str, float] = {}  # message id -> when nobody answers it any more
+        self._mail: dict[str, list[Message]] = {}  # message id -> replies that can be pulled
+        self._decoded: dict[int, tuple[Array, LazyArray]] = {}  # id of what was last sent -> it, decoded
+        for config in node_configs:
+            self.add_node(config)
+
+    # --- nodes -----------------------------------------------------------------------------------------
+
+    def add_node(
+        self,
+        node_config: Mapping[str, Any] | None = None,
+        *,
+        app: ClientApp | Callable[[Message, Context], Message] | None = None,
+        handler: Handler | None = None,
+        node_id: int | None = None,
+        name: str = "",
+    ) -> int:
+        """Let a node join.
+
+        Parameters
+        ----------
+        node_config : mapping, optional
+            What its client finds in ``context.node_config``.
+        app : callable, optional
+            Its app, default: the grid's.
+        handler : callable, optional
+            A plain function in the place of an app.
+        node_id : int, optional
+            Not the id of a node that is here.
+        name : str
+            Under which an operator registered it.
+
+        Returns
+        -------
+        int
+            Its node id.
+
+        Raises
+        ------
+        ValueError
+            If there is no app for it, or the node id is taken.
+        """
+        if handler is not None:
+            return self._enter(_Node(handler, name, None), node_id)
+        used = app or self._app
+        if used is None:
+            raise ValueError("app = None: must be given here or to the grid")
+        config: UserConfig = dict(node_config or {})
+        context = Context(self._run.run_id, 0, config, RecordDict(), dict(self._run_config))
+        return self._enter(_Node(lambda message: used(message, context), name, context), node_id)
+
+    def remove_node(self, node_id: int) -> None:
+        """Let a node leave; what it has not answered yet it never will."""
+        del self._nodes[node_id]
+        self._gone[node_id] = self.clock.monotonic()
+
+    def rename_node(self, node_id: int, new_id: int | None = None) -> int:
+        """Let a client come back, with its state, as another node; return its new id."""
+        node = self._nodes[node_id]
+        new_id = self._enter(node, new_id)
+        self.remove_node(node_id)
+        return new_id
+
+    def _enter(self, node: _Node, node_id: int | None) -> int:
+        if node_id is None:
+            node_id = next(each for each in self._node_ids if each not in self._nodes | self._gone)
+        if node_id in self._nodes or node_id == SUPERLINK:
+            raise ValueError(f"node_id = {node_id}: is taken")
+        self._gone.pop(node_id, None)
+        self._nodes[node_id] = node
+        if node.context is not None:
+            node.context.node_id = node_id
+        return node_id
+
+    def get_node_ids(self) -> list[int]:
+        return list(self._nodes)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=node_id, name=node.name) for node_id, node in self._nodes.items()]
+
+    # --- the run ---------------------------------------------------------------------------------------
+
+    def set_run(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    # --- messages --------------------------------------------------------------------------------------
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        now = self.clock.monotonic()
+        self._handle_due(now)
+        for expired in [each for each, end in self._expires.items() if end < now]:
+            self._mail.pop(expired, None)  # nobody came for it
+        decoded = self._decoded
+        self._decoded = {}
+        sent = []
+        for message in messages:
+            number = next(self._numbers)
+            message.metadata.__dict__["_message_id"] = message_id = f"message-{number}"
+            content = self._own(message.content, decoded)
+            own = Message(content, metadata=copy(message.metadata))  # type: ignore[call-overload]
+            letter = _Letter(now + self.latency(message), number, own)
+            if message.metadata.dst_node_id not in self._nodes:
+                letter = self._undeliverable(letter)
+            self._expires[message_id] = now + message.metadata.ttl
+            heapq.heappush(self._letters, letter)
+            sent.append(message_id)
+        return sent
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        now = self.clock.monotonic()
+        self._handle_due(now)
+        replies: list[Message] = []
+        for message_id in message_ids:
+            if message_id in self._mail:
+                replies += self._mail.pop(message_id)
+                self._expires.pop(message_id, None)
+            elif self._expires.get(message_id, inf) < now:
+                del self._expires[message_id]
+                replies.append(_unavailable(message_id, self._run.run_id))
+        return replies
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and return the replies that came within ``timeout`` seconds of the grid's clock.
+
+        Without a timeout it returns once no further reply can come.
+        """
+        end = inf
+        waiting = set(self.push_messages(messages))
+        if timeout is not None:
+            end = self.clock.monotonic() + timeout
+        replies: list[Message] = []
+        while True:
+            for reply in self.pull_messages(sorted(waiting)):
+                waiting.discard(reply.metadata.reply_to_message_id)
+                replies.append(reply)
+            now = self.clock.monotonic()
+            wake = min(self._letters[0].due if self._letters else inf, end)
+            if not waiting or now >= end or wake == inf:
+                return replies
+            self.clock.sleep(wake - now)
+
+    def _handle_due(self, now: float) -> None:
+        """Handle the messages whose time has come, whether or not somebody waits for the reply."""
+        while self._letters and self._letters[0].due <= now:
+            letter = heapq.heappop(self._letters)
+            message = letter.message
+            node = self._nodes.get(message.metadata.dst_node_id)
+            if letter.due > self._expires.get(message.metadata.message_id, -inf):
+                continue
+            if letter.error is not None:
+                reply = Message(letter.error, reply_to=message)
+                reply.metadata.__dict__["_src_node_id"] = SUPERLINK
+                answers = [reply]
+            elif node is None:
+                heapq.heappush(self._letters, self._undeliverable(letter))
+                continue
+            else:
+                answers = _answers(node, message)
+            if answers:
+                self._mail[message.metadata.message_id] = answers
+
+    def _undeliverable(self, letter: _Letter) -> _Letter:
+        """Return the letter with the answer that the SuperLink will give for a node that is gone."""
+        node_id = letter.message.metadata.dst_node_id
+        noticed = self._gone.get(node_id, -inf) + self.offline_after
+        error = Error(ErrorCode.NODE_UNAVAILABLE, f"Node {node_id} is not online")
+        due = max(noticed, self.clock.monotonic())
+        return _Letter(due, letter.number, letter.message, error)
+
+    def _own(self, content: RecordDict, before: Mapping[int, tuple[Array, LazyArray]]) -> RecordDict:
+        """Return a copy of what is sent that its receiver may do anything with."""
+        own = RecordDict()
+        for name, record in content.items():
+            if isinstance(record, ArrayRecord):
+                arrays = ArrayRecord()
+                for key, array in record.items():
+                    arrays[key] = self._decode(array, before)
+                own[name] = arrays
+            else:
+                own[name] = _copied(record)
+        return own
+
+    def _decode(self, array: Array, before: Mapping[int, tuple[Array, LazyArray]]) -> Array:
+        """Return an array, decoded once for all who are sent it in one push after another."""
+        key = id(array)
+        found = self._decoded.get(key) or before.get(key)
+        if found is None:
+            try:
+                values = array.numpy()
+            except Exception:  # what is sent may be anything; the client finds out
+                return array
+            found = array, LazyArray(values, copy=False, writable=not self._frozen)
+        self._decoded[key] = found
+        return found[1]
+
+
+def _copied(record: Any) -> Any:
+    """Return a copy of a metric or config record; lists in it are copied too."""
+    own = record.copy()
+    for key, value in record.items():
+        if isinstance(value, list):
+            own[key] = list(value)
+    return own
+
+
+def _answers(node: _Node, message: Message) -> list[Message]:
+    """Let a node answer; what it raises becomes the error reply that Flower would send."""
+    try:
+        answer = node.call(message)
+    except SystemExit as stopped:
+        crash = Error(ErrorCode.CLIENT_APP_CRASHED, f"The client exited: {stopped}")
+        answer = Message(crash, reply_to=message)
+    except Exception as error:
+        loading = isinstance(error, LoadClientAppError)
+        code = ErrorCode.LOAD_CLIENT_APP_EXCEPTION if loading else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        answer = Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
+    if answer is None:
+        return []
+    return list(answer) if isinstance(answer, list) else [answer]
+
+
+def _unavailable(message_id: str, run_id: int) -> Message:
+    """Return the SuperLink's answer for a message that has expired."""
+    error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "The message has expired")
+    reply = Message(RecordDict(), SUPERLINK, "system")
+    reply.metadata.__dict__.update(_reply_to_message_id=message_id, _run_id=run_id)
+    reply.__dict__.update(_content=None, _error=error)
+    return reply
