@@ -30,15 +30,16 @@ $(VENV)/.simulation: pyproject.toml $(LOCK) | $(VENV)/.dev
 run: $(VENV)/.demo                ## a real federation on this machine
 	$(BIN)/cohort up $(UP)
 
-test: $(VENV)/.dev                ## everything but the slow, simulation and docker tests
+test: $(VENV)/.dev                ## everything but the slow, simulation and docker tests; clusters one after another
 	$(BIN)/python -m pytest -m "network and not slow and not simulation and not docker"
 	$(BIN)/python -m pytest -n 2 -m "not network and not slow and not simulation and not docker"
 
 test-simulation: $(VENV)/.simulation    ## Flower's own simulation (installs Ray)
 	$(BIN)/python -m pytest -m simulation
 
-test-slow: $(VENV)/.dev           ## minutes: the papers' figures
-	$(BIN)/python -m pytest -m slow
+test-slow: $(VENV)/.dev           ## minutes: the papers' figures, kills, many fault histories
+	$(BIN)/python -m pytest -m "slow and network"
+	$(BIN)/python -m pytest -n 2 -m "slow and not network"
 
 test-docker: $(VENV)/.dev         ## the containers, on a Docker engine
 	$(BIN)/python -m pytest -m docker

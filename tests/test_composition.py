@@ -3,6 +3,7 @@
 import gc
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,7 @@ from flwr.serverapp.strategy import (
 )
 from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
 
+from strategies import composition
 from strategies.composition import Cell, Contribution, ServerStep, Step, examples, matrix, table, view_of
 from strategies.grid import NodesGrid
 from strategies.selectors import create
@@ -276,6 +278,11 @@ def test_every_combination_steps_by_its_formula_or_is_refused(cell: Cell) -> Non
             assert played.arrays[name].dtype == np.float32
         stepped += 1
     assert stepped >= 2  # flics-private may invite nobody
+
+
+def test_the_guide_holds_the_table_as_it_is() -> None:
+    guide = Path(composition.__file__).parent / "README.md"
+    assert table() in guide.read_text(encoding="utf-8")
 
 
 def test_the_table_names_every_strategy_and_selector_and_every_reason() -> None:
