@@ -77,6 +77,7 @@ def test_what_the_node_is_told(device: Device, tmp_path: Path) -> None:
     device.prepare(replace(device.settings(), data=str(data), min_battery=50, threads=2))
     assert tomllib.loads((device.folder / "node.toml").read_text()) == {
         "client-id": "pi-1",
+        "secret-file": str(device.folder / "secret"),
         "pause-file": str(device.folder / "paused"),
         "min-battery": 50,
         "max-temperature": 80.0,

@@ -301,12 +301,22 @@ def test_losses_that_are_missing_or_late_teach_nothing():
     selection = selector.select(1)
     before = selector.state_dict()["losses"]
     assert np.isposinf(before).all()
-    for losses, responded in (([np.nan, np.inf], [True, True]), ([2.0, 3.0], [False, False])):
-        selector.update(1, selection, feedback([1.0, 1.0], responded, losses=losses))
-        np.testing.assert_array_equal(selector.state_dict()["losses"], before)
+    selector.update(1, selection, feedback([1.0, 1.0], losses=[np.nan, np.inf]))
+    np.testing.assert_array_equal(selector.state_dict()["losses"], before)
     gone = selection.clients[0]
     selector.remove_clients([gone])
     selector.update(1, selection, feedback([1.0, 1.0], losses=[2.0, -3.0]))
     losses = selector.state_dict()["losses"]
     assert losses[selection.clients[1]] == -3.0
     assert np.isposinf(losses[gone])
+
+
+def test_who_was_chosen_and_never_answered_counts_as_typical():
+    selector = make(RPowDSelector)
+    selection = selector.select(1)
+    silent, heard = selection.clients
+    selector.update(1, selection, feedback([1.0, 1.0], [False, True], losses=[np.nan, 3.0]))
+    again = selector.load_state_dict(selector.state_dict()) or selector
+    expected = np.full(again.num_clients, np.inf)
+    expected[[silent, heard]] = 3.0
+    np.testing.assert_array_equal(again._last_losses(), expected)
