@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 import tasks
-from strategies.strategy import check_selector
+from strategies.options import check_selector
 
 SettingValue = str | int | float | bool
 CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, below output-dir

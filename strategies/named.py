@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
-from .strategy import Options, SelectionStrategy
+from .options import Options
+from .strategy import SelectionStrategy
 
 VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
 _NO_SHARE = 1e-100  # of clients whose group has no share: the least that a selector takes

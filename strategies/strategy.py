@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -18,13 +18,14 @@ from . import selectors
 from .aggregation import Arrays
 from .attendance import Attendance
 from .checkpoint import Checkpoint, CheckpointError, CheckpointFolder
-from .composition import Contribution, ServerStep, Step, View, view_of
-from .declared import GROUPS, Declared
+from .composition import Contribution, ServerStep, Step
+from .declared import Declared
 from .grid import NodesGrid, PollingGrid, clock_of
 from .guard import Guard
 from .messages import CLOCKS_DIFFER, OpenRound
 from .numerics.streams import generator
-from .polling import Poll, check_needs
+from .options import check_options, check_selector
+from .polling import Poll
 from .responses import ResponseRates
 from .round import Outcome, Reply, RoundLogic, RoundRecord
 from .variates import CONTROL, create_variates
@@ -33,66 +34,6 @@ from .wire import ReceivedArrays, encode, to_record
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
-
-
-class Options(TypedDict, total=False):
-    """What every strategy of this package takes besides its selector's settings."""
-
-    server_strategy: Strategy
-    seed: int
-    num_rounds: int
-    min_available_clients: int
-    quorum: int
-    over_selection: float
-    correction: Literal["equal", "rates"]
-    join_deadline: float
-    absence_deadline: float
-    round_deadline: float
-    status_deadline: float
-    poll_deadline: float
-    poll_interval: float
-    poll_with: Literal["query", "evaluate"]
-    loss_metric: str
-    local_learning_rate: float
-    ask_status: bool
-    client_sizes: Mapping[str, float]
-    client_settings: Mapping[str, Mapping[str, Any]]
-    guard: bool | Mapping[str, Any]
-    variates: Literal["fedvarp", "scaffold"] | None
-    masked_updates: bool
-    checkpoint_dir: str | Path | None
-    resume: bool
-    stop: Callable[[int, MetricRecord | None], bool]
-    on_round: Callable[[RoundRecord], None]
-
-
-def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any], num_rounds: int) -> None:
-    """Refuse a selector that cannot be made, or used, before any client is there.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the name or a setting is wrong, or the selector must know updates before it chooses who makes them.
-    """
-    if clients_per_round < 1:
-        raise ValueError(f"clients_per_round = {clients_per_round}: must be at least 1")
-    kind = selectors.selector_type(name)
-    each: dict[str, Any] = {
-        setting: np.zeros(clients_per_round, dtype=np.int64)
-        if setting == GROUPS
-        else np.ones(clients_per_round)
-        for setting in kind.per_client
-        if setting not in settings
-    }
-    selectors.create(
-        name,
-        clients_per_round,
-        clients_per_round=clients_per_round,
-        num_rounds=num_rounds,
-        **each,
-        **settings,
-    )
-    check_needs(name, kind.needs)
 
 
 _RESULTS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
@@ -223,45 +164,29 @@ class SelectionStrategy(Strategy):
         stop: Callable[[int, MetricRecord | None], bool] | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
-        for name, value in {
-            "join_deadline": join_deadline,
-            "absence_deadline": absence_deadline,
-            "round_deadline": round_deadline,
-            "status_deadline": status_deadline,
-            "poll_interval": poll_interval,
-            "local_learning_rate": local_learning_rate,
-        }.items():
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} = {value}: must be greater than 0")
-        if correction not in ("equal", "rates"):
-            raise ValueError(f"correction = {correction!r}: must be 'equal' or 'rates'")
         # Settings are refused here, not when the clients have come.
         check_selector(selector, clients_per_round, selector_settings or {}, num_rounds or 1)
-        if not 1 <= quorum <= clients_per_round:
-            raise ValueError(
-                f"quorum = {quorum}: must be between 1 and {clients_per_round} (clients_per_round)"
-            )
-        if not 1 <= over_selection <= 100:
-            raise ValueError(f"over_selection = {over_selection}: must be between 1 and 100")
-        if min_available_clients is not None and min_available_clients < clients_per_round:
-            raise ValueError(
-                f"min_available_clients = {min_available_clients}: must be at least {clients_per_round} "
-                "(clients_per_round)"
-            )
-        if variates == "scaffold" and local_learning_rate is None:
-            raise ValueError("local_learning_rate = None: must be the clients' with variates = 'scaffold'")
-        if masked_updates and (variates or over_selection > 1):
-            raise ValueError(
-                "masked_updates = True: must be without variates and over_selection; the one needs single "
-                "updates, the other leaves some out"
-            )
-        if masked_updates and server_strategy is not None and view_of(server_strategy) is not View.AGGREGATE:
-            raise ValueError(
-                f"server_strategy = {type(server_strategy).__name__}() with masked_updates = True: must step "
-                "from the average, since single updates are hidden"
-            )
-        if resume and checkpoint_dir is None:
-            raise ValueError("resume = True: needs a checkpoint_dir to go on from")
+        check_options(
+            selector,
+            clients_per_round,
+            server_strategy=server_strategy,
+            min_available_clients=min_available_clients,
+            quorum=quorum,
+            over_selection=over_selection,
+            correction=correction,
+            seconds={
+                "join_deadline": join_deadline,
+                "absence_deadline": absence_deadline,
+                "round_deadline": round_deadline,
+                "status_deadline": status_deadline,
+                "poll_interval": poll_interval,
+            },
+            local_learning_rate=local_learning_rate,
+            client_settings=client_settings or {},
+            variates=variates,
+            masked_updates=masked_updates,
+            resumes_from_nowhere=resume and checkpoint_dir is None,
+        )
         self.selector_name = selector
         self.selector_settings = dict(selector_settings or {})
         self.clients_per_round = clients_per_round

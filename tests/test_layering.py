@@ -60,6 +60,7 @@ LAYERS = (
     {"roster", "round", "composition"},
     {"declared", "messages"},
     {"attendance", "polling"},
+    {"options"},
     {"strategy"},
     {"named"},
 )

@@ -534,6 +534,10 @@ def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused
         ({"resume": True}, "resume = True: needs a checkpoint_dir"),
         ({"client_sizes": {"a": 0}}, r"client_sizes\['a'\] = 0: must be a finite number above 0"),
         ({"guard": {"factor": 0.5}}, r"factor = 0\.5"),
+        (
+            {"client_settings": {"groups": {"a": "north"}}},
+            r"client_settings\['groups'\]: uniform has no such setting per client; it has none",
+        ),
         ({"variates": "svrg"}, "variates = 'svrg': must be one of fedvarp, scaffold"),
         ({"variates": "scaffold"}, "local_learning_rate = None: must be the clients'"),
         ({"selector_settings": {"alpha": 0.4}}, "alpha"),
