@@ -69,6 +69,8 @@ class Attendance:
     def wait_for_first(self, grid: Grid) -> None:
         """Wait for the first clients and enrol them together, so that who came first changes nothing.
 
+        A resumed run waits for as many, that it may be the same run, but goes on with fewer.
+
         Raises
         ------
         NotEnoughClientsError
@@ -91,7 +93,7 @@ class Attendance:
                     f"{self.join_deadline:g} s (min_available_clients, join_deadline); "
                     f"{len(online)} nodes were online"
                 )
-                if len(joined) + len(known) < self.clients_per_round:
+                if len(joined) + len(known) < self.clients_per_round and not len(self.roster):
                     raise NotEnoughClientsError(told)
                 log(WARNING, "%s: going on with those", told)
                 break
