@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from logging import WARNING
 from typing import TYPE_CHECKING, Protocol
 
+from flwr.common import log
 from flwr.serverapp import Grid
 
 if TYPE_CHECKING:  # what Flower's Grid is annotated with; not public, and not needed to run
@@ -73,6 +75,7 @@ class _GridView(Grid):
 
 _FIRST_PAUSE = 0.05  # s between two looks for replies ...
 _PAUSE_SHARE = 0.05  # ... as a share of the time waited so far
+_LOST_IN_A_ROW = 3  # so many exchanges may fail one after the other
 
 
 class PollingGrid(_GridView):
@@ -92,11 +95,15 @@ class PollingGrid(_GridView):
     def __init__(self, grid: Grid, interval: float) -> None:
         super().__init__(grid)
         self.interval = interval
+        self._lost = 0  # exchanges in a row that could not be sent
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None, enough: int | None = None
     ) -> list[Message]:
         """Send messages and return the replies that came.
+
+        If sending them fails, as it does when the SuperLink is too busy to take them, nobody answers; what
+        made it fail is raised when it does so more than three times in a row.
 
         Parameters
         ----------
@@ -108,7 +115,7 @@ class PollingGrid(_GridView):
             Wait no longer once so many replies without an error are here (None: for all).
         """
         # A message that could not be handed over has no id: nobody will answer it.
-        waiting = {message_id for message_id in self._grid.push_messages(list(messages)) if message_id}
+        waiting = {message_id for message_id in self._push(list(messages)) if message_id}
         began = self.clock.monotonic()
         end = float("inf") if timeout is None else began + timeout
         missing = len(waiting) if enough is None else enough
@@ -126,6 +133,18 @@ class PollingGrid(_GridView):
             pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - began)), self.interval)
             self.clock.sleep(max(0.0, min(looked + pause, end) - now))
         return replies
+
+    def _push(self, messages: list[Message]) -> Iterable[str]:
+        try:
+            message_ids = self._grid.push_messages(messages)
+        except Exception as error:  # Flower's own have no public base
+            self._lost += 1
+            if self._lost > _LOST_IN_A_ROW:
+                raise
+            log(WARNING, "%d messages could not be sent: %s: %s", len(messages), type(error).__name__, error)
+            return []
+        self._lost = 0
+        return message_ids
 
 
 class NodesGrid(_GridView):

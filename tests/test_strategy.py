@@ -1,7 +1,7 @@
 """The Flower layer, in process: real messages and strategies, nodes that are functions."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -587,3 +587,31 @@ def test_polling_does_not_wait_for_a_message_that_could_not_be_sent() -> None:
         [Message(RecordDict({"a": model(0)}), 1, "train")], timeout=5
     )
     assert len(replies) == 1
+
+
+class Overloaded(InProcessGrid):
+    """A grid whose SuperLink cannot take the TRAIN messages of some rounds."""
+
+    def __init__(self, rounds: range) -> None:
+        super().__init__({1: client("a"), 2: client("b")})
+        self.rounds = rounds
+        self.round = 0
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        messages = list(messages)
+        self.round += messages[0].metadata.message_type == "train"
+        if self.round in self.rounds:
+            raise RuntimeError("Failed to push object: the session may have expired")
+        return super().push_messages(messages)
+
+
+def test_messages_that_could_not_be_sent_cost_the_round_only() -> None:
+    w, records, _ = run(Overloaded(range(2, 5)), rounds=6)
+    assert [bool(record.void) for record in records] == [False, True, True, True, False, False]
+    assert records[1].failures == dict.fromkeys((0, 1), "no answer by the deadline")
+    assert w.tolist() == [3, 3]
+
+
+def test_a_superlink_that_never_takes_messages_ends_the_run() -> None:
+    with pytest.raises(RuntimeError, match="the session may have expired"):
+        run(Overloaded(range(2, 99)), rounds=9)
