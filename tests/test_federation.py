@@ -79,20 +79,31 @@ def test_a_federation_over_grpc_is_the_same_run_as_in_process(cluster: LocalClus
         assert {key: ours.get(key) for key in keys} == {key: theirs.get(key) for key in keys}
 
 
+PYPROJECT = """
+    [project]
+    name = "stranger"
+    version = "1.0.0"
+    license = { text = "MIT" }
+    [tool.flwr.app]
+    publisher = "someone"
+    [tool.flwr.app.components]
+    serverapp = "server.app:app"
+    clientapp = "client.app:app"
+    [tool.flwr.app.config]
+"""
+
+
+def write_app(folder: Path, files: dict[str, str], *settings: str) -> Path:
+    """Write somebody else's app, with these defaults in its run config."""
+    project = dedent(PYPROJECT) + "".join(f"{line}\n" for line in settings)
+    for name, text in {"pyproject.toml": project, **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text))
+    return folder
+
+
 STRANGER = {
-    "pyproject.toml": """
-        [project]
-        name = "stranger"
-        version = "1.0.0"
-        license = { text = "MIT" }
-        [tool.flwr.app]
-        publisher = "someone"
-        [tool.flwr.app.components]
-        serverapp = "server.app:app"
-        clientapp = "client.app:app"
-        [tool.flwr.app.config]
-        output = ""
-    """,
     "server/__init__.py": "OWN = 'the stranger\\'s server package'",
     "server/app.py": """
         import json
@@ -144,11 +155,7 @@ STRANGER = {
 def test_a_strangers_app_with_its_own_server_and_client_uses_adaptive_osmd(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in STRANGER.items():
-        path = tmp_path / "app" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(dedent(text))
-    monkeypatch.setattr(cluster, "app", tmp_path / "app")
+    monkeypatch.setattr(cluster, "app", write_app(tmp_path / "app", STRANGER, 'output = ""'))
     run = cluster.submit({"output": str(tmp_path / "result.json")}, "stranger")
     run.wait(timeout=180)
     assert (tmp_path / "result.json").exists(), run.log.read_text()
