@@ -21,17 +21,16 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
+from simulation.grid import InProcessGrid
 from strategies import SelectionStrategy
 
 
@@ -56,38 +55,6 @@ class Row(NamedTuple):
     ratio: float  # of the medians, to FedAvg's
     megabytes: float  # peak resident memory above what it holds at the start
     models: float  # the same in sizes of the model
-
-
-class Nodes(Grid):
-    """So many nodes that are always there; nothing is sent."""
-
-    def __init__(self, count: int) -> None:
-        self._nodes = [SimpleNamespace(node_id=number + 1, name="") for number in range(count)]
-
-    def get_node_ids(self) -> list[int]:
-        return [node.node_id for node in self._nodes]
-
-    def get_nodes(self) -> list[Any]:
-        return list(self._nodes)
-
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
-
-    def push_messages(self, messages: Any) -> Any:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Any) -> Any:
-        raise NotImplementedError
-
-    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-        raise NotImplementedError
 
 
 def shapes(layout: str, parameters: int) -> dict[str, tuple[int, ...]]:
@@ -129,7 +96,7 @@ def flower(replies: int) -> Side:
 def ours(selector: str, arrays: ArrayRecord, replies: int) -> Side:
     """Return this project's side: everybody is chosen, so that both see the same replies."""
     strategy = SelectionStrategy(selector, clients_per_round=replies, num_rounds=100, ask_status=False)
-    grid = Nodes(replies)
+    grid = InProcessGrid(lambda message, _: message, ({} for _ in range(replies)))  # nothing is sent
 
     def ask(round: int) -> list[Message]:
         messages = list(strategy.configure_train(round, arrays, ConfigRecord(), grid))

@@ -91,7 +91,8 @@ def check_options(
     client_settings: Mapping[str, Mapping[str, Any]],
     variates: str | None,
     masked_updates: bool,
-    resumes_from_nowhere: bool,
+    checkpoint_dir: str | Path | None,
+    resume: bool,
 ) -> None:
     """Refuse options that are out of range, or do not go together; ``seconds`` are the intervals of time.
 
@@ -126,7 +127,7 @@ def check_options(
             f"server_strategy = {type(server_strategy).__name__}() with masked_updates = True: must step "
             "from the average, since single updates are hidden"
         )
-    if resumes_from_nowhere:
+    if resume and checkpoint_dir is None:
         raise ValueError("resume = True: needs a checkpoint_dir to go on from")
     known = selectors.selector_type(selector).per_client
     for name in client_settings:

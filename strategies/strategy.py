@@ -18,7 +18,6 @@ from . import selectors
 from .aggregation import Arrays
 from .attendance import Attendance
 from .checkpoint import Checkpoint, CheckpointError, CheckpointFolder
-from .composition import Contribution, ServerStep, Step
 from .declared import Declared
 from .grid import NodesGrid, PollingGrid, clock_of
 from .guard import Guard
@@ -28,6 +27,7 @@ from .options import check_options, check_selector
 from .polling import Poll
 from .responses import ResponseRates
 from .round import Outcome, Reply, RoundLogic, RoundRecord
+from .server_step import Contribution, ServerStep, Step
 from .variates import CONTROL, create_variates
 from .wire import ReceivedArrays, encode, to_record
 
@@ -185,7 +185,8 @@ class SelectionStrategy(Strategy):
             client_settings=client_settings or {},
             variates=variates,
             masked_updates=masked_updates,
-            resumes_from_nowhere=resume and checkpoint_dir is None,
+            checkpoint_dir=checkpoint_dir,
+            resume=resume,
         )
         self.selector_name = selector
         self.selector_settings = dict(selector_settings or {})
@@ -424,7 +425,7 @@ class SelectionStrategy(Strategy):
             self.selector_name,
             len(sizes),
             client_sizes=sizes,
-            clients_per_round=min(self.clients_per_round, len(sizes)),
+            clients_per_round=self.clients_per_round,
             num_rounds=self.num_rounds or 1,
             seed=self.seed,
             **self._declared.per_client(self._kind, self.roster),

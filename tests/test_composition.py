@@ -35,9 +35,10 @@ from flwr.serverapp.strategy import (
 from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
 
 from strategies import composition
-from strategies.composition import Cell, Contribution, ServerStep, Step, examples, matrix, table, view_of
+from strategies.composition import Cell, examples, matrix, table, view_of
 from strategies.grid import NodesGrid
 from strategies.selectors import create
+from strategies.server_step import Contribution, ServerStep, Step
 
 from .inprocess import InProcessGrid
 from .selectors.helpers import feedback

@@ -16,12 +16,12 @@ from simulation.faults.play import play
 from simulation.faults.script import KILLS, accepted_selectors, draw
 from strategies.aggregation import Model
 from strategies.checkpoint import CheckpointFolder
-from strategies.composition import ServerStep
 from strategies.messages import OpenRound
 from strategies.responses import ResponseRates
 from strategies.roster import Roster
 from strategies.round import RoundLogic
 from strategies.selectors import Selector
+from strategies.server_step import ServerStep
 
 ROOT = Path(__file__).parent.parent
 BLOCK = 50

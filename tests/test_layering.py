@@ -58,7 +58,7 @@ LAYERS = (
     {"selectors", "privacy"},
     {"reports", "grid", "aggregation", "guard", "responses", "variates"},
     {"roster", "round", "composition"},
-    {"declared", "messages"},
+    {"declared", "messages", "server_step"},
     {"attendance", "polling"},
     {"options"},
     {"strategy"},
