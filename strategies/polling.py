@@ -12,8 +12,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 
 from .messages import lacks_handler, question, read_metric, read_report, why_failed
-from .numerics.streams import generator
 from .reports import GROUP, INVITATION, LOSS, Report
+from .round import client_seed
 from .selectors.flics_private import FLICSPrivateSelector
 from .selectors.power_of_choice import PowerOfChoiceSelector
 
@@ -181,7 +181,7 @@ class Poll:
             batch = {} if size is None else {"batch-size": size}
             configs = []
             for client in candidates:
-                seed = int(generator(self.seed, round, f"loss-{client}").integers(2**63))
+                seed = client_seed(self.seed, round, int(client), "loss")
                 configs.append(ConfigRecord({"server-round": round, "seed": seed, **batch}))
             reports, unable = self._query(grid, LOSS, round, candidates, roster, configs, arrays)
             for position, report in reports.items():

@@ -5,7 +5,7 @@ The Flower strategy translates messages to and from this; a simulator calls it d
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import nan
+from math import isfinite, nan
 from typing import Any, Literal
 
 import numpy as np
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from .aggregation import Arrays, Model, UnusableError, Update
 from .guard import Guard
 from .numerics.arrays import Array, Bools, Floats
+from .numerics.streams import generator
 from .reports import Report
 from .responses import ResponseRates
 from .selectors import Feedback, Selection, Selector
+from .trained import TrainedCohort, TrainedModel, spread
 from .variates import ClientVariates
 
-__all__ = ["Arrays", "Outcome", "Reply", "RoundLogic", "RoundRecord"]
+__all__ = ["Arrays", "Outcome", "Reply", "RoundLogic", "RoundRecord", "TrainedCohort", "client_seed"]
 
 _LONGEST_REASON = 300  # characters of a failure's reason that are kept; a client writes part of it
 
@@ -103,6 +105,7 @@ class _Answers:
     at_fault: list[int]  # positions of failures that are the client's own: it sent something
     step: Arrays | None  # the sum of all of them, as `Model.fold` returns it; None if some were not usable
     bounded: Mapping[int, str] = field(default_factory=dict)
+    cohort: TrainedCohort | None = None  # where they came in one piece
 
 
 class RoundLogic:
@@ -190,7 +193,12 @@ class RoundLogic:
                 part.add_clients(joined)
 
     def finish(
-        self, round: int, selection: Selection, arrays: Arrays, replies: Sequence[Reply], num_available: int
+        self,
+        round: int,
+        selection: Selection,
+        arrays: Arrays,
+        replies: Sequence[Reply] | TrainedCohort,
+        num_available: int,
     ) -> Outcome:
         """Aggregate what came back and let the selector learn from it.
 
@@ -212,8 +220,9 @@ class RoundLogic:
             What `choose` returned.
         arrays : dict of arrays
             w_t, the model that was sent out; stays as it is.
-        replies : sequence of Reply
-            (S,) aligned with ``selection.clients``.
+        replies : sequence of Reply, or TrainedCohort
+            (S,) aligned with ``selection.clients``; or all in one piece, which needs no pass over clients
+            unless there are variates or diversities, or an update is shortened.
         num_available : int
             How many clients there were to choose from.
 
@@ -224,19 +233,24 @@ class RoundLogic:
             or the step is not finite.
         """
         model = Model(arrays)
+        if isinstance(replies, TrainedCohort) and self.variates is not None:
+            replies = _one_by_one(replies, selection)
         # Who sent no arrays is known before anything is looked at. If all others prove usable, these are the
         # weights, and the step is summed on the way.
-        likely = np.array([not reply.failure for reply in replies], dtype=np.bool_)
+        likely = _who_sent(replies, selection)
         guess = self._weights(selection, likely)
-        answers = self._examine(model, selection, replies, self._coefficients(guess))
+        if isinstance(replies, TrainedCohort):
+            answers = self._examine_cohort(replies, selection, self._coefficients(guess))
+        else:
+            answers = self._examine(model, selection, replies, self._coefficients(guess))
         if self.guard is not None:
             self._bound(answers, self.guard, round, selection)
         updates = answers.updates
-        usable = np.zeros(len(replies), dtype=np.bool_)
+        usable = np.zeros(likely.size, dtype=np.bool_)
         usable[list(updates)] = True
 
         weights = guess if np.array_equal(usable, likely) else self._weights(selection, usable)
-        diversities = np.full(len(replies), nan)
+        diversities = np.full(likely.size, nan)
         moved, void = None, self._why_void(usable)
         if not void:
             coefficients = self._coefficients(weights)
@@ -244,7 +258,7 @@ class RoundLogic:
             step, answers.step = answers.step, None
             if step is None or weights is not guess or any(update.scale < 1 for update in updates.values()):
                 step = None  # not two at a time
-                step = model.fold(parts)
+                step = _combined(model, answers, parts)
             if "diversity" in self.selector.learns:
                 diversities[usable] = self._diversities(model, parts, step)
             moved = model.moved(step, mean=None if self.variates is None else self.variates.mean())
@@ -266,7 +280,7 @@ class RoundLogic:
             responded=responded,
         )
         self.selector.update(round, selection, feedback)
-        if self.variates is not None and updates:
+        if self.variates is not None and updates and not isinstance(replies, TrainedCohort):
             self.variates.remember(
                 selection.clients[responded],
                 ((int(selection.clients[i]), model.bounded(update)) for i, update in updates.items()),
@@ -360,6 +374,35 @@ class RoundLogic:
                 answers.updates[position] = update
         return answers
 
+    def _examine_cohort(self, cohort: TrainedCohort, selection: Selection, weights: Floats) -> _Answers:
+        """Look at a cohort in one piece; what it is asked to sum is finite."""
+        size, positions = weights.size, cohort.positions
+        norms = cohort.updates.norms()
+        answers = _Answers(
+            updates={},
+            norms=spread(norms / self.local_learning_rate, positions, size),
+            losses=spread(cohort.losses, positions, size),
+            gradient_variances=spread(cohort.gradient_variances, positions, size),
+            failures=dict(cohort.failures),
+            at_fault=[],
+            step=None,
+            cohort=cohort,
+        )
+        finite = np.isfinite(norms)
+        for row in np.flatnonzero(~finite).tolist():
+            position = int(positions[row])
+            answers.failures[position] = "the norm of the update is not finite"
+            answers.at_fault.append(position)
+            answers.norms[position] = nan
+        answers.updates = {
+            position: Update(TrainedModel(cohort.updates, row))
+            for row, position in enumerate(positions.tolist())
+            if finite[row]
+        }
+        if finite.all():
+            answers.step = _flat(cohort.updates.combined(weights[positions]))
+        return answers
+
     def _bound(self, answers: _Answers, guard: Guard, round: int, selection: Selection) -> None:
         """Let the guard bound what clients say and how far they move the model, and reject answers."""
         at_fault = {position: answers.failures[position] for position in answers.at_fault}
@@ -411,6 +454,48 @@ class RoundLogic:
             total = float(len(parts))
             step = model.fold((1.0, update) for _, update in parts)
         return [model.distance(update, step, 1 / total) / self.local_learning_rate for _, update in parts]
+
+
+def client_seed(seed: int, round: int, client: int, purpose: str = "client") -> int:
+    """Return the seed, in [0, 2^63), of what a client does in a round: its local training, or its "loss"."""
+    return int(generator(seed, round, f"{purpose}-{client}").integers(2**63))
+
+
+def _who_sent(replies: Sequence[Reply] | TrainedCohort, selection: Selection) -> Bools:
+    """Return (S,) whether there are arrays."""
+    if isinstance(replies, TrainedCohort):
+        sent = np.zeros(selection.clients.size, dtype=np.bool_)
+        sent[replies.positions] = True
+        return sent
+    return np.array([not reply.failure for reply in replies], dtype=np.bool_)
+
+
+def _one_by_one(cohort: TrainedCohort, selection: Selection) -> list[Reply]:
+    """Return a cohort's replies, for what works on each client's update."""
+    replies = [Reply(failure=cohort.failures.get(i, "no answer")) for i in range(selection.clients.size)]
+    for row, position in enumerate(cohort.positions.tolist()):
+        variance = float(cohort.gradient_variances[row])
+        report = Report(
+            num_steps=int(cohort.num_steps[row]),
+            train_loss=float(cohort.losses[row]) if isfinite(cohort.losses[row]) else None,
+            gradient_variance=variance if isfinite(variance) else None,
+        )
+        replies[position] = Reply(TrainedModel(cohort.updates, row), report)
+    return replies
+
+
+def _combined(model: Model, answers: _Answers, parts: Sequence[tuple[float, Update]]) -> Arrays:
+    """Return Σ c s (w_m - w_t - y_m) over (c, update); parts are aligned with the answers' updates."""
+    if answers.cohort is None:
+        return model.fold(parts)
+    scaled = np.zeros(answers.norms.size)
+    for position, (coefficient, update) in zip(answers.updates, parts, strict=True):
+        scaled[position] = coefficient * update.scale
+    return _flat(answers.cohort.updates.combined(scaled[answers.cohort.positions]))
+
+
+def _flat(arrays: Arrays) -> Arrays:
+    return {name: array.reshape(-1) for name, array in arrays.items()}
 
 
 def _reported(replies: Sequence[Reply], name: str) -> Floats:

@@ -26,7 +26,7 @@ from .numerics.streams import generator
 from .options import check_options, check_selector
 from .polling import Poll
 from .responses import ResponseRates
-from .round import Outcome, Reply, RoundLogic, RoundRecord
+from .round import Outcome, Reply, RoundLogic, RoundRecord, client_seed
 from .server_step import Contribution, ServerStep, Step
 from .variates import CONTROL, create_variates
 from .wire import ReceivedArrays, encode, to_record
@@ -531,7 +531,7 @@ class SelectionStrategy(Strategy):
         for client, node, weight in zip(clients, nodes, selection.weights, strict=True):
             content = RecordDict(dict(content_for[node]))
             key = self._step.base.configrecord_key
-            seed = _client_seed(self.seed, number, client)
+            seed = client_seed(self.seed, number, client)
             mine = {"update-weight": float(weight * len(clients))} if self.masked_updates else {}
             content[key] = ConfigRecord({"seed": seed, **extra, **mine, **content.config_records[key]})
             control = None if self._variates is None else self._variates.outgoing(client)
@@ -664,11 +664,6 @@ class SelectionStrategy(Strategy):
         except Exception as error:  # answers that do not fit together are no reason to stop the run
             log(WARNING, "Evaluation of round %d ignored: %s", server_round, error)
             return None
-
-
-def _client_seed(seed: int, round: int, client: int) -> int:
-    """Return the seed of a client's local training in a round, in [0, 2^63)."""
-    return int(generator(seed, round, f"client-{client}").integers(2**63))
 
 
 def _note(results: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:

@@ -57,6 +57,7 @@ LAYERS = (
     {"numerics", "checkpoint", "wire"},
     {"selectors", "privacy"},
     {"reports", "grid", "aggregation", "guard", "responses", "variates"},
+    {"trained"},
     {"roster", "round", "composition"},
     {"declared", "messages", "server_step"},
     {"attendance", "polling"},
@@ -134,7 +135,7 @@ def test_numerics_know_no_selector() -> None:
 def test_the_round_knows_no_message() -> None:
     without_flower = (
         *("aggregation", "checkpoint", "declared", "guard", "privacy"),
-        *("reports", "responses", "roster", "round", "variates"),
+        *("reports", "responses", "roster", "round", "trained", "variates"),
     )
     for name in without_flower:
         for _, module in imports(ROOT / "strategies" / f"{name}.py"):
