@@ -62,3 +62,21 @@ def scale_above_floor(weights: Floats, floor: float) -> Floats:
             p: Floats = c * weights
             return np.maximum(p, floor, out=p)
         free = free[above]
+
+
+def scale_rows_above_floor(weights: Floats, floor: float) -> Floats:
+    """Do the same for each row of weights (E, M) at once.
+
+    All passes go over all entries: that is the faster way as long as a row is short, up to some 10,000.
+    """
+    size, free = weights.shape[1], weights.size
+    c = 1 / weights.sum(axis=1)[:, None]
+    p: Floats = c * weights
+    # Until the floor sets of all rows are at rest.
+    while (left := int(np.count_nonzero(above := p >= floor))) < free:
+        free, counts = left, above.sum(axis=1)[:, None]
+        sums = np.vecdot(weights, above)[:, None]
+        # Nobody of a row is left only by rounding, when the floor is 1/M.
+        np.divide(1 - floor * (size - counts), sums, out=c, where=counts > 0)
+        np.multiply(c, weights, out=p)
+    return p if free == p.size else np.maximum(p, floor, out=p)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .arrays import Bools, Floats, Ints
-from .sampling import Draw, draw_without_replacement
+from .sampling import Draw, draw_without_replacement, first_seen
 
 SMALLEST_SHARE = 0.1
 """Share of the mass that must be left for rejection to be worth it, and 1 - the rest to be exact."""
@@ -52,13 +52,6 @@ def accepted(
         return kept[:n]
 
     return draw
-
-
-def first_seen(drawn: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct of some draws, in order of first appearance, and how often each appears."""
-    clients, first, counts = np.unique(drawn, return_index=True, return_counts=True)
-    order = np.argsort(first)
-    return clients[order], counts[order]
 
 
 def independent_draws(stream: Callable[[int], Ints], probability: Callable[[Ints], Floats], k: int) -> Draw:

@@ -4,6 +4,7 @@ Each draw returns a `Draw` whose importance weights W have E[W_m] = 1 for each m
 when m is not drawn). So sum_m W_m x_m is an unbiased estimate of sum_m x_m for any fixed x.
 """
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -58,15 +59,22 @@ def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) ->
     weights, total = _checked(p)
     if k < 0:
         raise ValueError(f"k = {k}: must be >= 0")
-    ends = np.cumsum(weights)
+    ends = weights.cumsum()
     # random() < 1, and its largest value times the last end rounds to less than that: with side="right" an
     # index is below M and has p > 0.
-    drawn = np.searchsorted(ends, rng.random(k) * ends[-1], side="right")
-    _, first, counts = np.unique(drawn, return_index=True, return_counts=True)
-    order = np.argsort(first)
-    clients, counts = drawn[first[order]], counts[order]
+    drawn = ends.searchsorted(rng.random(k) * ends[-1], side="right")
+    clients, counts = first_seen(drawn)
     probabilities = weights[clients] / total
     return Draw(clients, counts, probabilities, counts / (k * probabilities))
+
+
+def first_seen(drawn: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct of some draws, in order of first appearance, and how often each appears."""
+    tally = Counter(drawn.tolist())
+    return (
+        np.fromiter(tally, np.int64, len(tally)),
+        np.fromiter(tally.values(), np.int64, len(tally)),
+    )
 
 
 def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
@@ -181,6 +189,6 @@ def _checked(p: npt.ArrayLike) -> tuple[Floats, float]:
     if weights.ndim != 1:
         raise ValueError(f"p has shape {weights.shape}: must be (M,)")
     total = float(weights.sum())
-    if not (0 < total < np.inf and weights.min() >= 0):
+    if not 0 < total < np.inf or np.count_nonzero(weights < 0):
         raise ValueError(f"p has sum {total}: must be finite, >= 0 and not all 0")
     return weights, total

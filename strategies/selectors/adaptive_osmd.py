@@ -108,9 +108,10 @@ class AdaptiveOSMDSelector(ExpertsSelector):
 
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
         clients, importance, roots = self._roots(selection, feedback)
-        if not roots.any():
+        largest = float(roots.max(initial=0.0))
+        if largest == 0:
             return {}
-        reference = max(float(self._array("reference")), roots.max())
+        reference = max(float(self._array("reference")), largest)
         changes = self._descend(clients, importance, roots, reference, float(self._array("num_rounds")))
         return {**changes, "reference": np.array(reference)}
 
@@ -131,13 +132,14 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         base = k if self._settings.expert_base == "K" else k**2
         smallest_rate = base * (alpha / m) ** 3 * math.sqrt(math.log(m) / (2 * num_rounds))
         q = self._at(clients)  # (E, S)
-        rates = 2.0 ** np.arange(len(q)) * smallest_rate * self._settings.learning_rate_multiplier
+        slopes = weighted / (k * q)  # of each expert's loss
+        rates = np.ldexp(smallest_rate * self._settings.learning_rate_multiplier, np.arange(len(q)))
         gamma = math.sqrt(8 / num_rounds) * k * (alpha / m) ** 2
 
-        losses = (weighted / q).sum(axis=1) / k
+        losses = slopes.sum(axis=1)
         log_theta = self._array("log_theta") - gamma * losses
         log_theta -= log_theta.max()  # or large losses would drown the normalisation below
         return {
-            **self._stepped(clients, rates[:, None] * weighted / (k * q**2)),
+            **self._stepped(clients, rates[:, None] * slopes / q),
             "log_theta": log_theta - np.logaddexp.reduce(log_theta),
         }

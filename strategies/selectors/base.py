@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from . import checks
 from .invitation import Invitation
-from .presence import FEW, Presence
+from .presence import FEW, NOBODY, Presence
 from .records import Feedback, Selection
 from .settings import PerClient, Setting, Settings
 
@@ -93,7 +93,7 @@ class Selector(ABC):
         }
         self._settings = self.settings_type.of(settings)
         self._state: dict[str, Array] = {}
-        self._memo: dict[str, tuple[list[Array], Any]] = {}
+        self._memo: dict[str, tuple[tuple[str, ...], Any]] = {}
         self._assign(
             {
                 # Bytes rather than str: every array format can hold them.
@@ -234,7 +234,10 @@ class Selector(ABC):
             If `responded` is not (S,) bool.
         """
         answered = checks.bools("responded", responded, selection.clients.size)
-        return np.where(answered, selection.weights * (answered.size / max(1, answered.sum())), 0.0)
+        number = int(np.count_nonzero(answered))
+        if number == answered.size:
+            return selection.weights.copy()
+        return np.where(answered, selection.weights * (answered.size / max(1, number)), 0.0)
 
     def update(self, round: int, selection: Selection, feedback: Feedback) -> None:
         """Learn from a round.
@@ -254,7 +257,8 @@ class Selector(ABC):
             If an argument is refused; nothing has changed then.
         """
         checks.integer("round", round, low=0)
-        checks.indexes("selection.clients", selection.clients, self.num_clients)
+        # That a selection's are distinct and >= 0 it has checked itself.
+        checks.known("selection.clients", selection.clients, self.num_clients)
         checks.bools("feedback.responded", feedback.responded, selection.clients.size)
         self._assign(self._learn(round, selection, feedback))
 
@@ -398,10 +402,9 @@ class Selector(ABC):
 
     def _cached(self, name: str, keys: tuple[str, ...], compute: Callable[[], T]) -> T:
         """Return what `compute` makes of these arrays of the state, kept until one of them is replaced."""
-        arrays = [self._state[key] for key in keys]
         known = self._memo.get(name)
-        if known is None or any(old is not new for old, new in zip(known[0], arrays, strict=True)):
-            known = self._memo[name] = (arrays, compute())
+        if known is None:
+            known = self._memo[name] = (keys, compute())
         value: T = known[1]
         return value
 
@@ -421,8 +424,11 @@ class Selector(ABC):
 
     def _assign(self, changes: Mapping[str, Array]) -> None:
         for array in changes.values():
-            array.flags.writeable = False
+            array.setflags(write=False)
         self._state = {**self._state, **changes}
+        self._memo = {
+            name: known for name, known in self._memo.items() if changes.keys().isdisjoint(known[0])
+        }
 
     def _living_indexes(self, name: str, values: npt.ArrayLike) -> Ints:
         clients = checks.indexes(name, values, self.num_clients)
@@ -445,6 +451,8 @@ class Selector(ABC):
                 f"available = {available}, unavailable = {unavailable}: must be at most one of them"
             )
         living, count = self._living, self._num_living
+        if available is None and unavailable is None:
+            return Presence(living, self.client_sizes, count, self._living_size, NOBODY)
         if available is not None:
             listed = np.sort(self._living_indexes("available", available))
             if (count - listed.size) * FEW > count:
@@ -452,11 +460,9 @@ class Selector(ABC):
             elsewhere = living.copy()
             elsewhere[listed] = False
             absent = np.flatnonzero(elsewhere)
-        elif unavailable is not None:
+        else:
             named = checks.indexes("unavailable", unavailable, self.num_clients)
             absent = np.sort(named[living[named]])
-        else:
-            absent = np.empty(0, dtype=np.int64)
         few = Presence(living, self.client_sizes, count - absent.size, self._living_size, absent)
         if absent.size * FEW <= count:
             return few
@@ -499,5 +505,8 @@ class Selector(ABC):
         S'' of S chosen clients are: their importance is W S/S'', on the assumption of `finalize`.
         """
         usable = feedback.responded & np.isfinite(values) & self._living[selection.clients]
-        scale = usable.size / max(1, usable.sum())
+        number = int(np.count_nonzero(usable))
+        if number == usable.size:
+            return selection.clients, selection.importance, values
+        scale = usable.size / max(1, number)
         return selection.clients[usable], selection.importance[usable] * scale, values[usable]

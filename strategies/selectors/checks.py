@@ -55,7 +55,7 @@ def ints(name: str, values: Any, length: int | None = None) -> Ints:
     array = np.array(values)
     if array.size == 0:
         array = array.astype(np.int64)  # NumPy takes [] for floats
-    if not np.issubdtype(array.dtype, np.integer):
+    if array.dtype.kind not in "iu":
         raise TypeError(f"{name} has dtype {array.dtype}: must be a 1-D array of integers")
     _check_shape(name, array, length)
     return array.astype(np.int64, copy=False)
@@ -66,7 +66,7 @@ def bools(name: str, values: Any, length: int | None = None) -> Bools:
     array = np.array(values)
     if array.size == 0:
         array = array.astype(np.bool_)
-    if array.dtype != np.bool_:
+    if array.dtype.kind != "b":
         raise TypeError(f"{name} has dtype {array.dtype}: must be a 1-D array of bools")
     _check_shape(name, array, length)
     return array
@@ -74,9 +74,9 @@ def bools(name: str, values: Any, length: int | None = None) -> Bools:
 
 def in_range(name: str, array: Floats | Ints, low: float, high: float = math.inf) -> None:
     """Refuse an array with an entry outside [low, high]; NaN is outside."""
-    if array.size and not (array.min() >= low and array.max() <= high):
-        wrong = array[~((array >= low) & (array <= high))]
-        raise ValueError(f"{name} holds {wrong[0]}: must be {interval(low, high)}")
+    inside = (array >= low) & (array <= high)
+    if np.count_nonzero(inside) < array.size:
+        raise ValueError(f"{name} holds {array[~inside][0]}: must be {interval(low, high)}")
 
 
 def sizes(name: str, values: Any, length: int | None = None) -> Floats:
@@ -89,20 +89,26 @@ def sizes(name: str, values: Any, length: int | None = None) -> Floats:
 def indexes(name: str, values: Any, num_clients: int) -> Ints:
     """Return distinct client indexes in 0..num_clients-1, in the order given."""
     array = ints(name, values)
-    if array.size and not (array.min() >= 0 and array.max() < num_clients):
-        wrong = array[(array < 0) | (array >= num_clients)]
-        raise ValueError(f"{name} holds {wrong[0]}: must be between 0 and {num_clients - 1} (client indexes)")
+    known(name, array, num_clients)
     if not ascending(array):
         ordered = np.sort(array)
-        twice = ordered[1:][ordered[1:] == ordered[:-1]]
-        if twice.size:
-            raise ValueError(f"{name} holds {twice[0]} more than once: must be distinct")
+        again = ordered[1:] == ordered[:-1]
+        if np.count_nonzero(again):
+            raise ValueError(f"{name} holds {ordered[1:][again][0]} more than once: must be distinct")
     return array
+
+
+def known(name: str, clients: Ints, num_clients: int) -> None:
+    """Refuse client indexes outside 0..num_clients-1."""
+    inside = (clients >= 0) & (clients < num_clients)
+    if np.count_nonzero(inside) < clients.size:
+        wrong = clients[~inside][0]
+        raise ValueError(f"{name} holds {wrong}: must be between 0 and {num_clients - 1} (client indexes)")
 
 
 def ascending(array: Ints) -> bool:
     """Say whether each entry is larger than the one before."""
-    return bool((array[1:] > array[:-1]).all())
+    return not np.count_nonzero(array[1:] <= array[:-1])
 
 
 def _check_shape(name: str, array: Array, length: int | None) -> None:

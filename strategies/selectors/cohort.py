@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics.arrays import Array, Bools, Floats, Ints
-from ..numerics.rejection import SMALLEST_SHARE, accepted, first_seen, uniform_stream
-from ..numerics.sampling import Draw
+from ..numerics.rejection import SMALLEST_SHARE, accepted, uniform_stream
+from ..numerics.sampling import Draw, first_seen
 from ..numerics.sum_tree import SumTree
 from . import forecasts
 from .base import Selector

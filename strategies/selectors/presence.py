@@ -10,6 +10,8 @@ from ..numerics.arrays import Bools, Floats, Ints
 FEW = 8
 """The absent are few when they are at most one in so many of the living."""
 
+NOBODY: Ints = np.empty(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, eq=False)
 class Presence:
@@ -72,8 +74,10 @@ class Presence:
     def total_size(self) -> float:
         """Sum of the sizes of those who are here."""
         if self.absent is not None:
+            if self.absent.size == 0:
+                return self.living_size
             rest = self.living_size - float(self.client_sizes[self.absent].sum())
-            if self.absent.size == 0 or rest > 0.1 * self.living_size:  # else the difference cancels
+            if rest > 0.1 * self.living_size:  # else the difference cancels
                 return rest
         return float(self.of(self.client_sizes).sum())
 

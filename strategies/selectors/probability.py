@@ -70,7 +70,7 @@ class ProbabilitySelector(Selector):
         else:
             draw = self._draw_here(here, k, generator(self._seed, round, "select"))
         weights = draw.importance * (self.client_sizes[draw.clients] / max(here.total_size, SMALLEST_SIZE))
-        return Selection(draw.clients, draw.counts, draw.probabilities, draw.importance, weights)
+        return Selection.of_draw(draw, weights)
 
     @abstractmethod
     def _distribution(self) -> Floats:

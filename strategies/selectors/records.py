@@ -5,7 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..numerics.arrays import Array, Bools, Floats, Ints
+from ..numerics.sampling import Draw
 from . import checks
+
+_ANY_INDEX = int(np.iinfo(np.int64).max)
+_FINITE = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +42,26 @@ class Selection:
     weights: Floats
 
     def __post_init__(self) -> None:
-        clients = checks.indexes("clients", self.clients, np.iinfo(np.int64).max)
+        clients = checks.indexes("clients", self.clients, _ANY_INDEX)
         counts = checks.ints("counts", self.counts, clients.size)
         checks.in_range("counts", counts, 1)
-        _set(self, clients=clients, counts=counts)
-        for name, high in (("probabilities", 1 + 1e-9), ("importance", np.inf), ("weights", np.inf)):
-            values = checks.floats(name, getattr(self, name), clients.size)
-            checks.in_range(name, values, 0, min(high, np.finfo(np.float64).max))
-            _set(self, **{name: values})
+        arrays: dict[str, Array] = {"clients": clients, "counts": counts}
+        for name, high in (("probabilities", 1 + 1e-9), ("importance", _FINITE), ("weights", _FINITE)):
+            values = arrays[name] = checks.floats(name, getattr(self, name), clients.size)
+            checks.in_range(name, values, 0, high)
+        _set(self, arrays)
+
+    @classmethod
+    def of_draw(cls, draw: Draw, weights: Floats) -> "Selection":
+        """Return the selection of a draw just made, whose arrays are taken over and known to be in form.
+
+        Only overflow can have spoilt them; then the error is that of the constructor.
+        """
+        if np.count_nonzero(np.isfinite(weights)) < weights.size:
+            return cls(*draw, weights)
+        selection = object.__new__(cls)
+        _set(selection, draw._asdict() | {"weights": weights})
+        return selection
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,15 +97,15 @@ class Feedback:
 
     def __post_init__(self) -> None:
         responded = checks.bools("responded", self.responded)
-        _set(self, responded=responded)
+        arrays: dict[str, Array] = {"responded": responded}
         for name in ("update_norms", "losses", "gradient_variances", "diversities"):
-            values = checks.floats(name, getattr(self, name), responded.size)
-            if name != "losses":
+            values = arrays[name] = checks.floats(name, getattr(self, name), responded.size)
+            if name != "losses" and np.count_nonzero(np.signbit(values)):
                 checks.in_range(name, values[np.isfinite(values)], 0)
-            _set(self, **{name: values})
+        _set(self, arrays)
 
 
-def _set(instance: object, **arrays: Array) -> None:
-    for name, array in arrays.items():
-        array.flags.writeable = False
-        object.__setattr__(instance, name, array)
+def _set(instance: object, arrays: dict[str, Array]) -> None:
+    for array in arrays.values():
+        array.setflags(write=False)
+    vars(instance).update(arrays)  # it is frozen

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies.numerics.projection import project_floored_simplex
+from strategies.numerics.projection import project_floored_simplex, scale_rows_above_floor
 
 ALPHAS = st.one_of(st.sampled_from([1e-15, 1e-6, 0.4, 1 - 1e-15, 1.0]), st.floats(1e-15, 1.0))
 LOG_WEIGHTS = st.one_of(
@@ -72,6 +72,22 @@ def test_relabelling_permutes(log_weights, alpha, random):
 def test_alpha_1_is_uniform(log_weights):
     p = project_floored_simplex(log_weights, 1 / log_weights.size)
     np.testing.assert_allclose(p, 1 / log_weights.size, rtol=0, atol=1e-14)
+
+
+@given(
+    arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 30)), elements=st.floats(-30, 0)),
+    st.sampled_from([0.1, 3.0]),
+    ALPHAS,
+)
+def test_rows_are_projected_each_on_its_own(log_weights, spread, alpha):
+    """Though some come to rest before others: weights of the last row are far apart, of the first alike."""
+    steps = spread * np.arange(len(log_weights))[:, None]
+    log_weights = log_weights * steps - (log_weights * steps).max(axis=1, keepdims=True)
+    floor = alpha / log_weights.shape[1]
+    rows = scale_rows_above_floor(np.exp(log_weights), floor)
+    for row, log_row in zip(rows, log_weights, strict=True):
+        np.testing.assert_allclose(row, by_bisection(log_row, floor), rtol=0, atol=1e-12)
+        assert row.min() >= floor
 
 
 def test_without_need_of_the_floor_it_normalises():

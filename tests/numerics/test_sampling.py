@@ -14,6 +14,7 @@ from strategies.numerics.sampling import (
     draw_with_replacement,
     draw_without_replacement,
     first_arrivals,
+    first_seen,
 )
 
 P = np.array([0.05, 0.5, 0.15, 0.3])
@@ -84,6 +85,13 @@ def test_without_replacement_importance_is_exactly_unbiased_by_enumeration():
     for pair, importance in weights.items():
         mean[list(pair)] += P[pair[0]] * P[pair[1]] / (1 - P[pair[0]]) * importance
     np.testing.assert_allclose(mean, 1, atol=1e-14)
+
+
+def test_first_seen_keeps_the_order_and_counts():
+    clients, counts = first_seen(np.array([7, 2, 7, 7, 0, 2]))
+    assert (clients.tolist(), counts.tolist()) == ([7, 2, 0], [3, 2, 1])
+    assert clients.dtype == counts.dtype == np.int64
+    assert [each.size for each in first_seen(np.empty(0, dtype=np.int64))] == [0, 0]
 
 
 def test_draws_come_in_draw_order():

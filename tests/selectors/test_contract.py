@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from strategies.numerics.sampling import Draw
 from strategies.selectors import Feedback, Selection, Selector, available, create
 from strategies.selectors.probability import ProbabilitySelector
 
@@ -563,6 +564,23 @@ def test_an_unknown_name_lists_the_known_ones():
         ValueError, match=re.escape(f"selector = 'best': must be one of {', '.join(available())}")
     ):
         create("best", 4, clients_per_round=1)
+
+
+def test_what_select_returns_is_read_only_and_would_pass_the_checks(make):
+    selector = learned(make)
+    for round, arguments in enumerate(({}, {"available": [1, 3, 6]}, {"unavailable": [0]}, {"budget": 0})):
+        selection = selector.select(round, **arguments)
+        fields = {name: getattr(selection, name) for name in Selection.__dataclass_fields__}
+        again = Selection(**fields)
+        for name, array in fields.items():
+            assert not array.flags.writeable
+            assert array.dtype == getattr(again, name).dtype
+
+
+def test_a_draw_spoilt_by_overflow_is_refused():
+    draw = Draw(np.array([4]), np.array([1]), np.array([1e-310]), np.array([np.inf]))
+    with pytest.raises(ValueError, match="importance holds inf"):
+        Selection.of_draw(draw, draw.importance * 0.1)
 
 
 def test_selection_and_feedback_are_checked_copies():

@@ -1,0 +1,44 @@
+"""Local training of whole cohorts: kernels for the models at hand, and `torch.func` for the rest.
+
+A kernel trains many clients from one model in one call, and gives the numbers that a ClientApp would, client
+by client, on the same mini-batches (to rounding).
+"""
+
+import sys
+
+from tasks.base import Task
+from tasks.softmax import Softmax as SoftmaxTask
+
+from .base import Kernel, Plan, Trained
+from .dense import MLP, Softmax
+from .loop import Loop
+from .parallel import Parallel
+
+__all__ = ["MLP", "Kernel", "Loop", "Parallel", "Plan", "Softmax", "Trained", "kernel_of"]
+
+
+def kernel_of(task: Task, device: str = "cpu") -> Kernel:
+    """Return what trains a task's model for many clients at once.
+
+    Parameters
+    ----------
+    task : Task
+        Softmax regression and perceptrons have kernels in NumPy, other networks go through `torch.func`,
+        anything else is trained client after client.
+    device : str (default: "cpu")
+        "cuda" trains all networks in torch, on the GPU.
+    """
+    if isinstance(task, SoftmaxTask):
+        arrays = task.initial_arrays(0)
+        return Softmax(*arrays["weight"].shape, bias="bias" in arrays)
+    if "torch" not in sys.modules:  # then it is no network: their tasks import it
+        return Loop(task)
+    from tasks import mlp, network
+
+    from .torch_functional import Torch
+
+    if isinstance(task, mlp.MLP) and device == "cpu":
+        return MLP(task.sizes)
+    if isinstance(task, network.Network):
+        return Torch(task.layers, task.initial_arrays, device=device)
+    return Loop(task)

@@ -1,0 +1,392 @@
+"""Softmax regression and perceptrons in NumPy: every array has the clients of a chunk as its first axis.
+
+One step of a chunk of G clients is a dozen calls, whatever G: products of (G, b, in) with (G, in, out)
+matrices, each client's with its own model. A chunk is as many clients as fit into a core's cache, so that all
+steps of a client run on data that are there; for a large model that is one. A single step of a model of one
+layer is left as it is made, inputs and errors: their product, a model for each client, is never formed.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import nan
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.numerics.arrays import Floats, Ints
+from strategies.trained import CohortUpdates
+from tasks.base import Arrays, Dataset, GradientVariance, Metrics
+from tasks.federated import FederatedData
+
+from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunks
+
+_CACHE = 1 << 19  # bytes of models, gradients and mini-batches that a chunk may take
+_ROWS = 4096  # samples that are evaluated at a time
+_PAIRED = 64  # samples whose products are taken pair by pair at a time
+
+
+class _Layer(NamedTuple):
+    """Where a layer's parameters are in a row of all of them."""
+
+    fan_in: int
+    fan_out: int
+    weight: str
+    bias: str  # "" if there is none
+    begin: int  # of the weight, as (fan_in, fan_out); the bias follows it
+
+    @property
+    def middle(self) -> int:
+        return self.begin + self.fan_in * self.fan_out
+
+    @property
+    def end(self) -> int:
+        return self.middle + (self.fan_out if self.bias else 0)
+
+
+class Dense(Kernel):
+    """Layers of weighted sums with ReLU in between; softmax and cross-entropy at the end.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Features, hidden units of each layer, classes.
+    names : sequence of (str, str)
+        The names of each layer's weight and bias; "" = no bias.
+    transposed : bool
+        Whether weights are (out, in), as torch has them; else (in, out).
+    """
+
+    def __init__(self, sizes: Sequence[int], names: Sequence[tuple[str, str]], transposed: bool) -> None:
+        self._transposed = transposed
+        self._layers: list[_Layer] = []
+        end = 0
+        for (fan_in, fan_out), (weight, bias) in zip(pairwise(sizes), names, strict=True):
+            self._layers.append(_Layer(fan_in, fan_out, weight, bias, end))
+            end = self._layers[-1].end
+        self.num_parameters = end
+
+    # --- training --------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        arrays: Arrays,
+        data: FederatedData,
+        clients: Ints,
+        plan: Plan,
+        controls: Mapping[int, Arrays] | None = None,
+    ) -> Trained:
+        sizes = data.offsets[clients + 1] - data.offsets[clients]
+        steps = plan.num_steps(sizes)
+        widths = np.minimum(plan.batch_size, sizes)
+        if len(self._layers) == 1 and controls is None and (steps == 1).all():
+            return self._train_one_step(arrays, data, clients, plan, widths)
+        start = self._row(arrays)
+        rows = np.empty((clients.size, start.size), dtype=np.float32)
+        losses, variances = np.empty(clients.size), np.full(clients.size, nan)
+        for chunk in chunks(steps, widths, self._at_once):
+            each = None
+            if controls is not None:
+                each = np.stack([self._row(controls[int(client)]) for client in clients[chunk]])
+            work = MiniBatches(data, clients[chunk], plan, int(steps[chunk[0]]), widths[chunk])
+            models = rows[chunk] if chunk.size > 1 else rows[chunk[0] : chunk[0] + 1]
+            models[:] = start
+            losses[chunk], variances[chunk] = self._train_chunk(models, start, work, plan, each)
+            models -= start
+            if chunk.size > 1:
+                rows[chunk] = models
+        return Trained(StackedUpdates(rows, arrays, self._split), losses, variances)
+
+    def _at_once(self, width: int) -> int:
+        """Return how many clients with mini-batches of so many samples fit into the cache."""
+        inputs = sum(layer.fan_in for layer in self._layers)  # of all layers, for each sample
+        return _CACHE // (4 * (2 * self.num_parameters + width * inputs))
+
+    def _train_chunk(
+        self, models: Floats32, start: Floats32, work: MiniBatches, plan: Plan, controls: Floats32 | None
+    ) -> tuple[Floats, list[float]]:
+        """Take all steps of G clients in place; return (G,) mean losses and gradient variances."""
+        moves = np.empty_like(models)  # learning rate times gradient
+        weights, biases = self._views(models)
+        weight_moves, bias_moves = self._views(moves)
+        outputs = [np.empty((*work.shape, layer.fan_out), dtype=np.float32) for layer in self._layers]
+        backs = [np.empty_like(output) for output in outputs[:-1]]
+        scales = work.shares * np.float32(plan.learning_rate)
+        ones = np.ones((1, work.shape[1]), dtype=np.float32)
+        variances = [GradientVariance() for _ in models] if plan.measure_variance else []
+        log_likelihoods = _LogLikelihoods(work.steps, work.shape)
+        for inputs, labels in work:
+            self._forward(inputs, weights, biases, outputs)
+            errors = outputs[-1]
+            log_likelihoods.take(errors, labels, scales)
+            for number in reversed(range(len(self._layers))):
+                below = outputs[number - 1] if number else inputs
+                np.matmul(below.transpose(0, 2, 1), errors, out=weight_moves[number])
+                if bias_moves[number].size:
+                    np.matmul(ones, errors, out=bias_moves[number][:, None, :])
+                if number:
+                    back = backs[number - 1]
+                    np.matmul(errors, weights[number].transpose(0, 2, 1), out=back)
+                    np.multiply(back, below > 0, out=back)
+                    errors = back
+            if variances:
+                for variance, move in zip(variances, moves, strict=True):
+                    variance.add([move])
+            if plan.proximal_mu:
+                moves += np.float32(plan.learning_rate * plan.proximal_mu) * (models - start)
+            if controls is not None:
+                moves += np.float32(plan.learning_rate) * controls
+            models -= moves
+        losses = -np.einsum("sgb,gb->g", log_likelihoods.values(), work.shares, dtype=np.float64) / work.steps
+        rate = plan.learning_rate**2
+        return losses, [each.value / rate for each in variances] or [nan] * len(models)
+
+    def _train_one_step(
+        self, arrays: Arrays, data: FederatedData, clients: Ints, plan: Plan, widths: Ints
+    ) -> Trained:
+        """One step from one model: the samples of all clients go through it together."""
+        weights, biases = self._views(self._row(arrays)[None])
+        first = data.offsets[clients]
+        ends = np.cumsum(widths)
+        index = np.arange(ends[-1]) + np.repeat(first - (ends - widths), widths)
+        for row in np.flatnonzero(widths < data.offsets[clients + 1] - first).tolist():
+            begin, end, client = int(ends[row] - widths[row]), int(ends[row]), int(clients[row])
+            size = int(data.offsets[client + 1] - first[row])
+            index[begin:end] = first[row] + next(plan.batches(client, size, 1))
+        inputs, labels = data.inputs[index], data.labels[index]
+        errors = np.empty((1, len(index), self._layers[0].fan_out), dtype=np.float32)
+        self._forward(inputs[None], weights, biases, [errors])
+        shares = np.repeat(1 / widths, widths)
+        log_likelihoods = _LogLikelihoods(1, (1, len(index)))
+        log_likelihoods.take(errors, labels, (shares * plan.learning_rate).astype(np.float32)[None])
+        losses = -np.add.reduceat(log_likelihoods.values()[0, 0] * shares, ends - widths)
+        updates = _OneStep(inputs, errors[0], widths, arrays, self._layers[0], self._transposed)
+        return Trained(updates, losses, np.full(clients.size, nan))
+
+    def _forward(
+        self,
+        inputs: Floats32,
+        weights: list[Floats32],
+        biases: list[Floats32],
+        outputs: list[Floats32],
+    ) -> None:
+        """Fill the outputs of each layer: (G, b, out), the last before the softmax."""
+        below = inputs
+        for weight, bias, output in zip(weights, biases, outputs, strict=True):
+            np.matmul(below, weight, out=output)
+            if bias.size:
+                output += bias[:, None, :]
+            if output is not outputs[-1]:
+                np.maximum(output, 0, out=output)
+            below = output
+
+    # --- looking ---------------------------------------------------------------------------------------
+
+    def losses(self, arrays: Arrays, data: FederatedData, clients: Ints) -> Floats:
+        sizes = data.offsets[clients + 1] - data.offsets[clients]
+        losses = np.empty(clients.size)
+        ends = np.cumsum(sizes)
+        begin = 0
+        while begin < clients.size:  # so many clients at a time that their samples are not too many
+            before = ends[begin] - sizes[begin]
+            end = max(begin + 1, int(np.searchsorted(ends, before + _ROWS, side="right")))
+            part = slice(begin, end)
+            index = np.concatenate(
+                [np.arange(data.offsets[m], data.offsets[m + 1]) for m in clients[part].tolist()]
+            )
+            each, _ = self._judge(arrays, data.inputs[index], data.labels[index])
+            starts = ends[part] - sizes[part] - before
+            losses[part] = np.add.reduceat(each, starts) / sizes[part]
+            begin = end
+        return losses
+
+    def evaluate(self, arrays: Arrays, data: Dataset) -> Metrics:
+        loss = right = 0.0
+        for begin in range(0, len(data), _ROWS):
+            rows = slice(begin, begin + _ROWS)
+            each, hits = self._judge(arrays, data.inputs[rows], data.labels[rows])
+            loss += float(each.sum())
+            right += float(hits.sum())
+        return Metrics(loss / len(data), right / len(data))
+
+    def _judge(
+        self, arrays: Arrays, inputs: Floats32, labels: NDArray[np.int64]
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return (n,) the loss of each sample, in float64, and whether it is put into its class."""
+        weights, biases = self._views(self._row(arrays)[None])
+        outputs = [np.empty((1, len(inputs), layer.fan_out), dtype=np.float32) for layer in self._layers]
+        self._forward(inputs[None], weights, biases, outputs)
+        logits = outputs[-1][0]
+        logits -= logits.max(axis=1, keepdims=True)
+        rows = np.arange(len(labels))
+        own = logits[rows, labels].astype(np.float64)
+        hits = logits.argmax(axis=1) == labels
+        losses: Floats = np.log(np.exp(logits).sum(axis=1, dtype=np.float64)) - own
+        return losses, hits
+
+    # --- parameters as a row ---------------------------------------------------------------------------
+
+    def _row(self, arrays: Arrays) -> Floats32:
+        """Return (P,) all parameters, weights as (in, out); a copy."""
+        row = np.empty(self.num_parameters, dtype=np.float32)
+        for layer in self._layers:
+            weight = arrays[layer.weight].T if self._transposed else arrays[layer.weight]
+            row[layer.begin : layer.middle].reshape(layer.fan_in, layer.fan_out)[:] = weight
+            if layer.bias:
+                row[layer.middle : layer.end] = arrays[layer.bias]
+        return row
+
+    def _split(self, row: Floats32) -> Arrays:
+        """Return the parameters of a row by name."""
+        arrays: Arrays = {}
+        for layer in self._layers:
+            weight = row[layer.begin : layer.middle].reshape(layer.fan_in, layer.fan_out)
+            arrays[layer.weight] = np.ascontiguousarray(weight.T) if self._transposed else weight
+            if layer.bias:
+                arrays[layer.bias] = row[layer.middle : layer.end]
+        return arrays
+
+    def _views(self, rows: Floats32) -> tuple[list[Floats32], list[Floats32]]:
+        """Return each layer's weights (G, in, out) and biases (G, out) in rows (G, P)."""
+        return (
+            [
+                rows[:, layer.begin : layer.middle].reshape(-1, layer.fan_in, layer.fan_out)
+                for layer in self._layers
+            ],
+            [rows[:, layer.middle : layer.end] for layer in self._layers],
+        )
+
+
+class Softmax(Dense):
+    """softmax(x W + b), as `tasks.softmax`: ``weight`` (features, classes), ``bias`` (classes,), 0 at first.
+
+    Parameters
+    ----------
+    features, classes : int
+        >= 1.
+    bias : bool (default: True)
+        Whether there is a bias.
+    """
+
+    def __init__(self, features: int = 784, classes: int = 10, *, bias: bool = True) -> None:
+        super().__init__((features, classes), [("weight", "bias" if bias else "")], transposed=False)
+
+    def initial_arrays(self, seed: int) -> Arrays:
+        return self._split(np.zeros(self.num_parameters, dtype=np.float32))
+
+
+class MLP(Dense):
+    """A perceptron with the names, shapes and start of torch's `Sequential(Linear, ReLU, Linear, ...)`.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Features, hidden units, classes: ``(784, 64, 30, 10)``.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        names = [(f"{2 * number}.weight", f"{2 * number}.bias") for number in range(len(sizes) - 1)]
+        super().__init__(sizes, names, transposed=True)
+
+    def initial_arrays(self, seed: int) -> Arrays:
+        random = np.random.default_rng(seed)
+        arrays: Arrays = {}
+        for layer in self._layers:
+            bound = layer.fan_in**-0.5
+            shape = (layer.fan_out, layer.fan_in)
+            arrays[layer.weight] = random.uniform(-bound, bound, shape).astype(np.float32)
+            arrays[layer.bias] = random.uniform(-bound, bound, layer.fan_out).astype(np.float32)
+        return arrays
+
+
+class _OneStep(CohortUpdates):
+    """One step of a model of one layer: w_m - w_t = -X_m' E_m, a product that is not formed.
+
+    Parameters
+    ----------
+    inputs, errors : ndarray, shapes (n, in) and (n, out)
+        X, and E: learning rate times the gradient at the outputs; client after client.
+    widths : ndarray of int, shape (R,)
+        How many of the n samples are each client's.
+    """
+
+    def __init__(
+        self,
+        inputs: Floats32,
+        errors: Floats32,
+        widths: Ints,
+        arrays: Arrays,
+        layer: _Layer,
+        transposed: bool,
+    ) -> None:
+        self._inputs, self._errors, self._widths, self._arrays = inputs, errors, widths, arrays
+        self._layer, self._transposed = layer, transposed
+        self._ends = np.cumsum(widths)
+
+    def norms(self) -> Floats:
+        # ||X'E||² is the sum over pairs of a client's samples of (x·x')(e·e').
+        squares = np.empty(self._widths.size)
+        begin = 0
+        while begin < squares.size:  # some clients at a time: all pairs, and those of one client count
+            before = self._ends[begin] - self._widths[begin]
+            end = max(begin + 1, int(np.searchsorted(self._ends, before + _PAIRED, side="right")))
+            rows = slice(before, self._ends[end - 1])
+            inputs, errors = self._inputs[rows], self._errors[rows]
+            pairs = inputs @ inputs.T
+            if self._layer.bias:
+                pairs += 1  # as one more input that is always 1
+            pairs *= errors @ errors.T
+            owner = np.repeat(np.arange(end - begin), self._widths[begin:end])
+            pairs[owner[:, None] != owner] = 0
+            starts = self._ends[begin:end] - self._widths[begin:end] - before
+            squares[begin:end] = np.add.reduceat(pairs.sum(axis=1, dtype=np.float64), starts)
+            begin = end
+        return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
+
+    def combined(self, coefficients: Floats) -> Arrays:
+        inputs, errors = self._inputs, self._errors
+        factors = np.repeat(-coefficients.astype(np.float32), self._widths)
+        if not coefficients.all():  # what has no part in it may be NaN
+            some = factors != 0
+            inputs, errors, factors = inputs[some], errors[some], factors[some]
+        return self._named(inputs, errors * factors[:, None])
+
+    def model(self, row: int) -> Mapping[str, NDArray[Any]]:
+        rows = slice(self._ends[row] - self._widths[row], self._ends[row])
+        moves = self._named(self._inputs[rows], -self._errors[rows])
+        return {name: array + moves[name] for name, array in self._arrays.items()}
+
+    def _named(self, inputs: Floats32, errors: Floats32) -> Arrays:
+        """Return X'E, and the sum of E for the bias."""
+        named = {self._layer.weight: errors.T @ inputs if self._transposed else inputs.T @ errors}
+        if self._layer.bias:
+            named[self._layer.bias] = errors.sum(axis=0)
+        return named
+
+
+class _LogLikelihoods:
+    """Of each sample of each step, under the softmax: (steps, G, b)."""
+
+    def __init__(self, steps: int, shape: tuple[int, int]) -> None:
+        self._own = np.empty((steps, *shape), dtype=np.float32)
+        self._totals = np.empty((steps, *shape), dtype=np.float32)
+        self._steps = 0
+
+    def take(self, logits: Floats32, labels: NDArray[np.int64], scales: Floats32) -> None:
+        """Note those of a step; the logits (G, b, classes) become scales (G, b) times their gradients."""
+        own, totals = self._own[self._steps], self._totals[self._steps]
+        self._steps += 1
+        logits -= logits.max(axis=2, keepdims=True)
+        flat = logits.reshape(-1)  # a view
+        at = np.arange(0, flat.size, logits.shape[2])
+        at += labels.reshape(-1)
+        flat.take(at, out=own.reshape(-1), mode="clip")
+        np.exp(logits, out=logits)
+        logits.sum(axis=2, out=totals)
+        logits *= (scales / totals)[:, :, None]
+        flat[at] -= scales.reshape(-1)
+
+    def values(self) -> Floats32:
+        """Return all that were noted."""
+        values: Floats32 = self._own - np.log(self._totals)
+        return values

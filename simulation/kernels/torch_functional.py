@@ -1,0 +1,151 @@
+"""Any torch model: `torch.func` turns the training of one client into that of many at once."""
+
+from collections.abc import Callable, Mapping
+from math import nan
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.functional import cross_entropy
+
+from strategies.numerics.arrays import Floats, Ints
+from tasks.base import Arrays, Dataset, GradientVariance, Metrics
+from tasks.federated import FederatedData
+
+from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunks, splitter
+
+_MEMORY = 1 << 28  # bytes of models and mini-batches that a chunk may take, where nothing else is said
+_ROWS = 1000  # samples that are evaluated at a time
+
+
+class Torch(Kernel):
+    """A module that maps (n, features) to (n, classes) logits, trained with cross-entropy.
+
+    Parameters
+    ----------
+    build : callable
+        Returns the module; what its parameters hold does not matter. All that it learns must be parameters,
+        and the same input must give the same output: no running statistics, no dropout.
+    initial_arrays : callable
+        Gives the start for a seed: arrays by parameter name.
+    device : str (default: "cpu")
+        Where it is trained: "cuda" for a GPU.
+    memory : int
+        Bytes of models and mini-batches that are trained together.
+
+    Raises
+    ------
+    ValueError
+        If the module has buffers or dropout.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        initial_arrays: Callable[[int], Arrays],
+        *,
+        device: str = "cpu",
+        memory: int = _MEMORY,
+    ) -> None:
+        with torch.device("meta"):  # no memory, and no draws from the global generator
+            module = build()
+        if names := [name for name, _ in module.named_buffers()]:
+            raise ValueError(f"the module has buffers, {', '.join(names)}: must have parameters only")
+        if dropout := [name for name, part in module.named_modules() if "Dropout" in type(part).__name__]:
+            raise ValueError(f"the module has dropout, {', '.join(dropout)}: must have none")
+        self._module, self._start = module, initial_arrays
+        self._device, self._memory = device, memory
+
+    def initial_arrays(self, seed: int) -> Arrays:
+        return self._start(seed)
+
+    def train(
+        self,
+        arrays: Arrays,
+        data: FederatedData,
+        clients: Ints,
+        plan: Plan,
+        controls: Mapping[int, Arrays] | None = None,
+    ) -> Trained:
+        sizes = data.offsets[clients + 1] - data.offsets[clients]
+        steps, widths = plan.num_steps(sizes), np.minimum(plan.batch_size, sizes)
+        start = self._tensors(arrays)
+        num_parameters = sum(tensor.numel() for tensor in start.values())
+        rows = np.empty((clients.size, num_parameters), dtype=np.float32)
+        losses, variances = np.empty(clients.size), np.full(clients.size, nan)
+
+        def at_once(width: int) -> int:
+            return int(self._memory // (4 * (4 * num_parameters + 8 * width * data.inputs.shape[1])))
+
+        for chunk in chunks(steps, widths, at_once):
+            work = MiniBatches(data, clients[chunk], plan, int(steps[chunk[0]]), widths[chunk])
+            added = None
+            if controls is not None:
+                each = [self._tensors(controls[int(client)]) for client in clients[chunk]]
+                added = {name: torch.stack([one[name] for one in each]) for name in start}
+            rows[chunk], losses[chunk], variances[chunk] = self._train_chunk(start, work, plan, added)
+        return Trained(StackedUpdates(rows, arrays, splitter(arrays)), losses, variances)
+
+    def _train_chunk(
+        self,
+        start: dict[str, Tensor],
+        work: MiniBatches,
+        plan: Plan,
+        added: dict[str, Tensor] | None,
+    ) -> tuple[Floats32, Floats, list[float]]:
+        """Take all steps of G clients; return (G, P) updates, (G,) mean losses and gradient variances."""
+        count = work.shape[0]
+        models = {name: tensor.expand(count, *tensor.shape).clone() for name, tensor in start.items()}
+        shares = torch.from_numpy(work.shares).to(self._device)
+        step = vmap(grad_and_value(self._loss))
+        losses = torch.zeros(count, device=self._device)
+        variances = [GradientVariance() for _ in range(count)] if plan.measure_variance else []
+        for inputs, labels in work:
+            batch = torch.from_numpy(inputs).to(self._device), torch.from_numpy(labels).to(self._device)
+            gradients, each = step(models, *batch, shares)
+            losses += each
+            if variances:
+                for variance, row in zip(
+                    variances, self._rows({name: gradients[name] for name in start}), strict=True
+                ):
+                    variance.add([row])
+            for name, model in models.items():
+                gradient = gradients[name]
+                if plan.proximal_mu:
+                    gradient = gradient + plan.proximal_mu * (model - start[name])
+                if added is not None:
+                    gradient = gradient + added[name]
+                model.sub_(gradient, alpha=plan.learning_rate)
+        moves = self._rows({name: model - start[name] for name, model in models.items()})
+        mean_losses = (losses / work.steps).cpu().numpy().astype(np.float64)
+        return moves, mean_losses, [each.value for each in variances] or [nan] * count
+
+    def _loss(self, model: dict[str, Tensor], inputs: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
+        logits = functional_call(self._module, model, (inputs,))
+        return (cross_entropy(logits, labels, reduction="none") * shares).sum()
+
+    def losses(self, arrays: Arrays, data: FederatedData, clients: Ints) -> Floats:
+        return np.array([self.evaluate(arrays, data.client(m)).loss for m in clients.tolist()])
+
+    def evaluate(self, arrays: Arrays, data: Dataset) -> Metrics:
+        model = self._tensors(arrays)
+        loss = right = 0.0
+        with torch.inference_mode():
+            for begin in range(0, len(data), _ROWS):
+                rows = slice(begin, begin + _ROWS)
+                inputs = torch.from_numpy(data.inputs[rows]).to(self._device)
+                labels = torch.from_numpy(data.labels[rows]).to(self._device)
+                logits = functional_call(self._module, model, (inputs,))
+                loss += float(cross_entropy(logits, labels, reduction="sum"))
+                right += float((logits.argmax(dim=1) == labels).sum())
+        return Metrics(loss / len(data), right / len(data))
+
+    def _tensors(self, arrays: Arrays) -> dict[str, Tensor]:
+        return {name: torch.tensor(array, device=self._device) for name, array in arrays.items()}
+
+    def _rows(self, tensors: dict[str, Tensor]) -> Floats32:
+        """Return (G, P) all parameters of each client."""
+        flat = torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
+        rows: Floats32 = flat.cpu().numpy()
+        return rows

@@ -1,0 +1,387 @@
+"""The rounds of a federation in one process, each cohort trained as one computation.
+
+The round's logic, the selectors and the random streams are those of `strategies.SelectionStrategy`: the same
+seed gives the same cohorts, mini-batches and model as the same federation over gRPC, in Flower's simulation
+or on the in-process Grid, to the rounding of float32. There are no messages, and no client is an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from numpy.typing import NDArray
+
+from strategies.guard import Guard
+from strategies.responses import ResponseRates
+from strategies.round import Reply, RoundLogic, RoundRecord, client_seed
+from strategies.selectors import Selector, create, selector_type
+from strategies.trained import CohortUpdates, TrainedCohort
+from strategies.variates import create_variates
+from tasks.base import Arrays, Dataset, Metrics, batches
+from tasks.federated import FederatedData, federate
+
+from .flower_step import FlowerStep
+from .kernels import Plan
+from .stragglers import arrivals
+
+if TYPE_CHECKING:
+    from flwr.serverapp.strategy import Strategy
+
+    from strategies.numerics.arrays import Floats, Ints
+
+    from .availability import Availability
+    from .kernels import Kernel
+    from .stragglers import ResponseTimes
+
+_LATE = "no answer by the deadline"
+
+
+class Simulator:
+    """One federation.
+
+    Parameters
+    ----------
+    data : FederatedData
+        Everybody's samples; all clients must have some.
+    kernel : Kernel
+        How their models are trained, see `simulation.kernels`.
+    selector : str
+        A name of `strategies.selectors.available`.
+    clients_per_round : int
+        K.
+    num_rounds : int
+        T, which some selectors need; `run` may be told less at a time, or go beyond.
+    learning_rate : float or callable
+        Of local SGD, > 0, or a function of the round.
+    batch_size : int
+        B; clients with fewer samples take them all.
+    local_steps, local_epochs : int
+        Mini-batches of each client, or passes over its samples: exactly one of the two, >= 1.
+    seed : int (default: 0)
+        Of everything.
+    selector_settings : mapping, optional
+        The selector's own; ``groups`` are taken from the data if they have them.
+    client_sizes : array_like, shape (M,), optional
+        What λ is in proportion to (default: the samples that each client has).
+    availability : Availability, optional
+        Who is here (default: everybody).
+    response_times : ResponseTimes, optional
+        When each client answers, if at all (default: at once).
+    round_deadline : float (default: inf)
+        Seconds after which a round goes on without those who have not answered.
+    over_selection : float (default: 1.0)
+        Ask so many times more clients, and go on with the first K.
+    server_strategy : Strategy, optional
+        Flower's, as in `SelectionStrategy`: what steps from the aggregate (default: FedAvg).
+    variates : {"fedvarp", "scaffold"}, optional
+        What the server remembers of each client.
+    proximal_mu : float (default: 0.0)
+        μ of FedProx.
+    initial_arrays : Arrays, optional
+        Where round 1 starts from (default: the kernel's own start for this seed).
+    guard : bool or mapping (default: False)
+        Bound what clients report, as `SelectionStrategy` does by default; simulated clients are honest.
+    quorum : int (default: 1)
+        With fewer answers a round is void.
+    correction : {"equal", "rates"} (default: "equal")
+        How weights make up for missing answers.
+
+    Attributes
+    ----------
+    arrays : Arrays
+        The model after the last round.
+    round : int
+        The last round, 0 before the first.
+    history : list of RoundRecord
+        What happened in each.
+    seconds : float
+        Simulated time so far: what the rounds waited for answers; infinite if one waited in vain.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is refused; the text names it, its value and what is allowed.
+
+    Examples
+    --------
+    >>> from simulation.kernels import Softmax
+    >>> rng = np.random.default_rng(0)
+    >>> centers = rng.normal(size=(3, 5))
+    >>> labels = rng.integers(3, size=600)
+    >>> inputs = (centers[labels] + rng.normal(size=(600, 5))).astype(np.float32)
+    >>> data = FederatedData(inputs, labels, offsets=np.arange(0, 601, 6))  # 100 clients of 6 samples
+    >>> simulator = Simulator(data, Softmax(5, 3), "md", clients_per_round=10, num_rounds=50,
+    ...     learning_rate=0.5, batch_size=6, local_steps=2)
+    >>> records = simulator.run(50)
+    >>> simulator.evaluate(Dataset(inputs, labels)).accuracy > 0.8
+    True
+    """
+
+    def __init__(
+        self,
+        data: FederatedData,
+        kernel: Kernel,
+        selector: str = "adaptive-osmd",
+        *,
+        clients_per_round: int,
+        num_rounds: int,
+        learning_rate: float | Callable[[int], float],
+        batch_size: int,
+        local_steps: int = 0,
+        local_epochs: int = 0,
+        seed: int = 0,
+        selector_settings: Mapping[str, Any] | None = None,
+        client_sizes: npt.ArrayLike | None = None,
+        availability: Availability | None = None,
+        response_times: ResponseTimes | None = None,
+        round_deadline: float = inf,
+        over_selection: float = 1.0,
+        server_strategy: Strategy | None = None,
+        variates: Literal["fedvarp", "scaffold"] | None = None,
+        proximal_mu: float = 0.0,
+        initial_arrays: Arrays | None = None,
+        guard: bool | Mapping[str, Any] = False,
+        quorum: int = 1,
+        correction: Literal["equal", "rates"] = "equal",
+    ) -> None:
+        if (local_steps > 0) == (local_epochs > 0):
+            raise ValueError(
+                f"local_steps = {local_steps}, local_epochs = {local_epochs}: exactly one must be above 0"
+            )
+        if batch_size < 1:
+            raise ValueError(f"batch_size = {batch_size}: must be at least 1")
+        if not callable(learning_rate) and not 0 < learning_rate < inf:
+            raise ValueError(f"learning_rate = {learning_rate}: must be a finite number above 0")
+        if over_selection < 1:
+            raise ValueError(f"over_selection = {over_selection}: must be at least 1")
+        if not proximal_mu >= 0:
+            raise ValueError(f"proximal_mu = {proximal_mu}: must be at least 0")
+        if correction not in ("equal", "rates"):
+            raise ValueError(f"correction = {correction!r}: must be 'equal' or 'rates'")
+        held = data.sizes()
+        if not (held > 0).all():
+            raise ValueError(f"data: client {int(np.argmin(held))} has no samples; each must have some")
+        if availability is not None and availability.num_clients != held.size:
+            raise ValueError(f"availability is of {availability.num_clients} clients: must be of {held.size}")
+        self.data, self.kernel, self.seed = data, kernel, seed
+        self.clients_per_round, self.over_selection = clients_per_round, over_selection
+        self.availability, self.response_times = availability, response_times
+        self.round_deadline = round_deadline
+        self._learning_rate = learning_rate if callable(learning_rate) else lambda round: learning_rate
+        self._batch_size, self._steps, self._epochs = batch_size, local_steps, local_epochs
+        self._proximal_mu = proximal_mu
+        settings = dict(selector_settings or {})
+        kind = selector_type(selector)
+        if data.groups is not None and "groups" in kind.per_client:
+            settings.setdefault("groups", data.groups)
+        chosen = create(
+            selector,
+            held.size,
+            client_sizes=held if client_sizes is None else client_sizes,
+            clients_per_round=clients_per_round,
+            num_rounds=num_rounds,
+            seed=seed,
+            **settings,
+        )
+        if "group" in chosen.needs:
+            raise ValueError(
+                f"selector = {selector!r}: its clients decide for themselves, which needs messages"
+            )
+        self._measures_variance = "gradient_variance" in (chosen.learns | chosen.needs)
+        guard_settings = {} if guard is True else guard
+        self._logic = RoundLogic(
+            chosen,
+            guard=None if guard_settings is False else Guard(held.size, **guard_settings),
+            quorum=quorum,
+            responses=ResponseRates(held.size) if correction == "rates" else None,
+            variates=create_variates(variates) if variates else None,
+        )
+        self.arrays: Arrays = kernel.initial_arrays(seed) if initial_arrays is None else dict(initial_arrays)
+        self._server: FlowerStep | None = None
+        if server_strategy is not None:
+            own = {name: value for name, value in settings.items() if name not in kind.per_client}
+            self._server = FlowerStep(
+                server_strategy, selector, own, clients_per_round=clients_per_round, variates=variates
+            )
+        self.round = 0
+        self.seconds = 0.0
+        self.history: list[RoundRecord] = []
+
+    @property
+    def selector(self) -> Selector:
+        """Who decides."""
+        return self._logic.selector
+
+    def run(
+        self, num_rounds: int, on_round: Callable[[RoundRecord], None] | None = None
+    ) -> Sequence[RoundRecord]:
+        """Run so many more rounds and return their records; ``on_round`` is called after each."""
+        for _ in range(num_rounds):
+            record = self.step()
+            if on_round is not None:
+                on_round(record)
+        return self.history[len(self.history) - num_rounds :]
+
+    def step(self) -> RoundRecord:
+        """Run one round."""
+        number = self.round + 1
+        rate = self._learning_rate(number)
+        self._logic.local_learning_rate = rate
+        plan = Plan(
+            seed=self.seed,
+            round=number,
+            learning_rate=rate,
+            batch_size=self._batch_size,
+            steps=self._steps,
+            epochs=self._epochs,
+            proximal_mu=self._proximal_mu,
+            measure_variance=self._measures_variance,
+        )
+        here, aside = self._who_is_here(number)
+        candidates = self.selector.candidates(number, available=here)
+        reports = None if candidates is None else self._ask(plan, candidates)
+        budget = None
+        if self.over_selection > 1:
+            budget = float(ceil(self.clients_per_round * self.over_selection))
+        selection = self._logic.choose(number, here, candidates=candidates, reports=reports, budget=budget)
+        cohort, waited = self._train(plan, selection.clients)
+        num_available = int(np.count_nonzero(self.selector.living)) if here is None else here.size
+        outcome = self._logic.finish(number, selection, self.arrays, cohort, num_available)
+        arrays, void = outcome.arrays, outcome.record.void
+        if self._server is not None and arrays is not None:
+            arrays, void = self._server.step(number, self.arrays, outcome)
+        record = replace(outcome.record, void=void, aside=tuple(aside.tolist()), seconds=waited)
+        if arrays is not None:
+            self.arrays = arrays
+        self.round = number
+        self.seconds += waited
+        self.history.append(record)
+        return record
+
+    def _who_is_here(self, number: int) -> tuple[Ints | None, Ints]:
+        """Return whom there is to choose from (None: everybody), and whom the guard has put aside."""
+        here = None if self.availability is None else self.availability.here(number)
+        guard = self._logic.guard
+        aside = np.empty(0, dtype=np.int64) if guard is None else guard.aside(number)
+        if aside.size:
+            everybody = np.arange(self.selector.num_clients) if here is None else here
+            aside = np.intersect1d(everybody, aside)
+            here = np.setdiff1d(everybody, aside)
+        return here, aside
+
+    def evaluate(self, data: Dataset) -> Metrics:
+        """Return the mean loss and the accuracy of the model on ``data``."""
+        return self.kernel.evaluate(self.arrays, data)
+
+    def client_losses(self, clients: Ints | None = None) -> Floats:
+        """Return the mean loss of the model on all samples of each of these clients (default: everybody)."""
+        everybody = np.arange(self.data.num_clients)
+        return self.kernel.losses(self.arrays, self.data, everybody if clients is None else clients)
+
+    def train_loss(self) -> float:
+        """Return sum_m λ_m times the mean loss of client m."""
+        return float(np.average(self.client_losses(), weights=self.selector.client_sizes))
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return copies of all that is needed to go on, bit for bit; not the history."""
+        state: dict[str, NDArray[Any]] = {
+            f"model/{name}": array.copy() for name, array in self.arrays.items()
+        }
+        state |= {f"logic/{name}": array for name, array in self._logic.state_dict().items()}
+        if self._server is not None:
+            state |= {f"step/{name}": array for name, array in self._server.state_dict().items()}
+        return state | {"round": np.array(self.round), "seconds": np.array(self.seconds)}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state_dict` returned, of a simulator made with the same arguments.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If it is another's.
+        """
+
+        def part(prefix: str) -> dict[str, NDArray[Any]]:
+            return {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
+
+        model = part("model/")
+        if {name: array.shape for name, array in model.items()} != {
+            name: array.shape for name, array in self.arrays.items()
+        }:
+            raise ValueError(f"state has a model of {sorted(model)}: must be as {sorted(self.arrays)}")
+        self._logic.load_state_dict(part("logic/"))
+        if self._server is not None:
+            self._server.load_state_dict(part("step/"))
+        self.arrays = {name: array.copy() for name, array in model.items()}
+        self.round, self.seconds = int(state["round"]), float(state["seconds"])
+
+    # --- a round ---------------------------------------------------------------------------------------
+
+    def _ask(self, plan: Plan, candidates: Ints) -> dict[str, Floats]:
+        """Return what the selector must know of the candidates before it chooses; simulated clients tell."""
+        needs = self.selector.needs
+        reports: dict[str, Floats] = {}
+        if "loss" in needs:
+            asked, size = self.data, getattr(self.selector, "loss_batch_size", None)
+            who = candidates
+            if size is not None:
+                asked, who = self._some_samples(plan, candidates, size), np.arange(candidates.size)
+            reports["loss"] = self.kernel.losses(self.arrays, asked, who)
+        if needs - {"loss"}:  # what only training tells
+            trained = self.kernel.train(self.arrays, self.data, candidates, plan)
+            reports["update_norm"] = trained.updates.norms() / plan.learning_rate
+            reports["gradient_variance"] = trained.gradient_variances
+            if "diversity" in needs:
+                reports["diversity"] = self._diversities(trained.updates, candidates) / plan.learning_rate
+        return {name: values for name, values in reports.items() if name in needs}
+
+    def _some_samples(self, plan: Plan, candidates: Ints, size: int) -> FederatedData:
+        """Return one mini-batch of each candidate, the one that its ClientApp would be asked for."""
+        parts = []
+        for client in candidates.tolist():
+            begin, end = self.data.offsets[client], self.data.offsets[client + 1]
+            seed = client_seed(self.seed, plan.round, client, "loss")
+            parts.append(begin + next(batches(int(end - begin), size, 1, seed)))
+        return federate(Dataset(self.data.inputs, self.data.labels), parts)
+
+    def _diversities(self, updates: CohortUpdates, clients: Ints) -> Floats:
+        """Return (R,) how far each update is from their weighted mean."""
+        weights = self.selector.client_sizes[clients]
+        mean = updates.combined(weights / weights.sum())
+        apart = np.zeros(clients.size)
+        for row in range(clients.size):
+            model = updates.model(row)
+            for name, array in self.arrays.items():
+                apart[row] += float(np.square(model[name] - array - mean[name], dtype=np.float64).sum())
+        return np.sqrt(apart)
+
+    def _train(self, plan: Plan, clients: Ints) -> tuple[TrainedCohort | list[Reply], float]:
+        """Train those of the chosen who answer in time; return also how long the round waits, in seconds."""
+        answered, waited = np.ones(clients.size, dtype=np.bool_), 0.0
+        if self.response_times is not None:
+            seconds = self.response_times.seconds(plan.round, clients)
+            enough = ceil(clients.size / self.over_selection)
+            answered, waited = arrivals(seconds, self.round_deadline, enough if clients.size else None)
+        positions = np.flatnonzero(answered)
+        here = clients[positions]
+        if not here.size:
+            return [Reply(failure=_LATE) for _ in clients], waited
+        controls = None
+        if self._logic.variates is not None:
+            sent = {m: self._logic.variates.outgoing(m) for m in here.tolist()}
+            controls = {m: control for m, control in sent.items() if control is not None} or None
+        trained = self.kernel.train(self.arrays, self.data, here, plan, controls)
+        cohort = TrainedCohort(
+            positions,
+            trained.updates,
+            trained.losses,
+            plan.num_steps(self.data.offsets[here + 1] - self.data.offsets[here]),
+            trained.gradient_variances,
+            dict.fromkeys(np.flatnonzero(~answered).tolist(), _LATE),
+        )
+        return cohort, waited

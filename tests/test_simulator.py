@@ -1,0 +1,375 @@
+"""Whole cohorts as one computation: the numbers of the same clients one by one."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAdam, FedAvgM
+
+import tasks
+from client.app import app as client_app
+from simulation.grid import InProcessGrid
+from simulation.kernels import MLP, Kernel, Loop, Parallel, Plan, Softmax, kernel_of
+from simulation.simulator import Simulator
+from simulation.stragglers import ResponseTimes
+from strategies import SelectionStrategy
+from strategies.reports import Report
+from strategies.round import Reply, RoundLogic
+from strategies.selectors import create
+from strategies.variates import create_variates
+from tasks.base import Dataset
+from tasks.federated import FederatedData
+
+from .test_apps import DEFAULTS, federation
+
+SIZES = (1, 3, 5, 8, 16, 17, 40, 64, 65, 100)
+
+
+def data_of(sizes: tuple[int, ...] = SIZES, features: int = 64, seed: int = 0) -> FederatedData:
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    inputs = rng.random((offsets[-1], features), dtype=np.float32)
+    return FederatedData(inputs, rng.integers(0, 10, offsets[-1]), offsets)
+
+
+def torch_kernel(task: str) -> Kernel:
+    """Go through `torch.func`, which `kernel_of` leaves to networks that have no kernel of their own."""
+    from simulation.kernels.torch_functional import Torch
+
+    made: Any = tasks.create(task)
+    return Torch(made.layers, made.initial_arrays)
+
+
+KERNELS: dict[str, tuple[Kernel, str]] = {
+    "softmax": (Softmax(64, 10), "digits"),
+    "mlp": (MLP((64, 32, 10)), "digits-mlp"),
+    "torch": (torch_kernel("digits-mlp"), "digits-mlp"),
+    "cnn": (torch_kernel("mnist-cnn"), "mnist-cnn"),
+}
+NUM_FEATURES = {"digits": 64, "digits-mlp": 64, "mnist-cnn": 784}
+
+
+def start(kernel: Kernel) -> dict[str, Any]:
+    rng = np.random.default_rng(7)
+    return {
+        name: array + 0.03 * rng.standard_normal(array.shape, dtype=np.float32)
+        for name, array in kernel.initial_arrays(1).items()
+    }
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(3, 1, 0.5, batch_size=5, steps=1),
+        Plan(3, 2, 0.1, batch_size=16, steps=5),
+        Plan(3, 3, 0.1, batch_size=16, steps=0, epochs=2),
+        Plan(3, 4, 0.1, batch_size=1000, steps=3),
+        Plan(3, 5, 0.2, batch_size=10, steps=4, proximal_mu=0.3),
+        Plan(3, 6, 0.2, batch_size=10, steps=4, measure_variance=True),
+    ],
+    ids=["one step", "steps", "epochs", "full batches", "proximal", "variance"],
+)
+def test_a_cohort_in_one_piece_is_its_clients_one_by_one(name: str, plan: Plan) -> None:
+    kernel, task = KERNELS[name]
+    loop = Loop(tasks.create(task))
+    sizes = SIZES
+    if name == "cnn":  # slow, and at high rates rounding grows from step to step
+        if plan.round not in (2, 5):
+            pytest.skip("two plans are enough")
+        sizes, plan = (1, 3, 5, 8, 16, 2, 2, 9, 2, 10), replace(plan, learning_rate=0.01)
+    data, arrays = data_of(sizes, NUM_FEATURES[task]), start(kernel)
+    clients = np.array([9, 0, 4, 7, 1, 8, 3, 5, 2, 6])
+    ours, theirs = kernel.train(arrays, data, clients, plan), loop.train(arrays, data, clients, plan)
+    for row in range(clients.size):
+        one, other = ours.updates.model(row), theirs.updates.model(row)
+        for key in arrays:
+            np.testing.assert_allclose(one[key], other[key], atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(ours.updates.norms(), theirs.updates.norms(), rtol=1e-4)
+    np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-5)
+    np.testing.assert_allclose(ours.gradient_variances, theirs.gradient_variances, rtol=1e-3)
+    weights = np.linspace(0.1, 2, clients.size)
+    weights[3] = 0
+    one, other = ours.updates.combined(weights), theirs.updates.combined(weights)
+    for key in arrays:
+        np.testing.assert_allclose(one[key], other[key], atol=1e-5, rtol=1e-5)
+        assert one[key].shape == arrays[key].shape
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_controls_are_added_to_each_gradient(name: str) -> None:
+    kernel, task = KERNELS[name]
+    data, arrays = data_of((1, 3, 5, 8, 16, 2, 2, 9, 2, 10), NUM_FEATURES[task]), start(kernel)
+    rng = np.random.default_rng(1)
+    clients = np.array([7, 2])
+    controls = {
+        int(m): {key: 0.1 * rng.standard_normal(a.shape, dtype=np.float32) for key, a in arrays.items()}
+        for m in clients
+    }
+    plan = Plan(3, 1, 0.01, batch_size=8, steps=3)
+    ours = kernel.train(arrays, data, clients, plan, controls)
+    theirs = Loop(tasks.create(task)).train(arrays, data, clients, plan, controls)
+    for row in range(2):
+        for key in arrays:
+            np.testing.assert_allclose(
+                ours.updates.model(row)[key], theirs.updates.model(row)[key], atol=1e-5, rtol=0
+            )
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_losses_and_evaluation(name: str) -> None:
+    kernel, task = KERNELS[name]
+    data, arrays = data_of((1, 3, 5, 8, 16, 2, 2, 9, 2, 10), NUM_FEATURES[task]), start(kernel)
+    loop = Loop(tasks.create(task))
+    clients = np.array([3, 9, 0])
+    np.testing.assert_allclose(
+        kernel.losses(arrays, data, clients), loop.losses(arrays, data, clients), rtol=1e-5
+    )
+    everything = Dataset(data.inputs, data.labels)
+    ours, theirs = kernel.evaluate(arrays, everything), loop.evaluate(arrays, everything)
+    assert ours.accuracy == pytest.approx(theirs.accuracy, abs=1e-7)
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+
+
+def test_processes_give_what_one_gives() -> None:
+    kernel, data = MLP((64, 32, 10)), data_of()
+    arrays = start(kernel)
+    clients = np.array([9, 0, 4, 7, 1, 8, 3, 5, 2, 6])
+    weights = np.linspace(0, 2, 10)
+    with Parallel(kernel, data, workers=3, clients_at_once=4) as parallel:
+        for number, who in ((1, clients), (2, clients[:2]), (3, clients[:1])):
+            for steps in (1, 4):
+                plan = Plan(3, number, 0.1, batch_size=16, steps=steps)
+                ours = parallel.train(arrays, data, who, plan)
+                theirs = kernel.train(arrays, data, who, plan)
+                np.testing.assert_allclose(ours.updates.norms(), theirs.updates.norms(), rtol=1e-4)
+                np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-5)
+                both = ours.updates, theirs.updates
+                for one, other in (
+                    [updates.combined(weights[: who.size]) for updates in both],
+                    [updates.model(who.size - 1) for updates in both],
+                ):
+                    for name in arrays:
+                        np.testing.assert_allclose(one[name], other[name], atol=1e-5, rtol=0)
+
+
+def test_an_error_in_a_process_is_raised_and_the_next_round_works() -> None:
+    data = data_of()
+    kernel = Loop(tasks.create("digits"))
+    with Parallel(kernel, data, workers=2) as parallel:
+        arrays = kernel.initial_arrays(1)
+        with pytest.raises(ValueError, match="seed = -1"):
+            parallel.train(arrays, data, np.arange(6), Plan(-1, 1, 0.1, batch_size=8, steps=1))
+        trained = parallel.train(arrays, data, np.arange(6), Plan(3, 1, 0.1, batch_size=8, steps=1))
+        assert np.isfinite(trained.losses).all()
+        parallel._workers[0].process.kill()
+        with pytest.raises(RuntimeError, match="ended with code -9"):
+            parallel.train(arrays, data, np.arange(6), Plan(3, 1, 0.1, batch_size=8, steps=1))
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [("digits", Softmax), ("mnist-mlp", MLP), ("mnist-cnn", type(KERNELS["cnn"][0]))],
+)
+def test_a_task_has_a_kernel(task: str, kind: type[Kernel]) -> None:
+    made = tasks.create(task)
+    kernel = kernel_of(made)
+    assert type(kernel) is kind
+    ours, theirs = kernel.initial_arrays(3), made.initial_arrays(3)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert np.array_equal(array, theirs[name])
+
+
+def test_what_a_kernel_cannot_train_is_refused() -> None:
+    from torch import nn
+
+    from simulation.kernels.torch_functional import Torch
+
+    for layer, message in ((nn.BatchNorm1d(3), "running_mean"), (nn.Dropout(), "dropout")):
+        with pytest.raises(ValueError, match=message):
+            Torch(lambda layer=layer: nn.Sequential(layer), lambda seed: {})  # type: ignore[misc]
+
+
+def test_an_update_that_is_not_finite_is_left_out_and_spoils_nothing() -> None:
+    data = data_of()
+    data.inputs[data.offsets[7]] = np.nan
+    for steps in (1, 2):
+        simulator = Simulator(
+            data, Softmax(64, 10), "full", clients_per_round=10, num_rounds=1,
+            learning_rate=0.1, batch_size=64, local_steps=steps,
+        )  # fmt: skip
+        record = simulator.step()
+        assert record.failures == {7: "the norm of the update is not finite"}
+        assert all(np.isfinite(array).all() for array in simulator.arrays.values())
+        assert record.weights[7] == 0
+
+
+# --- the same federation as in the apps ----------------------------------------------------------------
+
+
+def digits(num_clients: int, seed: int) -> FederatedData:
+    task = tasks.create("digits")
+    parts = [task.client_data(m, num_clients, seed) for m in range(num_clients)]
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+    inputs, labels = (np.concatenate([part[field] for part in parts]) for field in (0, 1))
+    return FederatedData(inputs, labels, offsets)
+
+
+@pytest.mark.parametrize("task", ["digits", "digits-mlp"])
+@pytest.mark.parametrize("selector", ["adaptive-osmd", "cohort", "pow-d", "cpow-d", "prac-delta", "rpow-d"])
+def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: str, task: str) -> None:
+    if task == "digits" and selector in ("pow-d", "cpow-d"):
+        pytest.skip("all losses are equal at W = 0: rounding decides who has the largest")
+    settings = {"adaptive-osmd": "learning-rate-multiplier=1000", "cpow-d": "batch-size=4"}.get(selector, "")
+    own = {"adaptive-osmd": {"learning_rate_multiplier": 1000}, "cpow-d": {"batch_size": 4}}.get(selector, {})
+    lines = federation(
+        tmp_path, 8, num_rounds=6, seed=5, selector=selector, selector_settings=settings, task=task
+    )
+    kernel = Softmax(64, 10) if task == "digits" else MLP((64, 32, 10))
+    simulator = Simulator(
+        digits(8, 5), kernel, selector, clients_per_round=3, num_rounds=6, learning_rate=0.5,
+        batch_size=16, local_steps=5, seed=5, selector_settings=own, guard=True,
+    )  # fmt: skip
+    test_data = tasks.create("digits").test_data()
+    for line in (each for each in lines if each["type"] == "round" and each["round"]):
+        record = simulator.step()
+        assert record.selection.clients.tolist() == line["clients"]
+        assert record.selection.counts.tolist() == line["counts"]
+        np.testing.assert_allclose(record.weights, line["weights"], rtol=1e-4)
+        np.testing.assert_allclose(record.feedback.update_norms, line["update_norms"], rtol=1e-4)
+        assert record.train_loss == pytest.approx(line["train_loss"], rel=1e-4)
+        metrics = simulator.evaluate(test_data)
+        assert metrics.loss == pytest.approx(line["test_loss"], rel=1e-4)
+        assert metrics.accuracy == pytest.approx(line["test_accuracy"], abs=1 / 360 + 1e-9)
+
+
+@pytest.mark.parametrize("variates", ["fedvarp", "scaffold"])
+def test_variates(variates: str) -> None:
+    """Against the round's logic with a reply for each client."""
+    data, kernel = data_of(), Softmax(64, 10)
+    options: dict[str, Any] = {"clients_per_round": 4, "num_rounds": 5, "seed": 2}
+    simulator = Simulator(
+        data, kernel, "md", learning_rate=0.2, batch_size=8, local_steps=3, variates=variates, **options
+    )
+    logic = RoundLogic(
+        create("md", 10, client_sizes=data.sizes(), **options), 0.2, variates=create_variates(variates)
+    )
+    arrays = kernel.initial_arrays(2)
+    loop = Loop(tasks.create("digits"))
+    for number in range(1, 6):
+        selection = logic.choose(number)
+        sent = {int(m): logic.variates.outgoing(int(m)) for m in selection.clients}  # type: ignore[union-attr]
+        controls = {m: control for m, control in sent.items() if control} or None
+        plan = Plan(2, number, 0.2, batch_size=8, steps=3)
+        trained = loop.train(arrays, data, selection.clients, plan, controls)
+        replies = [
+            Reply(trained.updates.model(row), Report(num_steps=3, train_loss=float(trained.losses[row])))
+            for row in range(selection.clients.size)
+        ]
+        outcome = logic.finish(number, selection, arrays, replies, 10)
+        assert outcome.arrays is not None
+        arrays = outcome.arrays
+        record = simulator.step()
+        assert record.selection.clients.tolist() == selection.clients.tolist()
+        for key in arrays:
+            np.testing.assert_allclose(simulator.arrays[key], arrays[key], atol=2e-5, rtol=0)
+
+
+def simulator_of(**options: Any) -> Simulator:
+    return Simulator(
+        data_of(), Softmax(64, 10), **{
+            "selector": "adaptive-osmd", "clients_per_round": 3, "num_rounds": 20, "learning_rate": 0.1,
+            "batch_size": 8, "local_steps": 2, "seed": 4, **options,
+        },
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"server_strategy": FedAdam(eta=0.1)},
+        {"server_strategy": FedAvgM(server_momentum=0.9)},
+        {"variates": "fedvarp", "guard": True},
+        {"selector": "prac-delta"},
+    ],
+    ids=["plain", "adam", "momentum", "varp", "delta"],
+)
+def test_it_goes_on_from_a_saved_state_bit_for_bit(options: dict[str, Any]) -> None:
+    one, other = simulator_of(**options), simulator_of(**options)
+    one.run(4)
+    state = one.state_dict()
+    one.run(3)
+    other.load_state_dict(state)
+    other.run(3)
+    assert other.round == 7
+    for key, array in one.arrays.items():
+        assert np.array_equal(array, other.arrays[key])
+
+
+@pytest.mark.parametrize("server_strategy", [FedAdam(eta=0.1, tau=1e-2), FedAvgM(server_momentum=0.9)])
+def test_a_server_strategy_takes_the_step(server_strategy: Any) -> None:
+    config = {**DEFAULTS, "num-clients": 8, "seed": 5}
+    nodes = ({"partition-id": m, "num-partitions": 8} for m in range(8))
+    strategy = SelectionStrategy(
+        "md", clients_per_round=3, min_available_clients=8, seed=5, local_learning_rate=0.5,
+        server_strategy=server_strategy,
+    )  # fmt: skip
+    kernel = Softmax(64, 10)
+    result = strategy.start(
+        InProcessGrid(client_app, nodes, run_config=config),
+        ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),
+        num_rounds=4,
+        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
+    )
+    simulator = Simulator(
+        digits(8, 5), kernel, "md", clients_per_round=3, num_rounds=4, learning_rate=0.5, batch_size=16,
+        local_steps=5, seed=5, server_strategy=server_strategy, guard=True,
+    )  # fmt: skip
+    simulator.run(4)
+    for name, array in result.arrays.items():
+        np.testing.assert_allclose(simulator.arrays[name], array.numpy(), atol=1e-4, rtol=0)
+
+
+def test_who_does_not_answer_in_time_is_left_out() -> None:
+    times = ResponseTimes(10, seed=1)
+    seconds = times.seconds(1)
+    deadline = float(np.sort(seconds)[5:7].mean())
+    simulator = simulator_of(
+        selector="full", clients_per_round=10, response_times=times, round_deadline=deadline
+    )
+    record = simulator.step()
+    assert set(record.failures) == set(np.argsort(seconds)[6:].tolist())
+    assert record.seconds == deadline
+    nobody = simulator_of(response_times=ResponseTimes(10, seed=1), round_deadline=1e-9)
+    assert nobody.step().void
+    assert not nobody.arrays["weight"].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"local_steps": 0}, "local_steps = 0, local_epochs = 0: exactly one must be above 0"),
+        ({"batch_size": 0}, "batch_size = 0"),
+        ({"learning_rate": -1.0}, "learning_rate = -1.0"),
+        ({"correction": "none"}, "correction = 'none'"),
+        ({"over_selection": 0.5}, "over_selection = 0.5"),
+        ({"selector": "flics-private", "selector_settings": {"group_shares": [0.5, 0.5]}}, "messages"),
+    ],
+)
+def test_bad_settings_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        simulator_of(**options)
+
+
+def test_a_client_without_samples_is_refused() -> None:
+    data = data_of()._replace(offsets=np.array([0, 5, 5, 9]))
+    with pytest.raises(ValueError, match="client 1 has no samples"):
+        Simulator(
+            data, Softmax(64, 10), clients_per_round=1, num_rounds=1, learning_rate=0.1, batch_size=1,
+            local_steps=1,
+        )  # fmt: skip
