@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, Context, Error, Message, RecordDict
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+from .stragglers import TRAIN, ResponseTimes, latency_of
 
 if TYPE_CHECKING:
     from flwr.app.user_config import UserConfig
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
     from strategies.grid import Clock
 
+    from .availability import Availability
+
+_Thing = TypeVar("_Thing")
 SUPERLINK = 1
 """The node id of the SuperLink, which is where error replies for dead nodes come from."""
 _NUMPY = "numpy.ndarray"  # Flower's name of what `numpy.save` writes
@@ -110,6 +114,7 @@ class _Node:
     call: Callable[[Message], Any]
     name: str
     context: Context | None  # None: a plain function
+    client: int  # how many were added before it
 
 
 @dataclass(order=True)
@@ -135,6 +140,14 @@ class InProcessGrid(Grid):
     is not handled within its ttl is answered with Flower's error 3; one whose node is gone by then with error
     5, whose source is the SuperLink.
 
+    With an ``availability``, which of the nodes are online is a function of time too: `availability_round` is
+    the number of ``round_length`` seconds that have begun. A round of training takes at least what is left of
+    its own: who looks for nodes after it has sent TRAIN messages finds those of the next. So while training
+    takes no longer, the rounds of a strategy are those of the process, and who waits for clients sees them
+    come. Who is online at a look can be asked until the next one, and answers what it was asked; what drops
+    out is the latency's affair. Flower's own strategies wait for clients in real time, in which simulated
+    time stands still: let them wait for no more than are always here.
+
     Parameters
     ----------
     app : ClientApp or callable, optional
@@ -143,8 +156,9 @@ class InProcessGrid(Grid):
         A node for each, with this config: ``({"partition-id": i, "num-partitions": 10} for i in range(10))``.
     run_config : mapping, optional
         What clients find in ``context.run_config``.
-    latency : float or callable (default: 0)
+    latency : float, callable or ResponseTimes (default: 0)
         Seconds, >= 0, from sending a message to its reply, or a function of the message; infinite: never.
+        `ResponseTimes` are those of training; all else is answered at once.
     clock : Clock, optional
         Default: a `SimulatedClock`. Python's `time` lets real time pass.
     frozen : bool (default: False)
@@ -152,11 +166,18 @@ class InProcessGrid(Grid):
         an error. Not for clients that use `torch.from_numpy`, which ignores that.
     offline_after : float (default: 50)
         Seconds until a node that is gone is noticed and its messages are answered with error 5.
+    availability : Availability, optional
+        Who is online when; its client m is the m-th node that was added, from 0, also under another node id.
+        Default: all nodes, always.
+    round_length : float (default: 60)
+        Seconds, > 0, of one round of the availability.
+    first_round : int (default: 1)
+        The round of the availability in which the grid begins; of a resumed run, its next one.
 
     Raises
     ------
     ValueError
-        If there are nodes but no app for them.
+        If there are nodes but no app for them, or more than the availability knows.
 
     Examples
     --------
@@ -183,26 +204,40 @@ class InProcessGrid(Grid):
         node_configs: Iterable[Mapping[str, Any]] = (),
         *,
         run_config: Mapping[str, Any] | None = None,
-        latency: float | Callable[[Message], float] = 0.0,
+        latency: float | Callable[[Message], float] | ResponseTimes = 0.0,
         clock: Clock | None = None,
         frozen: bool = False,
         offline_after: float = 50.0,
+        availability: Availability | None = None,
+        round_length: float = 60.0,
+        first_round: int = 1,
     ) -> None:
+        if not round_length > 0:
+            raise ValueError(f"round_length = {round_length}: must be > 0")
         if TaskIdentity._run_id is None:  # else this runs inside a Flower process, which has an identity
             TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SUPERLINK
         self.clock: Clock = SimulatedClock() if clock is None else clock
+        if isinstance(latency, ResponseTimes):
+            latency = latency_of(latency, self.client_of)
         self.latency: Callable[[Message], float] = latency if callable(latency) else lambda _: latency
         self.offline_after = offline_after
+        self.availability = availability
+        self.round_length = round_length
+        self._first_round, self._began = first_round, self.clock.monotonic()
+        self._trained_in = 0  # the round of the availability in which TRAIN messages were last sent
+        self._here: set[int] | None = None  # nodes that were online at the last look; None: all
         self._app = app
         self._run_config = dict(run_config or {})
         self._frozen = frozen
         self._run = Run.create_empty(TaskIdentity.run_id)
         self._nodes: dict[int, _Node] = {}
+        self._node_of: dict[int, int] = {}  # client -> the node that it is, or was
         self._gone: dict[int, float] = {}  # node id -> when it left
         self._node_ids = count(SUPERLINK + 1)
         self._numbers = count(1)
         self._letters: list[_Letter] = []  # a heap
         self._expires: dict[str, float] = {}  # message id -> when nobody answers it any more
+        self._expired: set[str] = set()  # ids of messages that nobody came for
         self._mail: dict[str, list[Message]] = {}  # message id -> replies that can be pulled
         self._decoded: dict[int, tuple[Array, LazyArray]] = {}  # id of what was last sent -> it, decoded
         for config in node_configs:
@@ -242,16 +277,19 @@ class InProcessGrid(Grid):
         Raises
         ------
         ValueError
-            If there is no app for it, or the node id is taken.
+            If there is no app for it, the node id is taken, or the availability knows no further client.
         """
+        client = len(self._node_of)
+        if self.availability is not None and client >= self.availability.num_clients:
+            raise ValueError(f"availability of {client} clients: must be of as many as there are nodes")
         if handler is not None:
-            return self._enter(_Node(handler, name, None), node_id)
+            return self._enter(_Node(handler, name, None, client), node_id)
         used = app or self._app
         if used is None:
             raise ValueError("app = None: must be given here or to the grid")
         config: UserConfig = dict(node_config or {})
         context = Context(self._run.run_id, 0, config, RecordDict(), dict(self._run_config))
-        return self._enter(_Node(lambda message: used(message, context), name, context), node_id)
+        return self._enter(_Node(lambda message: used(message, context), name, context, client), node_id)
 
     def remove_node(self, node_id: int) -> None:
         """Let a node leave; what it has not answered yet it never will."""
@@ -272,15 +310,36 @@ class InProcessGrid(Grid):
             raise ValueError(f"node_id = {node_id}: is taken")
         self._gone.pop(node_id, None)
         self._nodes[node_id] = node
+        self._node_of[node.client] = node_id
         if node.context is not None:
             node.context.node_id = node_id
         return node_id
 
+    def client_of(self, node_id: int) -> int:
+        """Return how many clients were added before the one behind a node: its index for an availability."""
+        return self._nodes[node_id].client
+
     def get_node_ids(self) -> list[int]:
-        return list(self._nodes)
+        if self.availability is None:
+            return list(self._nodes)
+        if self.availability_round == self._trained_in:
+            passed = self.clock.monotonic() - self._began
+            self.clock.sleep((self._trained_in + 1 - self._first_round) * self.round_length - passed)
+        here = self.availability.here(self.availability_round)
+        clients = range(self.availability.num_clients) if here is None else here.tolist()
+        nodes = (self._node_of.get(client) for client in clients)
+        online = [node_id for node_id in nodes if node_id in self._nodes]
+        self._here = set(online)
+        return online
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=node_id, name=node.name) for node_id, node in self._nodes.items()]
+        return [NodeInfo(node_id=node_id, name=self._nodes[node_id].name) for node_id in self.get_node_ids()]
+
+    @property
+    def availability_round(self) -> int:
+        """The round of the availability that it is now, from ``first_round``."""
+        passed = (self.clock.monotonic() - self._began) / self.round_length
+        return self._first_round + int(passed + 1e-9)  # sums of seconds are not exact
 
     # --- the run ---------------------------------------------------------------------------------------
 
@@ -307,20 +366,29 @@ class InProcessGrid(Grid):
         now = self.clock.monotonic()
         self._handle_due(now)
         for expired in [each for each, end in self._expires.items() if end < now]:
-            self._mail.pop(expired, None)  # nobody came for it
+            self._mail.pop(expired, None)
+            self._expired.add(expired)
+            del self._expires[expired]
         decoded = self._decoded
         self._decoded = {}
         sent = []
         for message in messages:
             number = next(self._numbers)
             message.metadata.__dict__["_message_id"] = message_id = f"message-{number}"
-            content = self._own(message.content, decoded)
-            own = Message(content, metadata=copy(message.metadata))  # type: ignore[call-overload]
-            letter = _Letter(now + self.latency(message), number, own)
-            if message.metadata.dst_node_id not in self._nodes:
+            own = _twin(message)
+            own.__dict__.update(
+                _metadata=_twin(message.metadata), _content=self._own(message.content, decoded)
+            )
+            letter = _Letter(inf, number, own)
+            if self._is_online(message.metadata.dst_node_id):
+                letter.due = now + self.latency(message)
+            else:
                 letter = self._undeliverable(letter)
+            if message.metadata.message_type == TRAIN:
+                self._trained_in = self.availability_round
             self._expires[message_id] = now + message.metadata.ttl
-            heapq.heappush(self._letters, letter)
+            if letter.due < inf:
+                heapq.heappush(self._letters, letter)
             sent.append(message_id)
         return sent
 
@@ -332,8 +400,9 @@ class InProcessGrid(Grid):
             if message_id in self._mail:
                 replies += self._mail.pop(message_id)
                 self._expires.pop(message_id, None)
-            elif self._expires.get(message_id, inf) < now:
-                del self._expires[message_id]
+            elif message_id in self._expired or self._expires.get(message_id, inf) < now:
+                self._expired.discard(message_id)
+                self._expires.pop(message_id, None)
                 replies.append(_unavailable(message_id, self._run.run_id))
         return replies
 
@@ -377,6 +446,9 @@ class InProcessGrid(Grid):
             if answers:
                 self._mail[message.metadata.message_id] = answers
 
+    def _is_online(self, node_id: int) -> bool:
+        return node_id in self._nodes and (self._here is None or node_id in self._here)
+
     def _undeliverable(self, letter: _Letter) -> _Letter:
         """Return the letter with the answer that the SuperLink will give for a node that is gone."""
         node_id = letter.message.metadata.dst_node_id
@@ -387,15 +459,16 @@ class InProcessGrid(Grid):
 
     def _own(self, content: RecordDict, before: Mapping[int, tuple[Array, LazyArray]]) -> RecordDict:
         """Return a copy of what is sent that its receiver may do anything with."""
-        own = RecordDict()
-        for name, record in content.items():
-            if isinstance(record, ArrayRecord):
-                arrays = ArrayRecord()
-                for key, array in record.items():
-                    arrays[key] = self._decode(array, before)
-                own[name] = arrays
-            else:
-                own[name] = _copied(record)
+        own = content.copy()
+        records = own.__dict__["_data"]  # past the checks of the entries' types: they were made before
+        for name, record in records.items():
+            records[name] = mine = record.copy()
+            entries = mine.__dict__["_data"]
+            for key, value in entries.items():
+                if isinstance(value, Array):
+                    entries[key] = self._decode(value, before)
+                elif isinstance(value, list):
+                    entries[key] = list(value)
         return own
 
     def _decode(self, array: Array, before: Mapping[int, tuple[Array, LazyArray]]) -> Array:
@@ -412,13 +485,11 @@ class InProcessGrid(Grid):
         return found[1]
 
 
-def _copied(record: Any) -> Any:
-    """Return a copy of a metric or config record; lists in it are copied too."""
-    own = record.copy()
-    for key, value in record.items():
-        if isinstance(value, list):
-            own[key] = list(value)
-    return own
+def _twin(thing: _Thing) -> _Thing:
+    """Return a shallow copy of a plain object; Python's `copy` is for more, and slower."""
+    twin = object.__new__(type(thing))
+    twin.__dict__.update(thing.__dict__)
+    return twin
 
 
 def _answers(node: _Node, message: Message) -> list[Message]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,12 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg, Krum
 
+from simulation.availability import Availability, create
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray, SimulatedClock
+from simulation.stragglers import ResponseTimes, arrivals
+from simulation.traces import Recording
+from strategies import SelectionStrategy, selectors
+from strategies.attendance import NotEnoughClientsError
 from strategies.grid import PollingGrid
 
 from .inprocess import InProcessGrid as PlainGrid
@@ -291,3 +297,181 @@ def test_sleeping_backwards_is_no_time_machine() -> None:
     clock.sleep(2)
     clock.sleep(-1)
     assert clock.monotonic() == 2
+
+
+# Who is online when, and how long they take.
+
+
+def table(*rounds: list[int]) -> Availability:
+    """Who is here in each round, round after round."""
+    rows = [(client, number, number + 1) for number, here in enumerate(rounds) for client in here]
+    recording = Recording(rows)
+    return create("trace", recording.num_clients, recording=recording, assign="same")
+
+
+def drifting(clients: int, rounds: int) -> Availability:
+    """In round 1 all are here, so that all are enrolled at once; then about half of them."""
+    later = create("markov", clients, seed=2, rates=0.5, memory=0.6)
+    return table(list(range(clients)), *(later.here(number).tolist() for number in range(2, rounds + 1)))
+
+
+def named(availability: Availability, **options: Any) -> InProcessGrid:
+    """A grid whose nodes are registered in the order of the availability's clients."""
+    grid = InProcessGrid(counting_app(), availability=availability, **options)
+    for client in range(availability.num_clients):
+        grid.add_node({"number": client}, name=f"client-{client:02d}")
+    return grid
+
+
+def run_selection(grid: InProcessGrid, rounds: int, selector: str = "uniform", **options: Any) -> list[Any]:
+    """Run a SelectionStrategy; return its records of the rounds."""
+    records: list[Any] = []
+    settings: dict[str, Any] = {"clients_per_round": 4, "seed": 5, "ask_status": False, **options}
+    strategy = SelectionStrategy(selector, on_round=records.append, **settings)
+    strategy.start(grid, model(0, 1), num_rounds=rounds)
+    return records
+
+
+def test_who_is_online_is_a_function_of_the_round() -> None:
+    grid = InProcessGrid(
+        counting_app(), numbers(3), availability=table([0, 1, 2], [1], [0, 2]), round_length=100
+    )
+    first, second, third = grid.get_node_ids()
+    assert grid.get_node_ids() == [node.node_id for node in grid.get_nodes()] == [first, second, third]
+    grid.clock.sleep(99)
+    assert (grid.availability_round, len(grid.get_node_ids())) == (1, 3)
+    grid.clock.sleep(1)
+    assert (grid.availability_round, grid.get_node_ids()) == (2, [second])
+    back = grid.rename_node(third)
+    grid.clock.sleep(100)
+    assert grid.get_node_ids() == [first, back]
+    assert grid.client_of(back) == 2
+    grid.remove_node(first)
+    assert grid.get_node_ids() == [back]
+    with pytest.raises(ValueError, match="availability of 3 clients: must be of as many"):
+        grid.add_node({})
+    everybody = InProcessGrid(counting_app(), numbers(2), availability=create("always", 2))
+    assert len(everybody.get_node_ids()) == 2
+
+
+@pytest.mark.parametrize(
+    ("latency", "rounds"), [(0.0, [2, 3]), (60.0, [2, 3]), (70.0, [2, 3]), (150.0, [3, 6])]
+)
+def test_a_round_of_training_takes_at_least_what_is_left_of_its_own(
+    latency: float, rounds: list[int]
+) -> None:
+    grid = InProcessGrid(counting_app(), numbers(2), availability=create("always", 2), latency=latency)
+    for expected in rounds:
+        nodes = grid.get_node_ids()
+        assert len(grid.send_and_receive(ask(*nodes))) == 2
+        grid.get_node_ids()
+        grid.get_nodes()  # looks alone let no time pass
+        assert grid.availability_round == expected
+    # Only training ends a round.
+    grid.latency = lambda message: 0.0
+    grid.send_and_receive([Message(RecordDict(), grid.get_node_ids()[0], "evaluate")])
+    grid.get_node_ids()
+    assert grid.availability_round == rounds[-1]
+
+
+def test_the_rounds_are_exact_after_many_and_a_resumed_run_begins_where_it_was() -> None:
+    grid = InProcessGrid(
+        lambda message, context: echo(message), [{}], availability=create("always", 1), round_length=0.1
+    )
+    for number in range(1, 2000):
+        assert grid.get_node_ids()
+        assert grid.availability_round == number
+        grid.send_and_receive(ask(*grid.get_node_ids()))
+    resumed = InProcessGrid(counting_app(), numbers(2), availability=table([0], [1], [0, 1]), first_round=2)
+    assert [resumed.client_of(node) for node in resumed.get_node_ids()] == [1]
+    for wrong in (0.0, -1.0):
+        with pytest.raises(ValueError, match=f"round_length = {wrong}: must be > 0"):
+            InProcessGrid(round_length=wrong)
+
+
+def test_who_is_away_cannot_be_asked_and_keeps_its_state() -> None:
+    grid = InProcessGrid(counting_app(), numbers(2), availability=table([0, 1], [0], [0, 1]))
+    nodes = grid.get_node_ids()
+    for times, codes in ((1, [None, None]), (2, [None, ErrorCode.NODE_UNAVAILABLE]), (3, [None, None])):
+        grid.get_node_ids()
+        asked = ask(*nodes)
+        replies = {reply.metadata.reply_to_message_id: reply for reply in grid.send_and_receive(asked)}
+        first, second = (replies[message.metadata.message_id] for message in asked)
+        assert [reply.error.code if reply.has_error() else None for reply in (first, second)] == codes
+        assert first.content["metrics"]["times"] == times
+    assert second.content["metrics"]["times"] == 2
+
+
+@pytest.mark.parametrize("selector", ["uniform", "adaptive-osmd"])
+def test_a_selector_chooses_among_who_is_here_as_if_it_were_told(selector: str) -> None:
+    availability = drifting(12, rounds=20)
+    records = run_selection(named(availability), 20, selector, num_rounds=20)
+    alone = selectors.create(selector, 12, clients_per_round=4, num_rounds=20, seed=5)
+    assert [record.round for record in records] == list(range(1, 21))
+    for record in records:
+        here = availability.here(record.round)
+        assert here is not None
+        assert record.num_available == here.size
+        expected = alone.select(record.round, available=here)
+        assert record.selection.clients.tolist() == expected.clients.tolist()
+        assert set(expected.clients.tolist()) <= set(here.tolist())
+        np.testing.assert_array_equal(record.selection.probabilities, expected.probabilities)
+        alone.update(record.round, record.selection, record.feedback)
+
+
+def test_a_strategy_of_flowers_trains_who_is_here() -> None:
+    trained: list[set[int]] = []
+
+    class Watched(InProcessGrid):
+        def push_messages(self, messages: Any) -> list[str]:
+            messages = list(messages)
+            if messages:
+                trained.append({self.client_of(message.metadata.dst_node_id) for message in messages})
+            return super().push_messages(messages)
+
+    grid = Watched(counting_app(), numbers(4), availability=table([0, 1, 2], [2, 3], [0, 3], [1, 2, 3]))
+    FedAvg(fraction_evaluate=0.0).start(grid, model(0), num_rounds=4)
+    assert trained == [{0, 1, 2}, {2, 3}, {0, 3}, {1, 2, 3}]
+
+
+def test_a_strategy_waits_until_enough_are_here() -> None:
+    availability = table([0, 1, 2], [], [1], [1, 2])
+    records = run_selection(named(availability), 3, clients_per_round=2, quorum=2)
+    # Rounds 2 and 3 are waited through; after round 4 the trace begins again.
+    assert [record.selection.clients.tolist() for record in records[1:2]] == [[1, 2]]
+    assert records[2].num_available == 3
+    with pytest.raises(NotEnoughClientsError, match="0 of the 1 clients"):
+        run_selection(named(table([0, 1], *[[]] * 20, [0])), 3, clients_per_round=1, min_available_clients=2)
+
+
+def test_training_takes_the_response_times_and_dropouts_never_answer() -> None:
+    times = ResponseTimes(12, seed=3, median=20, dropout=0.25, tail=1.5)
+    grid = named(create("always", 12), latency=times)
+    records = run_selection(grid, 15, clients_per_round=6, round_deadline=45.0, over_selection=1.5)
+    late = 0
+    for record in records:
+        chosen = record.selection.clients
+        answered, waited = arrivals(times.seconds(record.round, chosen), 45.0, ceil(chosen.size / 1.5))
+        assert record.seconds == pytest.approx(waited, abs=0.2)
+        # The strategy looks every tenth of a second: who comes right after the last may be seen with it.
+        seen = record.feedback.responded
+        assert (seen | ~answered).all()
+        assert (times.seconds(record.round, chosen[seen]) <= waited + 0.2).all()
+        late += int((~answered).sum())
+    assert late > 30
+    silent = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
+    with pytest.raises(ValueError, match="server-round: must be in a config"):
+        grid.push_messages(silent)
+
+
+def test_who_never_answers_leaves_nothing_behind_but_the_error() -> None:
+    grid, nodes = grid_of(echo, latency=np.inf)
+    (message_id,) = grid.push_messages(ask(*nodes, ttl=5.0))
+    assert not grid._letters
+    grid.clock.sleep(10)
+    grid.push_messages([])
+    assert not grid._expires
+    (reply,) = grid.pull_messages([message_id])
+    assert reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+    assert grid.pull_messages([message_id]) == []
+    assert not grid._expired
