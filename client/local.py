@@ -22,6 +22,8 @@ class LocalData(NamedTuple):
     def from_context(cls, context: Context) -> "LocalData":
         """Read the node's config: ``partition-id``, ``num-partitions``; ``client-id`` and ``group`` if given.
 
+        Without ``group``, the group is the one that the run's ``partition`` puts the client into, if any.
+
         Raises
         ------
         ValueError
@@ -29,11 +31,18 @@ class LocalData(NamedTuple):
         """
         partition = _whole_number(context, "partition-id")
         num_partitions = _whole_number(context, "num-partitions")
-        task = tasks.create(str(context.run_config["task"]))
-        data = task.client_data(partition, num_partitions, int(context.run_config["seed"]))
-        # Padded, so that identities sort as numbers do.
-        default = f"client-{partition:0{max(2, len(str(num_partitions - 1)))}d}"
-        return cls(str(context.node_config.get("client-id", default)), task, data, group_of(context))
+        run = context.run_config
+        task = tasks.create(str(run["task"]), partition=str(run["partition"]), data_dir=str(run["data-dir"]))
+        share = (partition, num_partitions, int(run["seed"]))
+        data = task.client_data(*share)
+        group = group_of(context)
+        client_id = str(context.node_config.get("client-id", client_name(partition, num_partitions)))
+        return cls(client_id, task, data, task.client_group(*share) if group is None else group)
+
+
+def client_name(number: int, num_clients: int) -> str:
+    """Return the name of a client that has no other; padded, so that names sort as the numbers do."""
+    return f"client-{number:0{max(2, len(str(num_clients - 1)))}d}"
 
 
 def group_of(context: Context) -> Group | None:

@@ -19,6 +19,7 @@ from rich.console import Console
 import tasks
 from benchmarks.command import bench
 from deploy.arms import PLAN, Arm, parse_setting, plan, read_plan, train, write_plan
+from deploy.batched import BatchedSimulation
 from deploy.cluster import MARK, LocalCluster
 from deploy.display import LiveDisplay, PlainDisplay, report
 from deploy.edge.cli import client
@@ -153,7 +154,11 @@ def up(
 def simulate(
     context: typer.Context,
     engine: Annotated[
-        Literal["ray"], typer.Option(help="ray: Flower's own simulation, as `flwr run . local`.")
+        Literal["ray", "batched"],
+        typer.Option(
+            help="ray: Flower's own simulation, as `flwr run . local`; batched: without messages, each "
+            "cohort as one computation."
+        ),
     ] = "ray",
     clients: Clients = 10,
     rounds: Rounds = 30,
@@ -172,7 +177,11 @@ def simulate(
             comparison = _comparison(clients, rounds, per_round, selectors, task, seed, out, settings)
         else:
             comparison = _resumed(resume, _given(context))
-        simulation = RaySimulation(comparison.folder, comparison.clients, app=APP)
+        simulation: RaySimulation | BatchedSimulation
+        if engine == "ray":
+            simulation = RaySimulation(comparison.folder, comparison.clients, app=APP)
+        else:
+            simulation = BatchedSimulation(comparison.folder, comparison.clients)
         _claim(comparison, again=resume is not None)
     _compare(simulation, comparison, at_once=False, quiet=quiet)
 
@@ -262,7 +271,11 @@ def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
 
 
 def _compare(
-    engine: LocalCluster | RaySimulation, comparison: _Comparison, *, at_once: bool, quiet: bool
+    engine: LocalCluster | RaySimulation | BatchedSimulation,
+    comparison: _Comparison,
+    *,
+    at_once: bool,
+    quiet: bool,
 ) -> None:
     """Train the arms on the engine, show how it goes, and exit with what the run deserves."""
     folder, arms = comparison
@@ -284,7 +297,9 @@ def _compare(
                     with display:
                         train(engine, arms, display, at_once=at_once)
     except (EngineError, KeyboardInterrupt) as error:
-        command = "simulate" if isinstance(engine, RaySimulation) else "up"
+        command = {RaySimulation: "simulate", BatchedSimulation: "simulate --engine batched"}.get(
+            type(engine), "up"
+        )
         stopped = isinstance(error, KeyboardInterrupt)
         what = "stopped" if stopped else str(error)
         _fail(f"{what}\nto go on: cohort {command} --resume {_short(folder)}", 130 if stopped else 1)

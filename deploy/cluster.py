@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from client.local import client_name
 from deploy import fast, pki, warm
 from deploy.processes import (
     LOOPBACK,
@@ -111,8 +112,7 @@ class LocalCluster:
         self.folder = folder.resolve()
         self.logs = self.folder / "logs"
         self.num_clients = num_clients
-        width = max(2, len(str(num_clients - 1)))  # padded, so that the names sort as the numbers do
-        self.client_names = [f"client-{index:0{width}d}" for index in range(num_clients)]
+        self.client_names = [client_name(index, num_clients) for index in range(num_clients)]
         self.app = app or Path(__file__).parent.parent
         self.port = port
         self._state = self.folder / "state"

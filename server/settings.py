@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 import tasks
 from strategies.options import check_selector
+from tasks.partitions import parse
 
 SettingValue = str | int | float | bool
 CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, below output-dir
@@ -17,7 +18,7 @@ MAY_CHANGE = {
     *("num_rounds", "poll_interval", "target_accuracy", "client_sizes"),
     *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
 }
-OF_THE_START = {"type", "started", "flwr", "output_dir", "resume"}  # the folder may have been moved
+OF_THE_START = {"type", "started", "flwr", "output_dir", "data_dir", "resume"}  # folders may have been moved
 
 
 def parse_selector_settings(text: str) -> dict[str, Any]:
@@ -51,6 +52,11 @@ def _known_task(name: str) -> str:
     return name
 
 
+def _known_partition(text: str) -> str:
+    parse(text)
+    return text
+
+
 class RunSettings(BaseModel):
     """Every setting of a run; pyproject.toml's [tool.flwr.app.config] holds the names and the defaults."""
 
@@ -68,6 +74,8 @@ class RunSettings(BaseModel):
     num_rounds: int = Field(ge=1)
     clients_per_round: int = Field(ge=1)
     task: Annotated[str, AfterValidator(_known_task)]
+    partition: Annotated[str, AfterValidator(_known_partition)]
+    data_dir: str
     learning_rate: float = Field(gt=0)
     local_steps: int = Field(ge=1)
     batch_size: int = Field(ge=1)

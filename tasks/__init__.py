@@ -5,16 +5,25 @@ model never imports torch.
 """
 
 from importlib import import_module
+from typing import Any
 
 from .base import Arrays, Dataset, Task
 
 __all__ = ["Arrays", "Dataset", "Task", "available", "create"]
 
-_TASKS = {
-    "digits": ("softmax", "Softmax"),
-    "digits-mlp": ("mlp", "MLP"),
+_SOFTMAX = ("softmax", "Softmax")  # module, class
+_MLP = ("mlp", "MLP")
+_CNN = ("cnn", "CNN")
+
+# Each task's model, its data set, and what else the model takes.
+_TASKS: dict[str, tuple[tuple[str, str], str, dict[str, Any]]] = {
+    "digits": (_SOFTMAX, "digits", {}),
+    "digits-mlp": (_MLP, "digits", {"hidden": (32,)}),
+    **{name: (_SOFTMAX, name, {}) for name in ("mnist", "fashion-mnist", "kmnist")},
+    **{f"{name}-mlp": (_MLP, name, {"hidden": (64, 30)}) for name in ("mnist", "fashion-mnist", "kmnist")},
+    **{f"{name}-cnn": (_CNN, name, {}) for name in ("mnist", "fashion-mnist", "kmnist")},
+    **{name: (_CNN, name, {}) for name in ("cifar10", "femnist", "celeba")},
 }
-_EXTRA = {"digits-mlp": "torch"}
 
 
 def available() -> tuple[str, ...]:
@@ -22,24 +31,35 @@ def available() -> tuple[str, ...]:
     return tuple(_TASKS)
 
 
-def create(name: str) -> Task:
+def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model: Any) -> Task:
     """Return the task called ``name``.
+
+    Parameters
+    ----------
+    name : str
+        One of `available()`: the name of a data set, and which model, where there are several.
+    partition : str (default: "skewed")
+        How the samples are shared out over clients, see `partitions.FORMS`.
+    data_dir : str (default: "")
+        Where the data lie, see `datasets`; not needed for the digits.
+    **model
+        What the model takes besides, for example ``bias=False`` or ``hidden=(100,)``.
 
     Raises
     ------
     ValueError
-        If there is no such task.
+        If there is no such task or partition.
     ModuleNotFoundError
         If the task needs an extra that is not installed; the message says which.
     """
     if name not in _TASKS:
         raise ValueError(f"task = {name!r}: must be one of {', '.join(_TASKS)}")
-    module, model = _TASKS[name]
+    (module, kind), dataset, options = _TASKS[name]
     try:
-        task: Task = getattr(import_module(f".{module}", __package__), model)()
+        create_model = getattr(import_module(f".{module}", __package__), kind)
     except ModuleNotFoundError as error:
-        extra = _EXTRA.get(name, "demo")
         raise ModuleNotFoundError(
-            f"task = {name!r} needs {error.name}: pip install 'flwr-cohort[{extra}]'", name=error.name
+            f"task = {name!r} needs {error.name}: pip install 'flwr-cohort[torch]'", name=error.name
         ) from error
+    task: Task = create_model(dataset, partition=partition, data_dir=data_dir, **(options | model))
     return task

@@ -1,12 +1,17 @@
 """The interface that every task has: arrays in, arrays out."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from math import isfinite, nan
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from .federated import FederatedData
 
 Arrays = dict[str, NDArray[np.float32]]
 """A model: its parameters by name."""
@@ -21,6 +26,10 @@ class Dataset(NamedTuple):
     def __len__(self) -> int:
         """Return the number of samples n (not of fields)."""
         return len(self.labels)
+
+    def take(self, rows: NDArray[np.int64]) -> Dataset:
+        """Return some samples: a copy."""
+        return Dataset(self.inputs[rows], self.labels[rows])
 
 
 class TrainResult(NamedTuple):
@@ -49,6 +58,14 @@ class Task(ABC):
     @abstractmethod
     def client_data(self, partition: int, num_partitions: int, seed: int) -> Dataset:
         """Return the training samples of one client, 0 <= partition < num_partitions."""
+
+    @abstractmethod
+    def federated_data(self, num_clients: int, seed: int) -> FederatedData:
+        """Return what `client_data` gives each of ``num_clients``, client after client, in three arrays."""
+
+    def client_group(self, partition: int, num_partitions: int, seed: int) -> int | None:
+        """Return the group that one client belongs to, where the data make groups; else None."""
+        return None
 
     @abstractmethod
     def test_data(self) -> Dataset:

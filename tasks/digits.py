@@ -4,27 +4,30 @@ Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UC
 """
 
 import gzip
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from .base import Dataset
-from .partitions import skewed_sizes, split
 
-NUM_FEATURES = 64
-NUM_CLASSES = 10
 _NUM_TEST = 360  # 20 %
 
 
-@cache
-def _load() -> tuple[Dataset, Dataset]:
-    """Return (train, test), pixels scaled to [0, 1]; the same split in every process."""
+def load() -> tuple[Dataset, Dataset]:
+    """Return (train, test), pixels scaled to [0, 1]; the same split in every process.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If scikit-learn is not installed.
+    """
     # Read past scikit-learn's import, which costs a client process over a second.
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("No module named 'sklearn'", name="scikit-learn")
+        raise ModuleNotFoundError(
+            "digits: need scikit-learn: pip install 'flwr-cohort[demo]'", name="scikit-learn"
+        )
     with gzip.open(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)
     # The file is ordered by writer: shuffle, always in the same way, before the test set is held out.
@@ -34,17 +37,3 @@ def _load() -> tuple[Dataset, Dataset]:
         Dataset(data.inputs[_NUM_TEST:], data.labels[_NUM_TEST:]),
         Dataset(data.inputs[:_NUM_TEST], data.labels[:_NUM_TEST]),
     )
-
-
-def client_data(partition: int, num_partitions: int, seed: int) -> Dataset:
-    """Return one client's part of the 1,437 training samples: skewed sizes, classes at random."""
-    if not 0 <= partition < num_partitions:
-        raise ValueError(f"partition-id = {partition}: must be between 0 and {num_partitions - 1}")
-    train, _ = _load()
-    mine = split(skewed_sizes(num_partitions, len(train)), seed)[partition]
-    return Dataset(train.inputs[mine], train.labels[mine])
-
-
-def test_data() -> Dataset:
-    """Return the 360 held-out samples."""
-    return _load()[1]

@@ -1,23 +1,56 @@
-"""How samples are shared out over clients."""
+"""How samples are shared out over clients: each way a function of the labels, the clients and a seed.
+
+A run names its way in the setting ``partition``: ``skewed``, ``balanced``, ``dirichlet:0.3``, ... (see
+`FORMS`). Each returns one array of sample indexes a client; no sample is with two clients. Flower Datasets'
+partitioner that does the same, where there is one, is named with each; the draws differ, the law does not.
+`from_flower` takes any partitioner of Flower Datasets as it is.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heapreplace
+from math import isfinite
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
 
 # Section G of the OSMD paper: 65 % of the clients hold 1 sample, 20 % hold 5, 10 % 30 and 5 % 100.
 _SHARES = np.array([0.65, 0.20, 0.10, 0.05])
 _SAMPLES = np.array([1, 5, 30, 100])
 
 
-def _round_to_sum(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+class Parts(NamedTuple):
+    """Who holds what."""
+
+    clients: list[Ints]  # for each of the M clients, the indexes of its samples
+    groups: Ints | None = None  # (M,) each client's group, where the partition makes groups
+
+
+def _round_to_sum(shares: NDArray[np.float64], total: int) -> Ints:
     """Round to integers that sum to ``total``, by largest remainder; a tie goes to the last."""
     exact = shares / shares.sum() * total
-    counts: NDArray[np.int64] = np.floor(exact + 1e-9).astype(np.int64)
+    counts: Ints = np.floor(exact + 1e-9).astype(np.int64)
     by_remainder = np.lexsort((-np.arange(len(shares)), -(exact - counts).round(9)))
     counts[by_remainder[: total - counts.sum()]] += 1
     return counts
 
 
-def skewed_sizes(num_clients: int, num_samples: int) -> NDArray[np.int64]:
+def _check_clients(num_clients: int, most: int, what: str = "the number of samples") -> None:
+    if not 1 <= num_clients <= most:
+        raise ValueError(f"num-clients = {num_clients}: must be between 1 and {most} ({what})")
+
+
+def _filled(sizes: Ints) -> Ints:
+    """Let the largest give until nobody is empty; ascending."""
+    for _ in range(np.count_nonzero(sizes == 0)):
+        sizes[np.argmin(sizes)] += 1
+        sizes[np.argmax(sizes)] -= 1
+    return np.sort(sizes)
+
+
+def skewed_sizes(num_clients: int, num_samples: int) -> Ints:
     """Return the skewed sizes of the OSMD paper's section G, scaled to ``num_samples``.
 
     Returns
@@ -30,19 +63,434 @@ def skewed_sizes(num_clients: int, num_samples: int) -> NDArray[np.int64]:
     ValueError
         If there are fewer samples than clients.
     """
-    if not 1 <= num_clients <= num_samples:
-        raise ValueError(
-            f"num-clients = {num_clients}: must be between 1 and {num_samples} (the number of samples)"
-        )
+    _check_clients(num_clients, num_samples)
     units = np.repeat(_SAMPLES, _round_to_sum(_SHARES, num_clients)).astype(np.float64)
-    sizes = _round_to_sum(units, num_samples)
-    for _ in range(np.count_nonzero(sizes == 0)):  # nobody stays empty: the largest give
-        sizes[np.argmin(sizes)] += 1
-        sizes[np.argmax(sizes)] -= 1
-    return np.sort(sizes)
+    return _filled(_round_to_sum(units, num_samples))
 
 
-def split(sizes: NDArray[np.int64], seed: int) -> list[NDArray[np.int64]]:
-    """Deal sum(sizes) shuffled sample indexes out, ``sizes[m]`` to client m; each to one client only."""
-    order = np.random.default_rng(seed).permutation(int(sizes.sum()))
-    return np.split(order, np.cumsum(sizes)[:-1])
+def balanced_sizes(num_clients: int, num_samples: int) -> Ints:
+    """Return (num_clients,) sizes that sum to ``num_samples`` and differ by 1 at most.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer samples than clients.
+    """
+    _check_clients(num_clients, num_samples)
+    return _round_to_sum(np.ones(num_clients), num_samples)
+
+
+def power_law_sizes(num_clients: int, num_samples: int, exponent: float) -> Ints:
+    """Return sizes in proportion to rank^-exponent, as in FedProx's and LEAF's federations.
+
+    Returns
+    -------
+    numpy.ndarray
+        (num_clients,) samples a client, ascending, each at least 1, summing to ``num_samples``.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer samples than clients.
+    """
+    _check_clients(num_clients, num_samples)
+    return _filled(_round_to_sum(np.arange(1.0, num_clients + 1) ** -exponent, num_samples))
+
+
+def split(sizes: Ints, seed: int, num_samples: int | None = None) -> list[Ints]:
+    """Deal shuffled sample indexes out, ``sizes[m]`` to client m; each to one client only.
+
+    Like Flower Datasets' `SizePartitioner` on shuffled data.
+
+    Parameters
+    ----------
+    sizes : numpy.ndarray
+        (M,) samples a client.
+    seed : int
+        Who gets which.
+    num_samples : int, optional
+        How many there are, of which sum(sizes) are dealt out (default: that many).
+    """
+    needed = int(sizes.sum())
+    order = np.random.default_rng(seed).permutation(needed if num_samples is None else num_samples)
+    return np.split(order[:needed], np.cumsum(sizes)[:-1])
+
+
+def skewed(labels: Ints, num_clients: int, seed: int, unit: int | None = None) -> list[Ints]:
+    """Share out in the sizes of the OSMD paper's section G, classes at random.
+
+    All samples, scaled (the default); or ``unit`` times 1, 5, 30 and 100, and the other samples are nobody's.
+    With ``unit`` 1 and 500 clients it is the paper's own.
+
+    Raises
+    ------
+    ValueError
+        If there are too few samples.
+    """
+    if unit is None:
+        return split(skewed_sizes(num_clients, len(labels)), seed)
+    needed = int(_round_to_sum(_SHARES, num_clients) @ _SAMPLES) * unit
+    if needed > len(labels):
+        raise ValueError(f"partition = 'skewed:{unit}': needs {needed} samples, there are {len(labels)}")
+    return split(skewed_sizes(num_clients, needed), seed, len(labels))
+
+
+def balanced(labels: Ints, num_clients: int, seed: int, size: int | None = None) -> list[Ints]:
+    """Share out at random: all samples, sizes differing by 1 at most; or ``size`` a client.
+
+    Like Flower Datasets' `IidPartitioner` on shuffled data.
+
+    Raises
+    ------
+    ValueError
+        If there are too few samples.
+    """
+    if size is None:
+        return split(balanced_sizes(num_clients, len(labels)), seed)
+    if num_clients * size > len(labels):
+        raise ValueError(
+            f"partition = 'balanced:{size}': needs {num_clients * size} samples, there are {len(labels)}"
+        )
+    return split(np.full(num_clients, size), seed, len(labels))
+
+
+def power_law(labels: Ints, num_clients: int, seed: int, exponent: float = 1.0) -> list[Ints]:
+    """Share out in the sizes of `power_law_sizes`, classes at random."""
+    return split(power_law_sizes(num_clients, len(labels), exponent), seed)
+
+
+def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size: int = 1) -> list[Ints]:
+    """Cut each class up in proportions drawn from Dir_M(α): sizes and classes both vary with the client.
+
+    The form of the Power-of-Choice paper (appendix F: Dir_K(α) over the K clients, with which α sets "the
+    data size imbalance and degree of label skew across clients") and of DELTA (appendix H.2), introduced by
+    Yurochkin et al. 2019. Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``. That one
+    draws anew, ten times at most, until nobody has too little; here the largest clients give, sample by
+    sample, so that it also ends with many clients and a small α.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray
+        (n,) classes.
+    num_clients, seed : int
+        M, and the seed of the proportions and of who gets which samples.
+    alpha : float
+        α > 0; small: a client has few classes; large: all are alike.
+    min_size : int (default: 1)
+        The least samples of a client.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than M ``min_size`` samples, or α is not positive.
+    """
+    _check_alpha(alpha)
+    _check_clients(num_clients, len(labels) // max(min_size, 1), f"{min_size} sample(s) each")
+    random = np.random.default_rng(seed)
+    pieces: list[list[Ints]] = []
+    for label in np.unique(labels):
+        rows = random.permutation(np.flatnonzero(labels == label))
+        shares = random.dirichlet(np.full(num_clients, alpha))
+        pieces.append(np.split(rows, (np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)))
+    parts = [random.permutation(np.concatenate(mine)) for mine in zip(*pieces, strict=True)]
+    return _at_least(parts, min_size)
+
+
+def _at_least(parts: list[Ints], min_size: int) -> list[Ints]:
+    """Move samples, one by one from whoever has most, to those that have too few."""
+    largest = [(-len(part), m) for m, part in enumerate(parts)]
+    heapify(largest)
+    left = np.array([len(part) for part in parts])
+    moved: dict[int, list[int]] = {}
+    for m in np.flatnonzero(left < min_size).tolist():
+        for _ in range(min_size - left[m]):
+            giver = largest[0][1]
+            left[giver] -= 1
+            moved.setdefault(m, []).append(int(parts[giver][left[giver]]))
+            heapreplace(largest, (-int(left[giver]), giver))
+    return [
+        np.concatenate([part[: left[m]], np.array(moved.get(m, ()), dtype=np.int64)])
+        for m, part in enumerate(parts)
+    ]
+
+
+def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) -> list[Ints]:
+    """Let each client draw its classes from proportions q_m ~ Dir(α p); all have equally many samples.
+
+    Hsu et al. 2019: p are the shares of the classes in the data. Samples are drawn without replacement,
+    client after client in random order; a class that is used up is drawn no more, and the others keep their
+    proportions. Flower Datasets: `InnerDirichletPartitioner` with equal ``partition_sizes`` and the list α p
+    for its ``alpha`` has the same q_m, but the clients take turns sample by sample: where all samples are
+    used, scarcity bends everybody's proportions there, and those of the last clients here. Sizes differ by 1
+    at most.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer samples than clients, or α is not positive.
+    """
+    _check_alpha(alpha)
+    sizes = balanced_sizes(num_clients, len(labels))
+    random = np.random.default_rng(seed)
+    _, classes, left = np.unique(labels, return_inverse=True, return_counts=True)
+    rows = [random.permutation(np.flatnonzero(classes == c)) for c in range(len(left))]
+    proportions = random.dirichlet(alpha * left / len(labels), num_clients)
+    parts: list[Ints] = [np.empty(0, np.int64)] * num_clients
+    # In random order: those who come last find classes used up.
+    for m in random.permutation(num_clients):
+        taken = np.zeros(len(left), np.int64)
+        while (missing := int(sizes[m] - taken.sum())) > 0:
+            q = np.where(left > taken, proportions[m], 0)
+            if q.sum() <= 0:
+                q = (left - taken).astype(np.float64)
+            taken = np.minimum(taken + random.multinomial(missing, q / q.sum()), left)
+        # From the back, which `left` cuts off.
+        parts[m] = np.concatenate([row[n - k : n] for row, n, k in zip(rows, left, taken, strict=True)])
+        left = left - taken
+    return parts
+
+
+def label_shards(labels: Ints, num_clients: int, seed: int, shards_per_client: int = 2) -> list[Ints]:
+    """Sort the samples by class, cut them into equal shards, and give each client so many at random.
+
+    McMahan et al. 2017 (section 3): 200 shards, two each. Flower Datasets: `ShardPartitioner` with
+    ``num_shards_per_partition``, which leaves out what does not fill a shard; here sizes differ by 1 a shard.
+
+    Raises
+    ------
+    ValueError
+        If there are more shards than samples.
+    """
+    _check_clients(num_clients, len(labels) // shards_per_client, f"{shards_per_client} shard(s) each")
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    shards = np.array_split(order, num_clients * shards_per_client)
+    dealt = random.permutation(len(shards)).reshape(num_clients, shards_per_client)
+    return [np.concatenate([shards[shard] for shard in mine]) for mine in dealt]
+
+
+def label_split(labels: Ints, num_clients: int, seed: int, owners: int | None = None) -> list[Ints]:
+    """Give all but one class to a few clients, one class each, and the last class in equal parts to the rest.
+
+    DELTA's split-FashionMNIST (appendix H.2: "10 % clients own 90 % of the data"): the data are divided by
+    class, one class at random is reshuffled and divided equally into 100 clients. The paper's own is
+    ``num_clients`` 109: nine clients with a class each, one hundred that share the tenth. No partitioner of
+    Flower Datasets does it.
+
+    Parameters
+    ----------
+    labels : numpy.ndarray
+        (n,) classes, C >= 2 of them.
+    num_clients, seed : int
+        M, and the seed of which class is shared and who gets which samples. The owners come first.
+    owners : int, optional
+        How many clients share the C - 1 classes out among them, >= C - 1 (default: C - 1, a class each).
+
+    Raises
+    ------
+    ValueError
+        If somebody would hold nothing.
+    """
+    random = np.random.default_rng(seed)
+    classes = random.permutation(np.unique(labels))
+    owners = len(classes) - 1 if owners is None else owners
+    if len(classes) < 2 or not len(classes) - 1 <= owners < num_clients:
+        raise ValueError(
+            f"partition = 'label-split:{owners}': needs between {max(1, len(classes) - 1)} and "
+            f"{num_clients - 1} owners among {num_clients} clients (two classes or more; now {len(classes)})"
+        )
+    rows = [random.permutation(np.flatnonzero(labels == label)) for label in classes]
+    holders = [*(len(each) for each in np.array_split(np.arange(owners), len(classes) - 1))]
+    parts = [
+        part
+        for row, count in zip(rows, [*holders, num_clients - owners], strict=True)
+        for part in np.array_split(row, count)
+    ]
+    if min(map(len, parts)) == 0:
+        raise ValueError(f"num-clients = {num_clients}: too many, some would hold nothing of their one class")
+    return parts
+
+
+def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10) -> Parts:
+    """Put the clients into groups at random; those of group k hold classes k and k + 1 (modulo the groups).
+
+    FLICS (section IV: "clients in group k are assigned samples with labels k and mod(k+1, 10)"). With fewer
+    groups than classes, class c counts as class c mod G. Each class is shared equally among the clients that
+    may hold it. Flower Datasets: `PathologicalPartitioner` with two classes each, "deterministic", has the
+    same classes, client m in group m mod 10.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer clients than groups, more groups than classes, or samples too few.
+    """
+    distinct, classes = np.unique(labels, return_inverse=True)
+    if not 1 <= num_groups <= min(num_clients, len(distinct)):
+        raise ValueError(
+            f"partition = 'groups:{num_groups}': must be between 1 and "
+            f"{min(num_clients, len(distinct))} groups ({num_clients} clients, {len(distinct)} classes)"
+        )
+    random = np.random.default_rng(seed)
+    groups = random.permutation(np.arange(num_clients) % num_groups)
+    pieces: list[list[Ints]] = [[] for _ in range(num_clients)]
+    for c in range(num_groups):
+        holders = random.permutation(np.flatnonzero((groups == c) | (groups == (c - 1) % num_groups)))
+        rows = random.permutation(np.flatnonzero(classes % num_groups == c))
+        for m, piece in zip(holders, np.array_split(rows, len(holders)), strict=True):
+            pieces[m].append(piece)
+    parts = [np.concatenate(mine) for mine in pieces]
+    if min(map(len, parts)) == 0:
+        raise ValueError(f"num-clients = {num_clients}: too many, some would hold no sample of their classes")
+    return Parts(parts, groups)
+
+
+def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
+    """Let each client hold what one user made: one writer of FEMNIST, one celebrity of CelebA.
+
+    With fewer clients than users, each holds several users' samples, as many as the others or one more.
+    Flower Datasets: `NaturalIdPartitioner`; with fewer clients `GroupedNaturalIdPartitioner`.
+
+    Parameters
+    ----------
+    users : numpy.ndarray
+        (n,) who made each sample.
+    num_clients, seed : int
+        M, at most the number of users; the seed of which client is who.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer users than clients.
+    """
+    distinct, who = np.unique(users, return_inverse=True)
+    _check_clients(num_clients, len(distinct), "the number of users")
+    client_of = np.empty(len(distinct), np.int64)
+    client_of[np.random.default_rng(seed).permutation(len(distinct))] = np.arange(len(distinct)) % num_clients
+    client = client_of[who]
+    order = np.argsort(client, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(client, minlength=num_clients))[:-1])
+
+
+def from_flower(partitioner: Any, labels: Ints, users: NDArray[Any] | None = None) -> list[Ints]:
+    """Return what a partitioner of Flower Datasets makes of these labels.
+
+    Parameters
+    ----------
+    partitioner : flwr_datasets.partitioner.Partitioner
+        A new one. The columns to partition by are called ``label`` and ``user``.
+    labels : numpy.ndarray
+        (n,) classes.
+    users : numpy.ndarray, optional
+        (n,) who made each sample.
+
+    Examples
+    --------
+    >>> from flwr_datasets.partitioner import DirichletPartitioner
+    >>> parts = from_flower(DirichletPartitioner(100, "label", alpha=0.3), labels)
+    >>> data = federate(dataset, parts)
+    """
+    from datasets import Dataset
+
+    columns: dict[str, Any] = {"label": labels, "row": np.arange(len(labels))}
+    if users is not None:
+        columns["user"] = users
+    partitioner.dataset = Dataset.from_dict(columns)
+    return [
+        partitioner.load_partition(m).with_format("numpy")[:]["row"]
+        for m in range(partitioner.num_partitions)
+    ]
+
+
+def _check_alpha(alpha: float) -> None:
+    if not (isfinite(alpha) and alpha > 0):
+        raise ValueError(f"alpha = {alpha}: must be a number > 0")
+
+
+class Form(NamedTuple):
+    """One way to write the setting ``partition``: its name, or name:number."""
+
+    share: Callable[..., list[Ints] | Parts]  # (labels, num_clients, seed[, number])
+    number: type[int] | type[float] | None = None  # what may stand after the colon; None: nothing
+    required: bool = False  # whether it must
+
+
+FORMS: dict[str, Form] = {
+    "skewed": Form(skewed, int),
+    "balanced": Form(balanced, int),
+    "power-law": Form(power_law, float),
+    "dirichlet": Form(dirichlet, float, required=True),
+    "dirichlet-balanced": Form(dirichlet_balanced, float, required=True),
+    "shards": Form(label_shards, int),
+    "label-split": Form(label_split, int),
+    "groups": Form(label_groups, int),
+    "natural": Form(natural),  # takes users for labels
+}
+
+
+def parse(text: str) -> tuple[str, int | float | None]:
+    """Read the setting ``partition``: one of `FORMS`, and its number.
+
+    Raises
+    ------
+    ValueError
+        If it is none of them, or the number is missing, too many or not above 0; without the setting's name,
+        which the caller knows.
+    """
+    name, colon, number = text.partition(":")
+    if name not in FORMS:
+        raise ValueError(f"must be one of {', '.join(map(_written, FORMS))}")
+    form = FORMS[name]
+    if not colon and not form.required:
+        return name, None
+    try:
+        value = form.number(number) if form.number else None
+    except ValueError:
+        value = None
+    if value is None or not (isfinite(value) and value > 0):
+        kind = "number" if form.number is float else "whole number"
+        raise ValueError(f"must be {_written(name)}" + (f" with a {kind} > 0" if form.number else ""))
+    return name, value
+
+
+def _written(name: str) -> str:
+    form = FORMS[name]
+    if form.number is None:
+        return name
+    placeholder = "X" if form.number is float else "N"
+    return f"{name}:{placeholder}" if form.required else f"{name}[:{placeholder}]"
+
+
+def share_out(
+    partition: str, labels: Ints, num_clients: int, seed: int, users: NDArray[Any] | None = None
+) -> Parts:
+    """Share the samples out as the setting ``partition`` says.
+
+    Parameters
+    ----------
+    partition : str
+        See `FORMS`.
+    labels : numpy.ndarray
+        (n,) classes.
+    num_clients, seed : int
+        M >= 1, and the seed.
+    users : numpy.ndarray, optional
+        (n,) who made each sample; for ``natural``.
+
+    Raises
+    ------
+    ValueError
+        One line: the setting, its value, what is allowed.
+    """
+    try:
+        name, number = parse(partition)
+    except ValueError as error:
+        raise ValueError(f"partition = {partition!r}: {error}") from None
+    form = FORMS[name]
+    arguments: Sequence[Any] = () if number is None else (number,)
+    if name == "natural":
+        if users is None:
+            raise ValueError(f"partition = {partition!r}: nobody knows whose each of these samples is")
+        labels = users
+    shared = form.share(labels, num_clients, seed, *arguments)
+    return shared if isinstance(shared, Parts) else Parts(shared)

@@ -1,34 +1,46 @@
-"""Multinomial logistic regression on the digits, in NumPy: starts at once and runs on any device."""
+"""Multinomial logistic regression, in NumPy: starts at once and runs on any device."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import digits
-from .base import Arrays, Dataset, GradientVariance, Metrics, Task, TrainResult, batches
+from .base import Arrays, Dataset, GradientVariance, Metrics, TrainResult, batches
+from .shared_out import SharedOut
 
 
 def _log_probabilities(arrays: Arrays, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return (n, classes) log softmax(x W + b)."""
-    logits: NDArray[np.float32] = inputs @ arrays["weight"] + arrays["bias"]
+    logits: NDArray[np.float32] = inputs @ arrays["weight"]
+    if "bias" in arrays:
+        logits += arrays["bias"]
     logits -= logits.max(axis=1, keepdims=True)
     logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
     return logits
 
 
-class Softmax(Task):
-    """p(y | x) = softmax(x W + b); W is (64, 10), b is (10,), both 0 at the start."""
+class Softmax(SharedOut):
+    """p(y | x) = softmax(x W + b); W is (features, classes), b is (classes,), both 0 at the start.
+
+    Parameters
+    ----------
+    dataset : str (default: "digits")
+        The data set's name.
+    bias : bool (default: True)
+        Whether there is a b; the OSMD paper's section G has none.
+    partition, data_dir : str
+        As in `SharedOut`.
+    """
+
+    def __init__(
+        self, dataset: str = "digits", *, bias: bool = True, partition: str = "skewed", data_dir: str = ""
+    ) -> None:
+        super().__init__(dataset, partition=partition, data_dir=data_dir)
+        self._bias = bias
 
     def initial_arrays(self, seed: int) -> Arrays:
-        return {
-            "weight": np.zeros((digits.NUM_FEATURES, digits.NUM_CLASSES), np.float32),
-            "bias": np.zeros(digits.NUM_CLASSES, np.float32),
-        }
-
-    def client_data(self, partition: int, num_partitions: int, seed: int) -> Dataset:
-        return digits.client_data(partition, num_partitions, seed)
-
-    def test_data(self) -> Dataset:
-        return digits.test_data()
+        arrays: Arrays = {"weight": np.zeros((self.data.num_features, self.data.num_classes), np.float32)}
+        if self._bias:
+            arrays["bias"] = np.zeros(self.data.num_classes, np.float32)
+        return arrays
 
     def train(
         self,
@@ -54,7 +66,9 @@ class Softmax(Task):
             error = np.exp(log_p)
             error[rows, labels] -= 1
             error *= np.float32(learning_rate / len(batch))
-            moves = {"weight": inputs.T @ error, "bias": error.sum(axis=0)}
+            moves = {"weight": inputs.T @ error}
+            if "bias" in model:
+                moves["bias"] = error.sum(axis=0)
             if measure_variance:
                 variance.add(moves.values())
             for name, move in moves.items():

@@ -168,7 +168,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ({"num-rounds": "many"}, r"^num-rounds = 'many': must be a valid integer"),
         ({"num-rounds": 2.5}, r"^num-rounds = 2\.5: must be a valid integer"),
         ({"num-rounds": True}, r"^num-rounds = True: must be a valid integer"),
-        ({"task": "mnist"}, r"^task = 'mnist': must be one of digits, digits-mlp$"),
+        ({"task": "imagenet"}, r"^task = 'imagenet': must be one of digits, digits-mlp, mnist, "),
         ({"selector": "best"}, r"^selector = 'best': must be one of uniform, md, "),
         ({"selector-settings": "alpha=0"}, r"alpha = 0"),
         ({"selector-settings": "beta=1"}, r"beta"),

@@ -1,5 +1,8 @@
+import hashlib
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,35 +10,191 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tasks
-from tasks import digits
+from tasks import datasets
 from tasks.base import Dataset, batches
-from tasks.partitions import skewed_sizes, split
+from tasks.network import Network
 
 
-@pytest.fixture(params=tasks.available())
-def task(request: pytest.FixtureRequest) -> tasks.Task:
-    return tasks.create(request.param)
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a folder with a little of each data set: noise around a picture for each class."""
+    folder = tmp_path_factory.mktemp("images")
+    for name, description in datasets.DESCRIPTIONS.items():
+        random = np.random.default_rng(0)
+        pictures = random.integers(256, size=(description.num_classes, *description.shape))
+        content = {}
+        for half, n in (("train", 80), ("test", 20)):
+            labels = np.arange(n) % description.num_classes
+            noisy = 0.8 * pictures[labels] + 0.2 * random.integers(256, size=(n, *description.shape))
+            content |= {f"x_{half}": noisy.astype(np.uint8), f"y_{half}": labels}
+        np.savez(folder / f"{name}.npz", **content)
+    return str(folder)
 
 
-def test_training_lowers_the_loss_and_leaves_its_input_alone(task: tasks.Task) -> None:
-    data = task.client_data(9, 10, seed=1)
+# One for each model and shape of images.
+MODELS = ("digits", "digits-mlp", "mnist", "mnist-mlp", "mnist-cnn", "cifar10", "femnist", "celeba")
+
+
+@pytest.fixture(params=MODELS)
+def task(request: pytest.FixtureRequest, images: str) -> tasks.Task:
+    return tasks.create(request.param, data_dir=images)
+
+
+def test_a_step_lowers_the_loss_as_its_gradient_says_and_leaves_its_input_alone(task: tasks.Task) -> None:
+    data = task.client_data(2, 3, seed=1)  # the largest client
     arrays = task.initial_arrays(1)
     before = {name: array.copy() for name, array in arrays.items()}
-    result = task.train(arrays, data, learning_rate=0.5, steps=100, batch_size=16, seed=3)
+    settings: dict[str, Any] = {"steps": 1, "batch_size": len(data), "seed": 3}
+    moved = task.train(arrays, data, learning_rate=0.01, **settings).arrays
+    square = sum(float(((arrays[name] - moved[name]) ** 2).sum()) for name in arrays) / 0.01**2
+    # A rate so small that the loss is nearly straight: it falls by rate * ||g||².
+    result = task.train(arrays, data, learning_rate=2e-3 / square, **settings)
+    loss = task.evaluate(arrays, data).loss
+    assert result.loss == pytest.approx(loss, rel=1e-4)
+    assert loss - task.evaluate(result.arrays, data).loss == pytest.approx(2e-3, rel=0.1)
+    assert result.steps == 1
     assert all(np.array_equal(arrays[name], before[name]) for name in before)
-    assert task.evaluate(result.arrays, task.test_data()).accuracy > 0.8
-    assert task.evaluate(result.arrays, data).loss < task.evaluate(arrays, data).loss
-    assert result.steps == 100
+    assert list(result.arrays) == list(arrays)
     assert {name: a.dtype for name, a in result.arrays.items()} == dict.fromkeys(arrays, np.dtype(np.float32))
+    assert {name: a.shape for name, a in result.arrays.items()} == {n: a.shape for n, a in arrays.items()}
+
+
+@pytest.mark.parametrize("name", ["digits", "digits-mlp"])
+def test_the_digits_are_learned(name: str) -> None:
+    task = tasks.create(name)
+    arrays, data = task.initial_arrays(1), task.client_data(9, 10, seed=1)
+    after = task.train(arrays, data, learning_rate=0.5, steps=100, batch_size=16, seed=3).arrays
+    assert task.evaluate(after, task.test_data()).accuracy > 0.8
+
+
+def test_the_digits_tasks_stay_as_they_were() -> None:
+    """The start and the data of runs that have been published, which a resumed run must find again."""
+    found = {}
+    for name in ("digits", "digits-mlp"):
+        task = tasks.create(name)
+        digest = hashlib.sha256()
+        for key, array in task.initial_arrays(1).items():
+            digest.update(key.encode() + array.tobytes())
+        for m in range(10):
+            for part in task.client_data(m, 10, 1):
+                digest.update(part.tobytes())
+        found[name] = digest.hexdigest()[:16]
+    assert found == {"digits": "2ddbe159eba9e06b", "digits-mlp": "792d6d77d53b26a9"}
 
 
 def test_training_is_a_function_of_its_seed(task: tasks.Task) -> None:
-    data = task.client_data(8, 10, seed=1)
+    data = task.client_data(1, 2, seed=1)
     arrays = task.initial_arrays(1)
-    runs = [task.train(arrays, data, learning_rate=0.1, steps=5, batch_size=8, seed=s) for s in (1, 1, 2)]
-    name = next(iter(arrays))
-    assert np.array_equal(runs[0].arrays[name], runs[1].arrays[name])
-    assert not np.array_equal(runs[0].arrays[name], runs[2].arrays[name])
+    runs = [task.train(arrays, data, learning_rate=0.1, steps=2, batch_size=4, seed=s) for s in (1, 1, 2)]
+    assert all(np.array_equal(runs[0].arrays[name], runs[1].arrays[name]) for name in arrays)
+    assert any(not np.array_equal(runs[0].arrays[name], runs[2].arrays[name]) for name in arrays)
+    other = task.initial_arrays(2)
+    is_softmax = not isinstance(task, Network)  # which starts at 0
+    assert all(np.array_equal(arrays[name], other[name]) for name in arrays) == is_softmax
+
+
+def test_evaluation_in_chunks_is_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = tasks.create("digits-mlp")
+    arrays, data = task.initial_arrays(1), task.test_data()
+    whole = task.evaluate(arrays, data)
+    monkeypatch.setattr("tasks.network._CHUNK", 100)  # 100, 100, 100, 60
+    assert task.evaluate(arrays, data) == pytest.approx(whole, rel=1e-6)
+
+
+def test_a_networks_parameters_are_torchs() -> None:
+    """What a batched kernel, or torch itself, is to do with them: x W' + b, layer by layer."""
+    task = tasks.create("mnist-mlp")
+    arrays = task.initial_arrays(3)
+    assert {name: array.shape for name, array in arrays.items()} == {
+        **{"0.weight": (64, 784), "0.bias": (64,), "2.weight": (30, 64), "2.bias": (30,)},
+        **{"4.weight": (10, 30), "4.bias": (10,)},
+    }
+    random = np.random.default_rng(0)
+    x, labels = random.random((50, 784), dtype=np.float32), random.integers(10, size=50)
+    h = x.astype(np.float64)
+    for layer in (0, 2, 4):
+        h = h @ arrays[f"{layer}.weight"].T + arrays[f"{layer}.bias"]
+        h = np.maximum(h, 0) if layer < 4 else h
+    log_p = h - np.log(np.exp(h).sum(axis=1, keepdims=True))
+    metrics = task.evaluate(arrays, Dataset(x, labels))
+    assert metrics.loss == pytest.approx(-log_p[np.arange(50), labels].mean(), rel=1e-5)
+    assert metrics.accuracy == pytest.approx((log_p.argmax(axis=1) == labels).mean())
+
+
+def test_networks_start_as_torchs_layers_do() -> None:
+    """Uniform in ±1/sqrt(fan in), weights and biases; group norms start as the identity."""
+    for name in ("mnist-mlp", "mnist-cnn", "celeba"):
+        task = tasks.create(name)
+        assert isinstance(task, Network)
+        state = task.layers().state_dict()
+        arrays = task.initial_arrays(0)
+        assert list(arrays) == list(state)
+        for key, array in arrays.items():
+            theirs = state[key].numpy()
+            assert array.shape == theirs.shape
+            if array.size < 30:
+                continue  # too few numbers for their spread to say much
+            assert array.std() == pytest.approx(theirs.std(), rel=0.5, abs=1e-7), key
+            assert abs(array).max() == pytest.approx(abs(theirs).max(), rel=0.3), key
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("mnist", 784 * 10 + 10),
+        ("mnist-mlp", 784 * 64 + 64 + 64 * 30 + 30 + 30 * 10 + 10),
+        ("mnist-cnn", 1_663_370),  # as McMahan et al. 2017 say of theirs
+        ("femnist", 1_663_370 + 52 * 513),
+        ("celeba", (3 * 9 + 1) * 32 + 3 * (32 * 9 + 1) * 32 + 4 * 64 + 800 * 2 + 2),
+    ],
+)
+def test_networks_are_those_of_the_papers(name: str, parameters: int) -> None:
+    assert sum(array.size for array in tasks.create(name).initial_arrays(0).values()) == parameters
+
+
+def test_a_convolution_sees_the_picture() -> None:
+    """Channels, rows, columns: a filter that looks for a red dot finds it where it is."""
+    task = tasks.create("cifar10")
+    assert isinstance(task, Network)
+    layers = task.layers()
+    pixels = np.zeros((1, 3, 32, 32), np.float32)
+    pixels[0, 0, 5, 9] = 1
+    import torch
+
+    folded = layers[0](torch.from_numpy(pixels.reshape(1, -1)))
+    assert folded.shape == (1, 3, 32, 32)
+    assert folded[0, 0, 5, 9] == 1
+
+
+def test_softmax_may_have_no_bias() -> None:
+    task = tasks.create("digits", bias=False)
+    arrays = task.initial_arrays(0)
+    assert list(arrays) == ["weight"]
+    data = task.client_data(9, 10, seed=1)
+    result = task.train(
+        arrays,
+        data,
+        learning_rate=0.5,
+        steps=100,
+        batch_size=16,
+        seed=3,
+        proximal_mu=0.01,
+        control=arrays,
+        measure_variance=True,
+    )
+    assert list(result.arrays) == ["weight"]
+    assert task.evaluate(result.arrays, task.test_data()).accuracy > 0.8
+    # A bias that is never moved from 0 is no bias.
+    held = tasks.create("digits").train(
+        {"weight": arrays["weight"], "bias": np.zeros(10, np.float32)},
+        data,
+        learning_rate=0.5,
+        steps=1,
+        batch_size=16,
+        seed=3,
+    )
+    once = task.train(arrays, data, learning_rate=0.5, steps=1, batch_size=16, seed=3)
+    assert np.array_equal(once.arrays["weight"], held.arrays["weight"])
 
 
 def test_a_softmax_step_is_the_gradient_of_the_loss() -> None:
@@ -56,39 +215,53 @@ def test_a_softmax_step_is_the_gradient_of_the_loss() -> None:
 
 
 def test_clients_share_the_training_set_out_and_the_test_set_is_nobodys() -> None:
-    parts = [digits.client_data(m, 10, seed=4) for m in range(10)]
+    task = tasks.create("digits")
+    parts = [task.client_data(m, 10, seed=4) for m in range(10)]
     assert sum(map(len, parts)) == 1437
-    assert len(digits.test_data()) == 360
-    pixels = np.concatenate([part.inputs for part in parts] + [digits.test_data().inputs])
+    assert len(task.test_data()) == 360
+    pixels = np.concatenate([part.inputs for part in parts] + [task.test_data().inputs])
     assert pixels.min() == 0
     assert pixels.max() == 1
     # All 1,797 samples are there once: sorted rows of the whole are those of the file, whatever the split.
     again = np.concatenate(
-        [digits.client_data(m, 3, seed=9).inputs for m in range(3)] + [digits.test_data().inputs]
+        [task.client_data(m, 3, seed=9).inputs for m in range(3)] + [task.test_data().inputs]
     )
     assert np.array_equal(pixels[np.lexsort(pixels.T)], again[np.lexsort(again.T)])
 
 
-def test_sizes_are_skewed_as_in_section_g() -> None:
-    assert skewed_sizes(10, 1437).tolist() == [10] * 6 + [49, 49, 295, 984]
-    sizes = skewed_sizes(500, 325 * 1 + 100 * 5 + 50 * 30 + 25 * 100)  # the paper's own
-    assert sizes.tolist() == [1] * 325 + [5] * 100 + [30] * 50 + [100] * 25
+def test_a_task_shares_out_as_its_partition_says() -> None:
+    balanced = tasks.create("digits", partition="balanced")
+    assert {len(balanced.client_data(m, 10, 1)) for m in range(10)} == {143, 144}
+    two_classes = tasks.create("digits", partition="groups:10")
+    for m in range(20):
+        group = two_classes.client_group(m, 20, 1)
+        assert group is not None
+        assert set(two_classes.client_data(m, 20, 1).labels.tolist()) == {group, (group + 1) % 10}
+    assert balanced.client_group(0, 10, 1) is None
 
 
-@given(st.integers(1, 60), st.integers(0, 2000))
-def test_sizes_sum_and_nobody_is_empty(num_clients: int, extra: int) -> None:
-    sizes = skewed_sizes(num_clients, num_clients + extra)
-    assert sizes.sum() == num_clients + extra
-    assert sizes.min() >= 1
-    assert np.all(np.diff(sizes) >= 0)
-    parts = split(sizes, seed=1)
-    assert [len(part) for part in parts] == sizes.tolist()
-    assert sorted(np.concatenate(parts).tolist()) == list(range(num_clients + extra))
+def test_natural_clients_are_users(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    users = random.integers(6, size=90)
+    np.savez(
+        tmp_path / "femnist.npz",
+        x_train=np.repeat(users, 784).reshape(90, 28, 28).astype(np.uint8),  # each user's own grey
+        y_train=random.integers(62, size=90),
+        users_train=users,
+        x_test=np.zeros((2, 28, 28), np.uint8),
+        y_test=np.zeros(2, int),
+    )
+    task = tasks.create("femnist", partition="natural", data_dir=str(tmp_path))
+    greys = [set((task.client_data(m, 6, 1).inputs * 255).round().ravel().tolist()) for m in range(6)]
+    assert sorted(map(tuple, greys)) == [(m,) for m in range(6)]
 
 
-def test_more_clients_than_samples_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"num-clients = 11: must be between 1 and 10"):
-        skewed_sizes(11, 10)
+@pytest.mark.parametrize("wrong", [-1, 10])
+def test_a_client_that_is_not_there_is_refused(wrong: int) -> None:
+    task = tasks.create("digits")
+    for ask in (task.client_data, task.client_group):
+        with pytest.raises(ValueError, match=f"^partition-id = {wrong}: must be between 0 and 9$"):
+            ask(wrong, 10, 1)
 
 
 @given(st.integers(1, 50), st.integers(1, 20), st.integers(1, 30))
@@ -101,14 +274,35 @@ def test_batches_use_every_sample_before_any_again(n: int, size: int, steps: int
     assert len(set(seen.tolist())) == len(seen)
 
 
-def test_unknown_task_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"task = 'mnist': must be one of digits, digits-mlp"):
-        tasks.create("mnist")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("emnist", {}, "task = 'emnist': must be one of digits, digits-mlp, mnist, "),
+        ("digits", {"partition": "iid"}, "partition = 'iid': must be one of skewed"),
+        ("mnist-cnn", {"partition": "dirichlet:0"}, "partition = 'dirichlet:0': must be dirichlet:X"),
+        ("mnist-mlp", {"hidden": (64, 0)}, r"hidden = \(64, 0\): must be whole numbers >= 1"),
+    ],
+)
+def test_what_there_is_not_is_refused(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        tasks.create(name, **options)
 
 
-def test_the_numpy_task_imports_neither_torch_nor_scikit_learn() -> None:
+def test_a_missing_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("torch", "tasks.network", "tasks.mlp"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(
+        ModuleNotFoundError, match=r"^task = 'mnist-mlp' needs torch: pip install 'flwr-cohort\[torch\]'$"
+    ):
+        tasks.create("mnist-mlp")
+
+
+def test_the_numpy_tasks_import_nothing_heavy(images: str) -> None:
     code = (
-        "import sys, tasks; t = tasks.create('digits'); t.client_data(0, 10, 1); "
-        "sys.exit(any(name in sys.modules for name in ('torch', 'sklearn', 'scipy')))"
+        f"import sys, tasks; tasks.create('digits').client_data(0, 10, 1); "
+        f"tasks.create('mnist', data_dir={images!r}).client_data(0, 10, 1); "
+        f"heavy = ('torch', 'sklearn', 'scipy', 'datasets', 'flwr_datasets', 'PIL'); "
+        f"sys.exit(any(name in sys.modules for name in heavy))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

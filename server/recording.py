@@ -1,0 +1,134 @@
+"""What a run leaves behind while it goes: a line of history each round, and its models."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from strategies import RoundRecord
+from strategies.checkpoint import CheckpointFolder
+from tasks.base import Metrics
+
+from .history import FILE_NAME, History, read_lines
+from .models import Models
+from .settings import CHECKPOINTS, RunSettings, check_same_run
+
+
+class Recording:
+    """Writes a run into its folder; nobody else may do so meanwhile.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        The run's; with ``resume`` the history goes on after the last checkpoint's round.
+
+    Attributes
+    ----------
+    folder : Path or None
+        Where the run goes; None writes nothing.
+    checkpoints : Path or None
+        Where its checkpoints go.
+
+    Raises
+    ------
+    CheckpointError, ValueError
+        On entering, if the folder belongs to another run, or another process writes there.
+    OSError
+        On entering, if the folder cannot be written to.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None
+        self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
+        self._held = ExitStack()
+        self._roster: dict[str, Any] = {}  # as it was last written
+        self._began = time.monotonic()
+
+    def __enter__(self) -> "Recording":
+        with ExitStack() as held:
+            self._history = held.enter_context(self._begun(held))
+            self._models = Models(self.folder)
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._held.__exit__(*error)
+
+    def _begun(self, held: ExitStack) -> History:
+        """Begin the history, or go on with it from the last checkpoint."""
+        if self.folder is None or self.checkpoints is None:
+            return History(None)
+        run = {
+            "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "flwr": version("flwr"),
+            **self._settings.model_dump(),
+        }
+        path = self.folder / FILE_NAME
+        checkpoints = CheckpointFolder(self.checkpoints, report=lambda line: None)  # the strategy says it
+        checkpoints.claim()
+        held.callback(checkpoints.release)
+        if self._settings.resume:
+            check_same_run(next(iter(read_lines(path)), {}), run)
+            found = checkpoints.newest()
+            return History.resume(path, found.round if found else 0, run)
+        history = History(path)
+        history.write("run", **run)
+        return history
+
+    def round(
+        self,
+        number: int,
+        model: Mapping[str, NDArray[Any]],
+        metrics: Metrics,
+        record: RoundRecord | None = None,
+        client_ids: Sequence[str] = (),
+        client_sizes: Sequence[float] = (),
+    ) -> None:
+        """Write down a round, 0 without a record, and its model if it is the best so far.
+
+        Parameters
+        ----------
+        number : int
+            The round.
+        model : mapping of str to array
+            The model after it.
+        metrics : Metrics
+            What it is on the test data.
+        record : RoundRecord, optional
+            What happened.
+        client_ids, client_sizes : sequence
+            The roster, by index; written when it has changed.
+        """
+        test = {"test_loss": metrics.loss, "test_accuracy": metrics.accuracy}
+        if record is None:
+            self._history.write("round", round=number, **test)
+        else:
+            roster = {"client_ids": list(client_ids), "client_sizes": list(client_sizes)}
+            if roster != self._roster:
+                self._history.write("roster", **roster)
+                self._roster = roster
+            self._history.write_round(record, list(client_ids), **test)
+        self._models.offer(number, model, metrics)
+
+    def end(self, last: int, model: Mapping[str, NDArray[Any]]) -> None:
+        """Write down that the run is over after a round, and its model."""
+        path = self._models.save_final(last, model)
+        target = f"target-accuracy = {self._settings.target_accuracy:g} is reached"
+        self._history.write(
+            "end",
+            rounds=last,
+            seconds=time.monotonic() - self._began,
+            model=str(path) if path else None,
+            best_round=self._models.best_round,
+            reason=target if last < self._settings.num_rounds else "",
+        )
+
+    def is_good_enough(self, accuracy: float) -> bool:
+        """Tell whether the run's target is reached, if it has one."""
+        return 0 < self._settings.target_accuracy <= accuracy

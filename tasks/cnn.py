@@ -1,0 +1,93 @@
+"""Small convolutional networks, in torch: one for each data set of images."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from torch import nn
+
+from .network import Network
+
+
+def _handwriting(num_classes: int) -> list[nn.Module]:
+    """28 x 28 grey: McMahan et al. 2017, section 3; LEAF's for FEMNIST with 512 units in place of 2,048."""
+    return [
+        nn.Conv2d(1, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 7 * 7, 512),
+        nn.ReLU(),
+        nn.Linear(512, num_classes),
+    ]
+
+
+def _objects(num_classes: int) -> list[nn.Module]:
+    """32 x 32 in colour: the Power-of-Choice paper's (appendix F), with LeNet's 6 and 16 filters of 5 x 5."""
+    modules: list[nn.Module] = [
+        nn.Conv2d(3, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    ]
+    units = (16 * 5 * 5, 120, 100, 84, 50)
+    for fan_in, fan_out in pairwise(units):
+        modules += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+    return [*modules, nn.Linear(units[-1], num_classes)]
+
+
+def _faces(num_classes: int) -> list[nn.Module]:
+    """84 x 84 in colour: LEAF's for CelebA, four times convolution, norm, pooling and ReLU.
+
+    Group norm in place of LEAF's batch norm (Hsieh et al. 2020): running statistics are no parameters, and
+    clients with one class spoil them for each other.
+    """
+    modules: list[nn.Module] = []
+    for channels in (3, 32, 32, 32):
+        modules += [
+            nn.Conv2d(channels, 32, 3, padding=1),
+            nn.GroupNorm(8, 32),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+        ]
+    return [*modules, nn.Flatten(), nn.Linear(32 * 5 * 5, num_classes)]
+
+
+_LAYERS: dict[tuple[int, ...], Callable[[int], list[nn.Module]]] = {
+    (1, 28, 28): _handwriting,
+    (3, 32, 32): _objects,
+    (3, 84, 84): _faces,
+}
+
+
+class CNN(Network):
+    """Convolutions, then dense layers; inputs are rows of pixels (n, channels * height * width).
+
+    Parameters
+    ----------
+    dataset : str (default: "mnist")
+        The data set's name; not the digits, whose images are too small.
+    partition, data_dir : str
+        As in `SharedOut`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such network for the data set.
+    """
+
+    def __init__(self, dataset: str = "mnist", *, partition: str = "skewed", data_dir: str = "") -> None:
+        super().__init__(dataset, partition=partition, data_dir=data_dir)
+        if self.data.shape not in _LAYERS:
+            raise ValueError(f"data set = {dataset!r}: has no convolutional network")
+
+    def layers(self) -> nn.Sequential:
+        # "0" folds the rows of pixels back into images; it has no parameters.
+        return nn.Sequential(
+            nn.Unflatten(1, self.data.shape), *_LAYERS[self.data.shape](self.data.num_classes)
+        )

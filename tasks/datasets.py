@@ -1,0 +1,331 @@
+"""Data sets by name: from a file or folder on this machine, else from Flower Datasets.
+
+Where a data set lies is said by the setting ``data-dir``, else by the environment variable COHORT_DATA:
+
+- an ``.npz`` with x_train (n, ...) uint8, y_train (n,), x_test, y_test and, for the partition ``natural``,
+  users_train (n,): who made each sample; or a folder with
+- ``NAME.npz``, such a file; or
+- ``NAME/``, with the files of MNIST's own format (``train-images-idx3-ubyte.gz``, ...), or else a copy of the
+  data set's repository on the Hugging Face Hub, which Flower Datasets reads.
+
+Without either, Flower Datasets downloads it, or finds it in its cache. `python -m tasks.datasets NAME FILE`
+writes such an .npz, to be carried to machines without a network, and read in a fraction of the time. The
+digits need none of this.
+"""
+
+import gzip
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import digits
+from .base import Dataset
+
+VARIABLE = "COHORT_DATA"
+
+
+class Hub(NamedTuple):
+    """A data set of the Hugging Face Hub, and its columns."""
+
+    repository: str
+    image: str = "image"
+    label: str = "label"
+    user: str | None = None  # who made the sample
+    held_out: float = 0.0  # share that is the test set, where the data set has none
+
+
+class Description(NamedTuple):
+    """What is known of a data set without looking at it."""
+
+    shape: tuple[int, ...]  # of an image: channels, height, width
+    num_classes: int
+    hub: Hub | None = None  # None: it ships with a package
+
+    @property
+    def num_features(self) -> int:
+        """Numbers a sample, in the order channels, rows, columns."""
+        return int(np.prod(self.shape))
+
+
+DESCRIPTIONS = {
+    "digits": Description((1, 8, 8), 10),
+    "mnist": Description((1, 28, 28), 10, Hub("ylecun/mnist")),
+    "fashion-mnist": Description((1, 28, 28), 10, Hub("zalando-datasets/fashion_mnist")),
+    "kmnist": Description((1, 28, 28), 10, Hub("tanganke/kmnist")),
+    "cifar10": Description((3, 32, 32), 10, Hub("uoft-cs/cifar10", image="img")),
+    # LEAF (Caldas et al. 2018): 62 characters, a client is a writer, a tenth of the samples is held out; and
+    # whether a celebrity smiles, a client is a celebrity, images scaled to 84 x 84.
+    "femnist": Description(
+        (1, 28, 28), 62, Hub("flwrlabs/femnist", label="character", user="writer_id", held_out=0.1)
+    ),
+    "celeba": Description((3, 84, 84), 2, Hub("flwrlabs/celeba", label="Smiling", user="celeb_id")),
+}
+
+
+class Samples(ABC):
+    """One half of a data set, train or test: labels at hand, images when they are asked for."""
+
+    labels: NDArray[np.int64]  # (n,)
+    users: NDArray[Any] | None = None  # (n,) who made each sample, where that is known
+
+    @abstractmethod
+    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
+        """Return some samples, pixels in [0, 1]: inputs (len(rows), features)."""
+
+
+class Halves(NamedTuple):
+    """A data set."""
+
+    train: Samples
+    test: Samples
+
+
+class InMemory(Samples):
+    """Samples whose pixels are in memory, as bytes or as numbers in [0, 1]."""
+
+    def __init__(
+        self,
+        pixels: NDArray[np.uint8] | NDArray[np.float32],
+        labels: NDArray[np.int64],
+        users: NDArray[Any] | None = None,
+    ) -> None:
+        self._pixels = pixels  # (n, features)
+        self.labels = labels
+        self.users = users
+
+    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
+        pixels = self._pixels[rows]
+        return Dataset(_scaled(pixels), self.labels[rows])
+
+
+def _scaled(pixels: NDArray[Any]) -> NDArray[np.float32]:
+    if pixels.dtype == np.float32:
+        return pixels
+    scaled: NDArray[np.float32] = np.divide(pixels, np.float32(255), dtype=np.float32)
+    return scaled
+
+
+class FromHub(Samples):
+    """Samples of a Hugging Face `datasets.Dataset`: images are decoded when they are asked for."""
+
+    def __init__(self, table: Any, description: Description, rows: NDArray[np.int64] | None = None) -> None:
+        hub = description.hub
+        assert hub is not None
+        missing = {hub.image, hub.label, hub.user or hub.label} - set(table.column_names)
+        if missing:
+            raise ValueError(f"{hub.repository} has no column {', '.join(sorted(missing))}")
+        self._rows = np.arange(len(table)) if rows is None else rows
+        self._images = table.select_columns([hub.image])
+        self._description = description
+        plain = table.select_columns([name for name in (hub.label, hub.user) if name]).with_format("numpy")
+        columns = plain[:]
+        self.labels = np.asarray(columns[hub.label])[self._rows].astype(np.int64)
+        if hub.user:
+            self.users = np.asarray(columns[hub.user])[self._rows]
+
+    def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
+        return Dataset(_scaled(self.pixels(rows)), self.labels[rows])
+
+    def pixels(self, rows: NDArray[np.int64] | slice) -> NDArray[np.uint8]:
+        """Return (len(rows), features) bytes."""
+        channels, height, width = self._description.shape
+        chosen = self._rows[rows]
+        pixels = np.empty((len(chosen), channels, height, width), np.uint8)
+        (column,) = self._images.column_names
+        # A few hundred at once: one by one takes seven times as long, all of CelebA would not fit.
+        for start in range(0, len(chosen), 256):
+            images = self._images[chosen[start : start + 256].tolist()][column]
+            for i, image in enumerate(images, start):
+                found = image.convert("L" if channels == 1 else "RGB")
+                if found.size != (width, height):
+                    found = found.resize((width, height))
+                pixels[i] = np.asarray(found).reshape(height, width, channels).transpose(2, 0, 1)
+        return pixels.reshape(len(chosen), -1)
+
+
+def load(name: str, data_dir: str = "") -> Halves:
+    """Return a data set; the same objects, when it is asked for again.
+
+    Parameters
+    ----------
+    name : str
+        One of `DESCRIPTIONS`.
+    data_dir : str
+        Where it lies, see above; "" asks the environment.
+
+    Raises
+    ------
+    ValueError
+        If there is no such data set, or what lies there is not it.
+    ModuleNotFoundError
+        If a package is missing; the message says which extra brings it.
+    """
+    if name not in DESCRIPTIONS:
+        raise ValueError(f"data set = {name!r}: must be one of {', '.join(DESCRIPTIONS)}")
+    return _load(name, data_dir or os.environ.get(VARIABLE, ""))
+
+
+@lru_cache(maxsize=4)
+def _load(name: str, where: str) -> Halves:
+    description = DESCRIPTIONS[name]
+    if description.hub is None:
+        return Halves(*(InMemory(half.inputs, half.labels) for half in digits.load()))
+    if not where:
+        return _from_hub(name, description)
+    path = Path(where).expanduser()
+    if path.is_dir():
+        if (path / f"{name}.npz").exists():
+            return _from_npz(path / f"{name}.npz", description)
+        if not (path / name).is_dir():
+            raise ValueError(f"data-dir = {where!r}: holds neither {name}.npz nor a folder {name}")
+        if list((path / name).glob("*-ubyte*")):
+            return _from_idx(path / name, description)
+        return _from_hub(name, description, path / name)
+    if not path.exists():
+        raise ValueError(f"data-dir = {where!r}: there is no such file or folder")
+    if path.stem != name and path.stem in DESCRIPTIONS:  # MNIST and its kin cannot be told apart by shape
+        raise ValueError(f"data-dir = {where!r}: is {path.stem}, not {name}; name the folder it is in")
+    return _from_npz(path, description)
+
+
+def _from_npz(path: Path, description: Description) -> Halves:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:  # a pickle could run code
+            halves = [(arrays[f"x_{half}"], arrays[f"y_{half}"]) for half in ("train", "test")]
+            users = arrays.get("users_train")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        raise ValueError(
+            f"data-dir: {path} must be an .npz with x_train, y_train, x_test and y_test: {error}"
+        ) from error
+    train, test = (_checked(*half, path, description) for half in halves)
+    if users is not None and users.shape != train.labels.shape:
+        raise ValueError(f"data-dir: {path}: users_train is {users.shape}: must be {train.labels.shape}")
+    train.users = users
+    return Halves(train, test)
+
+
+def _from_idx(folder: Path, description: Description) -> Halves:
+    """Read the four files in which MNIST is published, each compressed or not."""
+    return Halves(
+        *(
+            _checked(
+                _idx(folder, f"{half}-images-idx3-ubyte"),
+                _idx(folder, f"{half}-labels-idx1-ubyte"),
+                folder,
+                description,
+            )
+            for half in ("train", "t10k")
+        )
+    )
+
+
+def _idx(folder: Path, name: str) -> NDArray[np.uint8]:
+    """Read one array of MNIST's own format: two zero bytes, the type, the rank, the lengths, the numbers."""
+    path = next((p for p in (folder / f"{name}.gz", folder / name) if p.exists()), None)
+    if path is None:
+        raise ValueError(f"data-dir: {folder} must hold {name}.gz")
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if content[:3] != b"\0\0\x08":
+            raise ValueError("not an array of bytes")
+        start = 4 + 4 * content[3]
+        shape = np.frombuffer(content[4:start], ">u4")
+        return np.frombuffer(content, np.uint8, offset=start).reshape(tuple(shape.tolist()))
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise ValueError(f"data-dir: {path} must be in the IDX format: {error}") from error
+
+
+def _checked(
+    images: NDArray[np.uint8], labels: NDArray[Any], path: Path, description: Description
+) -> InMemory:
+    """Return samples from arrays as found in a file; colours may come last, as cameras and PIL have them."""
+    channels, height, width = description.shape
+    layouts = [description.shape, (height, width, channels), (description.num_features,)]
+    if channels == 1:
+        layouts.append((height, width))
+    if images.dtype != np.uint8 or images.shape[1:] not in layouts:
+        raise ValueError(
+            f"data-dir: {path}: images are {images.dtype} {images.shape}: "
+            f"must be uint8 (n, {', '.join(map(str, description.shape))})"
+        )
+    if (
+        labels.shape != images.shape[:1]
+        or not len(labels)
+        or labels.dtype.kind not in "iu"
+        or not (labels.min() >= 0 and labels.max() < description.num_classes)
+    ):
+        raise ValueError(
+            f"data-dir: {path}: labels are {labels.dtype} {labels.shape}: must be ({len(images)},), "
+            f"at least one, whole numbers between 0 and {description.num_classes - 1}"
+        )
+    if channels > 1 and images.shape[1:] == (height, width, channels):
+        images = images.transpose(0, 3, 1, 2)
+    return InMemory(images.reshape(len(images), -1), labels.astype(np.int64))
+
+
+def _from_hub(name: str, description: Description, folder: Path | None = None) -> Halves:
+    try:
+        from flwr_datasets import FederatedDataset
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{name}: needs flwr-datasets: pip install 'flwr-cohort[data]'; or put {name}.npz into a folder "
+            f"that the setting data-dir or the variable {VARIABLE} names",
+            name="flwr-datasets",
+        ) from error
+    hub = description.hub
+    assert hub is not None
+    source: Callable[[str], Any] = FederatedDataset(
+        dataset=str(folder or hub.repository), partitioners={}, shuffle=False
+    ).load_split
+    try:
+        train = source("train")
+        test = None if hub.held_out else source("test")
+    except Exception as error:  # a network, a cache and a dozen libraries: whatever it is, say what to do
+        raise ValueError(
+            f"data-dir = {str(folder or '')!r}: {name} cannot be had from {folder or hub.repository}: "
+            f"{error}; without a network, put {name}.npz into a folder that data-dir or {VARIABLE} names"
+        ) from error
+    if test is not None:
+        return Halves(FromHub(train, description), FromHub(test, description))
+    order = np.random.default_rng(0).permutation(len(train))  # the same in every process
+    num_test = round(hub.held_out * len(train))
+    return Halves(
+        FromHub(train, description, np.sort(order[num_test:])),
+        FromHub(train, description, np.sort(order[:num_test])),
+    )
+
+
+def save(name: str, path: Path) -> None:
+    """Write a data set that Flower Datasets has into one .npz, images as bytes.
+
+    Raises
+    ------
+    ValueError, ModuleNotFoundError
+        As `load`.
+    """
+    if name not in DESCRIPTIONS or DESCRIPTIONS[name].hub is None:
+        known = [each for each, description in DESCRIPTIONS.items() if description.hub]
+        raise ValueError(f"data set = {name!r}: must be one of {', '.join(known)}")
+    arrays: dict[str, NDArray[Any]] = {}
+    for half, samples in _from_hub(name, DESCRIPTIONS[name])._asdict().items():
+        arrays[f"x_{half}"] = samples.pixels(slice(None)).reshape(-1, *DESCRIPTIONS[name].shape)
+        arrays[f"y_{half}"] = samples.labels
+        if samples.users is not None:
+            arrays[f"users_{half}"] = samples.users
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    try:
+        save(sys.argv[1], Path(sys.argv[2]))
+    except IndexError:
+        sys.exit("usage: python -m tasks.datasets NAME FILE.npz")
+    except (ValueError, ModuleNotFoundError) as problem:
+        sys.exit(str(problem))

@@ -1,0 +1,98 @@
+"""Networks in torch, trained by plain SGD."""
+
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from .base import Arrays, Dataset, GradientVariance, Metrics, TrainResult, batches
+from .shared_out import SharedOut
+
+_CHUNK = 1000  # samples that are evaluated at once
+
+
+class Network(SharedOut):
+    """A network with torch's names and layouts for its parameters; subclasses say what it looks like.
+
+    Weights and biases start uniform in ±1/sqrt(fan in), as torch's own layers have it, but from the seed.
+    """
+
+    @abstractmethod
+    def layers(self) -> nn.Sequential:
+        """Return the layers; what their parameters hold does not matter."""
+
+    def initial_arrays(self, seed: int) -> Arrays:
+        random = np.random.default_rng(seed)
+        arrays: Arrays = {}
+        for name, layer in self._empty().named_children():
+            fan_in = 0
+            for kind, parameter in layer.named_parameters():
+                if isinstance(layer, nn.GroupNorm):
+                    array = np.full(parameter.shape, kind == "weight", np.float32)
+                else:
+                    fan_in = fan_in or parameter[0].numel()  # the weight comes first
+                    bound = fan_in**-0.5
+                    array = random.uniform(-bound, bound, tuple(parameter.shape)).astype(np.float32)
+                arrays[f"{name}.{kind}"] = array
+        return arrays
+
+    def _empty(self) -> nn.Sequential:
+        with torch.device("meta"):  # no memory, and no draws from the global generator
+            return self.layers()
+
+    def _model(self, arrays: Arrays) -> nn.Module:
+        """Return the network with a copy of ``arrays`` for parameters."""
+        network = self._empty()
+        network.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()}, assign=True)
+        return network
+
+    def train(
+        self,
+        arrays: Arrays,
+        data: Dataset,
+        *,
+        learning_rate: float,
+        steps: int,
+        batch_size: int,
+        seed: int,
+        proximal_mu: float = 0.0,
+        control: Arrays | None = None,
+        measure_variance: bool = False,
+    ) -> TrainResult:
+        network = self._model(arrays)
+        parameters = list(network.parameters())
+        starts = [parameter.detach().clone() for parameter in parameters] if proximal_mu else []
+        controls = [torch.tensor(control[name]) for name, _ in network.named_parameters()] if control else []
+        inputs, labels = torch.from_numpy(data.inputs), torch.from_numpy(data.labels)
+        losses = []
+        variance = GradientVariance()
+        for batch in batches(len(data), batch_size, steps, seed):
+            loss = cross_entropy(network(inputs[batch]), labels[batch])
+            gradients = torch.autograd.grad(loss, parameters)
+            # By hand: torch.optim would be imported for seconds in each client process.
+            with torch.no_grad():
+                if measure_variance:
+                    variance.add(gradient.numpy() for gradient in gradients)
+                for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+                    if starts:
+                        gradient += proximal_mu * (parameter - starts[i])
+                    if controls:
+                        gradient += controls[i]
+                    parameter.sub_(learning_rate * gradient)
+            losses.append(loss.item())
+        trained = {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
+        return TrainResult(trained, float(np.mean(losses)), steps, variance.value)
+
+    def evaluate(self, arrays: Arrays, data: Dataset) -> Metrics:
+        network = self._model(arrays)
+        loss, accuracy = 0.0, 0.0
+        with torch.inference_mode():
+            # In chunks: convolutions need far more memory than their inputs.
+            for start in range(0, len(data), _CHUNK):
+                labels = torch.from_numpy(data.labels[start : start + _CHUNK])
+                logits = network(torch.from_numpy(data.inputs[start : start + _CHUNK]))
+                loss += float(cross_entropy(logits, labels)) * len(labels)
+                accuracy += float((logits.argmax(dim=1) == labels).float().mean()) * len(labels)
+        return Metrics(loss / len(data), accuracy / len(data))

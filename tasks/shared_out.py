@@ -1,0 +1,69 @@
+"""A task over a data set by name, shared out over the clients by a partition."""
+
+from functools import lru_cache
+
+from . import datasets
+from .base import Dataset, Task
+from .federated import FederatedData, federate
+from .partitions import Parts, parse, share_out
+
+
+class SharedOut(Task):
+    """What all tasks over shared-out data have in common; subclasses bring the model.
+
+    Parameters
+    ----------
+    dataset : str (default: "digits")
+        One of `datasets.DESCRIPTIONS`. Nothing is read before it is needed.
+    partition : str (default: "skewed")
+        How the training samples are shared out, see `partitions.FORMS`.
+    data_dir : str (default: "")
+        Where the data lie, see `datasets`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such data set or partition.
+    """
+
+    def __init__(self, dataset: str = "digits", *, partition: str = "skewed", data_dir: str = "") -> None:
+        if dataset not in datasets.DESCRIPTIONS:
+            raise ValueError(f"data set = {dataset!r}: must be one of {', '.join(datasets.DESCRIPTIONS)}")
+        try:
+            parse(partition)
+        except ValueError as error:
+            raise ValueError(f"partition = {partition!r}: {error}") from None
+        self.data = datasets.DESCRIPTIONS[dataset]
+        self._dataset, self._partition, self._data_dir = dataset, partition, data_dir
+
+    def client_data(self, partition: int, num_partitions: int, seed: int) -> Dataset:
+        parts = self._parts(num_partitions, seed)
+        _check_partition_id(partition, num_partitions)
+        return datasets.load(self._dataset, self._data_dir).train.take(parts.clients[partition])
+
+    def client_group(self, partition: int, num_partitions: int, seed: int) -> int | None:
+        parts = self._parts(num_partitions, seed)
+        _check_partition_id(partition, num_partitions)
+        return None if parts.groups is None else int(parts.groups[partition])
+
+    def federated_data(self, num_clients: int, seed: int) -> FederatedData:
+        parts = self._parts(num_clients, seed)
+        train = datasets.load(self._dataset, self._data_dir).train
+        return federate(train, parts.clients, parts.groups)
+
+    def test_data(self) -> Dataset:
+        return datasets.load(self._dataset, self._data_dir).test.take(slice(None))
+
+    def _parts(self, num_clients: int, seed: int) -> Parts:
+        return _parts(datasets.load(self._dataset, self._data_dir).train, self._partition, num_clients, seed)
+
+
+@lru_cache(maxsize=4)
+def _parts(train: datasets.Samples, partition: str, num_clients: int, seed: int) -> Parts:
+    """Share out once for all clients of a process."""
+    return share_out(partition, train.labels, num_clients, seed, train.users)
+
+
+def _check_partition_id(partition: int, num_partitions: int) -> None:
+    if not 0 <= partition < num_partitions:
+        raise ValueError(f"partition-id = {partition}: must be between 0 and {num_partitions - 1}")
