@@ -9,6 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import tasks
 from deploy.history import FILE_NAME, ArmHistory
 from deploy.submission import ConfigValue
 from server.settings import CHECKPOINTS, RunSettings
@@ -157,6 +158,21 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
         RunSettings.from_run_config({**defaults, **run_config})
         arms[name] = Arm(name, run_config, ArmHistory(folder / name / FILE_NAME))
     return list(arms.values())
+
+
+def try_out(settings: Mapping[str, ConfigValue]) -> None:
+    """Make the task and a client's data, or what is wrong with them would show only in the clients' logs.
+
+    Raises
+    ------
+    ValueError
+        If there are no such data, or they cannot be shared out so.
+    ModuleNotFoundError
+        If the task or the data need an extra; the message says which.
+    """
+    data = {"partition": settings.get("partition", "skewed"), "data_dir": settings.get("data-dir", "")}
+    task = tasks.create(str(settings["task"]), **{name: str(value) for name, value in data.items()})
+    task.client_data(0, int(settings["num-clients"]), int(settings["seed"]))
 
 
 def write_plan(folder: Path, arms: Sequence[Arm]) -> None:

@@ -16,9 +16,8 @@ import click
 import typer
 from rich.console import Console
 
-import tasks
 from benchmarks.command import bench
-from deploy.arms import PLAN, Arm, parse_setting, plan, read_plan, train, write_plan
+from deploy.arms import PLAN, Arm, parse_setting, plan, read_plan, train, try_out, write_plan
 from deploy.batched import BatchedSimulation
 from deploy.cluster import MARK, LocalCluster
 from deploy.display import LiveDisplay, PlainDisplay, report
@@ -97,7 +96,7 @@ Selectors = Annotated[
         show_default=False,
     ),
 ]
-Task = Annotated[str, typer.Option(help="What is learned: digits or digits-mlp (torch).")]
+Task = Annotated[str, typer.Option(help="What is learned: digits, mnist, mnist-mlp (torch), ...; see tasks.")]
 Seed = Annotated[int, typer.Option(help="The seed of all randomness.")]
 Out = Annotated[
     Path | None, typer.Option(help="The run's folder. (default: runs/ and the time)", show_default=False)
@@ -228,8 +227,10 @@ def _comparison(
         if key in OPTION_OF:
             raise ValueError(f"set = {key}={value}: this one is given with {OPTION_OF[key]}")
         common[key] = value
+    if common.get("data-dir"):  # the apps run in folders of their own
+        common["data-dir"] = str(Path(str(common["data-dir"])).expanduser().absolute())
     arms = plan(selectors or SELECTORS, common, APP, folder)
-    _try_out(task, clients, seed)
+    try_out(common)
     return _Comparison(folder, arms)
 
 
@@ -352,17 +353,6 @@ def _conclude(console: Console, folder: Path, histories: Sequence[ArmHistory]) -
     console.print()
     for name, where in {"figure": figure, **lies}.items():
         console.print(f"{name:<10} {where}", soft_wrap=True)
-
-
-def _try_out(task: str, clients: int, seed: int) -> None:
-    """Make the task and a client's data, or what is wrong with them would show only in the clients' logs."""
-    created = tasks.create(task)
-    try:
-        created.client_data(0, clients, seed)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"task = {task!r} needs {error.name}: pip install 'flwr-cohort[demo]'", name=error.name
-        ) from error
 
 
 def _claim(comparison: _Comparison, *, again: bool) -> None:

@@ -27,7 +27,7 @@ NODE = {"partition-id": 8, "num-partitions": 10}
 TRAIN = {"learning-rate": 0.5, "local-steps": 4, "batch-size": 8, "seed": 5, "server-round": 3}
 
 
-@pytest.fixture(params=tasks.available())
+@pytest.fixture(params=["digits", "digits-mlp"])
 def task(request: pytest.FixtureRequest) -> tasks.Task:
     return tasks.create(request.param)
 

@@ -8,8 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tasks
-from deploy.arms import parse_setting, plan
+from deploy.arms import parse_setting, plan, try_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,8 +61,10 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[A
             given[key] = value
         arms = plan(selectors, given, APP, folder)
         settings.update(given)
-        tasks.create(settings["task"]).client_data(0, settings["num-clients"], settings["seed"])
+        try_out(settings)
     except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise ValueError(str(error)) from None
         needs = f"needs {error.name}, which images built with COHORT_IMAGE=torch have"
         raise ValueError(f"COHORT_TASK = {settings['task']!r}: {needs}") from None
     except (TypeError, ValueError) as error:

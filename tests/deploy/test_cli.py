@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import tasks.digits
+import tasks.datasets
 from deploy import cli
 from deploy.arms import Arm, plan, write_plan
 from deploy.display import PlainDisplay
@@ -40,6 +40,9 @@ def taken_port() -> Iterator[int]:
         ("--clients 1438", "num-clients = 1438: must be between 1 and 1437 (the number of samples)"),
         ("--rounds 0", "num-rounds = 0: must be"),
         ("--task nope", "task = 'nope': must be one of digits"),
+        ("--set partition=iid", "partition = 'iid': must be one of skewed"),
+        ("--set partition=shards:900", "num-clients = 10: must be between 1 and 1 (900 shard(s) each)"),
+        ("--task mnist --set data-dir=nowhere", "/nowhere': there is no such file or folder"),
         ("--selector nope", "selector = 'nope': must be one of uniform, md"),
         ("--selector md:", "selector = 'md:': must be name or name:setting=value,setting=value"),
         ("--selector md:x", "selector-settings = 'x': 'x' must be of the form name=value"),
@@ -95,11 +98,11 @@ def test_a_missing_extra_is_named_before_anything_starts(
 ) -> None:
     if task == "digits-mlp":
         pytest.importorskip("torch")
-    tasks.digits._load.cache_clear()
-    monkeypatch.setattr(tasks.digits, "find_spec", lambda name: None)
+    tasks.datasets._load.cache_clear()
+    monkeypatch.setattr(tasks.datasets.digits, "find_spec", lambda name: None)
     result = cohort("up", "--out", str(tmp_path / "run"), "--task", task)
     assert result.exit_code == 2
-    assert f"task = '{task}' needs scikit-learn: pip install 'flwr-cohort[demo]'\n" in result.stderr
+    assert result.stderr == "digits: need scikit-learn: pip install 'flwr-cohort[demo]'\n"
     assert not (tmp_path / "run").exists()
 
 

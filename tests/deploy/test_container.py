@@ -136,7 +136,7 @@ def test_the_environment_gives_the_settings_of_a_run(tmp_path: Path) -> None:
         ),
         ({"COHORT_SELECTOR": "best"}, "^COHORT_SELECTOR = 'best': must be one of .*uniform"),
         ({"COHORT_SELECTOR": "md md"}, "^COHORT_SELECTOR = 'md': given twice$"),
-        ({"COHORT_TASK": "letters"}, "^COHORT_TASK = 'letters': must be one of digits, digits-mlp$"),
+        ({"COHORT_TASK": "letters"}, "^COHORT_TASK = 'letters': must be one of digits, digits-mlp, "),
         ({"COHORT_SET": "quick"}, "^COHORT_SET = 'quick': must be of the form key=value$"),
         ({"COHORT_SET": "seed=3"}, "^COHORT_SET = seed=3: is given with COHORT_SEED$"),
         ({"COHORT_SET": "output-dir=x"}, "^COHORT_SET = output-dir=x: cannot be given here$"),
