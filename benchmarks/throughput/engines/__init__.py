@@ -1,0 +1,72 @@
+"""The engines compared, each in a file of its own: what a user of it would write, and no more."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.throughput.workloads import Parameters, Workload
+    from tasks.federated import FederatedData
+
+
+class Engine(Protocol):
+    """A federation that trains when it is told to. Modules have it as `create`.
+
+    Parameters
+    ----------
+    workload : Workload
+        What to train.
+    data : FederatedData
+        Its samples.
+    folder : Path
+        Where other processes can `load` the samples from.
+    """
+
+    def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None: ...
+
+    def run(self, rounds: int) -> None:
+        """Go on by so many rounds, of K clients each."""
+
+    def model(self) -> Parameters:
+        """Return the global model."""
+
+    def close(self) -> None:
+        """End what it has started."""
+
+
+class Entry(NamedTuple):
+    """What the benchmark knows of an engine before it is imported."""
+
+    title: str
+    module: str
+    install: str  # what helps if something is missing
+    is_peer: bool = False  # needs the peers' own environment
+
+
+_SELF = "pip install 'flwr-cohort[torch]'"
+_PEERS = "python3.11 -m venv .peers && .peers/bin/pip install -r benchmarks/peers.txt"
+
+ENGINES = {
+    "batched": Entry("this project, a cohort as one computation", "batched", _SELF),
+    "in-process": Entry("this project, client by client on its Grid", "in_process", _SELF),
+    "loop": Entry("a plain PyTorch loop", "loop", _SELF),
+    "ray": Entry("Flower's simulation on Ray", "flower_ray", "pip install 'flwr-cohort[simulation,torch]'"),
+    "pfl": Entry("pfl-research, PyTorch", "pfl_research", _PEERS, is_peer=True),
+    "fedjax": Entry("FedJAX", "google_fedjax", _PEERS, is_peer=True),
+}
+
+
+def create(name: str, workload: Workload, data: FederatedData, folder: Path) -> Engine:
+    """Import an engine and set it up.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If a package that it needs is missing.
+    """
+    module = import_module(f"{__name__}.{ENGINES[name].module}")
+    engine: Engine = module.create(workload, data, folder)
+    return engine

@@ -1,0 +1,59 @@
+"""The simulator of this project: each cohort trained as one computation, no messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.throughput.workloads import HORIZON
+from simulation.kernels import MLP, Softmax
+from simulation.simulator import Simulator
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.throughput.workloads import Parameters, Workload
+    from simulation.kernels import Kernel
+    from tasks.federated import FederatedData
+
+
+class Batched:
+    """Adaptive-OSMD with its experts chooses, and learns from each round before the next."""
+
+    def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
+        kernel: Kernel
+        if len(workload.layers) == 2:
+            self._names, self._transposed = ["weight", "bias"], False
+            kernel = Softmax(*workload.layers)
+        else:
+            linear = range(0, 2 * (len(workload.layers) - 1), 2)  # ReLU has the numbers between
+            self._names = [f"{number}.{kind}" for number in linear for kind in ("weight", "bias")]
+            self._transposed = True
+            kernel = MLP(workload.layers)
+        initial = [values.T if self._transposed else values for values in workload.initial()]
+        self._simulator = Simulator(
+            data,
+            kernel,
+            "adaptive-osmd",
+            clients_per_round=workload.clients_per_round,
+            num_rounds=HORIZON,
+            learning_rate=workload.learning_rate,
+            batch_size=workload.batch_size,
+            local_steps=workload.steps,
+            seed=workload.seed,
+            initial_arrays=dict(zip(self._names, initial, strict=True)),
+        )
+
+    def run(self, rounds: int) -> None:
+        records = self._simulator.run(rounds)
+        if any(record.failures or record.void for record in records):
+            raise RuntimeError("a round was void, or somebody's update was left out")
+
+    def model(self) -> Parameters:
+        arrays = [self._simulator.arrays[name] for name in self._names]
+        return [values.T if self._transposed else values for values in arrays]
+
+    def close(self) -> None:
+        """Do nothing: there is nothing but this process."""
+
+
+create = Batched

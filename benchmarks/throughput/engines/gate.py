@@ -1,0 +1,79 @@
+"""A Flower strategy's endless run that goes on by as many rounds as it is told to."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flwr.app import ArrayRecord
+
+ENDLESS = 1_000_000_000  # rounds
+
+
+class _Closed(Exception):  # noqa: N818 (nothing is wrong)
+    """Ends the run."""
+
+
+class Gate:
+    """Runs `serve` in a thread, and holds it up between its rounds.
+
+    Parameters
+    ----------
+    serve : callable
+        Starts a strategy for `ENDLESS` rounds with what it is given as ``evaluate_fn``: Flower calls that
+        with the model before round 1 and after each.
+    """
+
+    def __init__(self, serve: Callable[[Callable[[int, ArrayRecord], None]], None]) -> None:
+        self.arrays: ArrayRecord
+        self._rounds = 0
+        self._asked: SimpleQueue[int | None] = SimpleQueue()
+        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, args=(serve,), daemon=True)
+        self._thread.start()
+        self._wait()
+
+    def run(self, rounds: int) -> None:
+        """Let it go on by so many rounds, at least 1, and wait for them.
+
+        Raises
+        ------
+        RuntimeError
+            If the run broke off.
+        """
+        self._asked.put(rounds)
+        self._wait()
+
+    def close(self) -> None:
+        """End the run."""
+        self._asked.put(None)
+        self._thread.join()
+
+    def _wait(self) -> None:
+        error = self._done.get()
+        if error is not None:
+            first = error
+            while first.__cause__ or first.__context__:
+                first = first.__cause__ or first.__context__ or first
+            raise RuntimeError(f"the run broke off: {first!r}") from error
+
+    def _serve(self, serve: Callable[[Callable[[int, ArrayRecord], None]], None]) -> None:
+        try:
+            serve(self._pause)
+        except BaseException as error:
+            self._done.put(error)
+
+    def _pause(self, round: int, arrays: ArrayRecord) -> None:
+        self._rounds -= 1
+        if self._rounds > 0:
+            return
+        self.arrays = arrays
+        self._done.put(None)
+        rounds = self._asked.get()
+        if rounds is None:
+            raise _Closed
+        self._rounds = rounds

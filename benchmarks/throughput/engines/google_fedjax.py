@@ -1,0 +1,69 @@
+"""FedJAX (Google, PyPI `fedjax`): its federated averaging, compiled step by step."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax  # type: ignore[import-not-found]
+import jax.numpy as jnp  # type: ignore[import-not-found]
+import numpy as np
+
+jax.tree_map = jax.tree_util.tree_map  # FedJAX was written when it still had this name
+
+import fedjax  # type: ignore[import-not-found]  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.throughput.workloads import Parameters, Workload
+    from tasks.federated import FederatedData
+
+
+class FedJax:
+    """FedAvg over clients drawn uniformly, weighted by their samples."""
+
+    def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
+        depth = len(list(pairwise(workload.layers)))
+
+        def loss(parameters: list[jax.Array], batch: dict[str, jax.Array], _: jax.Array) -> jax.Array:
+            values = batch["x"]
+            for layer in range(depth):
+                values = values @ parameters[2 * layer] + parameters[2 * layer + 1]
+                values = jax.nn.relu(values) if layer < depth - 1 else jax.nn.log_softmax(values)
+            return -jnp.take_along_axis(values, batch["y"][:, None], axis=1).mean()
+
+        # Its batches are always full: one sample for a batch of five is taken five times, with the same mean.
+        batch = min(workload.batch_size, max(samples for _, samples in workload.shares))
+        self._algorithm = fedjax.algorithms.fed_avg.federated_averaging(
+            jax.grad(loss),
+            fedjax.optimizers.sgd(workload.learning_rate),
+            fedjax.optimizers.sgd(1.0),
+            fedjax.ShuffleRepeatBatchHParams(batch, num_epochs=None, num_steps=workload.steps),
+        )
+        clients = map(data.client, range(data.num_clients))
+        federation = fedjax.InMemoryFederatedData(
+            {m: {"x": each.inputs, "y": each.labels.astype(np.int32)} for m, each in enumerate(clients)}
+        )
+        self._sampler = fedjax.client_samplers.UniformGetClientSampler(
+            federation, workload.clients_per_round, seed=workload.seed
+        )
+        self._state = self._algorithm.init([jnp.asarray(each) for each in workload.initial()])
+
+    def run(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self._state, _ = self._algorithm.apply(self._state, self._sampler.sample())
+        jax.block_until_ready(self._state.params)
+
+    def model(self) -> Parameters:
+        return [np.asarray(each) for each in self._state.params]
+
+    def close(self) -> None:
+        """Do nothing: there is nothing but this process."""
+
+
+create = FedJax

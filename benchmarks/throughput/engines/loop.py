@@ -1,0 +1,54 @@
+"""The loop that a user would write in PyTorch: no framework, clients one after another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from . import sgd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.throughput.workloads import Parameters, Workload
+    from tasks.federated import FederatedData
+
+
+class Loop:
+    """FedAvg over clients drawn uniformly."""
+
+    def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
+        self._workload = workload
+        self._clients = [
+            (torch.from_numpy(client.inputs), torch.from_numpy(client.labels))
+            for client in map(data.client, range(data.num_clients))
+        ]
+        self._random = np.random.default_rng(workload.seed)
+        self._model = sgd.network(workload)
+        self._global = {name: value.clone() for name, value in self._model.state_dict().items()}
+
+    def run(self, rounds: int) -> None:
+        count, chosen = self._workload.num_clients, self._workload.clients_per_round
+        for _ in range(rounds):
+            sums = {name: torch.zeros_like(value) for name, value in self._global.items()}
+            samples = 0
+            for m in self._random.choice(count, chosen, replace=False):
+                inputs, labels = self._clients[m]
+                self._model.load_state_dict(self._global)
+                sgd.train(self._model, inputs, labels, self._workload)
+                for name, value in self._model.state_dict().items():
+                    sums[name] += len(labels) * value
+                samples += len(labels)
+            self._global = {name: value / samples for name, value in sums.items()}
+
+    def model(self) -> Parameters:
+        self._model.load_state_dict(self._global)
+        return sgd.parameters(self._model)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing but this process."""
+
+
+create = Loop

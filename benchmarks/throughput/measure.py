@@ -1,0 +1,255 @@
+"""The engines take turns: each in a process of its own, all others stopped meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.throughput import processes
+from benchmarks.throughput.engines import ENGINES
+from benchmarks.throughput.workloads import Parameters, Workload, save
+from deploy.processes import processes_with, watchdog_command
+
+ROOT = Path(__file__).parents[2]
+MARK = "COHORT_THROUGHPUT"  # the environment variable by which the workers' processes are known
+PATIENCE = 300.0  # seconds that an engine may take to start, or for a block of rounds
+WARM_UP = 0.5  # seconds at least, after the first round
+LOG = 3000  # characters of a failed engine's log that are shown
+CLOSING = 10.0  # seconds that an engine has to end by itself
+
+
+class EngineError(Exception):
+    """An engine cannot be measured; the message says why, and what helps."""
+
+
+class Cost(NamedTuple):
+    """What an engine's updates cost; the first two are medians over its blocks."""
+
+    updates_per_s: float
+    cpu_ms: float  # CPU time of all its processes, for an update
+    start_s: float  # from starting its process to the end of the first round
+    peak_mb: float  # resident memory of all its processes, each with what they share
+
+
+class Worker:
+    """An engine in a process of its own, which is stopped while nobody needs it.
+
+    Parameters
+    ----------
+    name : str
+        Of `ENGINES`.
+    folder : Path
+        With the workload and its samples; the log goes there too.
+    python : Path
+        The interpreter to run it with.
+
+    Raises
+    ------
+    EngineError
+        If something that it needs is missing, or it fails.
+    """
+
+    def __init__(self, name: str, folder: Path, python: Path) -> None:
+        self.name = name
+        self._log = folder / f"{name}.log"
+        self._model = folder / f"{name}.npz"
+        if shutil.which(python) is None:
+            raise _not_installed(name, str(python))
+        # Ray's sockets have long names: its folder must have a short one.
+        own = {MARK: str(folder), "PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(folder)}
+        start = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [python, "-m", "benchmarks.throughput.worker", name, folder],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=os.environ | own,
+            )  # fmt: skip
+        self.pid = self._process.pid
+        try:
+            missing = self._answer().get("missing")
+            if missing is not None:
+                raise _not_installed(name, missing)
+        except BaseException:
+            self.end()
+            raise
+        self.start_seconds = time.monotonic() - start
+        processes.send(self.pid, signal.SIGSTOP)
+
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[None]:
+        """Let its processes go on meanwhile."""
+        processes.send(self.pid, signal.SIGCONT)
+        yield
+        processes.send(self.pid, signal.SIGSTOP)
+
+    def run(self, rounds: int) -> float:
+        """Run so many rounds; return the seconds that they took."""
+        seconds: float = self._ask(rounds=rounds)["seconds"]
+        return seconds
+
+    def model(self) -> Parameters:
+        """Return the global model."""
+        self._ask(model=str(self._model))
+        with np.load(self._model) as arrays:
+            return list(arrays.values())
+
+    def end(self) -> None:
+        """End all its processes, with force if need be."""
+        processes.send(self.pid, signal.SIGCONT)
+        try:
+            self._process.communicate(timeout=CLOSING)  # the end of its input tells it to end
+        except subprocess.TimeoutExpired:
+            processes.send(self.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _ask(self, **command: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the answer will be missing, too
+            self._process.stdin.write(json.dumps(command).encode() + b"\n")
+            self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        output = self._process.stdout
+        assert output is not None
+        ready, _, _ = select.select([output], [], [], PATIENCE)
+        line = output.readline() if ready else b""
+        if not line:
+            log = self._log.read_text().strip()
+            why = log.rpartition("\n")[2] if ready else f"no answer within {PATIENCE:.0f} s"
+            raise EngineError(f"failed: {why}\n{log[-LOG:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _not_installed(name: str, missing: str) -> EngineError:
+    return EngineError(f"not installed ({missing} is missing): {ENGINES[name].install}")
+
+
+@contextlib.contextmanager
+def prepared(workload: Workload, data: Path | None) -> Iterator[Path]:
+    """Make a folder with a workload's samples for the workers, and leave nothing of it or them behind."""
+    short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 30 else "/tmp"
+    folder = Path(tempfile.mkdtemp(prefix="cohort-", dir=short))
+    watchdog = subprocess.Popen(watchdog_command(MARK, str(folder), folder), start_new_session=True)
+    try:
+        save(workload, workload.data(data), folder)
+        os.sync()  # so that it is not written out while somebody is measured
+        yield folder
+    finally:
+        watchdog.kill()
+        watchdog.wait()
+        for pid in processes_with(MARK, str(folder)):
+            with contextlib.suppress(ProcessLookupError):  # it is gone by now
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def workers(
+    names: Sequence[str], folder: Path, peers_python: Path, failures: dict[str, str]
+) -> Iterator[list[Worker]]:
+    """Start the engines one after another; of those that cannot be, note why in ``failures``."""
+    with contextlib.ExitStack() as stack:
+        started = []
+        for name in names:
+            python = peers_python if ENGINES[name].is_peer else Path(sys.executable)
+            try:
+                worker = Worker(name, folder, python)
+            except EngineError as error:
+                failures[name] = str(error)
+                continue
+            stack.callback(worker.end)
+            started.append(worker)
+        yield started
+
+
+def measure(
+    workload: Workload,
+    names: Sequence[str],
+    *,
+    seconds: float,
+    turns: int,
+    peers_python: Path,
+    data: Path | None = None,
+) -> dict[str, Cost | str]:
+    """Measure engines side by side.
+
+    Parameters
+    ----------
+    workload : Workload
+        What they train.
+    names : sequence of str
+        Of `ENGINES`.
+    seconds : float
+        So long each runs, in all its turns together; at least one round a turn.
+    turns : int
+        >= 1. In each, all engines run a block of rounds, one after another, and another one begins.
+    peers_python : Path
+        The interpreter of the peers' environment.
+    data : Path, optional
+        See `Workload.data`.
+
+    Returns
+    -------
+    dict
+        What each costs, or why it could not be measured.
+    """
+    failures: dict[str, str] = {}
+    blocks: dict[str, list[tuple[float, float]]] = {}  # (wall, CPU) seconds of an update
+    costs: dict[str, Cost] = {}
+    with prepared(workload, data) as folder, workers(names, folder, peers_python, failures) as running:
+        rounds = {}
+        for worker in running:
+            with noting(failures, worker), worker.awake():
+                rounds[worker.name] = _rounds_in(seconds / turns, worker)
+        for turn in range(turns):
+            for position in range(len(running)):
+                worker = running[(turn + position) % len(running)]
+                if worker.name in failures:
+                    continue
+                with noting(failures, worker), worker.awake():
+                    count = rounds[worker.name]
+                    before = processes.cpu_seconds(worker.pid)
+                    wall = worker.run(count)
+                    cpu = processes.cpu_seconds(worker.pid) - before
+                    updates = count * workload.clients_per_round
+                    blocks.setdefault(worker.name, []).append((wall / updates, cpu / updates))
+        for worker in running:
+            if worker.name not in failures:
+                wall, cpu = (statistics.median(column) for column in zip(*blocks[worker.name], strict=True))
+                peak = processes.peak_megabytes(worker.pid)
+                costs[worker.name] = Cost(1 / wall, 1000 * cpu, worker.start_seconds, peak)
+    return {name: costs[name] if name in costs else failures[name] for name in names}
+
+
+@contextlib.contextmanager
+def noting(failures: dict[str, str], worker: Worker) -> Iterator[None]:
+    """Note why an engine fails, and go on without it."""
+    try:
+        yield
+    except EngineError as error:
+        failures[worker.name] = str(error)
+
+
+def _rounds_in(seconds: float, worker: Worker) -> int:
+    """Warm an engine up; return how many rounds it then does in so many seconds."""
+    rounds, took, total = 1, 0.0, 0.0
+    while total < WARM_UP:
+        took = worker.run(rounds)
+        total += took
+        rounds *= 2
+    return max(1, round(seconds * (rounds // 2) / took))

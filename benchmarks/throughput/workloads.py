@@ -1,0 +1,153 @@
+"""What every engine trains: the shapes of the workloads, their samples, and their first model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tasks.base import Dataset
+from tasks.federated import FederatedData, federate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+FEATURES, CLASSES = 784, 10
+HORIZON = 1000  # rounds that Adaptive-OSMD tunes itself to; it may run on beyond
+
+Parameters = list["NDArray[np.float32]"]
+"""A model: weight (in, out) and bias (out,) of each layer, in turn."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A federation, a model, and what a client does when it is chosen."""
+
+    name: str
+    title: str
+    layers: tuple[int, ...]  # widths, from the inputs to the classes; ReLU between
+    shares: tuple[tuple[float, int], ...]  # so large a part of the clients has so many samples
+    num_clients: int  # M
+    clients_per_round: int  # K
+    steps: int  # of SGD, in an update
+    batch_size: int  # a client with fewer samples takes all of them
+    learning_rate: float
+    seed: int = 0
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return (M,) samples a client, in no order."""
+        ends = np.rint(np.cumsum([share for share, _ in self.shares]) * self.num_clients).astype(np.int64)
+        counts = np.diff(ends, prepend=0)
+        sizes = np.repeat([samples for _, samples in self.shares], counts)
+        return np.random.default_rng(self.seed).permutation(sizes)
+
+    def initial(self) -> Parameters:
+        """Return the model that round 1 starts from: uniform Kaiming, as torch's `Linear` has it."""
+        random = np.random.default_rng(self.seed)
+        parameters: Parameters = []
+        for fan_in, fan_out in pairwise(self.layers):
+            for shape in ((fan_in, fan_out), (fan_out,)):
+                parameters.append(random.uniform(-(fan_in**-0.5), fan_in**-0.5, shape).astype(np.float32))
+        return parameters
+
+    def data(self, file: Path | None = None) -> FederatedData:
+        """Return every client's samples: noise in [0, 1], or drawn from an .npz file as MNIST's.
+
+        Parameters
+        ----------
+        file : Path, optional
+            With ``x_train``, (n, 28, 28) bytes, and ``y_train``, (n,). Clients may share samples.
+
+        Raises
+        ------
+        OSError, KeyError
+            If there is no such file, or no such arrays in it.
+        """
+        sizes = self.sizes()
+        total = int(sizes.sum())
+        random = np.random.default_rng((self.seed, 1))
+        if file is None:
+            inputs = random.random((total, FEATURES), np.float32)
+            offsets = np.concatenate(([0], np.cumsum(sizes)))
+            return FederatedData(inputs, random.integers(CLASSES, size=total), offsets)
+        with np.load(file) as arrays:
+            images, labels = arrays["x_train"], arrays["y_train"]
+        pool = Dataset(images.reshape(len(images), -1) / np.float32(255), labels.astype(np.int64))
+        drawn = random.integers(len(pool), size=total)
+        return federate(pool, np.split(drawn, np.cumsum(sizes)[:-1]))
+
+    def alone(self) -> Workload:
+        """Return this workload with one client, whose batches are all its samples.
+
+        However an engine draws batches, it must then arrive at the same model as the others.
+        """
+        samples = min(self.batch_size, max(samples for _, samples in self.shares))
+        return replace(self, shares=((1.0, samples),), num_clients=1, clients_per_round=1)
+
+
+_MLP = (FEATURES, 64, 30, CLASSES)
+
+WORKLOADS = {
+    each.name: each
+    for each in (
+        Workload(
+            name="W1",
+            title="logistic regression 784-10, M = 500 of 1 to 100 samples, K = 10, 1 step of batch 5",
+            layers=(FEATURES, CLASSES),
+            shares=((0.65, 1), (0.2, 5), (0.1, 30), (0.05, 100)),
+            num_clients=500,
+            clients_per_round=10,
+            steps=1,
+            batch_size=5,
+            learning_rate=0.01,
+        ),
+        Workload(
+            name="W2",
+            title="MLP 784-64-30-10, M = 100 of 500 samples, K = 10, 30 steps of batch 64",
+            layers=_MLP,
+            shares=((1.0, 500),),
+            num_clients=100,
+            clients_per_round=10,
+            steps=30,
+            batch_size=64,
+            learning_rate=0.05,
+        ),
+        Workload(
+            name="W3",
+            title="MLP 784-64-30-10, M = 10,000 of 50 samples, K = 100, 5 steps of all samples",
+            layers=_MLP,
+            shares=((1.0, 50),),
+            num_clients=10_000,
+            clients_per_round=100,
+            steps=5,
+            batch_size=64,
+            learning_rate=0.05,
+        ),
+    )
+}
+
+
+def save(workload: Workload, data: FederatedData, folder: Path) -> None:
+    """Write a workload and its samples where `read` and `load` find them."""
+    (folder / "workload.json").write_text(json.dumps(asdict(workload)))
+    for name in ("inputs", "labels", "offsets"):
+        np.save(folder / f"{name}.npy", getattr(data, name))
+
+
+def read(folder: Path) -> Workload:
+    """Return a saved workload."""
+    fields = json.loads((folder / "workload.json").read_text())
+    return Workload(
+        **fields | {"layers": tuple(fields["layers"]), "shares": tuple(map(tuple, fields["shares"]))}
+    )
+
+
+def load(folder: Path) -> FederatedData:
+    """Return saved samples; processes share the memory, each that writes into it gets its own copy."""
+    arrays = (np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("inputs", "labels", "offsets"))
+    return FederatedData(*(array.view(np.ndarray) for array in arrays))
