@@ -10,9 +10,9 @@ of the blocks the medians are shown. Ray has a process for every core, so that i
 second than its CPU time says.
 
 This project's engines choose by `adaptive-osmd` and learn from each round before the next; the others choose
-uniformly. `in-process` guards against bad clients, as `SelectionStrategy` does by default; `batched` does not,
-since its clients are its own. ``--check`` measures nothing, but lets each engine train one client on the same batches, and tells
-how far its model is from gradients in float64.
+uniformly. `in-process` guards against bad clients, as `SelectionStrategy` does by default; `batched` does
+not, since its clients are its own. ``--check`` measures nothing, but lets each engine train one client on the
+same batches, and tells how far its model is from gradients in float64.
 
 pfl-research and FedJAX want other packages than this project, and have an environment of their own:
 benchmarks/peers.txt. ``--json`` prints {engine: {"updates_per_s": ..., "cpu_ms": ...}}, of all workloads by
