@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 APP = Path(__file__).resolve().parent.parent
+SAVE_INTERVAL = 2.0  # seconds between two checkpoints
 STOP_GRACE = 5.0  # seconds that a process has to end by itself
 
 
@@ -130,7 +132,7 @@ def run(config: Mapping[str, Any]) -> None:
         fingerprint = {"engine": "batched", "seed": settings.seed, "selector": settings.selector}
         folder = CheckpointFolder(recording.checkpoints) if recording.checkpoints else None
         found = folder.newest(fingerprint) if folder and settings.resume else None
-        test_data = task.test_data()
+        test_data, saved = task.test_data(), time.monotonic()
         metrics = simulator.evaluate(test_data)
         if found is not None:
             simulator.load_state_dict(found.arrays)
@@ -143,8 +145,12 @@ def run(config: Mapping[str, Any]) -> None:
             record = simulator.step()
             metrics = simulator.evaluate(test_data)
             recording.round(simulator.round, simulator.arrays, metrics, record, names, sizes.tolist())
-            if folder is not None:
+            # Where rounds take milliseconds, the disk would take most of the time.
+            if folder is not None and time.monotonic() > saved + SAVE_INTERVAL:
                 folder.save(Checkpoint(simulator.round, simulator.state_dict(), {}, fingerprint))
+                saved = time.monotonic()
+        if folder is not None:
+            folder.save(Checkpoint(simulator.round, simulator.state_dict(), {}, fingerprint))
         recording.end(simulator.round, simulator.arrays)
 
 

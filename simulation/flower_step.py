@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
 
-from strategies.server_step import Contribution, ServerStep
+from strategies.server_step import ServerStep, contributions_of
 from strategies.wire import to_record
 
 from .grid import InProcessGrid
@@ -18,6 +20,18 @@ if TYPE_CHECKING:
 
     from strategies.round import Outcome
     from tasks.base import Arrays
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what Flower's strategies say in every round; thousands of them pass here."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class FlowerStep:
@@ -37,6 +51,16 @@ class FlowerStep:
         )
         self._grid = InProcessGrid(lambda message, _: message, [{}])
 
+    @property
+    def is_private(self) -> bool:
+        """Whether the strategy adds the noise of differential privacy."""
+        return self._step.is_private
+
+    @property
+    def proximal_mu(self) -> float:
+        """μ that the strategy tells clients, as Flower's FedProx does; 0 if it tells none."""
+        return float(getattr(self._step.base, "proximal_mu", 0.0))
+
     def step(self, round: int, arrays: Arrays, outcome: Outcome) -> tuple[Arrays | None, str]:
         """Return the new model and ""; or None, and why there is none.
 
@@ -50,18 +74,10 @@ class FlowerStep:
             What the round came to; it is not void.
         """
         assert outcome.arrays is not None
-        messages = self._step.configure(round, to_record(dict(arrays)), ConfigRecord(), self._grid)
-        record = outcome.record
-        contributions = (
-            Contribution(
-                model,
-                float(record.weights[i]),
-                int(record.selection.counts[i]),
-                float(record.feedback.losses[i]),
-            )
-            for i, model in outcome.answers()
-        )
-        return self._step.step(round, arrays, outcome.arrays, contributions, messages)
+        with _quiet():
+            messages = self._step.configure(round, to_record(dict(arrays)), ConfigRecord(), self._grid)
+            each = contributions_of(outcome)
+            return self._step.step(round, arrays, outcome.arrays, each, messages)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return what the strategy remembers from round to round."""

@@ -3,6 +3,9 @@
 The round's logic, the selectors and the random streams are those of `strategies.SelectionStrategy`: the same
 seed gives the same cohorts, mini-batches and model as the same federation over gRPC, in Flower's simulation
 or on the in-process Grid, to the rounding of float32. There are no messages, and no client is an object.
+
+Clients have their indexes from the start. Where some join late, `SelectionStrategy` numbers them as they
+come, and groups as it first sees them: then the cohorts differ.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from strategies.guard import Guard
+from strategies.options import check_round_options
 from strategies.responses import ResponseRates
 from strategies.round import Reply, RoundLogic, RoundRecord, client_seed
 from strategies.selectors import Selector, create, selector_type
@@ -81,7 +85,7 @@ class Simulator:
     variates : {"fedvarp", "scaffold"}, optional
         What the server remembers of each client.
     proximal_mu : float (default: 0.0)
-        μ of FedProx.
+        μ of FedProx (default: that of the server strategy, if it is Flower's FedProx).
     initial_arrays : Arrays, optional
         Where round 1 starts from (default: the kernel's own start for this seed).
     guard : bool or mapping (default: False)
@@ -98,9 +102,10 @@ class Simulator:
     round : int
         The last round, 0 before the first.
     history : list of RoundRecord
-        What happened in each.
+        What happened in each; some 3 KB a round of ten clients.
     seconds : float
-        Simulated time so far: what the rounds waited for answers; infinite if one waited in vain.
+        Simulated time so far: what the rounds waited for answers. Infinite once a round without a deadline
+        has waited for a client that dropped out.
 
     Raises
     ------
@@ -153,28 +158,28 @@ class Simulator:
             raise ValueError(
                 f"local_steps = {local_steps}, local_epochs = {local_epochs}: exactly one must be above 0"
             )
-        if batch_size < 1:
-            raise ValueError(f"batch_size = {batch_size}: must be at least 1")
+        for name, value in (("batch_size", batch_size), ("local_steps", local_steps or local_epochs)):
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"{name} = {value}: must be a whole number >= 1")
         if not callable(learning_rate) and not 0 < learning_rate < inf:
             raise ValueError(f"learning_rate = {learning_rate}: must be a finite number above 0")
-        if over_selection < 1:
-            raise ValueError(f"over_selection = {over_selection}: must be at least 1")
-        if not proximal_mu >= 0:
-            raise ValueError(f"proximal_mu = {proximal_mu}: must be at least 0")
-        if correction not in ("equal", "rates"):
-            raise ValueError(f"correction = {correction!r}: must be 'equal' or 'rates'")
+        if not 0 <= proximal_mu < inf:
+            raise ValueError(f"proximal_mu = {proximal_mu}: must be a finite number >= 0")
+        if not round_deadline > 0:
+            raise ValueError(f"round_deadline = {round_deadline}: must be greater than 0")
+        check_round_options(clients_per_round, quorum, over_selection, correction)
         held = data.sizes()
         if not (held > 0).all():
             raise ValueError(f"data: client {int(np.argmin(held))} has no samples; each must have some")
-        if availability is not None and availability.num_clients != held.size:
-            raise ValueError(f"availability is of {availability.num_clients} clients: must be of {held.size}")
+        for name, process in (("availability", availability), ("response_times", response_times)):
+            if process is not None and process.num_clients != held.size:
+                raise ValueError(f"{name} is of {process.num_clients} clients: must be of {held.size}")
         self.data, self.kernel, self.seed = data, kernel, seed
         self.clients_per_round, self.over_selection = clients_per_round, over_selection
         self.availability, self.response_times = availability, response_times
         self.round_deadline = round_deadline
         self._learning_rate = learning_rate if callable(learning_rate) else lambda round: learning_rate
         self._batch_size, self._steps, self._epochs = batch_size, local_steps, local_epochs
-        self._proximal_mu = proximal_mu
         settings = dict(selector_settings or {})
         kind = selector_type(selector)
         if data.groups is not None and "groups" in kind.per_client:
@@ -192,7 +197,19 @@ class Simulator:
             raise ValueError(
                 f"selector = {selector!r}: its clients decide for themselves, which needs messages"
             )
+        if "gradient_variance" in chosen.needs and local_steps == 1:
+            raise ValueError(
+                f"local_steps = 1 with selector = {selector!r}: must be at least 2, since it needs the "
+                "variance of gradients over steps"
+            )
         self._measures_variance = "gradient_variance" in (chosen.learns | chosen.needs)
+        self._server: FlowerStep | None = None
+        if server_strategy is not None:
+            own = {name: value for name, value in settings.items() if name not in kind.per_client}
+            self._server = FlowerStep(
+                server_strategy, selector, own, clients_per_round=clients_per_round, variates=variates
+            )
+        self._proximal_mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
         guard_settings = {} if guard is True else guard
         self._logic = RoundLogic(
             chosen,
@@ -200,14 +217,9 @@ class Simulator:
             quorum=quorum,
             responses=ResponseRates(held.size) if correction == "rates" else None,
             variates=create_variates(variates) if variates else None,
+            updates="noised" if self._server is not None and self._server.is_private else "open",
         )
         self.arrays: Arrays = kernel.initial_arrays(seed) if initial_arrays is None else dict(initial_arrays)
-        self._server: FlowerStep | None = None
-        if server_strategy is not None:
-            own = {name: value for name, value in settings.items() if name not in kind.per_client}
-            self._server = FlowerStep(
-                server_strategy, selector, own, clients_per_round=clients_per_round, variates=variates
-            )
         self.round = 0
         self.seconds = 0.0
         self.history: list[RoundRecord] = []
@@ -244,7 +256,7 @@ class Simulator:
         )
         here, aside = self._who_is_here(number)
         candidates = self.selector.candidates(number, available=here)
-        reports = None if candidates is None else self._ask(plan, candidates)
+        reports, bounded = (None, {}) if candidates is None else self._ask(plan, candidates)
         budget = None
         if self.over_selection > 1:
             budget = float(ceil(self.clients_per_round * self.over_selection))
@@ -255,7 +267,13 @@ class Simulator:
         arrays, void = outcome.arrays, outcome.record.void
         if self._server is not None and arrays is not None:
             arrays, void = self._server.step(number, self.arrays, outcome)
-        record = replace(outcome.record, void=void, aside=tuple(aside.tolist()), seconds=waited)
+        record = replace(
+            outcome.record,
+            void=void,
+            aside=tuple(aside.tolist()),
+            bounded={**bounded, **outcome.record.bounded},
+            seconds=waited,
+        )
         if arrays is not None:
             self.arrays = arrays
         self.round = number
@@ -319,13 +337,23 @@ class Simulator:
             self._server.load_state_dict(part("step/"))
         self.arrays = {name: array.copy() for name, array in model.items()}
         self.round, self.seconds = int(state["round"]), float(state["seconds"])
+        self.history = [record for record in self.history if record.round <= self.round]
 
     # --- a round ---------------------------------------------------------------------------------------
 
-    def _ask(self, plan: Plan, candidates: Ints) -> dict[str, Floats]:
-        """Return what the selector must know of the candidates before it chooses; simulated clients tell."""
+    def _ask(self, plan: Plan, candidates: Ints) -> tuple[Mapping[str, Floats], dict[int, str]]:
+        """Return what the selector must know of the candidates before it chooses, and what was bounded."""
+        reports = self._reports(plan, candidates)
+        if self._logic.guard is None:
+            return reports, {}
+        judged, found = self._logic.guard.judge_reports(plan.round, candidates, reports)
+        return judged, {int(candidates[position]): what for position, what in found.items()}
+
+    def _reports(self, plan: Plan, candidates: Ints) -> dict[str, Floats]:
         needs = self.selector.needs
-        reports: dict[str, Floats] = {}
+        reports: dict[str, Floats] = {name: np.empty(0) for name in needs}
+        if not candidates.size:
+            return reports
         if "loss" in needs:
             asked, size = self.data, getattr(self.selector, "loss_batch_size", None)
             who = candidates
@@ -351,8 +379,9 @@ class Simulator:
 
     def _diversities(self, updates: CohortUpdates, clients: Ints) -> Floats:
         """Return (R,) how far each update is from their weighted mean."""
-        weights = self.selector.client_sizes[clients]
-        mean = updates.combined(weights / weights.sum())
+        # One that is not finite has no part in the mean, and no diversity.
+        weights = np.where(np.isfinite(updates.norms()), self.selector.client_sizes[clients], 0.0)
+        mean = updates.combined(weights / (weights.sum() or 1.0))
         apart = np.zeros(clients.size)
         for row in range(clients.size):
             model = updates.model(row)

@@ -77,6 +77,22 @@ def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any
     check_needs(name, kind.needs)
 
 
+def check_round_options(clients_per_round: int, quorum: int, over_selection: float, correction: str) -> None:
+    """Refuse what no round can have; the message names the option, its value and what is allowed.
+
+    Raises
+    ------
+    ValueError
+        If one is out of range.
+    """
+    if correction not in ("equal", "rates"):
+        raise ValueError(f"correction = {correction!r}: must be 'equal' or 'rates'")
+    if not 1 <= quorum <= clients_per_round:
+        raise ValueError(f"quorum = {quorum}: must be between 1 and {clients_per_round} (clients_per_round)")
+    if not 1 <= over_selection <= 100:
+        raise ValueError(f"over_selection = {over_selection}: must be between 1 and 100")
+
+
 def check_options(
     selector: str,
     clients_per_round: int,
@@ -104,12 +120,7 @@ def check_options(
     for name, value in {**seconds, "local_learning_rate": local_learning_rate}.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name} = {value}: must be greater than 0")
-    if correction not in ("equal", "rates"):
-        raise ValueError(f"correction = {correction!r}: must be 'equal' or 'rates'")
-    if not 1 <= quorum <= clients_per_round:
-        raise ValueError(f"quorum = {quorum}: must be between 1 and {clients_per_round} (clients_per_round)")
-    if not 1 <= over_selection <= 100:
-        raise ValueError(f"over_selection = {over_selection}: must be between 1 and 100")
+    check_round_options(clients_per_round, quorum, over_selection, correction)
     if min_available_clients is not None and min_available_clients < clients_per_round:
         raise ValueError(
             f"min_available_clients = {min_available_clients}: must be at least {clients_per_round} "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .aggregation import Arrays
+    from .round import Outcome
 
 _NORM_BIT = "norm_bit"  # what Flower's adaptive clipping on clients calls its bit
 _ROUNDING = 1e-3
@@ -52,6 +53,14 @@ class Contribution:
     weight: float
     count: int = 1
     loss: float = nan
+
+
+def contributions_of(outcome: Outcome) -> Iterator[Contribution]:
+    """Yield what each client that is part of a round's step contributes, in selection order."""
+    record = outcome.record
+    for i, sent in outcome.answers():
+        counts, losses = record.selection.counts, record.feedback.losses
+        yield Contribution(sent, float(record.weights[i]), int(counts[i]), float(losses[i]))
 
 
 class Step(NamedTuple):

@@ -27,7 +27,7 @@ from .options import check_options, check_selector
 from .polling import Poll
 from .responses import ResponseRates
 from .round import Outcome, Reply, RoundLogic, RoundRecord, client_seed
-from .server_step import Contribution, ServerStep, Step
+from .server_step import ServerStep, Step, contributions_of
 from .variates import CONTROL, create_variates
 from .wire import ReceivedArrays, encode, to_record
 
@@ -584,14 +584,8 @@ class SelectionStrategy(Strategy):
         """Let the server strategy step from the aggregate, or from what single clients sent."""
         if outcome.arrays is None:
             return Step(None, outcome.record.void)
-        record, selection = outcome.record, opened.selection
-        contributions = (
-            Contribution(
-                sent, float(record.weights[i]), int(selection.counts[i]), float(record.feedback.losses[i])
-            )
-            for i, sent in outcome.answers()
-        )
-        return self._step.step(record.round, arrays, outcome.arrays, contributions, opened.messages)
+        each = contributions_of(outcome)
+        return self._step.step(outcome.record.round, arrays, outcome.arrays, each, opened.messages)
 
     def _tell(self, record: RoundRecord) -> None:
         """Log what went wrong in a round."""

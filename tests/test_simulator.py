@@ -1,5 +1,6 @@
 """Whole cohorts as one computation: the numbers of the same clients one by one."""
 
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
-from flwr.serverapp.strategy import FedAdam, FedAvgM
+from flwr.serverapp.strategy import FedAdam, FedAvgM, FedProx
 
 import tasks
 from client.app import app as client_app
@@ -163,9 +164,13 @@ def test_an_error_in_a_process_is_raised_and_the_next_round_works() -> None:
         arrays = kernel.initial_arrays(1)
         with pytest.raises(ValueError, match="seed = -1"):
             parallel.train(arrays, data, np.arange(6), Plan(-1, 1, 0.1, batch_size=8, steps=1))
+        assert not multiprocessing.active_children()  # what they still send must not be the next round's
         trained = parallel.train(arrays, data, np.arange(6), Plan(3, 1, 0.1, batch_size=8, steps=1))
         assert np.isfinite(trained.losses).all()
-        parallel._workers[0].process.kill()
+    with Parallel(kernel, data, workers=2) as parallel:
+        with Parallel(kernel, data, workers=2):  # whose process has the first one's connection, too
+            pass
+        multiprocessing.active_children()[0].kill()
         with pytest.raises(RuntimeError, match="ended with code -9"):
             parallel.train(arrays, data, np.arange(6), Plan(3, 1, 0.1, batch_size=8, steps=1))
 
@@ -350,9 +355,72 @@ def test_who_does_not_answer_in_time_is_left_out() -> None:
     assert not nobody.arrays["weight"].any()
 
 
+def test_flowers_fedprox_tells_its_mu() -> None:
+    theirs = simulator_of(server_strategy=FedProx(proximal_mu=0.5), local_steps=3)
+    ours = simulator_of(proximal_mu=0.5, local_steps=3)
+    plain = simulator_of(local_steps=3)
+    for simulator in (theirs, ours, plain):
+        simulator.run(2)
+    assert np.array_equal(theirs.arrays["weight"], ours.arrays["weight"])
+    assert not np.array_equal(plain.arrays["weight"], ours.arrays["weight"])
+
+
+class Nobody:
+    num_clients = 10
+
+    def here(self, round: int) -> np.ndarray:
+        return np.arange(10) if round == 2 else np.empty(0, dtype=np.int64)
+
+
+@pytest.mark.parametrize("selector", ["uniform", "cpow-d", "pow-d", "delta", "fed-is", "optimal", "cohort"])
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_round_may_find_nobody(selector: str, guard: bool) -> None:
+    simulator = simulator_of(selector=selector, availability=Nobody(), guard=guard)
+    voids = [record.void for record in simulator.run(3)]
+    assert voids == ["nobody was chosen", "", "nobody was chosen"]
+
+
+def test_a_client_with_broken_samples_spoils_no_diversities() -> None:
+    data = data_of()
+    data.inputs[data.offsets[3]] = np.nan
+    simulator = Simulator(
+        data, Softmax(64, 10), "delta", clients_per_round=3, num_rounds=5, learning_rate=0.1, batch_size=8,
+        local_steps=3,
+    )  # fmt: skip
+    assert not any(record.void for record in simulator.run(4))
+
+
+def test_the_guard_judges_what_is_asked_for() -> None:
+    data = data_of((20,) * 10)
+    data.inputs[data.offsets[3] : data.offsets[4]] *= 1e4
+    options: dict[str, Any] = {
+        "clients_per_round": 2, "num_rounds": 9, "learning_rate": 1e-4, "batch_size": 8, "local_steps": 1,
+        "initial_arrays": start(Softmax(64, 10)), "selector_settings": {"num_candidates": 10},
+    }  # fmt: skip
+    records = Simulator(data, Softmax(64, 10), "pow-d", guard=True, **options).run(3)
+    assert "loss" in records[0].bounded[3]
+
+
+@pytest.mark.parametrize("size", [3, 64, 65, 900])
+def test_the_norm_of_one_step_is_that_of_the_product(size: int) -> None:
+    data = data_of((2, size, 1), 30)
+    kernel = Softmax(30, 10)
+    trained = kernel.train(start(kernel), data, np.arange(3), Plan(1, 1, 0.1, batch_size=size, steps=1))
+    for row, norm in enumerate(trained.updates.norms()):
+        model = trained.updates.model(row)
+        moves = [model[name] - array for name, array in start(kernel).items()]
+        assert norm == pytest.approx(np.sqrt(sum(float((move**2).sum()) for move in moves)), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"local_steps": 2.5}, "local_steps = 2.5: must be a whole number"),
+        ({"quorum": 4}, "quorum = 4: must be between 1 and 3"),
+        ({"round_deadline": -1.0}, "round_deadline = -1.0"),
+        ({"proximal_mu": np.inf}, "proximal_mu = inf"),
+        ({"response_times": ResponseTimes(5)}, "response_times is of 5 clients: must be of 10"),
+        ({"selector": "delta", "local_steps": 1}, "local_steps = 1 with selector = 'delta'"),
         ({"local_steps": 0}, "local_steps = 0, local_epochs = 0: exactly one must be above 0"),
         ({"batch_size": 0}, "batch_size = 0"),
         ({"learning_rate": -1.0}, "learning_rate = -1.0"),

@@ -189,7 +189,7 @@ class StackedUpdates(CohortUpdates):
 
     def norms(self) -> Floats:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite
-            return np.sqrt([_squares(row) for row in self.rows])
+            return np.sqrt([squared_norm(row) for row in self.rows])
 
     def combined(self, coefficients: Floats) -> Arrays:
         rows, factors = self.rows, coefficients.astype(np.float32)
@@ -205,7 +205,8 @@ class StackedUpdates(CohortUpdates):
 _CHUNK = 16384  # numbers that are summed in float32 before the sums are added up in float64
 
 
-def _squares(row: Floats32) -> float:
+def squared_norm(row: Floats32) -> float:
+    """Return the sum of squares, to float32's precision however long the row is."""
     total = 0.0
     for begin in range(0, row.size, _CHUNK):
         part = row[begin : begin + _CHUNK]

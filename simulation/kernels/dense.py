@@ -19,7 +19,7 @@ from strategies.trained import CohortUpdates
 from tasks.base import Arrays, Dataset, GradientVariance, Metrics
 from tasks.federated import FederatedData
 
-from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunks
+from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunks, squared_norm
 
 _CACHE = 1 << 19  # bytes of models, gradients and mini-batches that a chunk may take
 _ROWS = 4096  # samples that are evaluated at a time
@@ -332,14 +332,18 @@ class _OneStep(CohortUpdates):
             end = max(begin + 1, int(np.searchsorted(self._ends, before + _PAIRED, side="right")))
             rows = slice(before, self._ends[end - 1])
             inputs, errors = self._inputs[rows], self._errors[rows]
+            if len(inputs) > _PAIRED:  # one client with many samples: the product is cheaper, and exact
+                named = self._named(inputs, errors)
+                squares[begin] = sum(squared_norm(array.reshape(-1)) for array in named.values())
+                begin = end
+                continue
             pairs = inputs @ inputs.T
             if self._layer.bias:
                 pairs += 1  # as one more input that is always 1
             pairs *= errors @ errors.T
-            owner = np.repeat(np.arange(end - begin), self._widths[begin:end])
-            pairs[owner[:, None] != owner] = 0
             starts = self._ends[begin:end] - self._widths[begin:end] - before
-            squares[begin:end] = np.add.reduceat(pairs.sum(axis=1, dtype=np.float64), starts)
+            blocks = np.add.reduceat(np.add.reduceat(pairs, starts, axis=0), starts, axis=1)
+            squares[begin:end] = blocks.diagonal()
             begin = end
         return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
 

@@ -37,7 +37,7 @@ class Parallel(Kernel):
         What trains, on the CPU; each process should have one thread
         (``OPENBLAS_NUM_THREADS=1`` in the environment before NumPy is imported).
     data : FederatedData
-        Everybody's samples; with other data `train` runs in this process.
+        Everybody's samples; with other data, and with controls, `train` runs in this process.
     workers : int
         Processes, this one included; >= 1.
     clients_at_once : int (default: 128)
@@ -87,8 +87,18 @@ class Parallel(Kernel):
     def close(self) -> None:
         """End the processes; `train` then runs in this one."""
         for worker in self._workers:
+            with suppress(OSError):  # closing is not enough: a later Parallel's processes hold this end, too
+                worker.connection.send(None)
             worker.connection.close()
             worker.process.join()
+        self._workers = []
+
+    def _abandon(self) -> None:
+        """End the processes at once: what they still send must not be taken for the next round's."""
+        for worker in self._workers:
+            worker.process.terminate()
+            worker.process.join()
+            worker.connection.close()
         self._workers = []
 
     def initial_arrays(self, seed: int) -> Arrays:
@@ -129,8 +139,10 @@ class Parallel(Kernel):
                 worker.connection.send((clients[share], plan, end - share.size))
         try:
             own = self._kernel.train(arrays, self._data, clients[mine], plan)
-        finally:  # none is left for the next lot
             received = [worker.receive() for worker, _ in busy]
+        except BaseException:  # Ctrl-C, too
+            self._abandon()
+            raise
         parts = [(mine, own)]
         for trained, (_, share), end in zip(received, busy, ends.tolist(), strict=True):
             if isinstance(trained, Exception):
@@ -212,9 +224,12 @@ def _work(
     split = splitter(start)
     while True:
         try:
-            clients, plan, begin = connection.recv()
+            job = connection.recv()
         except (EOFError, KeyboardInterrupt):
             return
+        if job is None:
+            return
+        clients, plan, begin = job
         try:
             trained = kernel.train(split(memory[0]), data, clients, plan)
             if isinstance(trained.updates, StackedUpdates):
