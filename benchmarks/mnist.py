@@ -1,8 +1,9 @@
-"""Section G of the OSMD paper: logistic regression on MNIST, spread over 500 clients of very unequal sizes.
+"""Section G of the OSMD paper: logistic regression on MNIST and the like, spread over 500 clients.
 
-65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random. All arms of a
-comparison are trained side by side on the same mini-batches; everybody's gradient is known to the test bed,
-which scores an arm by its regret, see `benchmarks.streams`. Everything is a function of the seed.
+Skewed, 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random; balanced,
+all hold 10. All arms of a comparison are trained side by side on the same mini-batches. Everybody's gradient
+is known to the test bed, which scores an arm by its regret, see `benchmarks.streams`. Everything is a
+function of the seed.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,12 +13,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.least_squares import Oracle
 from benchmarks.streams import excess, feedback_of
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Selector
 
-SHARES = {1: 0.65, 5: 0.2, 30: 0.1, 100: 0.05}
+SKEWED = {1: 0.65, 5: 0.2, 30: 0.1, 100: 0.05}
 """Share of the clients by how many images they hold."""
+BALANCED = {10: 1.0}
+"""The same for sizes that are equal; about as many images in all."""
 VALIDATION = 10
 """Images a client to measure accuracy with."""
 CLASSES = 10
@@ -46,6 +50,10 @@ class SectionGRun(NamedTuple):
     accuracy: float
 
 
+Watch = Callable[[int, Mapping[str, SectionGRun]], None]
+"""Is told a round's number and how far each arm is after it, by name."""
+
+
 class _Group(NamedTuple):
     """Clients of one size n."""
 
@@ -68,16 +76,20 @@ def section_g(
     data: Path,
     *,
     batch_size: int = 5,
+    holdings: Mapping[int, float] = SKEWED,
     equal_weights: bool = False,
     num_clients: int = 500,
     clients_per_round: int = 10,
     num_rounds: int = 1000,
     step_size: float = 0.075,
+    watch: Watch | None = None,
+    every: int = 1,
 ) -> dict[str, SectionGRun]:
     """Train multi-class logistic regression without bias by mini-batch SGD with each selector's draws.
 
     The model starts at 0 and steps by w <- w - μ sum_m c_m g_m; g_m is the mean gradient over
-    min(`batch_size`, n_m) of client m's images, drawn without replacement. Pixels are divided by 255.
+    min(`batch_size`, n_m) of client m's images, drawn without replacement. Pixels are divided by 255. An
+    `Oracle` is told all norms of a round before it draws.
 
     Parameters
     ----------
@@ -89,10 +101,16 @@ def section_g(
         An npz file with `x_train` (N, 28, 28) of uint8 and `y_train` (N,).
     batch_size : int
         B, >= 1.
+    holdings : mapping of int to float
+        Share of the clients by images held, in sum 1.
     equal_weights : bool
         λ = 1/M, which selectors are told as sizes 1 (default: λ in proportion to the images held).
     num_clients, clients_per_round, num_rounds, step_size
         M, K, T and μ.
+    watch : callable, optional
+        Is called after each `every`-th round.
+    every : int
+        >= 1.
 
     Returns
     -------
@@ -105,7 +123,7 @@ def section_g(
         If the file cannot be read or holds too little.
     """
     rng = np.random.default_rng(seed)
-    groups, images, labels = _split(rng, data, num_clients)
+    groups, images, labels = _split(rng, data, num_clients, holdings)
     held = np.empty(num_clients)
     for group in groups:
         held[group.clients] = group.labels.shape[1]
@@ -120,6 +138,15 @@ def section_g(
 
     w = np.repeat(w, len(selectors), axis=1)
     norms, regrets = np.empty((len(selectors), num_clients)), np.zeros(len(selectors))
+
+    def so_far() -> dict[str, SectionGRun]:
+        runs = {}
+        for arm, name in enumerate(selectors):
+            loss = sum(shares[group.clients] @ _losses(group, w[:, arm]) for group in groups)
+            accuracy = float(((images @ w[:, arm]).argmax(axis=1) == labels).mean())
+            runs[name] = SectionGRun(float(regrets[arm]), float(loss), accuracy)
+        return runs
+
     for round in range(1, num_rounds + 1):
         batches = []
         for group in groups:
@@ -127,39 +154,55 @@ def section_g(
             batches.append(_batch(group.images[picks], group.labels[picks], w))
             norms[:, group.clients] = batches[-1].norms
         for arm, selector in enumerate(selectors.values()):
-            regrets[arm] += excess(shares * norms[arm], selector.probabilities) / clients_per_round
+            if isinstance(selector, Oracle):
+                selector.norms = norms[arm]
+            lost = excess(shares * norms[arm], selector.probabilities)
+            regrets[arm] += max(lost, 0.0) / clients_per_round  # less than 0 is rounding
             selection = selector.select(round)
             weights = np.zeros(num_clients)
             weights[selection.clients] = selection.weights
             for group, batch in zip(groups, batches, strict=True):
                 _step(w[:, arm], batch, arm, step_size * weights[group.clients])
             selector.update(round, selection, feedback_of(norms[arm, selection.clients]))
-
-    runs = {}
-    for arm, name in enumerate(selectors):
-        loss = sum(shares[group.clients] @ _losses(group, w[:, arm]) for group in groups)
-        accuracy = float(((images @ w[:, arm]).argmax(axis=1) == labels).mean())
-        runs[name] = SectionGRun(float(regrets[arm]), float(loss), accuracy)
-    return runs
+        if watch and round % every == 0:
+            watch(round, so_far())
+    return so_far()
 
 
-def _split(rng: np.random.Generator, data: Path, num_clients: int) -> tuple[list[_Group], Images, Ints]:
+def lipschitz_constants(
+    seed: int, data: Path, *, holdings: Mapping[int, float] = SKEWED, num_clients: int = 500
+) -> Floats:
+    """Return what bounds the Hessian of each client's loss in `section_g`, (M,).
+
+    That is (diag(q) - q q') ⊗ mean x x' for the class probabilities q, whose first factor is at most 1/2.
+    Parameters are as there.
+    """
+    constants = np.empty(num_clients)
+    for group in _split(np.random.default_rng(seed), data, num_clients, holdings)[0]:
+        of_images = group.images @ group.images.transpose(0, 2, 1)
+        constants[group.clients] = np.linalg.eigvalsh(of_images)[:, -1] / (2 * group.labels.shape[1])
+    return constants
+
+
+def _split(
+    rng: np.random.Generator, data: Path, num_clients: int, holdings: Mapping[int, float]
+) -> tuple[list[_Group], Images, Ints]:
     """Return the clients by size, and the validation images (V, pixels) with their labels (V,)."""
     with np.load(data) as file:
         missing = {"x_train", "y_train"} - set(file.files)
         if missing:
             raise ValueError(f"{data} holds {sorted(file.files)}: must hold {sorted(missing)} too")
         x, y = file["x_train"], file["y_train"].astype(np.int64)
-    counts = [round(share * num_clients) for share in SHARES.values()]
+    counts = [round(share * num_clients) for share in holdings.values()]
     counts[0] += num_clients - sum(counts)
-    needed = sum(n * c for n, c in zip(SHARES, counts, strict=True)) + VALIDATION * num_clients
+    needed = sum(n * c for n, c in zip(holdings, counts, strict=True)) + VALIDATION * num_clients
     if len(x) < needed:
         raise ValueError(f"{data} holds {len(x)} images: must be at least {needed}")
     order = rng.permutation(len(x))[:needed]
     images = x[order].reshape(needed, -1).astype(np.float32) / np.float32(255)
     labels, clients = y[order], rng.permutation(num_clients)
     groups, client, image = [], 0, 0
-    for n, c in zip(SHARES, counts, strict=True):
+    for n, c in zip(holdings, counts, strict=True):
         mine = slice(image, image + n * c)
         groups.append(
             _Group(clients[client : client + c], images[mine].reshape(c, n, -1), labels[mine].reshape(c, n))

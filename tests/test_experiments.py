@@ -1,4 +1,4 @@
-"""The frame of the experiments: seeds become a table; what is wrong is said before anything runs."""
+"""The frame of the experiments: seeds become a table and a figure."""
 
 import json
 import math
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.figure import draw
 from benchmarks.experiments.report import (
     Curve,
@@ -16,11 +14,9 @@ from benchmarks.experiments.report import (
     Outcome,
     Report,
     as_json,
-    run_all,
     summarise,
     table,
 )
-from deploy.cli import cli
 
 
 def outcome(seed: int) -> Outcome:
@@ -84,40 +80,3 @@ def test_curves_become_a_figure(tmp_path: Path) -> None:
     bare = Report(TOY, [Outcome(outcome(0).cells)], 1.0)
     with pytest.raises(ValueError, match="toy has no curves"):
         draw(bare, tmp_path / "none.png")
-
-
-def test_the_command_runs_an_experiment_and_leaves_table_figure_and_numbers(tmp_path: Path) -> None:
-    result = CliRunner().invoke(
-        cli, ["bench", "selectors", "delta-toy", "--seeds", "2", "--out", str(tmp_path)]
-    )
-    assert result.exit_code == 0, result.output
-    assert "### delta-toy" in result.stdout
-    assert (tmp_path / "delta-toy.md").read_text() in result.stdout
-    seeds = json.loads((tmp_path / "delta-toy.json").read_text())["seeds"]
-    assert len(seeds) == 2
-    again = list(run_all([EXPERIMENTS["delta-toy"]], 2, 1, None))
-    assert json.loads(as_json(again[0]))["seeds"] == seeds  # a function of the seed alone
-
-
-def test_it_lists_what_there_is() -> None:
-    result = CliRunner().invoke(cli, ["bench", "selectors", "--list"])
-    assert result.exit_code == 0
-    assert [line.split()[0] for line in result.stdout.splitlines()] == list(EXPERIMENTS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nope"], "experiment = 'nope': must be one of "),
-        (["mnist-experiment", "--data", "/nowhere"], "needs mnist.npz: name its folder with --data"),
-        (["delta-toy", "--out", "/proc/nope"], "/proc/nope"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anything_runs(arguments: list[str], message: str) -> None:
-    needing = next((each.name for each in EXPERIMENTS.values() if each.data), None)
-    if "mnist-experiment" in arguments:
-        assert needing is not None
-        arguments = [needing, *arguments[1:]]
-    result = CliRunner().invoke(cli, ["bench", "selectors", *arguments])
-    assert result.exit_code == 2
-    assert message in result.stderr

@@ -27,6 +27,15 @@ def test_an_experiment_is_a_function_of_its_seed(experiment):
             assert np.array_equal(curve.y, again.curves[panel][name].y)
 
 
+@pytest.mark.parametrize("experiment", delta.EXPERIMENTS, ids=lambda each: each.name)
+def test_the_quick_form_is_a_smaller_one(experiment):
+    short = SHORT[experiment.name]
+    size = next(iter(short))
+    times = 10 if experiment.name == "delta-regression" else 4
+    quick = experiment.run(3, quick=True, **{**short, size: times * short[size]})
+    assert quick.cells == experiment.run(3, **short).cells
+
+
 def test_the_toy_is_exactly_what_is_known_of_it():
     cells = delta.run_toy(0, num_rounds=1).cells
     for row, pair, mse in (("FedAvg", 1.803, 3.667), ("IS", 1.414, 2.366), ("DELTA", 0.5, 5.344)):

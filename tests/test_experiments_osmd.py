@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.experiments import osmd
+from benchmarks.experiments import osmd, osmd_g
 from benchmarks.least_squares import (
     Arm,
     Oracle,
@@ -13,6 +13,7 @@ from benchmarks.least_squares import (
     train_scaffold,
     unlike_clients,
 )
+from benchmarks.mnist import _split, lipschitz_constants
 from strategies.selectors import create
 from tests.selectors.helpers import feedback
 
@@ -165,6 +166,77 @@ def test_scaffold_is_algorithm_1_with_weights():
         w, common = w + move, common + change
         loss = ((problem.x[:, 0] @ w - problem.y[:, 0]) ** 2).mean() / 2
         assert track.loss[round - 1] == pytest.approx(loss, rel=1e-9)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    rng = np.random.default_rng(8)
+    y = rng.integers(10, size=1500)
+    x = rng.integers(60, size=(1500, 12, 12))
+    x[np.arange(1500), y] += 150  # a bright row says the class
+    path = tmp_path_factory.mktemp("images") / "made_up.npz"
+    np.savez(path, x_train=x.astype(np.uint8), y_train=y)
+    return path
+
+
+@pytest.mark.parametrize("experiment", osmd_g.EXPERIMENTS[:2], ids=lambda each: each.name)
+def test_section_g_is_a_function_of_its_seed(experiment, images, monkeypatch):
+    monkeypatch.setattr(osmd_g, "T", 400)
+    ways = {way: {**settings, "num_clients": 40} for way, settings in experiment.run.keywords["ways"].items()}
+    outcome, again = (experiment.run(3, images, ways=ways, quick=True) for _ in range(2))
+    cells = outcome.cells
+    assert cells == again.cells
+    assert experiment.known.keys() <= cells.keys()
+    assert all(math.isfinite(value) for value in cells.values())
+    for way in ways:
+        regrets = {row: value for (row, column), value in cells.items() if column == f"regret, {way}"}
+        assert len(regrets) == 14
+        assert regrets["uniform"] == 1
+        assert regrets[osmd_g.ORACLE] == pytest.approx(0, abs=1e-9)
+        assert min(value for row, value in regrets.items() if row != osmd_g.ORACLE) > 1e-6
+        losses = outcome.curves[f"training loss, {way}"]
+        for row in regrets:
+            assert losses[row].x.tolist() == list(range(2, 41, 2))
+            assert losses[row].y[-1] == cells[row, f"loss, {way}"] < math.log(10)
+            if row != osmd_g.ORACLE:
+                regret = outcome.curves[f"cumulative regret, {way}"][row].y
+                assert (np.diff(regret) > 0).all()  # and so above 0, for the logarithmic axis
+
+
+def test_section_g_has_the_papers_data_and_step_sizes():
+    sizes = {(each.data, each.run.keywords["step_size"]) for each in osmd_g.EXPERIMENTS}
+    assert sizes == {("mnist.npz", 0.075), ("kmnist.npz", 0.075), ("fashion-mnist.npz", 0.03)}
+    assert len(osmd_g.EXPERIMENTS) == 6
+
+
+def test_section_g_of_balanced_clients_leaves_md_nothing_to_go_by(images, monkeypatch):
+    monkeypatch.setattr(osmd_g, "T", 20)
+    for ways, alike in ((osmd_g.SKEWED_WAYS, False), (osmd_g.BALANCED_WAYS, True)):
+        ways = {"batch 5": {**ways["batch 5"], "num_clients": 40}}
+        cells = osmd_g.run(1, images, ways).cells
+        both = [cells[row, "regret, batch 5"] for row in ("uniform", "md (fixed p ∝ λ)")]
+        assert (both[0] == both[1]) is alike
+        if not alike:
+            assert both[1] < 0.5
+
+
+def test_lipschitz_constants_bound_the_hessian(images):
+    holdings = {1: 0.4, 4: 0.6}
+    constants = lipschitz_constants(2, images, num_clients=10, holdings=holdings)
+    rng = np.random.default_rng(0)
+    half = np.array([0.5, 0.5, *[0] * 8])  # where the bound is reached
+    for group in _split(np.random.default_rng(2), images, 10, holdings)[0]:
+        for client, x in zip(group.clients, group.images.astype(np.float64), strict=True):
+            n = len(x)
+            for q in ([half] * n, rng.dirichlet(np.ones(10), n)):
+                # A sample's Hessian is the square of root ⊗ x; the mean's is that of all, one above another.
+                roots = [np.diag(np.sqrt(p)) - np.outer(np.sqrt(p), p) for p in q]
+                factor = np.concatenate([np.kron(root, v) for root, v in zip(roots, x, strict=True)])
+                curvature = np.linalg.norm(factor, 2) ** 2 / n
+                if q[0] is half:
+                    assert curvature == pytest.approx(constants[client], rel=1e-5)
+                else:
+                    assert curvature < constants[client]
 
 
 @pytest.mark.slow

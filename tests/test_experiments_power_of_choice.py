@@ -30,6 +30,16 @@ def test_an_experiment_is_a_function_of_its_seed(experiment):
             assert np.array_equal(curve.x, other.curves[panel][name].x)
 
 
+@pytest.mark.parametrize("experiment", poc.EXPERIMENTS, ids=lambda each: each.name)
+def test_the_quick_form_is_a_quarter_of_the_full_one(experiment):
+    settings = SHORT[experiment.name]
+    full = {key: 4 * value for key, value in settings.items()}
+    if experiment.name == "poc-profile":
+        full["num_rounds"] = settings["num_rounds"]  # the points at which the skew is measured cost most
+    one, quick = experiment.run(0, **settings), experiment.run(0, **full, quick=True)
+    assert repr(one.cells) == repr(quick.cells)
+
+
 def test_the_closed_form_is_gradient_descent_on_the_quadratic():
     problem, rounds = poc.make_quadratic(1, 30), 20
     settings = {"client_sizes": problem.sizes, "clients_per_round": 3, "seed": 1, "num_candidates": 6}

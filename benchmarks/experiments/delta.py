@@ -83,8 +83,9 @@ def _distance(estimate: Floats) -> float:
     return float(np.linalg.norm(estimate - TOY.mean(axis=0)))
 
 
-def run_toy(seed: int, num_rounds: int = 2000) -> Outcome:
+def run_toy(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
     """Measure how far estimates from two of the three clients are from the mean of all."""
+    num_rounds = num_rounds // 4 if quick else num_rounds
     mean = TOY.mean(axis=0)
     cells: dict[Cell, float] = {}
     for label, name in METHODS.items():
@@ -124,8 +125,9 @@ def _errors(name: str, g: Floats, k: int, seed: int, num_rounds: int, **settings
 # The variance of the update.
 
 
-def run_variance(seed: int, num_rounds: int = 2000) -> Outcome:
+def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
     """Measure the variance of the update relative to uniform sampling: 50 clients, 5 draws, 20 dimensions."""
+    num_rounds = num_rounds // 4 if quick else num_rounds
     m, k, dimension = 50, 5, 20
     rng = np.random.default_rng(seed)
     own = rng.normal(size=(m, dimension))
@@ -151,8 +153,9 @@ def run_variance(seed: int, num_rounds: int = 2000) -> Outcome:
     return Outcome(cells)
 
 
-def run_floor(seed: int, num_clients: int = 200) -> Outcome:
+def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome:
     """Let `prac-is` learn scores of which a tenth are near 0, with and without the floor."""
+    num_clients = num_clients // 4 if quick else num_clients
     m, rng = num_clients, np.random.default_rng(seed)
     scores = rng.lognormal(0, 1, m)
     scores[: m // 10] *= 1e-6
@@ -218,8 +221,11 @@ def local_updates(problem: Regression, w: Floats, rng: np.random.Generator) -> t
     return (w - local) / RATE, loss
 
 
-def run_regression(seed: int, num_rounds: int = 2000, noises: tuple[int, ...] = (20, 30, 40)) -> Outcome:
+def run_regression(
+    seed: int, num_rounds: int = 2000, noises: tuple[int, ...] = (20, 30, 40), quick: bool = False
+) -> Outcome:
     """Train the regression with 10 of 20 clients a round, starting at its optimum (10, 1)."""
+    num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
     every = max(2, num_rounds // 100)  # the first loss, 0, has no place on a logarithmic axis

@@ -137,6 +137,11 @@ def _thinned(y: Floats, points: int = 50) -> Curve:
     return Curve(rounds.astype(np.float64), y[rounds - 1])
 
 
+def _rounds(num_rounds: int, quick: bool) -> int:
+    """Return T; of a quick form, a tenth of it."""
+    return num_rounds // 10 if quick else num_rounds
+
+
 def _regret(track: Track, first: Track) -> float:
     return float(track.regret[-1] / first.regret[-1])
 
@@ -156,7 +161,7 @@ def _loss_all_rounds(track: Track, first: Track) -> float:
 REGRET_AND_LOSS = {"regret": _regret, "final loss": _loss}
 
 
-def run_f1(seed: int, num_rounds: int = T) -> Outcome:
+def run_f1(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """F.1: Adaptive-OSMD, as printed and faster, between uniform sampling and the oracles."""
 
     def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
@@ -174,10 +179,10 @@ def run_f1(seed: int, num_rounds: int = T) -> Outcome:
             "optimal (oracle)": new.oracle(0),
         }
 
-    return _compare(seed, num_rounds, make, REGRET_AND_LOSS)
+    return _compare(seed, _rounds(num_rounds, quick), make, REGRET_AND_LOSS)
 
 
-def run_f2(seed: int, num_rounds: int = T) -> Outcome:
+def run_f2(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """F.2: Adaptive-OSMD against the other samplers that learn, and against `cohort`."""
 
     def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
@@ -194,10 +199,10 @@ def run_f2(seed: int, num_rounds: int = T) -> Outcome:
             "cohort": new("cohort", update_norms=asked),
         }
 
-    return _compare(seed, num_rounds, make, REGRET_AND_LOSS)
+    return _compare(seed, _rounds(num_rounds, quick), make, REGRET_AND_LOSS)
 
 
-def run_f3(seed: int, num_rounds: int = T) -> Outcome:
+def run_f3(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """F.3: α, with the printed rates, which go with α³, and with 100 times those of α = 0.4 for all α."""
 
     def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
@@ -210,10 +215,10 @@ def run_f3(seed: int, num_rounds: int = T) -> Outcome:
             selectors[f"α = {alpha:g}, fast"] = new.adaptive(multiplier, asked, alpha=alpha)
         return selectors
 
-    return _compare(seed, num_rounds, make, REGRET_AND_LOSS)
+    return _compare(seed, _rounds(num_rounds, quick), make, REGRET_AND_LOSS)
 
 
-def run_f4(seed: int, num_rounds: int = T) -> Outcome:
+def run_f4(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """F.4: draws with and without replacement."""
 
     def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
@@ -225,10 +230,10 @@ def run_f4(seed: int, num_rounds: int = T) -> Outcome:
             selectors[f"adaptive-osmd × 100, {how}"] = new.adaptive(100, asked, replacement=replacement)
         return selectors
 
-    return _compare(seed, num_rounds, make, {**REGRET_AND_LOSS, "error": _error})
+    return _compare(seed, _rounds(num_rounds, quick), make, {**REGRET_AND_LOSS, "error": _error})
 
 
-def run_f5(seed: int, num_rounds: int = T) -> Outcome:
+def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """F.5: against p ∝ the gradients' Lipschitz constants, each with the step size that suits it best."""
 
     def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
@@ -241,6 +246,7 @@ def run_f5(seed: int, num_rounds: int = T) -> Outcome:
             "optimal (oracle)": new.oracle(0),
         }
 
+    num_rounds = _rounds(num_rounds, quick)
     tracks: dict[str, dict[str, Track]] = {}
     losses: dict[Cell, float] = {}
     regrets: dict[Cell, float] = {}
@@ -265,8 +271,9 @@ def run_f5(seed: int, num_rounds: int = T) -> Outcome:
     return Outcome({**losses, **regrets, **sizes}, _curves(tracks))
 
 
-def run_f6(seed: int, num_rounds: int = T) -> Outcome:
+def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """F.6: how ā, the total variation of the best distribution and the regret grow with the rounds."""
+    num_rounds = _rounds(num_rounds, quick)
     cells: dict[Cell, float] = {}
     panels: dict[str, dict[str, Curve]] = {
         name: {} for name in ("ā", "sum of ā²", "total variation", "cumulative regret")
@@ -294,7 +301,7 @@ def run_f6(seed: int, num_rounds: int = T) -> Outcome:
     return Outcome(cells, panels)
 
 
-def run_scaffold(seed: int, num_rounds: int = T) -> Outcome:
+def run_scaffold(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     """Appendix E of the later version: SCAFFOLD with OSMD."""
 
     def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
@@ -307,7 +314,7 @@ def run_scaffold(seed: int, num_rounds: int = T) -> Outcome:
         }
 
     measures = {**REGRET_AND_LOSS, "loss, all rounds": _loss_all_rounds}
-    return _compare(seed, num_rounds, make, measures, train_scaffold)
+    return _compare(seed, _rounds(num_rounds, quick), make, measures, train_scaffold)
 
 
 def _known(rows: Mapping[str, str]) -> dict[Cell, str]:

@@ -160,8 +160,9 @@ def _run_arm(problem: Quadratic, arm: Arm, seed: int, num_rounds: int) -> Descen
     return descend(problem, selector, num_rounds)
 
 
-def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 20_000) -> Outcome:
+def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 20_000, quick: bool = False) -> Outcome:
     """Measure how fast and how far each arm gets; a tenth of the clients train in a round."""
+    num_rounds = num_rounds // 4 if quick else num_rounds
     problem = make_quadratic(seed, num_clients)
     cells: dict[Cell, float] = {}
     lines: dict[str, Curve] = {}
@@ -234,9 +235,11 @@ def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
 
 
 def run_profile(
-    seed: int, num_rounds: int = 5000, num_points: int = 200, num_samples: int = 10_000
+    seed: int, num_rounds: int = 5000, num_points: int = 200, num_samples: int = 10_000, quick: bool = False
 ) -> Outcome:
     """Measure how often each client is chosen, and how skewed the choice is, with 30 clients."""
+    if quick:
+        num_points, num_samples = num_points // 4, num_samples // 4
     problem = make_quadratic(seed, 30)
     m, rng = problem.sizes.size, np.random.default_rng((seed, 1))
     # In all directions from the optimum, from a hundredth to a hundred times as far as the clients' own lie.
@@ -380,8 +383,11 @@ def _synthetic_arms(k: int) -> tuple[Arm, ...]:
     )
 
 
-def run_synthetic(seed: int, num_rounds: int = 800, cohorts: tuple[int, ...] = (1, 3)) -> Outcome:
+def run_synthetic(
+    seed: int, num_rounds: int = 800, cohorts: tuple[int, ...] = (1, 3), quick: bool = False
+) -> Outcome:
     """Train all arms side by side on the same data; a client's mini-batches are the same in all of them."""
+    num_rounds = num_rounds // 4 if quick else num_rounds
     samples = make_synthetic(seed)
     m, p = samples.sizes.size, samples.sizes / samples.sizes.sum()
     arms = [(k, arm) for k in cohorts for arm in _synthetic_arms(k)]

@@ -1,19 +1,16 @@
-"""What an experiment is, and how many seeds of it become a table and a figure.
+"""What an experiment is, and how many seeds of it become a table.
 
 An experiment gives, for one seed, named cells (row, column) and curves. Over seeds a cell becomes mean ±
-standard deviation, printed beside what is known of it from elsewhere. `figure` draws the curves.
+standard deviation, printed beside what is known of it from elsewhere. `running` runs seeds and keeps what
+they gave; `figure` draws the curves.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +62,7 @@ class Experiment:
         What is measured, and which section, figure or table of which paper it repeats.
     run : Callable
         ``run(seed)`` gives one `Outcome`, a function of the seed alone; ``run(seed, path)`` if `data` is set.
+        With ``quick=True`` it is a small form of itself that takes about a minute. Picklable.
     seeds : int
         How many seeds show the paper's point within minutes on one core.
     known : Mapping[Cell, str]
@@ -108,60 +106,15 @@ class Report(NamedTuple):
     outcomes : Sequence[Outcome]
         One a seed.
     seconds : float
-        What all seeds took, added up (wall time of each).
+        CPU time that all seeds took together.
+    quick : bool
+        Whether this is the small form, whose figures are not the paper's.
     """
 
     experiment: Experiment
     outcomes: Sequence[Outcome]
     seconds: float
-
-
-def run_all(
-    experiments: Sequence[Experiment], seeds: int | None, jobs: int, data: Path | None
-) -> Iterator[Report]:
-    """Run experiments in processes of one thread each, and yield the reports in order, each when it is done.
-
-    Parameters
-    ----------
-    experiments : Sequence[Experiment]
-        What to run; they are looked up by name in the processes.
-    seeds : int or None
-        Seeds 0..seeds-1 of each; None = the experiment's own number.
-    jobs : int
-        Processes.
-    data : Path or None
-        The folder with the files that experiments name.
-
-    Raises
-    ------
-    FileNotFoundError
-        If an experiment's file is not there; before anything runs.
-    """
-    for experiment in experiments:
-        if experiment.data and not (data and (data / experiment.data).is_file()):
-            raise FileNotFoundError(f"{experiment.name} needs {experiment.data}: name its folder with --data")
-    # Products of small matrices are slower on several threads, and one process a seed uses the cores better.
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[variable] = "1"
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        started = [
-            [
-                pool.apply_async(_run_one, (experiment.name, seed, data))
-                for seed in range(seeds or experiment.seeds)
-            ]
-            for experiment in experiments
-        ]
-        for experiment, results in zip(experiments, started, strict=True):
-            outcomes, seconds = zip(*(result.get() for result in results), strict=True)
-            yield Report(experiment, outcomes, sum(seconds))
-
-
-def _run_one(name: str, seed: int, data: Path | None) -> tuple[Outcome, float]:
-    from benchmarks.experiments import EXPERIMENTS
-
-    experiment, start = EXPERIMENTS[name], time.perf_counter()
-    path = [] if data is None or not experiment.data else [data / experiment.data]
-    return experiment.run(seed, *path), time.perf_counter() - start
+    quick: bool = False
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
@@ -182,9 +135,10 @@ def summarise(values: Sequence[float], digits: int) -> str:
 def table(report: Report) -> str:
     """Return the report as text: a heading, what the paper claims, and a table that is Markdown, too.
 
-    A cell reads ``ours [known]``, where something is known of it.
+    A cell reads ``ours [known]`` where something is known of it; not in the quick form, which is smaller.
     """
     experiment = report.experiment
+    known = {} if report.quick else experiment.known
     cells = report.outcomes[0].cells
     rows, columns = _distinct(row for row, _ in cells), _distinct(column for _, column in cells)
     lines = [["", *columns]]
@@ -194,8 +148,8 @@ def table(report: Report) -> str:
             text = ""
             if cell in cells:
                 text = summarise([outcome.cells[cell] for outcome in report.outcomes], experiment.digits)
-            if cell in experiment.known:
-                text += f" [{experiment.known[cell]}]"
+            if cell in known:
+                text += f" [{known[cell]}]"
             line.append(text)
         lines.append(line)
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns) + 1)]
@@ -210,18 +164,21 @@ def table(report: Report) -> str:
         head.append(f"The paper: {experiment.claim}")
     if experiment.note:
         head.append(experiment.note)
-    of = "one seed" if seeds == 1 else f"mean ± standard deviation over {seeds} seeds"
-    known = "; in brackets: an independent implementation" if experiment.known else ""
-    head.append(f"{of[0].upper()}{of[1:]}{known}. Took {report.seconds:.0f} s.")
+    if report.quick:
+        head.append("Quick form, smaller than the experiment: it shows that all runs, not what comes out.")
+    of = "One seed" if seeds == 1 else f"Mean ± standard deviation over {seeds} seeds"
+    beside = "; in brackets: an independent implementation" if known else ""
+    head.append(f"{of}{beside}. Took {report.seconds:.0f} s of one core.")
     return "\n".join([*head, "", *body, ""])
 
 
 def as_json(report: Report) -> str:
-    """Return every seed's cells as a JSON object: {experiment, seeds: [{row: {column: value or null}}]}."""
+    """Return every seed's cells as JSON: {experiment, quick, seeds: [{row: {column: value or null}}]}."""
     seeds = []
     for outcome in report.outcomes:
         rows: dict[str, dict[str, float | None]] = {}
         for (row, column), value in outcome.cells.items():
             rows.setdefault(row, {})[column] = None if math.isnan(value) else float(value)
         seeds.append(rows)
-    return json.dumps({"experiment": report.experiment.name, "seeds": seeds}, indent=1)
+    content = {"experiment": report.experiment.name, "quick": report.quick, "seeds": seeds}
+    return json.dumps(content, indent=1)

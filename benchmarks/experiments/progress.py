@@ -1,0 +1,133 @@
+"""How far the experiments are: bars on a terminal, elsewhere a line for each seed."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from benchmarks.experiments.report import Experiment
+from benchmarks.experiments.running import Job, Result, Watcher
+
+
+class Lines(Watcher):
+    """A line for each seed that ran or failed, and for each experiment of which seeds were there.
+
+    Parameters
+    ----------
+    console : Console
+        Where to write.
+    totals : dict of str to int
+        Seeds of each experiment, by its name.
+
+    Attributes
+    ----------
+    failures : int
+        Seeds that failed.
+    """
+
+    def __init__(self, console: Console, totals: dict[str, int]) -> None:
+        self._console, self._totals = console, totals
+        self._ended, self.failures = 0, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def done(self, job: Job, result: Result) -> None:
+        """Say how long it took."""
+        self._end(f"{job.experiment.name}  seed {job.seed}  {result.seconds:.0f} s of a core")
+
+    def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
+        """Say how many were there, and whether other code made them."""
+        text = f"{experiment.name}  {seeds} of {self._totals[experiment.name]} seeds were there"
+        if stale:
+            text += f", {stale} of them made by other code (--fresh runs them again)"
+        self._end(text, seeds)
+
+    def failed(self, job: Job, reason: str) -> None:
+        """Say why."""
+        self.failures += 1
+        self._end(f"{job.experiment.name}  seed {job.seed}  failed: {reason}")
+
+    def _end(self, text: str, seeds: int = 1) -> None:
+        self._ended += seeds
+        self._print(f"{text}  ({self._ended}/{sum(self._totals.values())})")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class Bars(Lines):
+    """A bar for all, and one for each experiment under way; what failed scrolls by above them."""
+
+    def __init__(self, console: Console, totals: dict[str, int]) -> None:
+        super().__init__(console, totals)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            redirect_stdout=sys.stdout.isatty(),  # tables may be on their way into a file
+        )
+        self._all = self._progress.add_task("all seeds", total=sum(totals.values()))
+        self._bars: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def started(self, job: Job) -> None:
+        """Show its experiment's bar."""
+        self._progress.update(self._bar(job.experiment), visible=True)
+
+    def done(self, job: Job, result: Result) -> None:
+        """Move the bars on."""
+        self._advance(job.experiment, 1)
+
+    def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
+        """Move the bars on, and say so where other code made what is there."""
+        if stale:
+            super().kept(experiment, seeds, stale)
+        self._advance(experiment, seeds)
+
+    def failed(self, job: Job, reason: str) -> None:
+        """Say why, and move the bars on."""
+        super().failed(job, reason)
+        self._advance(job.experiment, 1)
+
+    def _bar(self, experiment: Experiment) -> TaskID:
+        if experiment.name not in self._bars:
+            total = self._totals[experiment.name]
+            bar = self._progress.add_task(experiment.name, total=total, visible=False)
+            self._bars[experiment.name] = bar
+        return self._bars[experiment.name]
+
+    def _advance(self, experiment: Experiment, seeds: int) -> None:
+        bar = self._bar(experiment)
+        self._progress.advance(bar, seeds)
+        self._progress.advance(self._all, seeds)
+        if self._progress.tasks[self._progress.task_ids.index(bar)].finished:
+            self._progress.update(bar, visible=False)

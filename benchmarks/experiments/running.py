@@ -1,0 +1,314 @@
+"""Running experiments: every seed that is done is a file, so that whatever ends a run, the next one goes on.
+
+Each seed has a process of its own, which writes its file at the end and by renaming: a whole one or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Generator, Iterator, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.experiments.report import Curve, Experiment, Outcome, Report
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("strategies", "tasks", "simulation", "benchmarks")
+"""Whose sources decide what an experiment gives."""
+
+
+class Result(NamedTuple):
+    """What a seed's file holds.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        What came out.
+    seconds : float
+        CPU time that it took.
+    sources : str
+        `sources` of the code that ran.
+    """
+
+    outcome: Outcome
+    seconds: float
+    sources: str
+
+
+class Job(NamedTuple):
+    """One seed of one experiment.
+
+    Attributes
+    ----------
+    experiment : Experiment
+        What is run.
+    seed : int
+        With which seed.
+    quick : bool
+        Whether in its small form.
+    file : Path
+        Where the result goes.
+    data : Path or None
+        The file that the experiment needs.
+    digest : str
+        SHA-256 of that file, "" without one: a result from other data is not taken for this job's.
+    """
+
+    experiment: Experiment
+    seed: int
+    quick: bool
+    file: Path
+    data: Path | None
+    digest: str
+
+    def run(self) -> Outcome:
+        """Run the seed in this process."""
+        settings: dict[str, Any] = {}
+        if self.quick and "quick" in inspect.signature(self.experiment.run).parameters:
+            settings["quick"] = True
+        return self.experiment.run(self.seed, *([] if self.data is None else [self.data]), **settings)
+
+    def write(self, result: Result) -> None:
+        """Write the result, whole or not at all."""
+        content = {"experiment": self.experiment.name, "seed": self.seed, "quick": self.quick}
+        content |= {"data": self.digest, "sources": result.sources, "seconds": result.seconds}
+        text = json.dumps(content | _plain(result.outcome), allow_nan=False)
+        beside = self.file.with_suffix(".tmp")
+        beside.write_text(text)
+        beside.replace(self.file)
+
+    def read(self) -> Result | None:
+        """Return the result, or None where there is none of exactly this job."""
+        try:
+            content = json.loads(self.file.read_text())
+            made = [content[key] for key in ("experiment", "seed", "quick", "data")]
+            if made != [self.experiment.name, self.seed, self.quick, self.digest]:
+                return None
+            return Result(_outcome(content), float(content["seconds"]), str(content["sources"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as JSON has it: NaN is null, the infinities are strings."""
+
+    def number(value: float) -> float | str | None:
+        value = float(value)
+        return value if math.isfinite(value) else None if math.isnan(value) else str(value)
+
+    def points(values: Any) -> list[float | str | None]:
+        return [number(value) for value in np.asarray(values, dtype=np.float64)]
+
+    return {
+        "cells": [[row, column, number(value)] for (row, column), value in outcome.cells.items()],
+        "curves": {
+            panel: {line: {"x": points(curve.x), "y": points(curve.y)} for line, curve in lines.items()}
+            for panel, lines in outcome.curves.items()
+        },
+    }
+
+
+def _outcome(content: dict[str, Any]) -> Outcome:
+    """Undo `_plain`."""
+
+    def number(value: float | str | None) -> float:
+        return math.nan if value is None else float(value)
+
+    return Outcome(
+        {(row, column): number(value) for row, column, value in content["cells"]},
+        {
+            panel: {
+                line: Curve(*(np.array([number(value) for value in curve[axis]]) for axis in "xy"))
+                for line, curve in lines.items()
+            }
+            for panel, lines in content["curves"].items()
+        },
+    )
+
+
+def sources() -> str:
+    """Return a digest of the code that experiments are made of."""
+    digest = hashlib.sha256()
+    for room in ROOMS:
+        for file in sorted((ROOT / room).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Watcher:
+    """Is told what becomes of each seed; this one looks away."""
+
+    def started(self, job: Job) -> None:
+        """Hear that a seed is under way."""
+
+    def done(self, job: Job, result: Result) -> None:
+        """Hear that a seed ran."""
+
+    def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
+        """Hear how many seeds were there already; the code has changed since `stale` of them ran."""
+
+    def failed(self, job: Job, reason: str) -> None:
+        """Hear that a seed has no result."""
+
+
+def missing_data(experiment: Experiment, data: Path | None) -> bool:
+    """Return whether the experiment's file is not in the folder."""
+    return bool(experiment.data) and not (data and (data / experiment.data).is_file())
+
+
+def num_seeds(experiment: Experiment, seeds: int | None, quick: bool) -> int:
+    """Return how many seeds are run: those asked for, else the experiment's own number, one where quick."""
+    return seeds or (1 if quick else experiment.seeds)
+
+
+def run_all(
+    experiments: Sequence[Experiment],
+    out: Path,
+    *,
+    seeds: int | None = None,
+    jobs: int = 1,
+    data: Path | None = None,
+    quick: bool = False,
+    fresh: bool = False,
+    watcher: Watcher | None = None,
+) -> Iterator[Report]:
+    """Run what is not there yet, and yield the reports in order, each as soon as it is complete.
+
+    An experiment of which a seed failed has no report; the watcher hears of it, and the others go on.
+
+    Parameters
+    ----------
+    experiments : Sequence[Experiment]
+        What to run.
+    out : Path
+        Folder with the results of all seeds, made if it is not there: ``NAME-SEED.json``, and
+        ``NAME-SEED.error`` for one that failed.
+    seeds : int or None
+        Seeds 0..seeds-1 of each; None = `num_seeds`.
+    jobs : int
+        Processes at a time, of one thread each.
+    data : Path or None
+        The folder with the files that experiments name.
+    quick : bool
+        Whether to run the small form of each.
+    fresh : bool
+        Whether to run again what is there.
+    watcher : Watcher or None
+        Who is told of progress.
+
+    Raises
+    ------
+    FileNotFoundError
+        If an experiment's file is not there; before anything runs.
+    OSError
+        If `out` cannot be written.
+    """
+    lacking = [each for each in experiments if missing_data(each, data)]
+    if lacking:
+        raise FileNotFoundError(f"{lacking[0].name} needs {lacking[0].data}: name its folder with --data")
+    out.mkdir(parents=True, exist_ok=True)
+    watcher, now = watcher or Watcher(), sources()
+    files = {each.name: data / each.data for each in experiments if data and each.data}
+    digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in set(files.values())}
+    plan: dict[str, list[Job]] = {}
+    results: dict[Path, Result | None] = {}  # of the seeds that have ended
+    for each in experiments:
+        file = files.get(each.name)
+        plan[each.name] = [
+            Job(each, seed, quick, out / f"{each.name}-{seed}.json", file, digests[file] if file else "")
+            for seed in range(num_seeds(each, seeds, quick))
+        ]
+        there = {job.file: result for job in plan[each.name] if not fresh and (result := job.read())}
+        if there:
+            watcher.kept(each, len(there), sum(result.sources != now for result in there.values()))
+        results |= there
+
+    to_run = [job for those in plan.values() for job in those if job.file not in results]
+    with contextlib.closing(_run(to_run, jobs, now, watcher)) as ended:
+        for each in experiments:
+            while not all(job.file in results for job in plan[each.name]):
+                job = next(ended)
+                results[job.file] = job.read()
+            good = [result for job in plan[each.name] if (result := results[job.file])]
+            if len(good) == len(plan[each.name]):
+                seconds = sum(result.seconds for result in good)
+                yield Report(each, [result.outcome for result in good], seconds, quick)
+
+
+def _run(to_run: Sequence[Job], jobs: int, now: str, watcher: Watcher) -> Generator[Job]:
+    """Run each job in a process of its own, and yield it when it has ended, well or badly."""
+    # Products of small matrices are slower on several threads, and one process a seed uses the cores better.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = "1"
+    # Forked from a process that has imported everything: a process a seed then costs nothing.
+    forks = "forkserver" in multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+    context.set_forkserver_preload(["benchmarks.experiments"])
+    waiting, running = list(reversed(to_run)), dict[Any, tuple[BaseProcess, Job]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                job = waiting.pop()
+                # What is read when it has ended is this run's, not an earlier one's.
+                for old in (job.file, job.file.with_suffix(".error")):
+                    old.unlink(missing_ok=True)
+                process = context.Process(target=_run_one, args=(job, now), daemon=True)
+                process.start()
+                running[process.sentinel] = process, job
+                watcher.started(job)
+            for sentinel in wait(list(running)):
+                process, job = running.pop(sentinel)
+                process.join()
+                result = job.read()
+                if result:
+                    watcher.done(job, result)
+                else:
+                    watcher.failed(job, _reason(job, process.exitcode))
+                yield job
+    finally:
+        for process, _ in running.values():
+            process.terminate()
+        for process, _ in running.values():
+            process.join()
+
+
+def _run_one(job: Job, now: str) -> None:
+    """Run a seed; this is the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, too, and ends this
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    start = time.process_time()
+    try:
+        outcome = job.run()
+        job.write(Result(outcome, time.process_time() - start, now))
+    except Exception:
+        job.file.with_suffix(".error").write_text(traceback.format_exc())
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _reason(job: Job, exitcode: int | None) -> str:
+    error = job.file.with_suffix(".error")
+    if error.is_file():
+        return f"{error.read_text().splitlines()[-1]} (all of it: {error})"
+    if exitcode == -signal.SIGKILL:
+        return "its process was killed; is there memory enough? fewer --jobs need less"
+    return f"its process ended with exit code {exitcode}"

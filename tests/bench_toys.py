@@ -1,0 +1,34 @@
+"""Experiments that take no time and do what files in a folder say: for tests of who runs them."""
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.experiments.report import Curve, Experiment, Outcome
+
+
+def toy(seed: int, folder: Path, quick: bool = False) -> Outcome:
+    """Write down that it ran; what else it does, files in the folder say."""
+    with (folder / "log").open("a") as log:
+        log.write(f"{seed}{'q' if quick else ''}\n")
+    if (folder / f"fail-{seed}").exists():
+        raise ValueError(f"seed {seed} is a bad one")
+    if (folder / f"kill-{seed}").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    while (folder / f"wait-{seed}").exists():
+        time.sleep(0.02)
+    x = np.arange(3.0)
+    return Outcome({("md", "loss"): 1 / (3 + seed)}, {"a panel": {"md": Curve(x, x + seed)}})
+
+
+def toy_with_data(seed: int, data: Path, folder: Path) -> Outcome:
+    return toy(seed + int(data.read_text()), folder)
+
+
+def experiment(folder: Path, **settings: Any) -> Experiment:
+    return Experiment("toy", "A toy", "nowhere", partial(toy, folder=folder), **settings)
