@@ -1,6 +1,6 @@
 """How many client updates a second each simulator does, and what CPU time one costs.
 
-``python -m benchmarks.throughput [--workload W1|W2|W3|all] [--engines batched,loop,...] [--seconds 6]
+``python -m benchmarks.throughput [--workload W1|W2|W3|W4|all] [--engines batched,loop,...] [--seconds 6]
 [--turns 5] [--data mnist.npz] [--peers-python .peers/bin/python] [--check] [--json]``
 
 Each engine has a process of its own, with one thread for computing, and the same samples. They take turns:
@@ -28,7 +28,7 @@ from pathlib import Path
 from benchmarks.throughput.check import TOLERANCE, check
 from benchmarks.throughput.engines import ENGINES
 from benchmarks.throughput.measure import Cost, measure
-from benchmarks.throughput.workloads import WORKLOADS, Workload
+from benchmarks.throughput.workloads import FOR_ALL, WORKLOADS, Workload
 
 BASE = "loop"  # what the others are compared with
 
@@ -93,7 +93,7 @@ def main() -> None:
         parser.error(f"seconds = {options.seconds}, turns = {options.turns}: must be > 0 and >= 1")
     if options.data is not None and not options.data.is_file():
         parser.error(f"data = {options.data}: there is no such file")
-    chosen = list(WORKLOADS.values()) if options.workload == "all" else [WORKLOADS[options.workload]]
+    chosen = [WORKLOADS[each] for each in (FOR_ALL if options.workload == "all" else [options.workload])]
     how = {"peers_python": options.peers_python, "data": options.data}
     found: dict[str, object] = {}
     right = True

@@ -67,12 +67,16 @@ class Workload:
         ------
         OSError, KeyError
             If there is no such file, or no such arrays in it.
+        ValueError
+            If the workload's samples have no such pixels.
         """
+        if file is not None and self.layers[0] != FEATURES:
+            raise ValueError(f"data = {file}: must be left out, {self.name} has {self.layers[0]} features")
         sizes = self.sizes()
         total = int(sizes.sum())
         random = np.random.default_rng((self.seed, 1))
         if file is None:
-            inputs = random.random((total, FEATURES), np.float32)
+            inputs = random.random((total, self.layers[0]), np.float32)
             offsets = np.concatenate(([0], np.cumsum(sizes)))
             return FederatedData(inputs, random.integers(CLASSES, size=total), offsets)
         with np.load(file) as arrays:
@@ -128,8 +132,22 @@ WORKLOADS = {
             batch_size=64,
             learning_rate=0.05,
         ),
+        Workload(
+            name="W4",
+            title="logistic regression 60-10, M = 1,000,000 of 5 samples, K = 100, 5 steps of all samples",
+            layers=(60, CLASSES),
+            shares=((1.0, 5),),
+            num_clients=1_000_000,
+            clients_per_round=100,
+            steps=5,
+            batch_size=5,
+            learning_rate=0.01,
+        ),
     )
 }
+
+FOR_ALL = ("W1", "W2", "W3")
+"""What every engine can do; W4 is for those that keep nothing for each client."""
 
 
 def save(workload: Workload, data: FederatedData, folder: Path) -> None:
