@@ -19,7 +19,7 @@ DATA_VARIABLE = "COHORT_DATA"
 bench = typer.Typer(no_args_is_help=True, help="Measure what this project claims.")
 
 Names = Annotated[list[str] | None, typer.Argument(help="Which ones; all by default.", show_default=False)]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds of each [default: its own few].")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds of each (default: its own few).")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")]
 Data = Annotated[
     Path | None,
