@@ -367,7 +367,11 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path: Path)
     assert told == []  # not one torn file
     folder = CheckpointFolder(tmp_path)
     folder.claim()
-    assert names(tmp_path) == [f"round-{round:08d}.npz" for round in range(saved - 2, saved + 1)]
+    kept = [f"round-{round:08d}.npz" for round in range(saved - 2, saved + 1)]
+    assert names(tmp_path)[-3:] == kept
+    assert len(names(tmp_path)) <= 4  # killed before it removed the oldest: the next one does
+    folder.save(Checkpoint(saved + 1, {"w": np.zeros(1)}, {}, {"seed": 1}))
+    assert names(tmp_path) == [*kept[1:], f"round-{saved + 1:08d}.npz"]
 
 
 class Broken:
