@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,45 +43,33 @@ def _bench() -> None:
     """Measure what this project claims."""
 
 
-@bench.command()
-def papers(
-    experiments: Names = None,
-    seeds: Seeds = None,
-    jobs: Jobs = 1,
-    data: Data = None,
-    out: Out = Path("runs/papers"),
-    quick: Quick = False,
-    fresh: Fresh = False,
-    list_them: ListThem = False,
-) -> None:
-    """Run the papers' experiments; what an earlier run has finished is not run again."""
-    # Late, here and below: a device that joins has no use for them.
-    from benchmarks.experiments import EXPERIMENTS
+def _command(name: str, which: str, about: str) -> None:
+    """Add a command that runs a registry of experiments, called ``which`` in `benchmarks.experiments`."""
 
-    if list_them:
-        _list(EXPERIMENTS)
-    else:
-        _run(EXPERIMENTS, experiments, seeds, jobs, data, out, quick, fresh)
+    def command(
+        experiments: Names = None,
+        seeds: Seeds = None,
+        jobs: Jobs = 1,
+        data: Data = None,
+        out: Out = Path("runs/papers"),
+        quick: Quick = False,
+        fresh: Fresh = False,
+        list_them: ListThem = False,
+    ) -> None:
+        # Late: a device that joins has no use for them.
+        known = getattr(import_module("benchmarks.experiments"), which)
+        if list_them:
+            _list(known)
+        else:
+            _run(known, experiments, seeds, jobs, data, out, quick, fresh)
+
+    bench.command(name, help=about)(command)
 
 
-@bench.command()
-def selectors(
-    experiments: Names = None,
-    seeds: Seeds = None,
-    jobs: Jobs = 1,
-    data: Data = None,
-    out: Out = Path("runs/papers"),
-    quick: Quick = False,
-    fresh: Fresh = False,
-    list_them: ListThem = False,
-) -> None:
-    """Run those of the papers' experiments that are about selection alone: no networks are trained."""
-    from benchmarks.experiments import SELECTION
-
-    if list_them:
-        _list(SELECTION)
-    else:
-        _run(SELECTION, experiments, seeds, jobs, data, out, quick, fresh)
+_command(
+    "papers", "EXPERIMENTS", "Run the papers' experiments; what an earlier run has finished is not run again."
+)
+_command("selectors", "SELECTION", "Run those that are about selection alone: no networks are trained.")
 
 
 def _list(known: Mapping[str, Experiment]) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import noop
+from benchmarks.throughput.processes import stat, tree
 from deploy.cluster import LocalCluster, Programs
 from deploy.processes import wait_until
 from deploy.submission import RunHandle
@@ -150,7 +151,7 @@ def idle_costs(running: dict[str, Federation]) -> dict[str, Cost]:
     costs = {}
     for name, federation in running.items():
         cluster = federation.cluster
-        clients = [pid for process in cluster.client_processes for pid in _tree(process.pid)]
+        clients = [pid for process in cluster.client_processes for pid in tree(process.pid)]
         count, server = cluster.num_clients, cluster.server_process
         costs[name] = Cost(
             cpu=100 * (_cpu_seconds(cluster) - before[name]) / IDLE / count,
@@ -163,33 +164,14 @@ def idle_costs(running: dict[str, Federation]) -> dict[str, Cost]:
 
 def _cpu_seconds(cluster: LocalCluster) -> float:
     """Return the CPU time that the clients' processes, and what they are forked from, have used so far."""
-    pids = {pid for process in cluster.client_processes for pid in _tree(process.pid)}
+    pids = {pid for process in cluster.client_processes for pid in tree(process.pid)}
     if cluster.server_process:
         pids.add(cluster.server_process.pid)
     ticks = 0
     for pid in pids:
-        user, system = _stat(pid)[11:13]
+        user, system = stat(pid)[11:13]
         ticks += int(user) + int(system)
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _tree(root: int) -> list[int]:
-    """Return a process and its descendants, but for those that have ended and nobody has taken note of."""
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it is gone by now
-            state, parent = _stat(int(folder.name))[:2]
-            if state != "Z":
-                children.setdefault(int(parent), []).append(int(folder.name))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
-
-
-def _stat(pid: int) -> list[str]:
-    """Return /proc/PID/stat from its third field on: those before may hold spaces."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _megabytes(pid: int, what: str) -> float:

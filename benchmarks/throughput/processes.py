@@ -17,7 +17,7 @@ def tree(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it is gone by now
-            state, parent = _stat(int(folder.name))[:2]
+            state, parent = stat(int(folder.name))[:2]
             if state != "Z":
                 children.setdefault(int(parent), []).append(int(folder.name))
     found = [root]
@@ -33,7 +33,7 @@ def cpu_seconds(root: int) -> float:
         with contextlib.suppress(OSError):
             # /proc has it in hundredths of a second; for children that have ended there is nothing finer.
             total += time.clock_gettime((~pid << 3) | _CPU_CLOCK)
-            total += sum(int(ticks) for ticks in _stat(pid)[13:15]) / _TICK
+            total += sum(int(ticks) for ticks in stat(pid)[13:15]) / _TICK
     return total
 
 
@@ -55,6 +55,6 @@ def send(root: int, number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _stat(pid: int) -> list[str]:
+def stat(pid: int) -> list[str]:
     """Return /proc/PID/stat from its third field on: those before may hold spaces."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
