@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from benchmarks import noop, rounds
+from benchmarks.throughput.processes import tree
 from deploy import fast
 from deploy.cluster import MARK, LocalCluster, Programs
 from deploy.processes import processes_with, wait_until
@@ -501,7 +502,7 @@ def test_rounds_go_on_when_what_forks_the_apps_is_killed(
     running = federation("fast")
     running.turn(1, poll=False)
     supernodes = [process.pid for process in running.cluster.client_processes]
-    servers = [pid for root in supernodes for pid in rounds._tree(root) if pid != root]
+    servers = [pid for root in supernodes for pid in tree(root) if pid != root]
     assert len(servers) == 2
     for pid in servers:
         os.kill(pid, signal.SIGKILL)
@@ -514,7 +515,7 @@ def test_rounds_go_on_when_what_forks_the_apps_is_killed(
     running.cluster.kill_client(0)
     gone = {supernodes[0], *servers}
     assert wait_until(lambda: not gone & set(processes_with(MARK, str(tmp_path / "run"))), 5)
-    assert len(rounds._tree(supernodes[1])) == 2  # the SuperNode and its new server
+    assert len(tree(supernodes[1])) == 2  # the SuperNode and its new server
 
 
 @pytest.mark.network
