@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from strategies.numerics.arrays import Floats, Ints
-from strategies.selectors import _SELECTORS, Feedback, available, create
+from strategies.selectors import Feedback, available, create, selector_type
 
 K, NUM_ROUNDS, SLEEPING, LEAVERS = 100, 1000, 3000, 2000
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -227,14 +227,14 @@ def per_client(name: str, m: int, rng: np.random.Generator) -> dict[str, Any]:
         setting: rng.integers(0, 100, m)
         if kind.integer
         else np.clip(rng.lognormal(0, 1, m), kind.low, kind.high)
-        for setting, kind in _SELECTORS[name].per_client.items()
+        for setting, kind in selector_type(name).per_client.items()
         if kind.default is None
     }
 
 
 def possible(name: str, scenario: str) -> bool:
     """Say whether a selector has the setting that a scenario is about."""
-    return OF_SETTING.get(scenario, {}).keys() <= _SELECTORS[name].allowed_settings().keys()
+    return OF_SETTING.get(scenario, {}).keys() <= selector_type(name).allowed_settings().keys()
 
 
 def measure(name: str, m: int, seconds: float) -> Cell:

@@ -52,7 +52,7 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         metrics = task.evaluate(model, test_data)
         if rounds:
             roster = strategy.roster
-            recording.round(round, model, metrics, rounds.pop(), roster.ids(), roster.sizes().tolist())
+            recording.round(round, model, metrics, rounds.pop(), roster.ids(), roster.sizes())
         else:
             recording.round(round, model, metrics)
         return MetricRecord({"loss": metrics.loss, "accuracy": metrics.accuracy})

@@ -24,7 +24,7 @@ Readers ignore types and keys that they do not know. NaN is written as null.
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from logging import WARNING
 from pathlib import Path
 from types import TracebackType
@@ -109,7 +109,7 @@ class History:
         except OSError as error:
             log(WARNING, "THE HISTORY CANNOT BE WRITTEN, and waits until it can: %s", error.strerror)
 
-    def write_round(self, record: RoundRecord, client_ids: list[str], **more: Any) -> None:
+    def write_round(self, record: RoundRecord, client_ids: Sequence[str], **more: Any) -> None:
         """Append the line of a round from 1 on; ``client_ids`` are those of the whole roster."""
 
         def by_id(reasons: Mapping[int, str]) -> list[dict[str, str]]:

@@ -8,6 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from strategies import RoundRecord
@@ -47,7 +49,7 @@ class Recording:
         self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None
         self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
         self._held = ExitStack()
-        self._roster: dict[str, Any] = {}  # as it was last written
+        self._sizes = np.empty(0)  # of the roster that was last written
         self._began = time.monotonic()
 
     def __enter__(self) -> "Recording":
@@ -88,7 +90,7 @@ class Recording:
         metrics: Metrics,
         record: RoundRecord | None = None,
         client_ids: Sequence[str] = (),
-        client_sizes: Sequence[float] = (),
+        client_sizes: npt.ArrayLike = (),
     ) -> None:
         """Write down a round, 0 without a record, and its model if it is the best so far.
 
@@ -103,17 +105,18 @@ class Recording:
         record : RoundRecord, optional
             What happened.
         client_ids, client_sizes : sequence
-            The roster, by index; written when it has changed.
+            The roster, by index; written when clients were added, or sizes have changed. An identity stays
+            that of its index.
         """
         test = {"test_loss": metrics.loss, "test_accuracy": metrics.accuracy}
         if record is None:
             self._history.write("round", round=number, **test)
         else:
-            roster = {"client_ids": list(client_ids), "client_sizes": list(client_sizes)}
-            if roster != self._roster:
-                self._history.write("roster", **roster)
-                self._roster = roster
-            self._history.write_round(record, list(client_ids), **test)
+            sizes = np.asarray(client_sizes, dtype=np.float64)
+            if not np.array_equal(sizes.view(np.int64), self._sizes.view(np.int64)):  # NaN is NaN
+                self._history.write("roster", client_ids=client_ids, client_sizes=sizes)
+                self._sizes = sizes.copy()
+            self._history.write_round(record, client_ids, **test)
         self._models.offer(number, model, metrics)
 
     def end(self, last: int, model: Mapping[str, NDArray[Any]]) -> None:

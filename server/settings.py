@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 import tasks
-from strategies.options import check_selector
+from strategies.options import check_client_settings, check_selector
+from strategies.round import check_correction
+from strategies.selectors import selector_type
 from tasks.partitions import parse
 
 SettingValue = str | int | float | bool
@@ -126,6 +128,9 @@ class RunSettings(BaseModel):
                 parse_selector_settings(settings.selector_settings),
                 settings.num_rounds,
             )
+            check_client_settings(settings.selector, {})
+            if settings.correction == "rates":
+                check_correction(selector_type(settings.selector))
         except TypeError as error:
             raise ValueError(str(error)) from None
         return settings

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from .selectors import checks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +27,7 @@ class Declared:
     Attributes
     ----------
     sizes : mapping of str to float
-        Samples held, by identity; finite, > 0.
+        Samples held, by identity, in [1e-100, 1e100].
     settings : mapping of str to mapping of str to value
         A selector's settings per client (``groups``, ``lipschitz``, ``energies``, ...): name -> identity ->
         value. Of ``groups`` the values are names (or numbers) of any kind.
@@ -36,8 +37,8 @@ class Declared:
 
     Raises
     ------
-    ValueError
-        If a size is not a finite number above 0.
+    TypeError, ValueError
+        If a size is no number, or out of range.
     """
 
     sizes: Mapping[str, float] = field(default_factory=dict)
@@ -46,8 +47,9 @@ class Declared:
 
     def __post_init__(self) -> None:
         for client_id, size in self.sizes.items():
-            if not isinstance(size, int | float) or not (isfinite(size) and size > 0):
-                raise ValueError(f"client_sizes[{client_id!r}] = {size!r}: must be a finite number above 0")
+            checks.real(
+                f"client_sizes[{client_id!r}]", size, low=checks.SMALLEST_SIZE, high=checks.LARGEST_SIZE
+            )
 
     def sizes_of(self, client_ids: list[str]) -> NDArray[np.float64]:
         """Return (M,) the declared sizes, NaN where none is."""

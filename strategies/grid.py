@@ -73,6 +73,11 @@ class _GridView(Grid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
+def has_arrays(reply: Message) -> bool:
+    """Return whether a reply holds a model: it is no error, and no client that declines."""
+    return not reply.has_error() and bool(reply.content.array_records)
+
+
 _FIRST_PAUSE = 0.05  # s between two looks for replies ...
 _PAUSE_SHARE = 0.05  # ... as a share of the time waited so far
 _LOST_IN_A_ROW = 3  # so many exchanges may fail one after the other
@@ -112,19 +117,19 @@ class PollingGrid(_GridView):
         timeout : float, optional
             Seconds to wait for replies (None: no limit).
         enough : int, optional
-            Wait no longer once so many replies without an error are here (None: for all).
+            Wait no longer once so many replies with a model are here (None: for all).
         """
         # A message that could not be handed over has no id: nobody will answer it.
         waiting = {message_id for message_id in self._push(list(messages)) if message_id}
         began = self.clock.monotonic()
         end = float("inf") if timeout is None else began + timeout
-        missing = len(waiting) if enough is None else enough
+        missing = float("inf") if enough is None else enough
         replies: list[Message] = []
         while waiting:
             looked = self.clock.monotonic()
             for reply in self._grid.pull_messages(sorted(waiting)):
                 answered = reply.metadata.reply_to_message_id
-                missing -= answered in waiting and not reply.has_error()
+                missing -= answered in waiting and has_arrays(reply)
                 waiting.discard(answered)
                 replies.append(reply)
             now = self.clock.monotonic()

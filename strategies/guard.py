@@ -4,42 +4,20 @@ Rules on arrays; knows no Message.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, log, nan
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .limits import ASKED, COUNTED, KINDS, RECENT, WINDOWS, Changes, Limits, Lines
 from .numerics.arrays import Array, Bools, Floats, Ints
-from .numerics.robust import bulk
 from .selectors import checks
 
-KINDS = ("update norm", "loss", "gradient variance")
-"""What comes with a trained model."""
-ASKED = {
-    name: f"polled {name.replace('_', ' ')}"
-    for name in ("loss", "update_norm", "gradient_variance", "diversity")
-}
-"""Numbers that candidates report before a round (`Selector.needs`), and the kind each is judged as."""
-
-_WINDOWS = (*KINDS, *ASKED.values())
-_COUNTED = ("answer", *_WINDOWS, "put aside")
 _PER_CLIENT = ("offences", "aside_until", "pauses", "counts")
-_RECENT = 32
-"""How many of the newest values say where values are now; it takes a majority of them to move that."""
-_FEW = 8
-"""When half of so many of the newest values are far beyond the limit, something has changed: no lies."""
-_PRIOR_SPREAD = 0.5
-"""Standard deviation of logarithms that is assumed while there are few values."""
-_FLAGRANT = 2.0
-"""How many times the limit is an offence."""
-_HEAVY = 4.0
-"""The spread at which margins are doubled: widely spread norms have heavier tails than a lognormal's."""
 _ABSURD = 2.0
 """How many times its limit an update is an offence even of a client whose loss is as far off."""
-_POWERS = {"loss": 3.0, "polled loss": 3.0, "gradient variance": 2.0, "polled gradient variance": 2.0}
-"""What a number may grow like as an update's norm grows; of least squares the loss grows like its square."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,29 +122,30 @@ class Guard:
         signed_losses: bool = False,
     ) -> None:
         m = checks.integer("num_clients", num_clients, low=0)
-        self._deviations = checks.real("deviations", deviations, low=0.1, high=1e3)
-        self._factor = checks.real("factor", factor, low=1, high=1e9)
-        self._window = checks.integer("window", window, low=_RECENT)
+        deviations = checks.real("deviations", deviations, low=0.1, high=1e3)
+        factor = checks.real("factor", factor, low=1, high=1e9)
+        self._window = checks.integer("window", window, low=RECENT)
         self._memory = checks.integer("memory", memory, low=1, high=8)
         self._strikes = checks.integer("strikes", strikes, low=1, high=self._memory, why="memory")
         self._pause = checks.integer("pause", pause, low=1)
         self._longest_pause = checks.integer("longest_pause", longest_pause, low=self._pause)
         if not isinstance(signed_losses, bool):
             raise TypeError(f"signed_losses = {signed_losses!r}: must be True or False")
-        self._signed_losses = signed_losses
-        empty = (len(_WINDOWS), self._window)
+        self._limits = Limits(deviations, factor, signed_losses)
+        empty = (len(WINDOWS), self._window)
         self._state: dict[str, npt.NDArray[Any]] = {
             # Per client. Offences are bits, the newest lowest: of trained answers, and of polled ones.
             "offences": np.zeros((m, 2), dtype=np.uint8),
             "aside_until": np.zeros(m, dtype=np.int64),  # the first round in which it is tried again
             "pauses": np.zeros(m, dtype=np.int64),  # how many that it has not made good
-            "counts": np.zeros((m, len(_COUNTED)), dtype=np.int64),
+            "counts": np.zeros((m, len(COUNTED)), dtype=np.int64),
             # Last values of the clients heard of most recently, a row a kind, the newest at the end.
             "window_clients": np.full(empty, -1, dtype=np.int64),
             "window_values": np.zeros(empty),
             "window_residuals": np.zeros(empty),  # from the centre when it came in
             "norm_margin": np.zeros(()),  # how far above the centre update norms are believed
         }
+        self._ever_aside: Ints = np.empty(0, dtype=np.int64)  # who was put aside at some time, ascending
 
     @property
     def num_clients(self) -> int:
@@ -226,10 +205,11 @@ class Guard:
         for values in sent:
             values[unusable] = nan  # nothing that came with it is believed
 
-        changes, lines = _Changes(self._state), _Lines()
+        changes, lines = Changes(self._state), Lines()
         changes.count(who[unusable], "answer")
         norm, loss, variance = (
-            self._place(changes, kind, who, values, lines) for kind, values in zip(KINDS, sent, strict=True)
+            self._limits.place(changes, kind, who, values, lines)
+            for kind, values in zip(KINDS, sent, strict=True)
         )
         # A large loss comes with large gradients: one explains the other. The server has seen the norm;
         # what is beyond its limit is no reason to believe the rest, only not to call it a lie.
@@ -243,13 +223,13 @@ class Guard:
             for place, why in ((norm, believed), (loss, believed), (variance, believed))
         )
         if np.isfinite(norm.margin):
-            changes.state["norm_margin"] = np.array(norm.margin)
+            changes.write("norm_margin", (), norm.margin)
         for i in np.flatnonzero(absurd):
             limit = np.exp(norm.centre + norm.margin)
             rejected[int(i)] = f"update norm {sent[0][i]:.3g}: far beyond the limit of {limit:.3g}"
         answered = unusable | ~np.isnan(sent).all(axis=0)
         self._remember(changes, round, who[answered], offence[answered], polled=False)
-        self._state = changes.state
+        changes.commit()
         with np.errstate(invalid="ignore", divide="ignore", under="ignore"):
             scales = np.where(norms < sent[0], norms / sent[0], 1.0)
         bounded = {i: what for i, what in lines.joined().items() if i not in rejected}
@@ -288,17 +268,17 @@ class Guard:
         said = {
             name: checks.floats(f"reports[{name!r}]", values, who.size) for name, values in reports.items()
         }
-        changes, lines = _Changes(self._state), _Lines()
+        changes, lines = Changes(self._state), Lines()
         answered, offence = np.zeros((2, who.size), dtype=np.bool_)
         norms = changes.excess_of("update norm", who)
         believed = np.minimum(norms, self._state["norm_margin"])
         for name in sorted(said.keys() & ASKED.keys()):
             answered |= ~np.isnan(said[name])
-            place = self._place(changes, ASKED[name], who, said[name], lines)
+            place = self._limits.place(changes, ASKED[name], who, said[name], lines)
             offence |= place.impossible | (~np.isnan(norms) & place.flagrant(norms))
             said[name] = place.bounded(changes, lines, believed)
         self._remember(changes, round, who[answered], offence[answered], polled=True)
-        self._state = changes.state
+        changes.commit()
         return said, lines.joined()
 
     def sizes(self, claimed: npt.ArrayLike, declared: npt.ArrayLike | None = None) -> Floats:
@@ -323,7 +303,7 @@ class Guard:
             If the lengths differ, or a declared size is out of range.
         """
         known, is_claim = self._known_sizes(claimed, declared)
-        limit = self._size_limit(known)
+        limit = self._limits.size(known)
         bounded: Floats = np.where(is_claim, np.minimum(known, limit), known)
         unknown = np.isnan(bounded)
         bounded[unknown] = 1.0 if unknown.all() else bounded[~unknown].mean()
@@ -331,11 +311,11 @@ class Guard:
 
     def size_limit(self, claimed: npt.ArrayLike, declared: npt.ArrayLike | None = None) -> float:
         """Return the largest size that is believed of a claim, see `sizes`; inf where nobody said any."""
-        return self._size_limit(self._known_sizes(claimed, declared)[0])
+        return self._limits.size(self._known_sizes(claimed, declared)[0])
 
     def aside(self, round: int) -> Ints:
         """Return the clients put aside in a round, ascending."""
-        return np.flatnonzero(self._state["aside_until"] > round)
+        return self._ever_aside[self._state["aside_until"][self._ever_aside] > round]
 
     def counts(self) -> dict[str, Ints]:
         """Return (M,) for each kind how often the guard stepped in.
@@ -344,7 +324,7 @@ class Guard:
         that kind was bounded or left out.
         """
         counts: Ints = self._state["counts"]
-        return {name: counts[:, column].copy() for column, name in enumerate(_COUNTED)}
+        return {name: counts[:, column].copy() for column, name in enumerate(COUNTED)}
 
     def add_clients(self, num_clients: int) -> None:
         """Let clients join; they get the next indexes, and a clean slate.
@@ -390,57 +370,26 @@ class Guard:
                     f"must be {own.dtype} of shape {shape}"
                 )
         self._state = arrays
+        self._ever_aside = np.flatnonzero(arrays["aside_until"])
 
-    def _place(
-        self, changes: "_Changes", kind: str, clients: Ints, values: Floats, lines: "_Lines"
-    ) -> "_Place":
-        """Say where each value stands among those of all clients, and remember them."""
-        signed = self._signed_losses and "loss" in kind
-        impossible = ~np.isnan(values) & ~(np.isfinite(values) & (signed | (values >= 0)))
-        for position in np.flatnonzero(impossible):
-            allowed = "finite" if signed else "finite and >= 0"
-            lines.add(position, f"{kind} {values[position]:g} left out: must be {allowed}")
-        changes.count(clients[impossible], kind)
-        values = np.where(impossible, nan, values)
-        with np.errstate(divide="ignore"):
-            x = np.clip(values, -1e150, 1e150) if signed else np.log(values)
-        place = _Place(kind, clients, values, impossible, signed, 0.0, x, inf, inf)
-        # Zeros say that there is nothing to bound, and nothing of the scale of what is not zero.
-        told = np.flatnonzero(np.isfinite(x))
-        if not told.size:
-            return place
-        x = x[told]
-        remembered, old, residuals = changes.window(kind, clients[told])
-        newest = np.concatenate([old[max(0, old.size + x.size - _RECENT) :], x])
-        centre = float(np.median(newest))
-        unit = abs(centre) if signed else 1.0
-        residuals = np.concatenate([residuals, x - centre])
-        least = (self._factor - 1) * unit if signed else log(self._factor)
-        usual = bulk(residuals, deviations=self._deviations, least=least, prior=_PRIOR_SPREAD * unit)
-        changes.extend(kind, remembered, clients[told], old, x, residuals)
-        spread = usual.spread / unit if unit else 0.0
-        margin = max(least, self._deviations * usual.spread * (1 + spread / _HEAVY))
-        gap = max(log(_FLAGRANT), usual.spread)
-        groups = (newest[-max(_FEW, x.size) :], x if x.size > _FEW // 2 else x[:0])
-        if signed or any(_most(group > centre + margin + gap) for group in groups):
-            gap = inf  # something else than lies
-        return replace(place, centre=centre, excess=place.excess - centre, margin=margin, gap=gap)
-
-    def _remember(self, changes: "_Changes", round: int, clients: Ints, offence: Bools, polled: bool) -> None:
+    def _remember(self, changes: Changes, round: int, clients: Ints, offence: Bools, polled: bool) -> None:
         """Write down who offended, and put aside whom it is time to."""
-        offences, until, pauses = (changes.copy(name) for name in ("offences", "aside_until", "pauses"))
-        slate = (offences[clients, int(polled)].astype(np.int64) << 1 | offence) & ((1 << self._memory) - 1)
-        offences[clients, int(polled)] = slate
+        column, limit = int(polled), (1 << self._memory) - 1
+        slate = (self._state["offences"][clients, column].astype(np.int64) << 1 | offence) & limit
+        changes.write("offences", (clients, column), slate)
+        pauses = self._state["pauses"][clients]
         if not polled:
-            forgiven = clients[slate == 0]
-            pauses[forgiven] = np.maximum(pauses[forgiven] - 1, 0)
+            pauses[slate == 0] = np.maximum(pauses[slate == 0] - 1, 0)
         struck = np.unpackbits(slate.astype(np.uint8)[:, None], axis=1).sum(axis=1) >= self._strikes
-        out = clients[struck & offence]
-        length = self._pause * 2.0 ** np.minimum(pauses[out], 60)
-        until[out] = round + 1 + np.minimum(length, self._longest_pause).astype(np.int64)
-        pauses[out] += 1
-        offences[out] = (1 << (self._strikes - 1)) - 1  # on trial: the next offence is one too many
+        struck &= offence
+        out = clients[struck]
+        length = np.minimum(self._pause * 2.0 ** np.minimum(pauses[struck], 60), self._longest_pause)
+        pauses[struck] += 1
+        changes.write("pauses", clients, pauses)
+        changes.write("aside_until", out, round + 1 + length.astype(np.int64))
+        changes.write("offences", out, (1 << (self._strikes - 1)) - 1)  # on trial: the next is one too many
         changes.count(out, "put aside")
+        self._ever_aside = np.union1d(self._ever_aside, out)
 
     def _known_sizes(self, claimed: npt.ArrayLike, declared: npt.ArrayLike | None) -> tuple[Floats, Bools]:
         """Return (M,) sizes as declared or claimed, NaN = neither, and which of them are claims."""
@@ -454,122 +403,3 @@ class Guard:
             sizes[is_told] = told[is_told]
             is_claim &= ~is_told
         return sizes, is_claim
-
-    def _size_limit(self, sizes: Floats) -> float:
-        logs = np.log(sizes[~np.isnan(sizes)])
-        if not logs.size:
-            return inf
-        usual = bulk(logs, deviations=self._deviations, least=log(self._factor), prior=_PRIOR_SPREAD)
-        with np.errstate(over="ignore"):
-            return float(np.exp(usual.centre + usual.margin))
-
-
-def _most(those: Bools) -> bool:
-    """Say whether it is half of them at least."""
-    return those.size > 0 and 2 * int(np.count_nonzero(those)) >= those.size
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where the values (S,) of one kind stand."""
-
-    kind: str
-    clients: Ints
-    values: Floats  # NaN: not reported, or impossible
-    impossible: Bools
-    signed: bool
-    centre: float
-    excess: Floats  # logarithms (signed: values) above the centre
-    margin: float  # how much of that is plausible
-    gap: float  # how much beyond that is an offence
-
-    def flagrant(self, norms: Floats) -> Bools:
-        """Say which are an offence, given how far off the update norms are (NaN: not known)."""
-        power = _POWERS.get(self.kind, 1.0)
-        beyond: Bools = self.excess > np.fmax(self.margin, power * norms) + self.gap
-        return beyond
-
-    def bounded(self, changes: "_Changes", lines: "_Lines", norms: Floats) -> Floats:
-        """Return the values within their limits, and write down who was bounded."""
-        margins = np.full(norms.size, self.margin)
-        if self.kind in _POWERS and not self.signed:
-            margins = np.fmax(margins, _POWERS[self.kind] * norms)
-        beyond = np.flatnonzero(self.excess > margins)
-        within = self.values.copy()
-        with np.errstate(over="ignore", under="ignore"):
-            limits = self.centre + margins[beyond]
-            within[beyond] = np.minimum(limits if self.signed else np.exp(limits), within[beyond])
-        verb = "shortened to" if self.kind == "update norm" else "bounded at"
-        for i in beyond:
-            lines.add(i, f"{self.kind} {self.values[i]:.3g} {verb} {within[i]:.3g} (limit of recent rounds)")
-        changes.count(self.clients[beyond], self.kind)
-        return within
-
-
-class _Changes:
-    """The next state while it is being made; the arrays of the old one are left alone."""
-
-    def __init__(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        self._old = state
-        self.state = dict(state)
-
-    def copy(self, name: str) -> npt.NDArray[Any]:
-        """Return an array of the state to write to."""
-        if self.state[name] is self._old[name]:
-            self.state[name] = self._old[name].copy()
-        return self.state[name]
-
-    def count(self, clients: Ints, what: str) -> None:
-        if clients.size:
-            self.copy("counts")[clients, _COUNTED.index(what)] += 1
-
-    def window(self, kind: str, without: Ints) -> tuple[Ints, Floats, Floats]:
-        """Return (clients, values, residuals) that are remembered, without those of these clients."""
-        row = _WINDOWS.index(kind)
-        clients = self.state["window_clients"][row]
-        kept = (clients >= 0) & ~np.isin(clients, without)
-        return (
-            clients[kept],
-            self.state["window_values"][row][kept],
-            self.state["window_residuals"][row][kept],
-        )
-
-    def excess_of(self, kind: str, clients: Ints) -> Floats:
-        """Return how far above the centre each of these clients last was; NaN where it is not remembered."""
-        row = _WINDOWS.index(kind)
-        known = self.state["window_clients"][row]
-        order = np.argsort(known)
-        found = order[np.minimum(np.searchsorted(known, clients, sorter=order), known.size - 1)]
-        excess: Floats = np.where(known[found] == clients, self.state["window_residuals"][row][found], nan)
-        return excess
-
-    def extend(self, kind: str, old: Ints, new: Ints, values: Floats, x: Floats, residuals: Floats) -> None:
-        """Remember new values after the old ones; ``residuals`` are of both."""
-        row, size = _WINDOWS.index(kind), self.state["window_clients"].shape[1]
-        order = np.argsort(new)  # of the clients: the order of answers changes nothing
-        if order.size > size:  # evenly spaced ones say best how they spread
-            ranks = np.lexsort((new, x))
-            order = np.sort(ranks[np.linspace(0, ranks.size - 1, size).astype(np.int64)])
-            order = order[np.argsort(new[order])]
-        order = np.concatenate([np.arange(old.size), old.size + order])[-size:]
-        for name, array in (
-            ("window_clients", np.concatenate([old, new])),
-            ("window_values", np.concatenate([values, x])),
-            ("window_residuals", residuals),
-        ):
-            rows = self.copy(name)
-            rows[row, size - order.size :] = array[order]
-            rows[row, : size - order.size] = -1 if name == "window_clients" else 0
-
-
-class _Lines:
-    """One line a position, made of one or more remarks."""
-
-    def __init__(self) -> None:
-        self._remarks: dict[int, list[str]] = {}
-
-    def add(self, position: int | np.int64, remark: str) -> None:
-        self._remarks.setdefault(int(position), []).append(remark)
-
-    def joined(self) -> dict[int, str]:
-        return {position: "; ".join(remarks) for position, remarks in sorted(self._remarks.items())}

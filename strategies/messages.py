@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
+from .answers import Reply
+from .grid import has_arrays
 from .reports import IDENTITY, METRICS, STATUS, Report
-from .round import Reply
 from .wire import ReceivedArrays
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class OpenRound:
     messages: list[Message]  # (S,) aligned with selection.clients
     num_available: int
     clock: Clock
-    enough: int  # how many answers end the round
+    enough: int  # how many answers with a model end the round
     aside: tuple[int, ...] = ()  # clients that are here and put aside for bad reports
     bounded: Mapping[int, str] = field(default_factory=dict)  # client -> what of its answer to a poll was
 
@@ -149,8 +150,7 @@ class OpenRound:
         """
         position = {message.metadata.message_id: i for i, message in enumerate(self.messages)}
         replies = list(replies)
-        came = sum(not reply.has_error() for reply in replies)
-        cut = self.enough < len(self.messages) and came >= self.enough
+        cut = self.enough < len(self.messages) and sum(map(has_arrays, replies)) >= self.enough
         why = "enough others had answered" if cut else "no answer by the deadline"
         answers = [Reply(failure=why)] * len(self.messages)
         for reply in replies:

@@ -229,8 +229,8 @@ class Flics(SelectionStrategy):
     private : bool (default: False)
         The server learns nobody's group: clients say it by randomised response and decide themselves whether
         they take part. Takes the handlers ``query.group`` and ``query.invitation``, and ``group_shares``.
-    epsilon : float (default: 2.0)
-        ε of that answer; with ``private`` only.
+    epsilon : float, optional
+        ε of that answer (default: 2.0); with ``private`` only.
     coin_epsilon : float, optional
         ε of what taking part tells of the group in a round (default: no bound); with ``private`` only.
     **options
@@ -261,7 +261,7 @@ class Flics(SelectionStrategy):
         groups: Mapping[str, str | int] | None = None,
         group_shares: Mapping[str, float] | Sequence[float] | None = None,
         private: bool = False,
-        epsilon: float = 2.0,
+        epsilon: float | None = None,
         coin_epsilon: float | None = None,
         **options: Unpack[Options],
     ) -> None:
@@ -275,8 +275,13 @@ class Flics(SelectionStrategy):
                     f"group_shares = {group_shares!r}: must be a sequence with private=True, how much the "
                     "groups 0, 1, ... matter"
                 )
-            settings = {"group_shares": tuple(group_shares), "epsilon": epsilon, "coin_epsilon": coin_epsilon}
+            settings = {"group_shares": tuple(group_shares), "coin_epsilon": coin_epsilon}
+            if epsilon is not None:
+                settings["epsilon"] = epsilon
         else:
+            for name, value in (("epsilon", epsilon), ("coin_epsilon", coin_epsilon)):
+                if value is not None:
+                    raise ValueError(f"{name} = {value}: needs private=True, without which groups are known")
             if groups is not None:
                 options["client_settings"] = {**options.get("client_settings", {}), "groups": groups}
             if group_shares is not None:

@@ -14,9 +14,15 @@ class Roster:
 
     A node is only the way to a client: its id may change from one connection to the next, the client's
     index stays.
+
+    Attributes
+    ----------
+    changes : int
+        Counts who was enrolled and whose size became another: while it stands still, `ids` and `sizes` do.
     """
 
     def __init__(self) -> None:
+        self.changes = 0
         self._ids: list[str] = []
         self._index: dict[str, int] = {}
         self._node: dict[int, int] = {}  # index -> node id
@@ -45,6 +51,7 @@ class Roster:
                 self._index[client_id] = len(self._ids)
                 new.append(len(self._ids))
                 self._ids.append(client_id)
+                self.changes += 1
             index = self._index[client_id]
             self._client.pop(self._node.get(index, -1), None)
             self._node[index] = nodes[client_id]
@@ -74,8 +81,9 @@ class Roster:
 
     def note(self, index: int, report: Report) -> None:
         """Remember a client's own word of its size, availability and (when it first speaks) group."""
-        if report.num_examples is not None:
+        if report.num_examples is not None and report.num_examples != self._size.get(index):
             self._size[index] = report.num_examples
+            self.changes += 1
         # Silence counts too: a group that comes later would shift the numbers of others.
         self._group.setdefault(index, None if report.group is None else str(report.group))
         (self._unavailable.discard if report.available else self._unavailable.add)(index)

@@ -5,37 +5,37 @@ The Flower strategy translates messages to and from this; a simulator calls it d
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, nan
+from math import nan
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from .aggregation import Arrays, Model, UnusableError, Update
+from .aggregation import Arrays, Model, Update
+from .answers import Answers, Reply, examine, who_sent
 from .guard import Guard
 from .numerics.arrays import Array, Bools, Floats
 from .numerics.streams import generator
-from .reports import Report
 from .responses import ResponseRates
 from .selectors import Feedback, Selection, Selector
-from .trained import TrainedCohort, TrainedModel, spread
+from .selectors.groups import GroupSelector
+from .trained import TrainedCohort
 from .variates import ClientVariates
 
-__all__ = ["Arrays", "Outcome", "Reply", "RoundLogic", "RoundRecord", "TrainedCohort", "client_seed"]
+__all__ = [
+    "Arrays",
+    "Outcome",
+    "Reply",
+    "RoundLogic",
+    "RoundRecord",
+    "TrainedCohort",
+    "check_correction",
+    "client_seed",
+    "enough_answers",
+]
 
 _LONGEST_REASON = 300  # characters of a failure's reason that are kept; a client writes part of it
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What came back from one chosen client: its trained arrays, or the reason why there are none."""
-
-    arrays: Mapping[str, NDArray[Any]] | None = None  # w_m; may decode an array each time it is asked for
-    report: Report = field(default_factory=Report)
-    metrics: Mapping[str, Any] = field(default_factory=dict)  # all that it measured, passed through
-    failure: str = ""  # why there are no arrays, for the log
-    sent: bool = False  # beside a failure: the client did send something, and it cannot be used
 
 
 @dataclass(frozen=True)
@@ -93,21 +93,6 @@ class Outcome:
                 yield position, shortened
 
 
-@dataclass
-class _Answers:
-    """A round's replies, looked at. Updates, failures and bounds are by position."""
-
-    updates: dict[int, Update]  # those that can be used
-    norms: Floats  # (S,) ‖g_m‖; NaN where there is none
-    losses: Floats  # (S,) as reported
-    gradient_variances: Floats  # (S,) as reported
-    failures: dict[int, str]
-    at_fault: list[int]  # positions of failures that are the client's own: it sent something
-    step: Arrays | None  # the sum of all of them, as `Model.fold` returns it; None if some were not usable
-    bounded: Mapping[int, str] = field(default_factory=dict)
-    cohort: TrainedCohort | None = None  # where they came in one piece
-
-
 class RoundLogic:
     """The rounds of one run.
 
@@ -136,7 +121,7 @@ class RoundLogic:
     Raises
     ------
     ValueError
-        If ``quorum`` is below 1.
+        If ``quorum`` is below 1, or the selector corrects for who answers itself and gets `responses` too.
     """
 
     def __init__(
@@ -152,6 +137,8 @@ class RoundLogic:
     ) -> None:
         if quorum < 1:
             raise ValueError(f"quorum = {quorum}: must be at least 1")
+        if responses is not None:
+            check_correction(type(selector))
         self.selector = selector
         self.local_learning_rate = local_learning_rate
         self.guard = guard
@@ -177,11 +164,18 @@ class RoundLogic:
             round, available=here, candidates=candidates, reports=reports, budget=budget
         )
         if self.variates is not None:
-            sizes = np.where(self.selector.living, self.selector.client_sizes, 0.0)
-            if here is not None:
-                sizes[np.setdiff1d(np.arange(sizes.size), here)] = 0.0
-            self.variates.begin(sizes / (sizes.sum() or 1.0))
+            self.variates.begin(self._due(here))
         return selection
+
+    def _due(self, here: NDArray[np.int64] | None) -> Floats:
+        """Return (M,) the share of each client in what the selector's aggregate is an estimate of."""
+        if isinstance(self.selector, GroupSelector):  # over time: those who are away, too
+            return self.selector.probabilities
+        sizes = np.where(self.selector.living, self.selector.client_sizes, 0.0)
+        if here is not None:
+            sizes[np.setdiff1d(np.arange(sizes.size), here)] = 0.0
+        shares: Floats = sizes / (sizes.sum() or 1.0)
+        return shares
 
     def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
         """Let clients join, as `Selector.add_clients` does; all parts of the round learn of them."""
@@ -233,34 +227,32 @@ class RoundLogic:
             or the step is not finite.
         """
         model = Model(arrays)
-        if isinstance(replies, TrainedCohort) and self.variates is not None:
-            replies = _one_by_one(replies, selection)
         # Who sent no arrays is known before anything is looked at. If all others prove usable, these are the
         # weights, and the step is summed on the way.
-        likely = _who_sent(replies, selection)
+        likely = who_sent(replies, selection)
         guess = self._weights(selection, likely)
-        if isinstance(replies, TrainedCohort):
-            answers = self._examine_cohort(replies, selection, self._coefficients(guess))
-        else:
-            answers = self._examine(model, selection, replies, self._coefficients(guess))
+        answers = examine(
+            model,
+            selection,
+            replies,
+            self._coefficients(guess),
+            self.local_learning_rate,
+            variates=self.variates,
+            masked=self.updates == "masked",
+        )
         if self.guard is not None:
             self._bound(answers, self.guard, round, selection)
-        updates = answers.updates
-        usable = np.zeros(likely.size, dtype=np.bool_)
-        usable[list(updates)] = True
-
+        updates, usable = answers.updates, answers.usable()
         weights = guess if np.array_equal(usable, likely) else self._weights(selection, usable)
-        diversities = np.full(likely.size, nan)
+        diversities = np.full(usable.size, nan)
         moved, void = None, self._why_void(usable)
         if not void:
             coefficients = self._coefficients(weights)
-            parts = [(float(coefficients[position]), update) for position, update in updates.items()]
-            step, answers.step = answers.step, None
-            if step is None or weights is not guess or any(update.scale < 1 for update in updates.values()):
-                step = None  # not two at a time
-                step = _combined(model, answers, parts)
+            step = answers.combined(coefficients, as_examined=weights is guess)
             if "diversity" in self.selector.learns:
-                diversities[usable] = self._diversities(model, parts, step)
+                plain = getattr(self.selector.settings, "diversity_mean", "weighted") == "plain"
+                apart = answers.distances(coefficients, step, plain=plain)
+                diversities[usable] = np.array(apart) / self.local_learning_rate
             moved = model.moved(step, mean=None if self.variates is None else self.variates.mean())
             if moved is None:  # a sum that is not finite is nobody's in particular: all are left out
                 void = "the step is not finite"
@@ -280,11 +272,11 @@ class RoundLogic:
             responded=responded,
         )
         self.selector.update(round, selection, feedback)
-        if self.variates is not None and updates and not isinstance(replies, TrainedCohort):
+        if self.variates is not None and updates:
             self.variates.remember(
                 selection.clients[responded],
                 ((int(selection.clients[i]), model.bounded(update)) for i, update in updates.items()),
-                _reported(replies, "num_steps")[responded],
+                answers.num_steps[responded],
                 self.local_learning_rate,
             )
 
@@ -340,70 +332,7 @@ class RoundLogic:
         }
         return {name: part for name, part in parts.items() if part is not None}
 
-    def _examine(
-        self, model: Model, selection: Selection, replies: Sequence[Reply], weights: Floats
-    ) -> _Answers:
-        """Look at the replies, one by one, and sum them with these weights, while all are usable."""
-        answers = _Answers(
-            updates={},
-            norms=np.full(len(replies), nan),
-            losses=_reported(replies, "train_loss"),
-            gradient_variances=_reported(replies, "gradient_variance"),
-            failures={},
-            at_fault=[],
-            step=model.nothing(),
-        )
-        for position, (client, reply) in enumerate(zip(selection.clients, replies, strict=True)):
-            if reply.failure:
-                answers.failures[position] = reply.failure
-                answers.at_fault += [position] * reply.sent
-                continue
-            baseline = None if self.variates is None else self.variates.baseline(int(client))
-            update = Update(reply.arrays or {}, baseline=baseline)
-            try:
-                length = model.examine(update, answers.step, float(weights[position]))
-            except UnusableError as error:
-                answers.failures[position] = str(error)
-                answers.at_fault.append(position)
-                answers.step = None
-            else:
-                said = reply.report.update_norm
-                if self.updates == "masked":
-                    length = nan if said is None else said
-                answers.norms[position] = length / self.local_learning_rate
-                answers.updates[position] = update
-        return answers
-
-    def _examine_cohort(self, cohort: TrainedCohort, selection: Selection, weights: Floats) -> _Answers:
-        """Look at a cohort in one piece; what it is asked to sum is finite."""
-        size, positions = weights.size, cohort.positions
-        norms = cohort.updates.norms()
-        answers = _Answers(
-            updates={},
-            norms=spread(norms / self.local_learning_rate, positions, size),
-            losses=spread(cohort.losses, positions, size),
-            gradient_variances=spread(cohort.gradient_variances, positions, size),
-            failures=dict(cohort.failures),
-            at_fault=[],
-            step=None,
-            cohort=cohort,
-        )
-        finite = np.isfinite(norms)
-        for row in np.flatnonzero(~finite).tolist():
-            position = int(positions[row])
-            answers.failures[position] = "the norm of the update is not finite"
-            answers.at_fault.append(position)
-            answers.norms[position] = nan
-        answers.updates = {
-            position: Update(TrainedModel(cohort.updates, row))
-            for row, position in enumerate(positions.tolist())
-            if finite[row]
-        }
-        if finite.all():
-            answers.step = _flat(cohort.updates.combined(weights[positions]))
-        return answers
-
-    def _bound(self, answers: _Answers, guard: Guard, round: int, selection: Selection) -> None:
+    def _bound(self, answers: Answers, guard: Guard, round: int, selection: Selection) -> None:
         """Let the guard bound what clients say and how far they move the model, and reject answers."""
         at_fault = {position: answers.failures[position] for position in answers.at_fault}
         if self.updates == "noised":
@@ -428,6 +357,8 @@ class RoundLogic:
         }
 
     def _weights(self, selection: Selection, usable: Bools) -> Floats:
+        if self.updates == "masked":  # clients were told them, and all must answer
+            return selection.weights
         weights = self.selector.finalize(selection, usable)
         if self.responses is None:
             return weights
@@ -447,61 +378,36 @@ class RoundLogic:
             return "nobody was chosen"
         return f"{count} usable of {usable.size} answers: fewer than the quorum of {self.quorum}"
 
-    def _diversities(self, model: Model, parts: Sequence[tuple[float, Update]], step: Arrays) -> list[float]:
-        """Return ‖g_m - mean g‖ of each update; the mean has the weights of the step, or equal ones."""
-        total = sum(weight for weight, _ in parts)
-        if getattr(self.selector.settings, "diversity_mean", "weighted") == "plain" or not total > 0:
-            total = float(len(parts))
-            step = model.fold((1.0, update) for _, update in parts)
-        return [model.distance(update, step, 1 / total) / self.local_learning_rate for _, update in parts]
+
+def check_correction(selector: type[Selector]) -> None:
+    """Refuse response rates where the selector's own weights make up for who does not answer.
+
+    Raises
+    ------
+    ValueError
+        If it is of that kind: a group that seldom answers would be made up for twice.
+    """
+    if selector.unbiased == "long-run":
+        raise ValueError(
+            f"correction = 'rates': must be 'equal' with selector = {selector.name!r}, which counts who "
+            "answers, and makes up for it itself"
+        )
+
+
+def enough_answers(selection: Selection, clients_per_round: int, quorum: int = 1) -> int:
+    """Return how many answers are a cohort's worth where more clients than that were chosen.
+
+    Those of K draws; of S clients who are D > K draws, K/D of them (rounded up). Where there were no more
+    clients to choose, all of them. The quorum in any case.
+    """
+    size, draws = selection.clients.size, int(selection.counts.sum())
+    worth = size if draws <= clients_per_round else -(-size * clients_per_round // draws)
+    return min(size, max(worth, quorum))
 
 
 def client_seed(seed: int, round: int, client: int, purpose: str = "client") -> int:
     """Return the seed, in [0, 2^63), of what a client does in a round: its local training, or its "loss"."""
     return int(generator(seed, round, f"{purpose}-{client}").integers(2**63))
-
-
-def _who_sent(replies: Sequence[Reply] | TrainedCohort, selection: Selection) -> Bools:
-    """Return (S,) whether there are arrays."""
-    if isinstance(replies, TrainedCohort):
-        sent = np.zeros(selection.clients.size, dtype=np.bool_)
-        sent[replies.positions] = True
-        return sent
-    return np.array([not reply.failure for reply in replies], dtype=np.bool_)
-
-
-def _one_by_one(cohort: TrainedCohort, selection: Selection) -> list[Reply]:
-    """Return a cohort's replies, for what works on each client's update."""
-    replies = [Reply(failure=cohort.failures.get(i, "no answer")) for i in range(selection.clients.size)]
-    for row, position in enumerate(cohort.positions.tolist()):
-        variance = float(cohort.gradient_variances[row])
-        report = Report(
-            num_steps=int(cohort.num_steps[row]),
-            train_loss=float(cohort.losses[row]) if isfinite(cohort.losses[row]) else None,
-            gradient_variance=variance if isfinite(variance) else None,
-        )
-        replies[position] = Reply(TrainedModel(cohort.updates, row), report)
-    return replies
-
-
-def _combined(model: Model, answers: _Answers, parts: Sequence[tuple[float, Update]]) -> Arrays:
-    """Return Σ c s (w_m - w_t - y_m) over (c, update); parts are aligned with the answers' updates."""
-    if answers.cohort is None:
-        return model.fold(parts)
-    scaled = np.zeros(answers.norms.size)
-    for position, (coefficient, update) in zip(answers.updates, parts, strict=True):
-        scaled[position] = coefficient * update.scale
-    return _flat(answers.cohort.updates.combined(scaled[answers.cohort.positions]))
-
-
-def _flat(arrays: Arrays) -> Arrays:
-    return {name: array.reshape(-1) for name, array in arrays.items()}
-
-
-def _reported(replies: Sequence[Reply], name: str) -> Floats:
-    """Return (S,) a number that clients report with their update, NaN where they do not."""
-    said = [None if reply.failure else getattr(reply.report, name) for reply in replies]
-    return np.array([nan if value is None else float(value) for value in said])
 
 
 def _by_client(selection: Selection, reasons: Mapping[int, str]) -> dict[int, str]:

@@ -116,6 +116,8 @@ class ServerStep:
             raise ValueError(
                 f"server_strategy = {_name(server_strategy)}() with selector = {selector!r}: {reason}"
             )
+        self.settings = _settings_of(server_strategy)
+        """Its numbers and names as they were given, by attribute: what a resumed run must not change."""
         strategy: Any = copy.copy(server_strategy)
         base = strategy
         if self.view is View.ESTIMATES:
@@ -379,6 +381,17 @@ class ServerStep:
             setattr(self.strategy, name, value)
         if "own" in known:
             self.strategy.load_state_dict(_below(state, "own"))
+
+
+def _settings_of(server_strategy: Strategy) -> dict[str, Any]:
+    """Return what decides the steps; whom to sample and to evaluate is not among it."""
+    settings: dict[str, Any] = {}
+    for name, value in vars(server_strategy).items():
+        if isinstance(value, Strategy):
+            settings |= {f"{name}.{inner}": each for inner, each in _settings_of(value).items()}
+        elif isinstance(value, bool | int | float | str) and not name.startswith(("_", "fraction_", "min_")):
+            settings[name] = value
+    return settings
 
 
 def _name(server_strategy: Strategy) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from logging import INFO, WARNING
 from math import ceil
 from pathlib import Path
@@ -16,36 +16,27 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
 from .aggregation import Arrays
+from .answers import Reply
 from .attendance import Attendance
-from .checkpoint import Checkpoint, CheckpointError, CheckpointFolder
+from .checkpoint import CheckpointError, CheckpointFolder
 from .declared import Declared
 from .grid import NodesGrid, PollingGrid, clock_of
 from .guard import Guard
+from .measured import averaged, has_size
 from .messages import CLOCKS_DIFFER, OpenRound
 from .numerics.streams import generator
 from .options import check_options, check_selector
 from .polling import Poll
+from .progress import Progress, state_of
 from .responses import ResponseRates
-from .round import Outcome, Reply, RoundLogic, RoundRecord, client_seed
+from .round import Outcome, RoundLogic, RoundRecord, client_seed, enough_answers
 from .server_step import ServerStep, Step, contributions_of
 from .variates import CONTROL, create_variates
-from .wire import ReceivedArrays, encode, to_record
+from .wire import ReceivedArrays, to_record
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
-
-
-_RESULTS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
-
-
-@dataclass
-class _Progress:
-    """How far a run has come."""
-
-    round: int  # the last that is over
-    arrays: ArrayRecord  # the model after it
-    result: Result = field(default_factory=Result)
 
 
 class SelectionStrategy(Strategy):
@@ -71,10 +62,11 @@ class SelectionStrategy(Strategy):
     min_available_clients : int, optional
         Round 1 waits until so many clients are here; at least (and by default) ``clients_per_round``.
     quorum : int (default: 1)
-        A round with fewer usable answers changes nothing; it does not begin while fewer are available.
+        A round with fewer usable answers changes nothing; it does not begin while fewer are available. Where
+        draws are with replacement fewer distinct clients than ``clients_per_round`` train: leave room for it.
     over_selection : float (default: 1)
-        Ask so many times ``clients_per_round`` and go on once ``1 / over_selection`` of those asked have
-        answered. Early answers are not a random sample: see `correction`.
+        Ask so many times ``clients_per_round`` and go on once a cohort's worth (and the quorum) has answered.
+        Early answers are not a random sample: see `correction`.
     correction : {"equal", "rates"} (default: "equal")
         How weights make up for who did not answer: all alike (right where everybody fails equally often), or
         by each client's estimated response rate. See `responses`.
@@ -128,7 +120,7 @@ class SelectionStrategy(Strategy):
     ValueError
         If a setting is wrong; the message names it, its value and what is allowed.
     TypeError
-        If ``server_strategy`` is one that cannot step from an unbiased aggregate.
+        If it is of a wrong type, or ``server_strategy`` one that cannot step from an unbiased aggregate.
     """
 
     def __init__(
@@ -165,11 +157,13 @@ class SelectionStrategy(Strategy):
         on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
         # Settings are refused here, not when the clients have come.
-        check_selector(selector, clients_per_round, selector_settings or {}, num_rounds or 1)
+        horizon = 1 if num_rounds is None else num_rounds
+        check_selector(selector, clients_per_round, selector_settings or {}, horizon)
         check_options(
             selector,
             clients_per_round,
             server_strategy=server_strategy,
+            seed=seed,
             min_available_clients=min_available_clients,
             quorum=quorum,
             over_selection=over_selection,
@@ -179,10 +173,12 @@ class SelectionStrategy(Strategy):
                 "absence_deadline": absence_deadline,
                 "round_deadline": round_deadline,
                 "status_deadline": status_deadline,
+                "poll_deadline": poll_deadline,
                 "poll_interval": poll_interval,
             },
             local_learning_rate=local_learning_rate,
             client_settings=client_settings or {},
+            guard=guard,
             variates=variates,
             masked_updates=masked_updates,
             checkpoint_dir=checkpoint_dir,
@@ -209,7 +205,7 @@ class SelectionStrategy(Strategy):
         self._corrects_rates = correction == "rates"
         self._variates = create_variates(variates) if variates else None
         self._step = ServerStep(
-            server_strategy or FedAvg(fraction_evaluate=0.0),
+            server_strategy or _fedavg(),
             selector,
             self.selector_settings,
             clients_per_round=clients_per_round,
@@ -239,6 +235,7 @@ class SelectionStrategy(Strategy):
         self._logic: RoundLogic | None = None
         self._restored: Mapping[str, NDArray[Any]] | None = None  # the logic's, until the clients are here
         self._guard: Guard | None = None
+        self._told = -1  # how many of the roster's changes the selector knows
         self._round: OpenRound | None = None
         self._wait = round_deadline  # s; `start` may be told less
         self._evaluate_config = ConfigRecord()
@@ -280,6 +277,8 @@ class SelectionStrategy(Strategy):
     ) -> Result:
         """Run the rounds up to number ``num_rounds``, as Flower's own strategies do.
 
+        A strategy is for one run: a second `start` would begin with what its selector has learned.
+
         With ``resume`` the run goes on after the last round in ``checkpoint_dir``; of ``initial_arrays`` only
         names, shapes and types matter then. The results are those of all its rounds.
 
@@ -298,9 +297,8 @@ class SelectionStrategy(Strategy):
         log(INFO, "Starting %s:", type(self).__name__)
         self.summary()
         progress = self._resumed(initial_arrays)
-        result = progress.result
         if progress.round == 0 and evaluate_fn:
-            _note(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, progress.arrays))
+            progress.note("evaluate_metrics_serverapp", 0, evaluate_fn(0, progress.arrays))
         while progress.round < num_rounds and not self._is_enough(progress):
             number = progress.round + 1
             log(INFO, "")
@@ -311,21 +309,20 @@ class SelectionStrategy(Strategy):
             del questions  # each holds the model
             arrays, metrics = self.aggregate_train(number, replies)
             del replies
-            if arrays is not None:
-                progress.arrays = result.arrays = arrays
-            _note(result.train_metrics_clientapp, number, metrics)
+            progress.move(arrays)
+            progress.note("train_metrics_clientapp", number, metrics)
             questions = list(self.configure_evaluate(number, progress.arrays, self._evaluate_config, polling))
             replies = polling.send_and_receive(questions, timeout=self._wait) if questions else []
-            _note(result.evaluate_metrics_clientapp, number, self.aggregate_evaluate(number, replies))
+            progress.note("evaluate_metrics_clientapp", number, self.aggregate_evaluate(number, replies))
             if evaluate_fn:
-                _note(result.evaluate_metrics_serverapp, number, evaluate_fn(number, progress.arrays))
+                progress.note("evaluate_metrics_serverapp", number, evaluate_fn(number, progress.arrays))
             progress.round = number
             self._save(progress)
         log(INFO, "")
-        log(INFO, "Over after round %d: %s", progress.round, result)
-        return result
+        log(INFO, "Over after round %d: %s", progress.round, progress.result)
+        return progress.result
 
-    def _is_enough(self, progress: _Progress) -> bool:
+    def _is_enough(self, progress: Progress) -> bool:
         if self.stop is None or progress.round == 0:
             return False
         found = progress.result.evaluate_metrics_serverapp.get(progress.round)
@@ -347,6 +344,7 @@ class SelectionStrategy(Strategy):
             "seed": self.seed,
             "local_learning_rate": self.local_learning_rate,
             "server_strategy": type(self.server_strategy).__name__,
+            "server_settings": self._step.settings,
             "guard": repr(self._guard_settings),
             "correction": "rates" if self._corrects_rates else "equal",
             "variates": None if self._variates is None else self._variates.name,
@@ -354,31 +352,16 @@ class SelectionStrategy(Strategy):
             "arrays": {name: [list(array.shape), array.dtype] for name, array in arrays.items()},
         }
 
-    def _save(self, progress: _Progress) -> None:
-        if self._checkpoints is None:
-            return
-        result = progress.result
-        arrays = {
-            **_prefixed("model/", ReceivedArrays(progress.arrays)),
-            **_prefixed("logic/", self._opened.state_dict()),
-            **_prefixed("step/", self._step.state_dict()),
-        }
-        meta = {
-            "num_rounds": self.num_rounds,
-            "moved": bool(result.arrays),
-            "attendance": self._attendance.state(),
-            "results": {
-                name: [[number, dict(metrics)] for number, metrics in getattr(result, name).items()]
-                for name in _RESULTS
-            },
-        }
-        self._checkpoints.save(Checkpoint(progress.round, arrays, meta, self._fingerprint(progress.arrays)))
+    def _save(self, progress: Progress) -> None:
+        if self._checkpoints is not None:
+            parts = {"logic": self._opened.state_dict(), "step": self._step.state_dict()}
+            notes = {"num_rounds": self.num_rounds, "attendance": self._attendance.state()}
+            self._checkpoints.save(progress.checkpoint(parts, notes, self._fingerprint(progress.arrays)))
 
-    def _resumed(self, initial_arrays: ArrayRecord) -> _Progress:
+    def _resumed(self, initial_arrays: ArrayRecord) -> Progress:
         """Return where the run stands: at the beginning, or after the last round on disk."""
-        progress = _Progress(0, initial_arrays)
         if self._checkpoints is None:
-            return progress
+            return Progress(0, initial_arrays)
         self._checkpoints.claim()
         if not self._resume and self._checkpoints.rounds():
             raise CheckpointError(
@@ -387,26 +370,21 @@ class SelectionStrategy(Strategy):
             )
         found = self._checkpoints.newest(self._fingerprint(initial_arrays)) if self._resume else None
         if found is None:
-            return progress
+            return Progress(0, initial_arrays)
         self.num_rounds = found.meta["num_rounds"]
-        self._restored = _unprefixed("logic/", found.arrays)
-        self._step.load_state_dict(_unprefixed("step/", found.arrays))
+        self._restored = state_of("logic", found)
+        self._step.load_state_dict(state_of("step", found))
         self._attendance.load(found.meta["attendance"])
-        model = _unprefixed("model/", found.arrays)
-        progress.round = found.round
-        progress.arrays = ArrayRecord({name: encode(model[name]) for name in initial_arrays})
-        if found.meta["moved"]:
-            progress.result.arrays = progress.arrays
-        for name in _RESULTS:
-            for number, metrics in found.meta["results"][name]:
-                getattr(progress.result, name)[number] = MetricRecord(metrics)
         log(INFO, "Resumed after round %d from %s", found.round, self._checkpoints.path)
-        return progress
+        return Progress.of(found, initial_arrays)
 
     # --- a round ---------------------------------------------------------------------------------------
 
     def _tell_selector(self) -> None:
         """Tell the selector who joined and which sizes are news; make it when the first clients are known."""
+        if self._told == self.roster.changes:
+            return
+        self._told = self.roster.changes
         if self._logic is None and self._guard_settings is not False:
             self._guard = Guard(len(self.roster), **self._guard_settings)
         sizes = self._sizes()
@@ -494,6 +472,9 @@ class SelectionStrategy(Strategy):
         selection = self._opened.choose(
             server_round, among, candidates=asked.candidates, reports=reports, budget=budget
         )
+        enough = selection.clients.size
+        if budget is not None:
+            enough = enough_answers(selection, self.clients_per_round, self.quorum)
         self._round = OpenRound(
             number=server_round,
             began=began,
@@ -502,7 +483,7 @@ class SelectionStrategy(Strategy):
             messages=self._questions(server_round, arrays, config, grid, selection, asked.train_config),
             num_available=len(here),
             clock=clock,
-            enough=ceil(selection.clients.size / self.over_selection),
+            enough=enough,
             aside=tuple(int(client) for client in aside),
             bounded=bounded,
         )
@@ -601,18 +582,21 @@ class SelectionStrategy(Strategy):
 
     def _average_metrics(self, answers: list[Reply], record: RoundRecord) -> MetricRecord:
         """Average what the clients measured, with the server strategy's own function, as FedAvg does."""
-        key = self._step.base.weighted_by_key
+        key, sizes = self._step.base.weighted_by_key, self.selector.client_sizes
         contents = [
-            RecordDict({"metrics": MetricRecord({**answer.metrics, key: answer.report.num_examples or 1})})
-            for answer, responded in zip(answers, record.feedback.responded, strict=True)
+            RecordDict({"metrics": MetricRecord({**answer.metrics, key: float(sizes[client])})})
+            for client, answer, responded in zip(
+                record.selection.clients, answers, record.feedback.responded, strict=True
+            )
             if responded
         ]
-        try:
-            averaged: MetricRecord = self._step.train_metrics_aggr_fn(contents, key)
-        except Exception as error:  # metrics that do not fit together are no reason to lose the round
-            log(WARNING, "Metrics of round %d not averaged: %s", record.round, error)
-            return MetricRecord()
-        return averaged
+        found = averaged(
+            lambda fit: self._step.train_metrics_aggr_fn(fit, key),
+            contents,
+            contents,
+            f"metrics of round {record.round}",
+        )
+        return found or MetricRecord()
 
     def _describe(self, selection: selectors.Selection) -> str:
         drawn = zip(selection.clients, selection.counts, selection.probabilities, strict=True)
@@ -637,42 +621,33 @@ class SelectionStrategy(Strategy):
         drawn = generator(self.seed, server_round, "evaluate").choice(here, count, replace=False)
         shown = NodesGrid(grid, [self.roster.node_of(int(client)) for client in drawn])
         prepared = self._step.base.configure_evaluate(server_round, arrays, ConfigRecord(dict(config)), shown)
-        return sorted(prepared, key=lambda message: message.metadata.dst_node_id)
+        messages = sorted(prepared, key=lambda message: message.metadata.dst_node_id)
+        for message in messages:
+            message.metadata.ttl = self.round_deadline + CLOCKS_DIFFER
+        return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the clients' metrics as the server strategy does, over the replies that can be used."""
         key = self._step.base.weighted_by_key
-        fit = []
         # In an order that is not that of arrival: sums of floats depend on it.
-        for reply in sorted(
-            replies, key=lambda reply: self.roster.client_at(reply.metadata.src_node_id) or 0
-        ):
-            records = [] if reply.has_error() else list(reply.content.metric_records.values())
-            size = records[0].get(key) if len(records) == 1 else None
-            if isinstance(size, int | float) and 0 < size < np.inf:
-                fit.append(reply)
-            else:
-                log(WARNING, "An answer was left out of the evaluation of round %d", server_round)
-        try:
-            return self._step.base.aggregate_evaluate(server_round, fit)
-        except Exception as error:  # answers that do not fit together are no reason to stop the run
-            log(WARNING, "Evaluation of round %d ignored: %s", server_round, error)
-            return None
+        replies = sorted(replies, key=lambda reply: self.roster.client_at(reply.metadata.src_node_id) or 0)
+        sized = [reply for reply in replies if has_size(reply, key)]
+        if len(sized) < len(replies):
+            left = len(replies) - len(sized)
+            log(WARNING, "%d answers without a usable size in the evaluation of round %d", left, server_round)
+        return averaged(
+            lambda fit: self._step.base.aggregate_evaluate(server_round, fit),
+            sized,
+            [reply.content for reply in sized],
+            f"evaluations of round {server_round}",
+        )
 
 
-def _note(results: dict[int, MetricRecord], number: int, metrics: MetricRecord | None) -> None:
-    """Keep what was measured in a round, if anything was."""
-    if metrics is not None:
-        log(INFO, "\t└──> %s", metrics)
-        results[number] = metrics
-
-
-def _prefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {f"{prefix}{name}": array for name, array in arrays.items()}
-
-
-def _unprefixed(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+def _fedavg() -> FedAvg:
+    """Return FedAvg without evaluation on clients; said to its constructor, it warns of that each time."""
+    strategy = FedAvg()
+    strategy.fraction_evaluate = 0.0
+    return strategy
 
 
 def _warn(line: str) -> None:

@@ -58,7 +58,8 @@ class ClientVariates(ABC):
         Parameters
         ----------
         shares : array_like, shape (M,)
-            λ_m >= 0 of each client in this round's target, summing to 1: 0 for who is not here.
+            λ_m >= 0 of each client in what the selector's aggregate is an estimate of, summing to 1: in this
+            round's mean over who is here, 0 for the others, or in the mean over time.
 
         Raises
         ------
@@ -88,7 +89,7 @@ class ClientVariates(ABC):
         return None
 
     def mean(self) -> Arrays | None:
-        """Return sum_m λ_m y_m over who is here, added to the weighted sum; None: nothing."""
+        """Return sum_m λ_m y_m, added to the weighted sum; None: nothing."""
         return None
 
     def remember(
@@ -247,7 +248,8 @@ class Scaffold(ClientVariates):
     OSMD paper's later version, appendix E.
 
     ``steps`` and ``learning_rate`` must be those of plain local SGD. A client whose number of steps is not
-    known keeps its c_m.
+    known keeps its c_m. Steps are the client's word, and nothing bounds them: one that says 1 and took 100
+    enters c with a hundred times its weight. Where clients may lie, FedVARP takes nothing on trust.
     """
 
     name = "scaffold"

@@ -1,4 +1,7 @@
-"""A Grid without a network, for tests of the Flower layer: each node is a function from message to reply."""
+"""A Grid without a network, for tests of the Flower layer: each node is a function from message to reply.
+
+Plainer than `simulation.grid`, which is tested against it. Time passes only when somebody sleeps.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
@@ -8,6 +11,8 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+
+from simulation.grid import SimulatedClock
 
 Node = Callable[[Message], "Message | list[Message] | None"]
 """Answers a message; None is silence, a list is one answer after another."""
@@ -20,6 +25,7 @@ class InProcessGrid(Grid):
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
         self.nodes = dict(nodes)
         self.names = dict(names or {})
+        self.clock = SimulatedClock()
         self.sent: list[Message] = []
         self._ids = count(1)
         self._waiting: dict[str, Message] = {}

@@ -34,11 +34,19 @@ def federation(folder: Path, num_clients: int = 6, **settings: Any) -> list[dict
         "output-dir": str(folder),
         **{name.replace("_", "-"): value for name, value in settings.items()},
     }
-    nodes = {
-        1000 + m: node_of(client.app.app, {"partition-id": m, "num-partitions": num_clients}, config)
-        for m in range(num_clients)
-    }
-    server.app.app(InProcessGrid(nodes), Context(1, 1, {}, RecordDict(), config))
+    grid = InProcessGrid({})
+
+    def node(m: int) -> Node:
+        answer = node_of(client.app.app, {"partition-id": m, "num-partitions": num_clients}, config)
+
+        def after_a_quarter_of_a_second(message: Message) -> Any:
+            grid.clock.sleep(0.25)
+            return answer(message)
+
+        return after_a_quarter_of_a_second
+
+    grid.nodes = {1000 + m: node(m) for m in range(num_clients)}
+    server.app.app(grid, Context(1, 1, {}, RecordDict(), config))
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
@@ -59,7 +67,7 @@ def test_the_history_tells_the_whole_run(tmp_path: Path) -> None:
             assert len(line[key]) == size, key
         assert line["failures"] == []
         assert line["num_available"] == 6
-        assert line["seconds"] > 0
+        assert line["seconds"] == pytest.approx(0.25 * size)
     assert rounds[-1]["test_loss"] < rounds[0]["test_loss"]
 
     model = load_file(lines[-1]["model"])
@@ -179,6 +187,8 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ({"selector": "uniform", "selector-settings": "replacement=3"}, r"replacement = 3"),
         ({"learning-rate": float("nan")}, r"^learning-rate = nan: must be a finite number$"),
         ({"round-deadline": -1}, r"^round-deadline = -1: must be greater than 0$"),
+        ({"selector": "lipschitz-is"}, r"^client_settings has no 'lipschitz': lipschitz-is must have it"),
+        ({"selector": "flics", "correction": "rates"}, r"^correction = 'rates': must be 'equal' with"),
         ({"rounds": 3}, r"^rounds = 3: unknown setting; the settings are selector, "),
     ],
 )

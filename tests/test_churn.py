@@ -7,23 +7,11 @@ import pytest
 from flwr.app import ConfigRecord, Message
 
 from strategies import NotEnoughClientsError, SelectionStrategy
-from strategies.reports import STATUS
+from strategies.messages import write_report
+from strategies.reports import STATUS, Report
 
 from .inprocess import InProcessGrid, Node
 from .test_strategy import BAD_NODES, client, model, run
-
-
-class Clock:
-    """Time that passes only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float, /) -> None:
-        self.now += seconds
 
 
 class TimedGrid(InProcessGrid):
@@ -31,7 +19,6 @@ class TimedGrid(InProcessGrid):
 
     def __init__(self, nodes: dict[int, Node], latency: dict[int, float] | None = None) -> None:
         super().__init__(nodes)
-        self.clock = Clock()
         self.latency = latency or {}
         self._due: dict[str, float] = {}
 
@@ -40,13 +27,14 @@ class TimedGrid(InProcessGrid):
         ids = super().push_messages(messages)
         for message, message_id in zip(messages, ids, strict=True):
             delay = self.latency.get(message.metadata.dst_node_id, 0.0)
-            self._due[message_id] = self.clock.now + (
+            self._due[message_id] = self.clock.monotonic() + (
                 delay if message.metadata.message_type == "train" else 0
             )
         return ids
 
     def pull_messages(self, message_ids: Any) -> list[Message]:
-        return super().pull_messages([each for each in message_ids if self._due[each] <= self.clock.now])
+        now = self.clock.monotonic()
+        return super().pull_messages([each for each in message_ids if self._due[each] <= now])
 
 
 def strategy_on(grid: InProcessGrid, **options: Any) -> tuple[SelectionStrategy, Any]:
@@ -104,12 +92,12 @@ def test_a_round_waits_for_its_quorum_and_goes_on_when_it_comes() -> None:
 
     def and_come_back(seconds: float, /) -> None:
         sleep(seconds)
-        if grid.clock.now > 20:
+        if grid.clock.monotonic() > 20:
             grid.nodes = {1: nodes[1], 3: nodes[3]}
 
     grid.clock.sleep = and_come_back  # type: ignore[method-assign]
     assert len(one_round(2)) == 2
-    assert 20 < grid.clock.now < 60
+    assert 20 < grid.clock.monotonic() < 60
     grid.nodes = {1: nodes[1]}
     grid.clock.sleep = sleep  # type: ignore[method-assign]
     with pytest.raises(
@@ -144,6 +132,41 @@ def test_over_selection_goes_on_with_the_first() -> None:
         assert record.weights.sum() == pytest.approx(1.0)
         assert 4 <= record.seconds < 5
         assert set(record.failures.values()) == {"enough others had answered"}
+
+
+def test_over_selection_waits_for_a_quorum() -> None:
+    """Of 11 asked it waits for 10; the twelfth, who is slow, is one of them where the quorum wants it."""
+    latency = {n: float(n) for n in range(1, 13)}
+    grid = TimedGrid({n: client(f"c{n}") for n in range(1, 13)}, latency)
+    _, records, _ = run(
+        grid, 2, "md", clients_per_round=8, quorum=6, over_selection=1.5, min_available_clients=12, seed=4
+    )
+    for record in records:
+        draws, answered = record.selection.counts.sum(), record.feedback.responded.sum()
+        assert draws == 12
+        assert answered == max(6, np.ceil(record.selection.clients.size * 8 / 12))
+        assert record.void == ""
+
+
+def test_where_nobody_is_to_spare_over_selection_waits_for_all() -> None:
+    grid = TimedGrid({n: client(f"c{n}") for n in range(1, 5)}, {n: float(n) for n in range(1, 5)})
+    _, records, _ = run(grid, clients_per_round=4, over_selection=2.0, round_deadline=100)
+    assert records[0].feedback.responded.all()
+    assert 4 <= records[0].seconds < 5
+
+
+def test_who_declines_at_once_takes_no_place_among_the_first() -> None:
+    def decline(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client(f"c{message.metadata.dst_node_id}")(message)
+        return Message(write_report(Report(available=False)), reply_to=message)
+
+    nodes = {n: decline if n <= 4 else client(f"c{n}") for n in range(1, 9)}
+    grid = TimedGrid(nodes, {n: float(n) for n in range(1, 9)})
+    _, records, _ = run(
+        grid, clients_per_round=4, over_selection=2.0, min_available_clients=8, round_deadline=100
+    )
+    assert sorted(records[0].selection.clients[records[0].feedback.responded]) == [4, 5, 6, 7]
 
 
 def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
@@ -206,13 +229,13 @@ def test_an_answer_that_comes_late_is_taken_before_the_node_is_asked_again() -> 
         ids = push(messages)
         for message, message_id in zip(messages, ids, strict=True):
             if message.metadata.dst_node_id == 3 and message.metadata.message_type == STATUS:
-                grid._due[message_id] = grid.clock.now + 70
+                grid._due[message_id] = grid.clock.monotonic() + 70
         return ids
 
     grid.push_messages = pushing  # type: ignore[method-assign]
     strategy = SelectionStrategy("uniform", clients_per_round=3, join_deadline=200)
     strategy.start(grid, model(0), num_rounds=1)
     assert strategy.roster.ids() == ["a", "b", "slow"]
-    assert 70 <= grid.clock.now < 75  # it is asked again after 120 s
+    assert 70 <= grid.clock.monotonic() < 75  # it is asked again after 120 s
     questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
     assert len(questions) == 3

@@ -62,6 +62,7 @@ def test_the_histories_of_make_test_hold_everything_there_is() -> None:
     assert {script.options["variates"] for script in scripts} == {None, "fedvarp", "scaffold"}
     assert {script.options["correction"] for script in scripts} == {"equal", "rates"}
     assert len({script.options["server_strategy"] for script in scripts}) >= 8
+    assert any(script.options.get("masked_updates") for script in scripts)
     assert any(script.ghosts for script in scripts)
     assert any(script.asleep for script in scripts)
 

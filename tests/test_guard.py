@@ -350,3 +350,21 @@ def test_liars_do_not_move_the_limits_much(share, lie):
         usual = bulk(x, deviations=4, least=math.log(2), prior=0.5)
         margins.append(usual.centre + usual.margin)
     assert 1.0 < np.mean(margins) < 1.6
+
+
+def test_a_round_touches_only_whom_it_concerns():
+    """Of a million clients nothing is copied, also where some of them are counted and put aside."""
+    import tracemalloc
+
+    guard = Guard(1_000_000, strikes=1, memory=1)
+    clients = np.arange(0, 1_000_000, 20_000)
+    norms = np.where(clients == 0, np.nan, 1.0)
+    np.median(norms)  # NumPy imports what it takes the first time
+    tracemalloc.start()
+    for round in range(3):
+        guard.judge(round, clients, norms, norms, norms, {0: "garbage"})
+        guard.judge_reports(round, clients, {"loss": np.where(clients == 0, -1.0, norms)})
+        assert guard.aside(round + 1).tolist() == [0]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200_000  # bytes; one flag a client is five times as much

@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 from deploy.comparison import faults
 from deploy.history import ArmHistory
 from server.history import History, read_lines
+from server.recording import Recording
+from server.settings import RunSettings
 from strategies import RoundRecord
 from strategies.selectors import Feedback, Selection
+from tasks.base import Metrics
+
+from .test_apps import DEFAULTS
 
 RUN = {"started": "2026-01-01", "num_rounds": 9, "selector": "md", "selector_settings": ""}
 
@@ -172,3 +177,25 @@ def test_the_report_names_who_had_most_faults(tmp_path: Path) -> None:
         "a": {"left out": 3},
         "c": {"bounded": 1},
     }
+
+
+def test_the_roster_is_written_when_it_has_changed(tmp_path: Path) -> None:
+    settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
+    one = np.ones(1)
+    chosen = Selection(np.array([0]), np.array([1]), one, one, one)
+    record = RoundRecord(1, 1, chosen, one, Feedback(one, one, one, one, np.array([True])))
+    sizes = np.array([10.0, np.nan])
+    with Recording(settings) as recording:
+
+        def write(*client_ids: str) -> None:
+            recording.round(1, {}, Metrics(loss=1.0, accuracy=0.5), record, client_ids, sizes)
+
+        write("a", "b")
+        write("a", "b")  # who has not said a size has not changed it
+        sizes[1] = 5.0
+        write("a", "b")
+        sizes = np.append(sizes, np.nan)
+        write("a", "b", "c")
+    lines = [line for line in read_lines(tmp_path / "history.jsonl") if line["type"] == "roster"]
+    assert [line["client_sizes"] for line in lines] == [[10, None], [10, 5], [10, 5, None]]
+    assert [line["client_ids"] for line in lines] == [["a", "b"], ["a", "b"], ["a", "b", "c"]]

@@ -55,9 +55,10 @@ def test_strategies_stand_alone() -> None:
 # Inside strategies/: a module may import those of the rows above its own.
 LAYERS = (
     {"numerics", "checkpoint", "wire"},
-    {"selectors", "privacy"},
-    {"reports", "grid", "aggregation", "guard", "responses", "variates"},
+    {"selectors", "privacy", "limits"},
+    {"reports", "grid", "measured", "progress", "aggregation", "guard", "responses", "variates"},
     {"trained"},
+    {"answers"},
     {"roster", "round", "composition"},
     {"declared", "messages", "server_step"},
     {"attendance", "polling"},
@@ -134,7 +135,7 @@ def test_numerics_know_no_selector() -> None:
 
 def test_the_round_knows_no_message() -> None:
     without_flower = (
-        *("aggregation", "checkpoint", "declared", "guard", "privacy"),
+        *("aggregation", "answers", "checkpoint", "declared", "guard", "limits", "privacy"),
         *("reports", "responses", "roster", "round", "trained", "variates"),
     )
     for name in without_flower:

@@ -10,6 +10,8 @@ from flwr.serverapp.strategy import FedAdam, FedMedian
 from strategies import SelectionStrategy
 from strategies.messages import write_report
 from strategies.reports import STATUS, Report
+from strategies.round import Reply, RoundLogic
+from strategies.selectors import create
 
 from .inprocess import InProcessGrid, Node
 from .test_strategy import model, run
@@ -103,7 +105,9 @@ def test_a_round_in_which_one_is_missing_is_void() -> None:
     ("options", "message"),
     [
         ({"variates": "fedvarp"}, "masked_updates = True: must be without variates"),
-        ({"over_selection": 1.5}, "masked_updates = True: must be without variates and over_selection"),
+        ({"over_selection": 1.5}, "masked_updates = True: must be without .* over_selection"),
+        ({"correction": "rates"}, "masked_updates = True: must be without .* correction = 'rates'"),
+        ({"selector": "prac-delta"}, "selector = 'prac-delta' with masked_updates = True: learns how far"),
         (
             {"server_strategy": FedMedian()},
             r"FedMedian\(\) with masked_updates = True: must step",
@@ -112,7 +116,7 @@ def test_a_round_in_which_one_is_missing_is_void() -> None:
 )
 def test_what_needs_single_updates_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SelectionStrategy("uniform", clients_per_round=5, masked_updates=True, **options)
+        SelectionStrategy(**{"selector": "uniform", **options}, clients_per_round=5, masked_updates=True)
 
 
 def test_the_norms_are_bounded_and_the_updates_are_not() -> None:
@@ -125,3 +129,17 @@ def test_the_norms_are_bounded_and_the_updates_are_not() -> None:
     np.testing.assert_allclose(w, expected, rtol=1e-4)
     assert records[0].feedback.update_norms.max() < 100
     assert 3 in records[0].bounded
+
+
+def test_the_record_has_the_weights_that_clients_were_told() -> None:
+    """FLICS would weigh anew by sizes that came with the replies; the updates are multiplied already."""
+    selector = create("flics", 3, clients_per_round=3, groups=[0, 1, 1], client_sizes=[10.0, 10, 10])
+    rounds = RoundLogic(selector, updates="masked")
+    chosen = rounds.choose(1)
+    selector.set_sizes([0], [70.0])
+    told = chosen.weights
+    replies = [Reply({"w": np.array([weight * 3 * (i + 1)])}) for i, weight in enumerate(told)]
+    outcome = rounds.finish(1, chosen, {"w": np.zeros(1)}, replies, 3)
+    assert outcome.record.weights.tolist() == told.tolist()
+    assert outcome.arrays is not None
+    assert outcome.arrays["w"] == pytest.approx(told @ [1, 2, 3])

@@ -123,6 +123,8 @@ def test_flics_without_groups_takes_each_client_for_one() -> None:
         (lambda: Delta(2, diversity_weight=0, variance_weight=0), "must not both be 0"),
         (lambda: Flics(2, private=True), "group_shares = None: must be a sequence with private=True"),
         (lambda: Flics(2, private=True, group_shares=[1], groups={}), "groups: must not be given"),
+        (lambda: Flics(2, epsilon=1.0), r"epsilon = 1\.0: needs private=True"),
+        (lambda: Flics(2, coin_epsilon=1.0), r"coin_epsilon = 1\.0: needs private=True"),
         (lambda: Flics(2, group_shares=[1, 2]), "must say which group has which share"),
         (lambda: AdaptiveOSMD(2, alpha=2), r"alpha = 2"),
     ],

@@ -148,6 +148,10 @@ def test_nothing_to_resume_is_a_beginning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        (
+            {"server_strategy": FedAvgM(fraction_evaluate=0.5, server_momentum=0.8)},
+            r"server_settings\.server_momentum = 0\.8: the run to be resumed has 0\.9$",
+        ),
         ({"resume": False}, "holds a run; resume=True goes on with it"),
         ({"seed": 6}, "seed = 6: the run to be resumed has 5"),
         ({"selector": "md"}, "selector = 'md': the run to be resumed has 'adaptive-osmd'"),
@@ -157,9 +161,10 @@ def test_nothing_to_resume_is_a_beginning(tmp_path: Path) -> None:
     ],
 )
 def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
-    run(tmp_path, 1)
+    first = {"server_strategy": FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)}
+    run(tmp_path, 1, **first)
     with pytest.raises(CheckpointError, match=message):
-        run(tmp_path, 2, **{"resume": True, **changed})
+        run(tmp_path, 2, **{**first, "resume": True, **changed})
 
 
 def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path: Path) -> None:

@@ -52,6 +52,22 @@ def test_sizes_are_what_was_said_last() -> None:
     np.testing.assert_array_equal(roster.sizes(), [10, np.nan, 30])
 
 
+def test_what_changes_nothing_is_not_counted_as_a_change() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2})
+    roster.note(0, Report(num_examples=10))
+    before = roster.changes
+    roster.note(0, Report(num_examples=10, available=False))
+    roster.note(1, Report(group="north"))
+    roster.enrol({"a": 5})
+    assert roster.changes == before
+    roster.note(1, Report(num_examples=10))
+    assert roster.changes > before
+    before = roster.changes
+    roster.enrol({"c": 3})
+    assert roster.changes > before
+
+
 def test_the_first_word_of_a_group_counts() -> None:
     roster = Roster()
     roster.enrol({"a": 1, "b": 2})

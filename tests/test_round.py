@@ -8,7 +8,7 @@ import pytest
 from strategies.guard import Guard
 from strategies.reports import Report
 from strategies.responses import ResponseRates
-from strategies.round import Outcome, Reply, RoundLogic
+from strategies.round import Outcome, Reply, RoundLogic, enough_answers
 from strategies.selectors import Selection, create
 from strategies.variates import FedVARP
 
@@ -373,6 +373,45 @@ def test_the_mean_of_the_variates_is_over_who_is_here() -> None:
     rounds.choose(2, np.array([0, 1]))
     outcome = finish(rounds, selection([0], [0.0]), [replies[0]], model)
     assert moved(outcome)["w"] == pytest.approx([4.5])
+
+
+@pytest.mark.parametrize("name", ["flics", "naive-group"])
+def test_with_variates_groups_keep_their_weight_over_time(name: str) -> None:
+    """Mean of 400 rounds; one of two groups is away two times in three, and its clients' data differ."""
+    groups = np.repeat([0, 1], 4)
+    settings = {"groups": groups, "group_shares": (3.0, 1.0), "client_sizes": [1.0, 9, 1, 9, 1, 1, 1, 9]}
+    rounds = logic(m=8, k=3, name=name, settings=settings, variates=FedVARP())
+    rng, total = np.random.default_rng(3), np.zeros(2)
+    for number in range(1, 401):
+        here = np.arange(8) if rng.random() < 1 / 3 else np.arange(4)
+        chosen = rounds.choose(number, here)
+        replies = [Reply({"w": np.eye(2)[groups[client]]}) for client in chosen.clients]
+        outcome = rounds.finish(number, chosen, {"w": np.zeros(2)}, replies, here.size)
+        total += 0 if outcome.arrays is None else outcome.arrays["w"]
+    assert total / 400 == pytest.approx([0.75, 0.25], abs=0.02)
+
+
+def test_who_counts_the_answers_itself_is_not_corrected_twice() -> None:
+    groups = {"groups": [0, 0, 1, 1]}
+    with pytest.raises(ValueError, match="correction = 'rates': must be 'equal' with selector = 'flics'"):
+        logic(name="flics", settings=groups, responses=ResponseRates(4))
+
+
+@pytest.mark.parametrize(
+    ("counts", "k", "quorum", "enough"),
+    [
+        ([1] * 5, 3, 1, 3),  # the first K of all that were chosen
+        ([1] * 13, 10, 1, 10),
+        ([1] * 4, 5, 1, 4),  # there are no more
+        ([3, 1, 1], 3, 1, 2),  # three of five draws, of three clients
+        ([3, 1, 1], 3, 3, 3),
+        ([], 3, 2, 0),
+    ],
+)
+def test_how_many_answers_are_enough(counts: list[int], k: int, quorum: int, enough: int) -> None:
+    ones = np.ones(len(counts))
+    chosen = Selection(np.arange(len(counts)), np.array(counts, dtype=int), ones, ones, ones)
+    assert enough_answers(chosen, k, quorum) == enough
 
 
 def test_a_round_goes_on_bit_for_bit_from_its_state() -> None:

@@ -70,7 +70,7 @@ def _play(script: Script, folder: Path, story: list[str]) -> None:
         require_same(record, other.records[number], f"after kills round {number}")
     for number, model in watch.models.items():
         same = all(model[name].tobytes() == other.models[number][name].tobytes() for name in model)
-        if not (same):
+        if not same:
             raise BrokenError(f"after kills the model of round {number} differs")
     _compare_states(folder / "undisturbed", folder / "killed")
 
@@ -78,17 +78,15 @@ def _play(script: Script, folder: Path, story: list[str]) -> None:
 def _compare_states(one: Path, other: Path) -> None:
     """Compare what is left on disk at the end: all that any later round would be made from."""
     a, b = CheckpointFolder(one).newest(), CheckpointFolder(other).newest()
-    if not (a is not None and b is not None):
-        raise BrokenError("no checkpoint is left")
     if a is None or b is None:
-        return
-    if not (a.round == b.round):
+        raise BrokenError("no checkpoint is left")
+    if a.round != b.round:
         raise BrokenError(f"the last checkpoints are of rounds {a.round} and {b.round}")
-    if not (a.arrays.keys() == b.arrays.keys()):
+    if a.arrays.keys() != b.arrays.keys():
         raise BrokenError(f"states hold {set(a.arrays) ^ set(b.arrays)} once")
     for name, array in a.arrays.items():
         same = array.dtype == b.arrays[name].dtype and array.tobytes() == b.arrays[name].tobytes()
-        if not (same):
+        if not same:
             raise BrokenError(f"after kills the state {name} is {b.arrays[name]}, was {array}")
     for path, was, found in _differences(a.meta, b.meta):
         raise BrokenError(f"after kills the note {path} is {found}, was {was}")
@@ -148,17 +146,17 @@ class _History:
         )
         rounds = range(self.script.num_rounds + 1)
         evaluated = sorted(result.evaluate_metrics_serverapp)
-        if not (evaluated == list(rounds)):
+        if evaluated != list(rounds):
             raise BrokenError(f"results hold the evaluations of rounds {evaluated}")
         moved = [number for number, record in sorted(self.watch.records.items()) if not record.void]
         measured = sorted(result.train_metrics_clientapp)
-        if not (measured == moved):
+        if measured != moved:
             raise BrokenError(f"results hold the metrics of rounds {measured}, the model moved in {moved}")
         final = self.watch.models[self.script.num_rounds]
         for name, array in (result.arrays or {}).items():
-            if not (array.numpy().tobytes() == final[name].tobytes()):
+            if array.numpy().tobytes() != final[name].tobytes():
                 raise BrokenError(f"the result's {name} is not the last")
-        if not (bool(result.arrays) == bool(moved)):
+        if bool(result.arrays) != bool(moved):
             raise BrokenError("the result has no model")
 
     def _die(self, kill: Kill) -> None:

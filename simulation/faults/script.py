@@ -348,12 +348,16 @@ def _options(rng: Random, num_clients: int, num_rounds: int) -> tuple[dict[str, 
     }
     if rng.random() < 0.2:
         options["client_sizes"] = {f"client-{number:02d}": float(rng.randint(1, 50)) for number in range(3)}
-    if selector == "lipschitz-is":
-        options["client_settings"] = {"lipschitz": {"client-00": 1.0, "client-01": 5.0, "client-03": 20.0}}
+    if selector in _CLIENT_SETTINGS:
+        options["client_settings"] = _CLIENT_SETTINGS[selector]
+    if selectors.selector_type(selector).unbiased == "long-run":
+        options["correction"] = "equal"  # the others are refused: it corrects itself
     if rng.random() < 0.2:
         options["num_rounds"] = num_rounds + rng.randint(0, 5)
     evaluate = rng.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0))
-    for refused in ({}, {"variates": None}, {"server_strategy": "FedAvg"}):
+    if rng.random() < 0.1:
+        options |= {"masked_updates": True, "variates": None, "over_selection": 1.0, "correction": "equal"}
+    for refused in ({}, {"variates": None}, {"server_strategy": "FedAvg"}, {"masked_updates": False}):
         options |= refused
         try:
             _strategy(options, evaluate)
@@ -364,6 +368,9 @@ def _options(rng: Random, num_clients: int, num_rounds: int) -> tuple[dict[str, 
 
 
 _SETTINGS: dict[str, dict[str, Any]] = {"flics-private": {"group_shares": (0.5, 0.5)}}
+_CLIENT_SETTINGS: dict[str, dict[str, Any]] = {
+    "lipschitz-is": {"lipschitz": {"client-00": 1.0, "client-01": 5.0, "client-03": 20.0}}
+}
 
 
 @cache
@@ -372,7 +379,12 @@ def accepted_selectors() -> tuple[str, ...]:
     accepted = []
     for name in selectors.available():
         try:
-            SelectionStrategy(name, clients_per_round=2, selector_settings=_SETTINGS.get(name))
+            SelectionStrategy(
+                name,
+                clients_per_round=2,
+                selector_settings=_SETTINGS.get(name),
+                client_settings=_CLIENT_SETTINGS.get(name),
+            )
         except ValueError:
             continue
         accepted.append(name)

@@ -63,9 +63,9 @@ class Watch:
     def round_is_over(self, record: RoundRecord, strategy: SelectionStrategy, world: World) -> None:
         """Check a record as `on_round` gives it."""
         number, feedback, selection = record.round, record.feedback, record.selection
-        if not (number == self._last + 1):
+        if number != self._last + 1:
             raise BrokenError(f"round {number} follows round {self._last}")
-        if not (number == world.round):
+        if number != world.round:
             raise BrokenError(f"round {number} is over in round {world.round}")
         self._last = number
         for problem in world.problems:
@@ -74,7 +74,7 @@ class Watch:
         self._check_probabilities(strategy)
         self._check_sizes(strategy)
         clients = [int(client) for client in selection.clients]
-        if not (len(set(clients)) == len(clients)):
+        if len(set(clients)) != len(clients):
             raise BrokenError(f"clients {clients} are not distinct")
         self._check_asked(clients, record, strategy, world)
         responded = {client for client, each in zip(clients, feedback.responded, strict=True) if each}
@@ -87,8 +87,8 @@ class Watch:
                 raise BrokenError(
                     f"usable answers are of clients {sorted(usable)}, counted were {sorted(responded)}"
                 )
-            self._check_patience(len(clients), world)
-            if not (len(responded) >= int(self.script.options["quorum"])):
+            self._check_patience(record, world)
+            if len(responded) < int(self.script.options["quorum"]):
                 raise BrokenError(f"{len(responded)} answers: fewer than the quorum")
         else:
             self._check_void(record, responded, world)
@@ -102,10 +102,10 @@ class Watch:
     def _check_roster(self, strategy: SelectionStrategy, world: World) -> None:
         roster = strategy.roster
         ids = roster.ids()
-        if not (len(set(ids)) == len(ids)):
+        if len(set(ids)) != len(ids):
             raise BrokenError(f"identities are not unique: {ids}")
         before = self._ids[world.round - 1]
-        if not (ids[: len(before)] == before):
+        if ids[: len(before)] != before:
             raise BrokenError(f"clients were renumbered: {before} -> {ids}")
         self._ids[world.round] = ids
         claims = [member.claim for member in self.script.members]
@@ -114,9 +114,9 @@ class Watch:
             client, member = roster.client_at(node_id), world.member_at(node_id)
             if client is None:
                 continue
-            if not (roster.node_of(client) == node_id):
+            if roster.node_of(client) != node_id:
                 raise BrokenError(f"client {client} has a node that is not its own")
-            if not (client not in seen):
+            if client in seen:
                 raise BrokenError(f"client {client} has two nodes")
             seen.add(client)
             if member is None or not self.script.options["ask_status"] or member in self.script.status_faults:
@@ -125,13 +125,13 @@ class Watch:
             right = who.name or who.claim or ""
             if who.name or (claims.count(right) == 1 and not right.startswith(REGISTERED)):
                 known = roster.id_of(client)
-                if not (known == right):
+                if known != right:
                     raise BrokenError(f"node {node_id} is {right}, and known as {known}")
 
     def _check_probabilities(self, strategy: SelectionStrategy) -> None:
         p = strategy.selector.probabilities
         count = len(strategy.roster)
-        if not (p.shape == (count,)):
+        if p.shape != (count,):
             raise BrokenError(f"probabilities are of {p.size} clients, there are {count}")
         if not (np.isfinite(p).all() and (p >= 0).all()):
             raise BrokenError(f"probabilities are {p}")
@@ -148,7 +148,7 @@ class Watch:
             if member is not None:  # else a ghost
                 self._member[client] = member
         chosen = sorted(self._member.values())
-        if not (world.asked == dict.fromkeys(chosen, 1)):
+        if world.asked != dict.fromkeys(chosen, 1):
             raise BrokenError(f"asked were members {world.asked}, chosen {chosen}")
         if set(record.aside) & set(clients):
             raise BrokenError(f"clients {record.aside} are put aside, chosen were {clients}")
@@ -161,9 +161,9 @@ class Watch:
 
     def _check_failures(self, record: RoundRecord, clients: list[int], responded: set[int]) -> None:
         failed = record.failures
-        if not (set(failed) <= set(clients)):
+        if set(failed) - set(clients):
             raise BrokenError(f"failures of clients {sorted(failed)}, chosen were {clients}")
-        if not (all(failed.values())):
+        if not all(failed.values()):
             raise BrokenError(f"failures without a reason: {dict(failed)}")
         if responded & set(failed):
             raise BrokenError(f"answered and failed: {sorted(responded & set(failed))}")
@@ -179,6 +179,8 @@ class Watch:
         if responded:
             raise BrokenError("a void round has answers")
         absurd = "update x 1e36" in self.script.faults.values()  # a sum with it may overflow
+        if self.script.options.get("masked_updates") and record.failures:
+            return  # the sum needs everybody
         honest = [m for m in world.in_time if self.script.faults.get((record.round, m)) not in LIES]
         if len(honest) >= int(self.script.options["quorum"]) and not absurd:
             raise BrokenError(f"members {honest} answered, and the round is void: {record.void}")
@@ -197,14 +199,17 @@ class Watch:
         if wrong.any():
             raise BrokenError(f"sizes are {sizes}, the selector has {told}")
 
-    def _check_patience(self, asked: int, world: World) -> None:
+    def _check_patience(self, record: RoundRecord, world: World) -> None:
         """Check that nobody who would have answered in time is left out before enough others have."""
+        options, asked = self.script.options, record.selection.clients.size
+        k, draws = int(options["clients_per_round"]), int(record.selection.counts.sum())
+        spare = options["over_selection"] > 1 and draws > k
+        enough = max(ceil(asked * k / draws), int(options["quorum"])) if spare else asked
         left_out = [
             member
             for member in self._member.values()
             if world.comes_in_time(member) and member not in world.answered
         ]
-        enough = ceil(asked / self.script.options["over_selection"])
         if left_out and len(world.answered) < enough:
             raise BrokenError(
                 f"members {left_out} were not waited for: {len(world.answered)} of {enough} had answered"
@@ -222,7 +227,7 @@ class Watch:
         if type(selector).finalize is Selector.finalize and self.script.options["correction"] == "equal":
             share = responded.size / responded.sum()
             right = np.where(responded, record.selection.weights * share, 0.0)
-            if not (np.allclose(weights, right, rtol=1e-12)):
+            if not np.allclose(weights, right, rtol=1e-12):
                 raise BrokenError(f"weights are {weights}, not {right}")
 
     def _check_feedback(self, record: RoundRecord, world: World) -> None:
@@ -230,15 +235,18 @@ class Watch:
         feedback = record.feedback
         for name in ("update_norms", "losses", "gradient_variances", "diversities"):
             values = getattr(feedback, name)
-            if not (np.isnan(values[~feedback.responded]).all()):
+            if not np.isnan(values[~feedback.responded]).all():
                 raise BrokenError(f"{name} of who did not answer: {values}")
-        norms = feedback.update_norms[feedback.responded]
+        answered = feedback.responded.copy()
+        if self.script.options.get("masked_updates"):  # norms are the client's word, if it gives it
+            answered &= np.isfinite(feedback.update_norms)
+        norms = feedback.update_norms[answered]
         if not (np.isfinite(norms).all() and (norms >= 0).all()):
             raise BrokenError(f"update norms are {norms}")
         if self.script.options["variates"] == "fedvarp":
             return
         w = self.models[record.round - 1]
-        for position in np.flatnonzero(feedback.responded):
+        for position in np.flatnonzero(answered):
             client = int(record.selection.clients[position])
             sent = world.sent[self._member[client]]
             squares = sum(
@@ -259,9 +267,9 @@ class Watch:
         first = self.models[0]
         for name, array in arrays.items():
             like = array.shape == first[name].shape and array.dtype == first[name].dtype
-            if not (like):
+            if not like:
                 raise BrokenError(f"{name} became {array.dtype} of shape {array.shape}")
-            if not (np.isfinite(array).all()):
+            if not np.isfinite(array).all():
                 raise BrokenError(f"the model is not finite after round {number}")
         if number == 0:
             return
@@ -278,12 +286,12 @@ class Watch:
                 and self.script.options["server_strategy"] in ("FedAvg", "FedProx", "FedAvgM")
                 and any(self.script.faults.get((number, member)) != "no update" for member in world.in_time)
             )
-            if not (changed or not moves):
+            if moves and not changed:
                 raise BrokenError(f"round {number} is not void, and the model has not changed")
             self._check_step(record, old, arrays, world)
         if number in self.models:
             same = all(arrays[name].tobytes() == self.models[number][name].tobytes() for name in arrays)
-            if not (same):
+            if not same:
                 raise BrokenError(f"the model after round {number}, played again, differs")
         self.models[number] = arrays
 
@@ -300,7 +308,7 @@ class Watch:
                     total += weight * np.subtract(sent, old[name], dtype=np.float64)
                     largest = max(largest, float(np.abs(total).max()), float(np.abs(sent).max()))
             right = old[name] + total
-            if not (np.allclose(new[name], right, rtol=1e-4, atol=1e-5 * largest)):
+            if not np.allclose(new[name], right, rtol=1e-4, atol=1e-5 * largest):
                 raise BrokenError(
                     f"after round {record.round} {name} is {new[name].ravel()}, w + sum of c (w_m - w) is "
                     f"{right.ravel()}"
@@ -308,9 +316,9 @@ class Watch:
 
     def run_is_over(self, rounds: int) -> None:
         """Check that the history is complete."""
-        if not (sorted(self.records) == list(range(1, rounds + 1))):
+        if sorted(self.records) != list(range(1, rounds + 1)):
             raise BrokenError(f"records of rounds {sorted(self.records)}")
-        if not (sorted(self.models) == list(range(rounds + 1))):
+        if sorted(self.models) != list(range(rounds + 1)):
             raise BrokenError(f"models of rounds {sorted(self.models)}")
 
 
@@ -324,7 +332,7 @@ def require_same(one: Any, other: Any, what: str, but: frozenset[str] = frozense
             require_same(a, b, f"{what} {field.name}:", but)
         elif isinstance(a, np.ndarray):
             same = a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-            if not (same):
+            if not same:
                 raise BrokenError(f"{what} {field.name} is {b}, was {a}")
         else:
             if not (a == b or (a != a and b != b)):

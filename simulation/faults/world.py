@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.proto.node_pb2 import NodeInfo
 
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray
+from strategies.grid import has_arrays
 from strategies.reports import GROUP, INVITATION, LOSS, STATUS
 from strategies.selectors.invitation import GroupMember
 
@@ -50,7 +51,7 @@ class World(InProcessGrid):
     asked : dict of int to int
         Member -> how many TRAIN messages it was sent in this round.
     answered : set of int
-        Members who answered in this round other than with an error, and whose answer was pulled.
+        Members who answered in this round with a model, of whatever kind, and whose answer was pulled.
     in_time : set of int
         Those of them whose answer is to be used.
     """
@@ -183,7 +184,7 @@ class World(InProcessGrid):
             if isinstance(record, MetricRecord):
                 said |= record
         willing = bool(said.get("available", True))
-        if kind == "train" and reply.metadata.group_id == str(self.round):
+        if kind == "train" and reply.metadata.group_id == str(self.round) and has_arrays(reply):
             self.answered.add(member)
         if kind == "train" and willing and self.script.faults.get((self.round, member)) in GARBAGE:
             return
@@ -331,6 +332,14 @@ class World(InProcessGrid):
         finite = all(np.isfinite(array).all() for array in arrays.values())
         if round == self.round and fault in ("", *ODD, *LIES) and finite:
             self.sent[member] = arrays
+        if "update-weight" in config:  # the masks would cancel in the sum
+            moves = [np.subtract(array, w[name], dtype=np.float64) for name, array in arrays.items()]
+            norm = sum(float(np.square(move).sum()) for move in moves) ** 0.5
+            said |= {"update-norm": norm}
+            weight = float(config["update-weight"])  # type: ignore[arg-type]
+            arrays = {
+                name: np.asarray(w[name] + weight * (a - w[name]), a.dtype) for name, a in arrays.items()
+            }
         if fault == "crash":
             raise ScriptedError("out of memory")
         if fault == "dead":

@@ -1,9 +1,9 @@
 """Client selectors: ``create`` makes one by name, ``available`` lists the names.
 
-To add one, write its file and put its class into the registry below.
+To add one, write its file and put its class into the registry below; from another package, `register` it.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -35,8 +35,9 @@ from .rpow_d import RPowDSelector
 from .uniform import UniformSelector
 from .vrb import VRBSelector
 
-__all__ = ["Feedback", "Selection", "Selector", "available", "create", "selector_type"]
+__all__ = ["Feedback", "Selection", "Selector", "available", "create", "register", "selector_type"]
 
+_Kind = TypeVar("_Kind", bound=type[Selector])
 _SELECTORS: dict[str, type[Selector]] = {
     each.name: each
     for each in (
@@ -72,6 +73,35 @@ _SELECTORS: dict[str, type[Selector]] = {
 def available() -> tuple[str, ...]:
     """Return the names that `create` knows."""
     return tuple(_SELECTORS)
+
+
+def register(kind: _Kind) -> _Kind:
+    """Make a selector of one's own known by its ``name``, wherever one is asked for; a decorator, too.
+
+    Raises
+    ------
+    ValueError
+        If the name is another's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from strategies.selectors.probability import ProbabilitySelector
+    >>> @register
+    ... class BySquareRoot(ProbabilitySelector):
+    ...     '''In proportion to the square root of how much data clients have.'''
+    ...
+    ...     name = "by-square-root"
+    ...
+    ...     def _distribution(self):
+    ...         p = np.where(self._living, np.sqrt(self.client_sizes), 0.0)
+    ...         return p / (p.sum() or 1.0)
+    >>> create("by-square-root", 3, client_sizes=[1, 4, 25], clients_per_round=2).probabilities
+    array([0.125, 0.25 , 0.625])
+    """
+    if _SELECTORS.setdefault(kind.name, kind) is not kind:
+        raise ValueError(f"name = {kind.name!r}: is taken by {_SELECTORS[kind.name].__name__}")
+    return kind
 
 
 def selector_type(name: str) -> type[Selector]:
