@@ -10,12 +10,11 @@ import json
 import os
 import sys
 import time
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.processes import Process, stop
-from deploy.submission import ConfigValue, RunHandle
+from deploy.processes import Process, end_with_parent, stop
+from deploy.submission import ConfigValue, RunHandle, default_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,8 +99,7 @@ def run(config: Mapping[str, Any]) -> None:
     from simulation.simulator import Simulator
     from strategies.checkpoint import Checkpoint, CheckpointFolder
 
-    project = tomllib.loads((APP / "pyproject.toml").read_text())
-    settings = RunSettings.from_run_config({**project["tool"]["flwr"]["app"]["config"], **config})
+    settings = RunSettings.from_run_config({**default_config(APP), **config})
     if settings.over_selection != 1:
         raise ValueError(
             f"over-selection = {settings.over_selection}: must be 1 in a batched simulation, where all "
@@ -144,7 +142,7 @@ def run(config: Mapping[str, Any]) -> None:
         ):
             record = simulator.step()
             metrics = simulator.evaluate(test_data)
-            recording.round(simulator.round, simulator.arrays, metrics, record, names, sizes.tolist())
+            recording.round(simulator.round, simulator.arrays, metrics, record, names, sizes)
             # Where rounds take milliseconds, the disk would take most of the time.
             if folder is not None and time.monotonic() > saved + SAVE_INTERVAL:
                 folder.save(Checkpoint(simulator.round, simulator.state_dict(), {}, fingerprint))
@@ -155,4 +153,5 @@ def run(config: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     run(json.loads(sys.argv[1]))

@@ -13,9 +13,14 @@ from .traces import DAY, replay, sessions
 
 
 def uniform(means: Floats, num_rounds: int, rng: np.random.Generator) -> Ints:
-    """Return (T, G) counts, independent, each a whole number from half of its mean to 1.5 times it."""
+    """Return (T, G) counts, independent, each a whole number from half of its mean to 1.5 times it.
+
+    With a mean below 2/3 there is none in between: it is 1 with that probability, else 0.
+    """
     low, high = np.ceil(means / 2), np.floor(1.5 * means)
     counts: Ints = rng.integers(low, np.maximum(low, high), (num_rounds, means.size), endpoint=True)
+    seldom = low > high
+    counts[:, seldom] = rng.random((num_rounds, np.count_nonzero(seldom))) < means[seldom]
     return counts
 
 

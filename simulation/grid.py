@@ -1,6 +1,6 @@
 """A Flower Grid in one process: any strategy, any client app, simulated time; no Ray, nothing serialised.
 
-The only file of this room that touches Flower's private parts.
+This and `lazy_array` are the only files of this room that touch Flower's private parts.
 """
 
 from __future__ import annotations
@@ -9,32 +9,34 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from logging import ERROR
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import Array, Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp.client_app import LoadClientAppError
+from flwr.common import log
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from .lazy_array import Copies, LazyArray
 from .stragglers import TRAIN, ResponseTimes, latency_of
 
 if TYPE_CHECKING:
     from flwr.app.user_config import UserConfig
     from flwr.clientapp import ClientApp
-    from numpy.typing import NDArray
 
     from strategies.grid import Clock
 
     from .availability import Availability
 
-_Thing = TypeVar("_Thing")
+__all__ = ["SUPERLINK", "Handler", "InProcessGrid", "LazyArray", "SimulatedClock"]
+
 SUPERLINK = 1
 """The node id of the SuperLink, which is where error replies for dead nodes come from."""
-_NUMPY = "numpy.ndarray"  # Flower's name of what `numpy.save` writes
 
 Handler = Callable[[Message], "Message | list[Message] | None"]
 """A client as a plain function. None is silence; a list is several replies, to whatever message."""
@@ -56,57 +58,6 @@ class SimulatedClock:
     def sleep(self, seconds: float, /) -> None:
         """Let time pass."""
         self._now += max(0.0, seconds)
-
-
-class LazyArray(Array):
-    """An array that stays an array: it is serialised when somebody asks for its bytes, which is never here.
-
-    Use it as Flower's own, but put it into a record by ``record[name] = LazyArray(values)``: the constructor
-    ``ArrayRecord({...})`` makes Flower's own arrays of whatever it is given.
-
-    Parameters
-    ----------
-    values : ndarray
-        Of any shape and dtype.
-    copy : bool (default: True)
-        Keep a copy, as serialising would; False shares the memory, which must then not be written to.
-    writable : bool (default: False)
-        `numpy` returns a copy each time, as Flower's own does; otherwise one read-only view for all.
-    """
-
-    def __init__(self, values: NDArray[Any], *, copy: bool = True, writable: bool = False) -> None:
-        view = (values.copy() if copy else values).view()
-        view.flags.writeable = False
-        # Past Array's own __setattr__, which does the bookkeeping of serialised objects each time.
-        self.__dict__.update(
-            dtype=str(view.dtype),
-            shape=view.shape,
-            stype=_NUMPY,
-            _values=view,
-            _bytes=None,
-            _writable=writable,
-        )
-
-    @property
-    def data(self) -> bytes:
-        """The array as `numpy.save` writes it."""
-        if self.__dict__["_bytes"] is None:
-            self.__dict__["_bytes"] = Array.from_numpy_ndarray(self.__dict__["_values"]).data
-        found: bytes = self.__dict__["_bytes"]
-        return found
-
-    @data.setter
-    def data(self, data: bytes) -> None:
-        self.__dict__.update(_bytes=data, _values=None)
-
-    def numpy(self) -> NDArray[Any]:
-        values: NDArray[Any] | None = self.__dict__["_values"]
-        if values is None:
-            return super().numpy()
-        return values.copy() if self.__dict__["_writable"] else values
-
-
-LazyArray.__qualname__ = Array.__qualname__  # the name that Flower writes into what it serialises
 
 
 @dataclass
@@ -131,10 +82,10 @@ class InProcessGrid(Grid):
     """Runs clients in the process of the strategy.
 
     What a client is sent is its own: records are copied, the model's arrays are decoded once for all clients
-    and handed out as copies (or read-only, see ``frozen``). An exception in a client becomes the error reply
-    that Flower would send. Messages are handled in the order in which their replies are due, ties in the
-    order of sending; a client's `Context`, with its state, lasts as long as the grid, also when it comes back
-    under another node id.
+    and handed out as copies (or read-only, see ``frozen``). An exception in a client is logged and becomes
+    the error reply that Flower would send. Messages are handled in the order in which their replies are due,
+    ties in the order of sending; a client's `Context`, with its state, lasts as long as the grid, also when
+    it comes back under another node id.
 
     Time is the clock's. A message is handled, and answered, ``latency`` seconds after it was sent. One that
     is not handled within its ttl is answered with Flower's error 3; one whose node is gone by then with error
@@ -142,11 +93,12 @@ class InProcessGrid(Grid):
 
     With an ``availability``, which of the nodes are online is a function of time too: `availability_round` is
     the number of ``round_length`` seconds that have begun. A round of training takes at least what is left of
-    its own: who looks for nodes after it has sent TRAIN messages finds those of the next. So while training
-    takes no longer, the rounds of a strategy are those of the process, and who waits for clients sees them
-    come. Who is online at a look can be asked until the next one, and answers what it was asked; what drops
-    out is the latency's affair. Flower's own strategies wait for clients in real time, in which simulated
-    time stands still: let them wait for no more than are always here.
+    its own: who looks for nodes after it has sent TRAIN messages finds those of the next. (A round in which
+    nobody is asked to train takes no time: the next finds the same.) So while training takes no longer, the
+    rounds of a strategy are those of the process, and who waits for clients sees them come. Who is online at
+    a look can be asked until the next one, and answers what it was asked; what drops out is the latency's
+    affair. Flower's own strategies wait for clients in real time, in which simulated time stands still: let
+    them wait for no more than are always here.
 
     Parameters
     ----------
@@ -177,7 +129,8 @@ class InProcessGrid(Grid):
     Raises
     ------
     ValueError
-        If there are nodes but no app for them, or more than the availability knows.
+        If ``latency`` or ``round_length`` is out of range, there are nodes but no app for them, or more than
+        the availability knows.
 
     Examples
     --------
@@ -217,6 +170,8 @@ class InProcessGrid(Grid):
         if TaskIdentity._run_id is None:  # else this runs inside a Flower process, which has an identity
             TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SUPERLINK
         self.clock: Clock = SimulatedClock() if clock is None else clock
+        if isinstance(latency, int | float) and not latency >= 0:
+            raise ValueError(f"latency = {latency}: must be >= 0")
         if isinstance(latency, ResponseTimes):
             latency = latency_of(latency, self.client_of)
         self.latency: Callable[[Message], float] = latency if callable(latency) else lambda _: latency
@@ -228,7 +183,7 @@ class InProcessGrid(Grid):
         self._here: set[int] | None = None  # nodes that were online at the last look; None: all
         self._app = app
         self._run_config = dict(run_config or {})
-        self._frozen = frozen
+        self._copies = Copies(frozen)
         self._run = Run.create_empty(TaskIdentity.run_id)
         self._nodes: dict[int, _Node] = {}
         self._node_of: dict[int, int] = {}  # client -> the node that it is, or was
@@ -239,7 +194,6 @@ class InProcessGrid(Grid):
         self._expires: dict[str, float] = {}  # message id -> when nobody answers it any more
         self._expired: set[str] = set()  # ids of messages that nobody came for
         self._mail: dict[str, list[Message]] = {}  # message id -> replies that can be pulled
-        self._decoded: dict[int, tuple[Array, LazyArray]] = {}  # id of what was last sent -> it, decoded
         for config in node_configs:
             self.add_node(config)
 
@@ -369,16 +323,12 @@ class InProcessGrid(Grid):
             self._mail.pop(expired, None)
             self._expired.add(expired)
             del self._expires[expired]
-        decoded = self._decoded
-        self._decoded = {}
-        sent = []
-        for message in messages:
+        sent, messages = [], list(messages)
+        for message, own in zip(messages, self._copies.of(messages), strict=True):
             number = next(self._numbers)
-            message.metadata.__dict__["_message_id"] = message_id = f"message-{number}"
-            own = _twin(message)
-            own.__dict__.update(
-                _metadata=_twin(message.metadata), _content=self._own(message.content, decoded)
-            )
+            message_id = f"message-{number}"
+            for each in (message, own):
+                each.metadata.__dict__["_message_id"] = message_id
             letter = _Letter(inf, number, own)
             if self._is_online(message.metadata.dst_node_id):
                 letter.due = now + self.latency(message)
@@ -457,55 +407,28 @@ class InProcessGrid(Grid):
         due = max(noticed, self.clock.monotonic())
         return _Letter(due, letter.number, letter.message, error)
 
-    def _own(self, content: RecordDict, before: Mapping[int, tuple[Array, LazyArray]]) -> RecordDict:
-        """Return a copy of what is sent that its receiver may do anything with."""
-        own = content.copy()
-        records = own.__dict__["_data"]  # past the checks of the entries' types: they were made before
-        for name, record in records.items():
-            records[name] = mine = record.copy()
-            entries = mine.__dict__["_data"]
-            for key, value in entries.items():
-                if isinstance(value, Array):
-                    entries[key] = self._decode(value, before)
-                elif isinstance(value, list):
-                    entries[key] = list(value)
-        return own
-
-    def _decode(self, array: Array, before: Mapping[int, tuple[Array, LazyArray]]) -> Array:
-        """Return an array, decoded once for all who are sent it in one push after another."""
-        key = id(array)
-        found = self._decoded.get(key) or before.get(key)
-        if found is None:
-            try:
-                values = array.numpy()
-            except Exception:  # what is sent may be anything; the client finds out
-                return array
-            found = array, LazyArray(values, copy=False, writable=not self._frozen)
-        self._decoded[key] = found
-        return found[1]
-
-
-def _twin(thing: _Thing) -> _Thing:
-    """Return a shallow copy of a plain object; Python's `copy` is for more, and slower."""
-    twin = object.__new__(type(thing))
-    twin.__dict__.update(thing.__dict__)
-    return twin
-
 
 def _answers(node: _Node, message: Message) -> list[Message]:
     """Let a node answer; what it raises becomes the error reply that Flower would send."""
+    is_app = node.context is not None
     try:
         answer = node.call(message)
+        answers = answer if isinstance(answer, list) and not is_app else [answer]
+        if answer is None and not is_app:
+            return []
+        for each in answers:
+            if not isinstance(each, Message):
+                raise TypeError(f"the client returned {type(each).__name__}: must be a Message")
     except SystemExit as stopped:
         crash = Error(ErrorCode.CLIENT_APP_CRASHED, f"The client exited: {stopped}")
-        answer = Message(crash, reply_to=message)
+        return [Message(crash, reply_to=message)]
     except Exception as error:
+        if is_app:  # whose author wants to know where
+            log(ERROR, "ClientApp raised an exception", exc_info=error)
         loading = isinstance(error, LoadClientAppError)
         code = ErrorCode.LOAD_CLIENT_APP_EXCEPTION if loading else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-        answer = Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
-    if answer is None:
-        return []
-    return list(answer) if isinstance(answer, list) else [answer]
+        return [Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)]
+    return list(answers)
 
 
 def _unavailable(message_id: str, run_id: int) -> Message:

@@ -5,7 +5,7 @@ seed gives the same cohorts, mini-batches and model as the same federation over 
 or on the in-process Grid, to the rounding of float32. There are no messages, and no client is an object.
 
 Clients have their indexes from the start. Where some join late, `SelectionStrategy` numbers them as they
-come, and groups as it first sees them: then the cohorts differ.
+come, and groups as it first sees them; so does `simulation.availability.InOrderOfArrival`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from strategies.guard import Guard
 from strategies.options import check_round_options
 from strategies.responses import ResponseRates
-from strategies.round import Reply, RoundLogic, RoundRecord, client_seed
-from strategies.selectors import Selector, create, selector_type
+from strategies.round import Reply, RoundLogic, RoundRecord, client_seed, enough_answers
+from strategies.selectors import Selection, Selector, create, selector_type
 from strategies.trained import CohortUpdates, TrainedCohort
 from strategies.variates import create_variates
 from tasks.base import Arrays, Dataset, Metrics, batches
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from .stragglers import ResponseTimes
 
 _LATE = "no answer by the deadline"
+_MADE_BY = {
+    "availability": "an Availability, such as simulation.availability.create('markov', 100, rates=0.3)",
+    "response_times": "simulation.stragglers.ResponseTimes",
+}
 
 
 class Simulator:
@@ -172,8 +176,11 @@ class Simulator:
         if not (held > 0).all():
             raise ValueError(f"data: client {int(np.argmin(held))} has no samples; each must have some")
         for name, process in (("availability", availability), ("response_times", response_times)):
+            if process is not None and not hasattr(process, "num_clients"):
+                raise TypeError(f"{name} = {process!r}: must be {_MADE_BY[name]}")
             if process is not None and process.num_clients != held.size:
                 raise ValueError(f"{name} is of {process.num_clients} clients: must be of {held.size}")
+        kernel.check(data)
         self.data, self.kernel, self.seed = data, kernel, seed
         self.clients_per_round, self.over_selection = clients_per_round, over_selection
         self.availability, self.response_times = availability, response_times
@@ -184,13 +191,21 @@ class Simulator:
         kind = selector_type(selector)
         if data.groups is not None and "groups" in kind.per_client:
             settings.setdefault("groups", data.groups)
+        each = {"client_sizes": client_sizes, **{name: settings.pop(name, None) for name in kind.per_client}}
+        self._per_client = {"client_sizes": held} | {
+            name: np.asarray(values) for name, values in each.items() if values is not None
+        }
+        for name, values in self._per_client.items():
+            if values.shape != held.shape:
+                raise ValueError(f"{name} of shape {values.shape}: must be {held.shape}, one a client")
+        known = held.size if availability is None else availability.known(1)
         chosen = create(
             selector,
-            held.size,
-            client_sizes=held if client_sizes is None else client_sizes,
+            known,
             clients_per_round=clients_per_round,
             num_rounds=num_rounds,
             seed=seed,
+            **{name: values[:known] for name, values in self._per_client.items()},
             **settings,
         )
         if "group" in chosen.needs:
@@ -205,17 +220,16 @@ class Simulator:
         self._measures_variance = "gradient_variance" in (chosen.learns | chosen.needs)
         self._server: FlowerStep | None = None
         if server_strategy is not None:
-            own = {name: value for name, value in settings.items() if name not in kind.per_client}
             self._server = FlowerStep(
-                server_strategy, selector, own, clients_per_round=clients_per_round, variates=variates
+                server_strategy, selector, settings, clients_per_round=clients_per_round, variates=variates
             )
         self._proximal_mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
         guard_settings = {} if guard is True else guard
         self._logic = RoundLogic(
             chosen,
-            guard=None if guard_settings is False else Guard(held.size, **guard_settings),
+            guard=None if guard_settings is False else Guard(known, **guard_settings),
             quorum=quorum,
-            responses=ResponseRates(held.size) if correction == "rates" else None,
+            responses=ResponseRates(known) if correction == "rates" else None,
             variates=create_variates(variates) if variates else None,
             updates="noised" if self._server is not None and self._server.is_private else "open",
         )
@@ -261,7 +275,7 @@ class Simulator:
         if self.over_selection > 1:
             budget = float(ceil(self.clients_per_round * self.over_selection))
         selection = self._logic.choose(number, here, candidates=candidates, reports=reports, budget=budget)
-        cohort, waited = self._train(plan, selection.clients)
+        cohort, waited = self._train(plan, selection)
         num_available = int(np.count_nonzero(self.selector.living)) if here is None else here.size
         outcome = self._logic.finish(number, selection, self.arrays, cohort, num_available)
         arrays, void = outcome.arrays, outcome.record.void
@@ -282,8 +296,13 @@ class Simulator:
         return record
 
     def _who_is_here(self, number: int) -> tuple[Ints | None, Ints]:
-        """Return whom there is to choose from (None: everybody), and whom the guard has put aside."""
-        here = None if self.availability is None else self.availability.here(number)
+        """Enrol who is new; return whom there is to choose from (None: all), and whom the guard put aside."""
+        here = None
+        if self.availability is not None:
+            here = self.availability.here(number)
+            joining = slice(self.selector.num_clients, self.availability.known(number))
+            if joining.stop > joining.start:
+                self._logic.add_clients(**{name: each[joining] for name, each in self._per_client.items()})
         guard = self._logic.guard
         aside = np.empty(0, dtype=np.int64) if guard is None else guard.aside(number)
         if aside.size:
@@ -293,7 +312,18 @@ class Simulator:
         return here, aside
 
     def evaluate(self, data: Dataset) -> Metrics:
-        """Return the mean loss and the accuracy of the model on ``data``."""
+        """Return the mean loss and the accuracy of the model on ``data``.
+
+        Raises
+        ------
+        TypeError
+            If it is no `tasks.base.Dataset`; federated data hold one: ``Dataset(data.inputs, data.labels)``.
+        """
+        if not isinstance(data, Dataset):
+            raise TypeError(
+                f"data is of type {type(data).__name__}: must be a Dataset, "
+                "such as task.test_data(), or Dataset(data.inputs, data.labels) of federated data"
+            )
         return self.kernel.evaluate(self.arrays, data)
 
     def client_losses(self, clients: Ints | None = None) -> Floats:
@@ -302,8 +332,9 @@ class Simulator:
         return self.kernel.losses(self.arrays, self.data, everybody if clients is None else clients)
 
     def train_loss(self) -> float:
-        """Return sum_m λ_m times the mean loss of client m."""
-        return float(np.average(self.client_losses(), weights=self.selector.client_sizes))
+        """Return sum_m λ_m times the mean loss of client m, over those that are known by now."""
+        known = np.arange(self.selector.num_clients)
+        return float(np.average(self.client_losses(known), weights=self.selector.client_sizes))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return copies of all that is needed to go on, bit for bit; not the history."""
@@ -389,12 +420,15 @@ class Simulator:
                 apart[row] += float(np.square(model[name] - array - mean[name], dtype=np.float64).sum())
         return np.sqrt(apart)
 
-    def _train(self, plan: Plan, clients: Ints) -> tuple[TrainedCohort | list[Reply], float]:
+    def _train(self, plan: Plan, selection: Selection) -> tuple[TrainedCohort | list[Reply], float]:
         """Train those of the chosen who answer in time; return also how long the round waits, in seconds."""
-        answered, waited = np.ones(clients.size, dtype=np.bool_), 0.0
+        clients, waited = selection.clients, 0.0
+        answered = np.ones(clients.size, dtype=np.bool_)
         if self.response_times is not None:
             seconds = self.response_times.seconds(plan.round, clients)
-            enough = ceil(clients.size / self.over_selection)
+            enough = clients.size
+            if self.over_selection > 1:
+                enough = enough_answers(selection, self.clients_per_round, self._logic.quorum)
             answered, waited = arrivals(seconds, self.round_deadline, enough if clients.size else None)
         positions = np.flatnonzero(answered)
         here = clients[positions]

@@ -112,11 +112,13 @@ class ResponseTimes:
         Raises
         ------
         ValueError
-            If ``round`` is below 1.
+            If ``round`` is below 1, or there is no such client.
         """
         if round < 1:
             raise ValueError(f"round = {round}: must be >= 1")
         who = np.arange(self.num_clients) if clients is None else np.asarray(clients, dtype=np.int64)
+        if who.min(initial=0) < 0 or who.max(initial=0) >= self.num_clients:
+            raise ValueError(f"clients = {who}: must be from 0 to {self.num_clients - 1}")
         first, second, third = self._starts(round)
         seconds = self.typical[who] * np.exp(self._jitter * _normals(first, second, who))
         seconds[_uniforms(third, who) <= self._dropout[who]] = inf

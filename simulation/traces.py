@@ -17,6 +17,9 @@ COLUMNS = ("client", "start", "end")
 def read_trace(path: str | Path) -> Floats:
     """Read a recorded trace: a CSV file whose header has the columns client, start and end.
 
+    Other columns are not looked at. (The FLICS paper does not count hours in which a client moves 10 MB or
+    more; they have to be left out of the file.)
+
     Parameters
     ----------
     path : path

@@ -106,6 +106,11 @@ class Task(ABC):
         measure_variance : bool (default: False)
             Whether to measure how far the loss's gradient is from one mini-batch to the next, see
             `GradientVariance`; what the two options above add does not count.
+
+        Raises
+        ------
+        ValueError
+            If there are no samples, or ``steps`` or ``batch_size`` is below 1.
         """
 
     @abstractmethod
@@ -150,7 +155,15 @@ def batches(num_samples: int, batch_size: int, steps: int, seed: int) -> Iterato
 
     Samples are taken without replacement until all had their turn, then shuffled anew. One plan for
     every model, so that models are compared on the same batches.
+
+    Raises
+    ------
+    ValueError
+        If a number is below 1.
     """
+    for name, value in (("num_samples", num_samples), ("batch_size", batch_size), ("steps", steps)):
+        if value < 1:
+            raise ValueError(f"{name} = {value}: must be >= 1")
     random = np.random.default_rng(seed)
     size = min(batch_size, num_samples)
     order = random.permutation(num_samples)

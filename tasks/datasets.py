@@ -313,6 +313,8 @@ def save(name: str, path: Path) -> None:
     if name not in DESCRIPTIONS or DESCRIPTIONS[name].hub is None:
         known = [each for each, description in DESCRIPTIONS.items() if description.hub]
         raise ValueError(f"data set = {name!r}: must be one of {', '.join(known)}")
+    if not path.parent.is_dir():  # said now, not after an hour of downloading
+        raise ValueError(f"file = {str(path)!r}: there is no folder {path.parent}")
     arrays: dict[str, NDArray[Any]] = {}
     for half, samples in _from_hub(name, DESCRIPTIONS[name])._asdict().items():
         arrays[f"x_{half}"] = samples.pixels(slice(None)).reshape(-1, *DESCRIPTIONS[name].shape)

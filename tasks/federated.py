@@ -1,6 +1,7 @@
 """A whole federation's samples in three arrays, client after client: what is staged once and sliced often."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -32,6 +33,32 @@ class FederatedData(NamedTuple):
     def sizes(self) -> NDArray[np.int64]:
         """Return (M,) samples a client."""
         return np.diff(self.offsets)
+
+    def check(self, num_features: int | None = None, num_classes: float = inf) -> None:
+        """Look whether the arrays fit together and, where that is known, a model.
+
+        Parameters
+        ----------
+        num_features, num_classes : int, optional
+            What the model takes, and what it tells apart.
+
+        Raises
+        ------
+        ValueError
+            If they do not; the message says which.
+        """
+        n = len(self.labels)
+        features = self.inputs.shape[-1] if num_features is None else num_features
+        if self.inputs.shape != (n, features):
+            raise ValueError(f"inputs of shape {self.inputs.shape}: must be ({n}, {features})")
+        if self.offsets[0] != 0 or self.offsets[-1] != n or (self.sizes() < 0).any():
+            raise ValueError(f"offsets = {self.offsets}: must ascend from 0 to {n}")
+        low, high = self.labels.min(initial=0), self.labels.max(initial=0)
+        if self.labels.dtype.kind not in "iu" or low < 0 or high >= num_classes:
+            raise ValueError(
+                f"labels are {self.labels.dtype} from {low} to {high}: must be whole numbers >= 0, "
+                f"below the number of classes ({num_classes:g})"
+            )
 
     def client(self, m: int) -> Dataset:
         """Return the samples of client m, 0 <= m < M; views, no copies.

@@ -81,7 +81,16 @@ def test_clients_that_come_along_change_nothing_for_the_others(name):
         ("markov", 2, {"memory": 1.0}, "memory = 1.0: must be in [0, 1)"),
         ("diurnal", 2, {"day": 1}, "day = 1: must be >= 2"),
         ("diurnal", 2, {"zones": [0, 24]}, "zones = [ 0 24]: must be 2 whole numbers from 0 to 23"),
-        ("once", 2, {"rates": 0.0}, "rates = 0.0: must be in (0, 1]"),
+        ("once", 2, {"rates": 0.0}, "rates = 0.0: must be one number in (0, 1]"),
+        ("once", 2, {"rates": [0.5, 0.5]}, "rates = [0.5, 0.5]: must be one number in (0, 1]"),
+        ("poisson", 2, {"memory": 0.5}, "memory: is no setting of 'poisson', which takes rates"),
+        ("always", 2, {"rates": 0.5}, "rates: is no setting of 'always', which takes none"),
+        (
+            "poisson",
+            2,
+            {"groups": [0, 0], "means": [1.0], "memory": 0.5},
+            "memory: is no setting of 'poisson', which takes stay, returning",
+        ),
         ("poisson", 2, {"means": [1.0]}, "groups = None: must be given with means"),
         ("poisson", 2, {"groups": [0, 0]}, "groups: must come with means"),
         ("poisson", 2, {"groups": [0], "means": [1.0]}, "groups of shape (1,): must be (2,)"),
@@ -188,6 +197,17 @@ def test_the_groups_of_a_process_are_those_of_its_table(name, expected):
         assert (awake[1:] != awake[:-1]).mean() == pytest.approx(0.1, abs=0.02)
 
 
+def test_which_groups_are_awake_says_nothing_of_who_is_here_of_the_others():
+    """They are drawn apart: from one stream, a group that wakes would choose another's clients."""
+    process = create("markov", 12, groups=np.repeat([0, 1], 6), means=[3.0, 3.0], seed=5, stay=0.5)
+    here = table(process, 8000)
+    for other in (0, 1):
+        mine = here[:, 6 * other : 6 * other + 6]
+        there = here[:, 6 * (1 - other) : 6 * (1 - other) + 6].any(axis=1)
+        chances = [mine[mine.any(axis=1) & (there == awake)].mean(axis=0) for awake in (True, False)]
+        np.testing.assert_allclose(*chances, atol=0.06)  # some 2,000 rounds each: five standard errors
+
+
 def test_a_group_has_no_more_than_its_clients_and_chance_draws_them():
     process = create("uniform", 6, groups=[0, 1, 0, 1, 1, 2], means=[1.0, 2.0, 50.0], seed=1)
     here = table(process, 3000)
@@ -238,6 +258,9 @@ def test_the_shapes_of_the_tables():
     uniform = counts.uniform(MEANS, 2000, rng)
     assert uniform.min(axis=0).tolist() == [1, 4, 15, 30]
     assert uniform.max(axis=0).tolist() == [1, 12, 45, 90]
+    seldom = counts.uniform(np.array([0.0, 0.3, 0.6, 0.7]), 4000, rng)
+    assert seldom.max(axis=0).tolist() == [0, 1, 1, 1]
+    np.testing.assert_allclose(seldom.mean(axis=0), [0, 0.3, 0.6, 1], atol=0.04)  # 1 is from .35 to 1.05
     awake = counts.markov(np.full(3, 50.0), 4000, rng) > 0
     assert abs((awake[1:] != awake[:-1]).mean() - 0.1) < 0.02
     day = counts.diurnal(np.full(4, 100.0), 24 * 50, rng).reshape(50, 24, 4).mean(axis=0)

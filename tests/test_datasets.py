@@ -307,6 +307,7 @@ def test_the_command_that_saves_says_what_is_wrong() -> None:
     for arguments, message in (
         ([], "usage: python -m tasks.datasets NAME FILE.npz\n"),
         (["digits", "x.npz"], "data set = 'digits': must be one of mnist, fashion-mnist, "),
+        (["mnist", "nowhere/x.npz"], "file = 'nowhere/x.npz': there is no folder nowhere\n"),
     ):
         run = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
         assert run.returncode == 1

@@ -1,5 +1,6 @@
 """The in-process Grid: Flower's own strategies and client apps, on simulated time, as over a network."""
 
+import logging
 import time
 from collections.abc import Callable
 from math import ceil
@@ -209,6 +210,28 @@ def test_errors_are_error_replies_with_flowers_codes() -> None:
     assert "No query function registered with name 'what'" in reply.error.reason
 
 
+@pytest.mark.parametrize("wrong", [None, {"loss": 1.0}, RecordDict()])
+def test_what_is_no_message_is_an_error_reply_not_a_broken_server(wrong: Any) -> None:
+    app = InProcessGrid(lambda message, context: wrong, [{}])
+    handler, (node,) = grid_of(lambda message: [echo(message), wrong])
+    for grid, asked in ((app, app.get_node_ids()[0]), (handler, node)):
+        (reply,) = grid.send_and_receive(ask(asked))
+        assert reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        assert f"the client returned {type(wrong).__name__}: must be a Message" in reply.error.reason
+
+
+def test_where_an_app_failed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(message: Message, context: Context) -> Message:
+        raise ValueError("no data")
+
+    grid = InProcessGrid(broken, [{}])
+    with caplog.at_level("ERROR", "flwr"):
+        logging.getLogger("flwr").addHandler(caplog.handler)
+        grid.send_and_receive(ask(*grid.get_node_ids()))
+    logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert "in broken" in caplog.text
+
+
 def test_time_passes_in_simulation_only() -> None:
     grid, nodes = grid_of(echo, echo, echo, latency=lambda message: 100.0 * message.metadata.dst_node_id)
     began = time.monotonic()
@@ -387,6 +410,9 @@ def test_the_rounds_are_exact_after_many_and_a_resumed_run_begins_where_it_was()
     for wrong in (0.0, -1.0):
         with pytest.raises(ValueError, match=f"round_length = {wrong}: must be > 0"):
             InProcessGrid(round_length=wrong)
+    for wrong in (-1, np.nan):
+        with pytest.raises(ValueError, match=f"latency = {wrong}: must be >= 0"):
+            InProcessGrid(latency=wrong)
 
 
 def test_who_is_away_cannot_be_asked_and_keeps_its_state() -> None:

@@ -98,6 +98,10 @@ def test_a_wrong_setting_is_told(settings, text):
         ResponseTimes(**{"num_clients": 2, **settings})
 
 
-def test_a_round_that_there_is_not_is_refused():
+def test_a_round_or_client_that_there_is_not_is_refused():
     with pytest.raises(ValueError, match="round = 0: must be >= 1"):
         ResponseTimes(2).seconds(0)
+    for clients in ([-1], [0, 2]):
+        with pytest.raises(ValueError, match=re.escape("must be from 0 to 1")):
+            ResponseTimes(2).seconds(1, clients)
+    assert ResponseTimes(2).seconds(1, []).size == 0

@@ -274,6 +274,28 @@ def test_batches_use_every_sample_before_any_again(n: int, size: int, steps: int
     assert len(set(seen.tolist())) == len(seen)
 
 
+@pytest.mark.parametrize("name", ["digits", "digits-mlp"])
+@pytest.mark.parametrize(
+    ("samples", "wrong", "message"),
+    [
+        (0, {}, "num_samples = 0: must be >= 1"),
+        (5, {"steps": 0}, "steps = 0: must be >= 1"),
+        (5, {"batch_size": -1}, "batch_size = -1: must be >= 1"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(
+    name: str, samples: int, wrong: dict[str, Any], message: str
+) -> None:
+    task = tasks.create(name)
+    data = task.test_data().take(np.arange(samples))
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        task.train(
+            task.initial_arrays(1),
+            data,
+            **{"learning_rate": 0.1, "steps": 2, "batch_size": 4, "seed": 1, **wrong},
+        )
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

@@ -17,7 +17,7 @@ from .parallel import Parallel
 __all__ = ["MLP", "Kernel", "Loop", "Parallel", "Plan", "Softmax", "Trained", "kernel_of"]
 
 
-def kernel_of(task: Task, device: str = "cpu") -> Kernel:
+def kernel_of(task: Task, device: str | None = None) -> Kernel:
     """Return what trains a task's model for many clients at once.
 
     Parameters
@@ -25,20 +25,24 @@ def kernel_of(task: Task, device: str = "cpu") -> Kernel:
     task : Task
         Softmax regression and perceptrons have kernels in NumPy, other networks go through `torch.func`,
         anything else is trained client after client.
-    device : str (default: "cpu")
-        "cuda" trains all networks in torch, on the GPU.
+    device : str, optional
+        "cpu" or "cuda": where networks are trained in torch. Default: on a GPU if there is one, but
+        perceptrons in NumPy.
     """
     if type(task) is SoftmaxTask:  # a subclass may train in its own way
         arrays = task.initial_arrays(0)
         return Softmax(*arrays["weight"].shape, bias="bias" in arrays)
     if "torch" not in sys.modules:  # then it is no network: their tasks import it
         return Loop(task)
+    from torch.cuda import is_available
+
     from tasks import mlp, network
 
     from .torch_functional import Torch
 
-    if type(task) is mlp.MLP and device == "cpu":
+    if type(task) is mlp.MLP and device in (None, "cpu"):
         return MLP(task.sizes)
     if isinstance(task, network.Network):
-        return Torch(task.layers, task.initial_arrays, device=device)
+        where = device or ("cuda" if is_available() else "cpu")
+        return Torch(task.layers, task.initial_arrays, device=where)
     return Loop(task)

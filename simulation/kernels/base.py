@@ -77,6 +77,16 @@ class Kernel(ABC):
     def initial_arrays(self, seed: int) -> Arrays:
         """Return the model that round 1 starts from; the same for the same seed."""
 
+    def check(self, data: FederatedData) -> None:
+        """Look whether the data fit the model, as far as that can be told beforehand.
+
+        Raises
+        ------
+        ValueError
+            If they do not: not all kernels would notice later.
+        """
+        data.check()
+
     @abstractmethod
     def train(
         self,

@@ -66,6 +66,9 @@ class Dense(Kernel):
             end = self._layers[-1].end
         self.num_parameters = end
 
+    def check(self, data: FederatedData) -> None:
+        data.check(self._layers[0].fan_in, self._layers[-1].fan_out)
+
     # --- training --------------------------------------------------------------------------------------
 
     def train(

@@ -28,16 +28,15 @@ class Parallel(Kernel):
 
     The processes are forked, so that nothing of the data is copied; they end with this one, or with `close`.
     What comes out is what the kernel gives alone, client by client. For models and steps that take
-    milliseconds a client: below, handing out costs more than it brings. Not for kernels in torch once this
-    process has used torch: its threads do not survive a fork.
+    milliseconds a client: below, handing out costs more than it brings.
 
     Parameters
     ----------
     kernel : Kernel
         What trains, on the CPU; each process should have one thread
-        (``OPENBLAS_NUM_THREADS=1`` in the environment before NumPy is imported).
+        (``OPENBLAS_NUM_THREADS=1`` in the environment before NumPy is imported; torch has one in the others).
     data : FederatedData
-        Everybody's samples; with other data, and with controls, `train` runs in this process.
+        Everybody's samples; with other data `train` runs in this process.
     workers : int
         Processes, this one included; >= 1.
     clients_at_once : int (default: 128)
@@ -60,6 +59,7 @@ class Parallel(Kernel):
             raise OSError("Parallel forks its processes, which Windows cannot")
         self._kernel, self._data, self._at_once = kernel, data, clients_at_once
         start = kernel.initial_arrays(0)
+        self._names = list(start)  # in the order in which the others find them in the memory
         size = sum(array.size for array in start.values())
         self._memory: Floats32 = np.frombuffer(
             mmap.mmap(-1, 4 * (clients_at_once + 1) * size), dtype=np.float32
@@ -104,6 +104,9 @@ class Parallel(Kernel):
     def initial_arrays(self, seed: int) -> Arrays:
         return self._kernel.initial_arrays(seed)
 
+    def check(self, data: FederatedData) -> None:
+        self._kernel.check(data)
+
     def train(
         self,
         arrays: Arrays,
@@ -112,12 +115,13 @@ class Parallel(Kernel):
         plan: Plan,
         controls: Mapping[int, Arrays] | None = None,
     ) -> Trained:
-        if not self._workers or data is not self._data or controls is not None or clients.size < 2:
+        if not self._workers or data is not self._data or clients.size < 2:
             return self._kernel.train(arrays, data, clients, plan, controls)
+        arrays = {name: arrays[name] for name in self._names}
         parts: list[tuple[Ints, Trained]] = []
         for begin in range(0, clients.size, self._at_once):
             lot = np.arange(begin, min(begin + self._at_once, clients.size))
-            parts += self._train_lot(arrays, clients, lot, plan, copied=clients.size > self._at_once)
+            parts += self._train_lot(arrays, clients, lot, plan, controls, clients.size > self._at_once)
         losses, variances = np.empty(clients.size), np.full(clients.size, nan)
         for positions, trained in parts:
             losses[positions], variances[positions] = trained.losses, trained.gradient_variances
@@ -125,7 +129,13 @@ class Parallel(Kernel):
         return Trained(updates, losses, variances)
 
     def _train_lot(
-        self, arrays: Arrays, clients: Ints, lot: Ints, plan: Plan, copied: bool
+        self,
+        arrays: Arrays,
+        clients: Ints,
+        lot: Ints,
+        plan: Plan,
+        controls: Mapping[int, Arrays] | None,
+        copied: bool,
     ) -> list[tuple[Ints, Trained]]:
         """Train some positions of a cohort; what the others write stays valid until the next lot."""
         self._memory[0] = np.concatenate([array.reshape(-1) for array in arrays.values()])
@@ -135,10 +145,11 @@ class Parallel(Kernel):
         busy = [(worker, share) for worker, share in zip(self._workers, others, strict=True) if share.size]
         ends = 1 + np.cumsum([share.size for _, share in busy])
         for (worker, share), end in zip(busy, ends.tolist(), strict=True):
+            theirs = controls and {m: controls[m] for m in clients[share].tolist()}
             with suppress(OSError):  # it is gone, which `receive` says
-                worker.connection.send((clients[share], plan, end - share.size))
+                worker.connection.send((clients[share], plan, theirs, end - share.size))
         try:
-            own = self._kernel.train(arrays, self._data, clients[mine], plan)
+            own = self._kernel.train(arrays, self._data, clients[mine], plan, controls)
             received = [worker.receive() for worker, _ in busy]
         except BaseException:  # Ctrl-C, too
             self._abandon()
@@ -221,6 +232,8 @@ def _work(
     """Train what is asked for until the other end is closed."""
     for other in inherited:
         other.close()
+    if "torch" in sys.modules:  # whose threads do not survive a fork; it would wait for them for ever
+        sys.modules["torch"].set_num_threads(1)
     split = splitter(start)
     while True:
         try:
@@ -229,9 +242,9 @@ def _work(
             return
         if job is None:
             return
-        clients, plan, begin = job
+        clients, plan, controls, begin = job
         try:
-            trained = kernel.train(split(memory[0]), data, clients, plan)
+            trained = kernel.train(split(memory[0]), data, clients, plan, controls)
             if isinstance(trained.updates, StackedUpdates):
                 memory[begin : begin + clients.size] = trained.updates.rows
                 trained = trained._replace(updates=None)  # type: ignore[arg-type]

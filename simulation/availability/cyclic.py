@@ -1,0 +1,44 @@
+"""By day these clients, by night those."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Floats32, checked_rates
+from .poisson import Poisson
+
+
+class Cyclic(Poisson):
+    """By day, in rounds 1, 3, ..., each client has one rate, by night another.
+
+    Parameters
+    ----------
+    num_clients, seed : int
+        See `Availability`.
+    rates : float or array_like, shape (M,) (default: 0.5)
+        By day. One number for all: that of the first half of the clients, and 0 for the others; two groups
+        take turns then, as in appendix G.3 of the Power-of-Choice paper.
+    night_rates : float or array_like, shape (M,), optional
+        By night; default: ``rates`` in the opposite order.
+    """
+
+    def __init__(
+        self,
+        num_clients: int,
+        seed: int = 0,
+        *,
+        rates: npt.ArrayLike = 0.5,
+        night_rates: npt.ArrayLike | None = None,
+    ) -> None:
+        super().__init__(num_clients, seed, rates=rates)
+        if night_rates is not None:
+            self.night_rates = checked_rates("night_rates", night_rates, num_clients)
+            return
+        if self.rates.ndim == 0:
+            first_half = np.arange(num_clients) < num_clients / 2
+            self.rates = np.where(first_half, self.rates, np.float32(0))
+        self.night_rates = self.rates[::-1]
+
+    def _chances(self, round: int, rng: np.random.Generator) -> Floats32:
+        return self.rates if round % 2 == 1 else self.night_rates

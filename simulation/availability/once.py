@@ -1,0 +1,32 @@
+"""Who was here never comes back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strategies.numerics.arrays import Ints
+from strategies.numerics.streams import generator
+
+from .base import Availability
+
+
+class Once(Availability):
+    """Each round brings fresh clients, who never return; once all have been here, nobody is.
+
+    Parameters
+    ----------
+    num_clients, seed : int
+        See `Availability`; who comes when depends on M.
+    rates : float (default: 0.01)
+        The share of all clients that each round brings, in (0, 1]; at least one.
+    """
+
+    def __init__(self, num_clients: int, seed: int = 0, *, rates: float = 0.01) -> None:
+        super().__init__(num_clients, seed)
+        if np.ndim(rates) or not 0 < rates <= 1:
+            raise ValueError(f"rates = {rates}: must be one number in (0, 1]")
+        self.per_round = max(1, round(rates * num_clients))
+        self._order = generator(seed, 0, "once").permutation(num_clients)
+
+    def _here(self, round: int) -> Ints:
+        return np.sort(self._order[(round - 1) * self.per_round : round * self.per_round])
