@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.common import log
 
 from .grid import clock_of
-from .messages import read_status, status_question
+from .messages import lacks_handler, read_status, status_question
 from .reports import Report
 from .roster import Roster
 
@@ -26,6 +26,7 @@ _LONGEST_PAUSE = 5.0  # s between two looks for clients that are away
 _GHOST = 90.0
 """Seconds for which a killed node may count as online, with a margin (Flower: 48-60). Who claims the identity
 of one that is online waits so long: it may be the same client, restarted."""
+_PROBE = 30.0  # s that the first node asked may keep all others waiting
 
 
 class NotEnoughClientsError(RuntimeError):
@@ -65,6 +66,8 @@ class Attendance:
     _silent: dict[int, tuple[float, float]] = field(default_factory=dict)  # node -> (ask again at, pause), s
     _unanswered: dict[str, int] = field(default_factory=dict)  # id of a question -> node that was asked
     _held: dict[int, tuple[Report, float]] = field(default_factory=dict)  # node -> (its claim, since when)
+    _probed: bool = False  # whether a node was asked before all others
+    _can_tell: bool = True  # whether the clients' app has a handler
 
     def wait_for_first(self, grid: Grid) -> None:
         """Wait for the first clients and enrol them together, so that who came first changes nothing.
@@ -161,11 +164,21 @@ class Attendance:
         """Return what the nodes say of themselves.
 
         A silent one is left alone for twice as long as it was waited for, then twice as long again: it must
-        not hold up every round. An answer that comes meanwhile is taken.
+        not hold up every round. An answer that comes meanwhile is taken. All nodes of a run have the same app,
+        so the first is asked alone: without a handler each would log a traceback.
         """
-        if not self.ask_status:
-            return {node: Report() for node in nodes}
-        nodes = list(nodes)
+        nodes, deadline = list(nodes), self.status_deadline
+        reports: dict[int, Report] = {}
+        if self.ask_status and not self._probed and len(nodes) > 1:
+            self._probed = True
+            reports = self._answers(grid, nodes[:1], min(_PROBE, deadline))
+            nodes = nodes[1:]
+        if not self.ask_status or not self._can_tell:
+            return reports | {node: Report() for node in nodes}
+        return reports | self._answers(grid, nodes, deadline)
+
+    def _answers(self, grid: Grid, nodes: list[int], deadline: float) -> dict[int, Report]:
+        """Return what those of the nodes say who answer in time."""
         # Other than send_and_receive, pull_messages does not wait.
         late = grid.pull_messages(list(self._unanswered)) if self._unanswered else []
         reports = {node: report for node, report in self._read(late).items() if node in nodes}
@@ -177,7 +190,7 @@ class Attendance:
         ]
         if not questions:
             return reports
-        answers = list(grid.send_and_receive(questions, timeout=self.status_deadline))
+        answers = list(grid.send_and_receive(questions, timeout=deadline))
         asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
         self._unanswered = {
             message: node for message, node in self._unanswered.items() if node not in asked.values()
@@ -196,6 +209,7 @@ class Attendance:
             node = self._unanswered.pop(answer.metadata.reply_to_message_id, None)
             if node is None:
                 continue
+            self._can_tell = self._can_tell and not lacks_handler(answer)
             try:
                 report = read_status(answer)
             except ValueError as error:
@@ -219,7 +233,7 @@ class Attendance:
             log(
                 INFO,
                 "%d nodes have no query.status handler: known by node id, their sizes are learned; "
-                "ask_status=False saves the question, and the client's error that it causes",
+                "ask_status=False saves the question, and the error in the log of the client that is asked",
                 unknown,
             )
         if new:

@@ -308,6 +308,23 @@ def test_a_status_handler_that_fails_once_is_asked_again() -> None:
     assert strategy.selector.client_sizes.tolist() == [10, 70]
 
 
+def test_an_app_without_a_status_handler_is_asked_once() -> None:
+    grid = InProcessGrid({number: stranger() for number in range(1, 6)})
+    _, records, strategy = run(grid, rounds=2, clients_per_round=5)
+    grid.nodes[9] = stranger()
+    list(strategy.configure_train(3, model(0), ConfigRecord(), grid))
+    assert sum(message.metadata.message_type == STATUS for message in grid.sent) == 1
+    assert strategy.roster.ids() == [f"node-{number}" for number in (1, 2, 3, 4, 5, 9)]
+    assert [record.num_available for record in records] == [5, 5]
+
+
+def test_the_first_to_be_asked_may_be_dead() -> None:
+    grid = InProcessGrid({1: silent_to_all, 2: client("b"), 3: client("c")})
+    _, _, strategy = run(grid, clients_per_round=2, min_available_clients=2, status_deadline=60)
+    assert strategy.roster.ids() == ["b", "c"]
+    assert 30 <= grid.clock.monotonic() < 31
+
+
 def test_a_claim_takes_nothing_that_is_somebody_elses() -> None:
     claims = {9: "node-5", 5: None, 7: "x", 1: "c2", 2: "me"}
     grid = InProcessGrid({node: client(claim) for node, claim in claims.items()}, names={2: "c2"})

@@ -79,7 +79,7 @@ LIES = ("update x 1e3", "update x 1e6", "update x 1e36", "sign flip", "loss 1e6"
 POLL = ("silence", "crash", "late", "NaN", "infinite", "negative", "huge", "nothing", "decline")
 """Faults in the answers to what a selector asks before it chooses."""
 EVALUATION = ("silence", "crash", "late", "NaN", "no size")
-STATUS = ("silence", "crash", "garbage", "no handler")
+STATUS = ("silence", "crash", "garbage")
 """Faults in the answers of those who are asked who they are."""
 
 KILLS = ("asking", "sent", "replies", "aggregated", "saving", "saved", "torn")
@@ -237,6 +237,8 @@ def draw(seed: int) -> Script:
         for member in range(max(k, solid), len(members))
         if rng.random() < 0.15
     }
+    if rng.random() < 0.05:  # all have the same app
+        status_faults = dict.fromkeys(range(len(members)), ("no handler", num_rounds))
     return Script(
         seed=seed,
         num_rounds=num_rounds,

@@ -63,6 +63,7 @@ class World(InProcessGrid):
         self.kills = list(kills)
         self.round = 1
         self.willing: dict[int, bool] = {}
+        self._can_tell = True  # whether the clients' app has a handler for who they are
         self.sent: dict[int, Arrays] = {}
         self.asked: dict[int, int] = {}
         self.answered: set[int] = set()
@@ -164,7 +165,8 @@ class World(InProcessGrid):
         if member is None:
             return  # a ghost; the server cannot know
         self.asked[member] = self.asked.get(member, 0) + 1
-        if self.script.options["ask_status"] and not self.willing.get(member, True):
+        told = self.script.options["ask_status"] and self._can_tell
+        if told and not self.willing.get(member, True):
             self.problems.append(f"member {member} is asked to train, and has said that it does not want to")
 
     def _note(self, reply: Message) -> None:
@@ -174,7 +176,7 @@ class World(InProcessGrid):
             return
         if reply.has_error():
             if reply.metadata.message_type == STATUS and "registered with name" in str(reply.error.reason):
-                self.willing[member] = True
+                self._can_tell = False
             return
         kind = reply.metadata.message_type
         said: dict[str, Any] = {}
