@@ -164,8 +164,8 @@ class Attendance:
         """Return what the nodes say of themselves.
 
         A silent one is left alone for twice as long as it was waited for, then twice as long again: it must
-        not hold up every round. An answer that comes meanwhile is taken. All nodes of a run have the same app,
-        so the first is asked alone: without a handler each would log a traceback.
+        not hold up every round. An answer that comes meanwhile is taken. All nodes of a run have one app, so
+        the first is asked alone: without a handler each would log a traceback.
         """
         nodes, deadline = list(nodes), self.status_deadline
         reports: dict[int, Report] = {}

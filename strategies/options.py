@@ -89,6 +89,7 @@ def check_round_options(clients_per_round: int, quorum: int, over_selection: flo
     """
     if correction not in ("equal", "rates"):
         raise ValueError(f"correction = {correction!r}: must be 'equal' or 'rates'")
+    checks.integer("clients_per_round", clients_per_round, low=1)
     checks.integer("quorum", quorum, low=1, high=clients_per_round, why="clients_per_round")
     checks.real("over_selection", over_selection, low=1, high=100)
 

@@ -287,7 +287,8 @@ class SelectionStrategy(Strategy):
         NotEnoughClientsError
             If clients stay away for too long. What was reached is in ``checkpoint_dir``.
         CheckpointError
-            If ``checkpoint_dir`` belongs to another run, or holds one and ``resume`` is False.
+            If ``checkpoint_dir`` belongs to another run, holds one and ``resume`` is False, or cannot be
+            written to.
         """
         self.num_rounds = self.num_rounds or num_rounds
         polling = PollingGrid(grid, self.poll_interval)
@@ -362,10 +363,16 @@ class SelectionStrategy(Strategy):
         """Return where the run stands: at the beginning, or after the last round on disk."""
         if self._checkpoints is None:
             return Progress(0, initial_arrays)
-        self._checkpoints.claim()
+        folder = self._checkpoints.path
+        try:
+            self._checkpoints.claim()
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint_dir = {folder}: cannot be made or written to: {error.strerror}"
+            ) from None
         if not self._resume and self._checkpoints.rounds():
             raise CheckpointError(
-                f"checkpoint_dir = {self._checkpoints.path}: holds a run; resume=True goes on with it, "
+                f"checkpoint_dir = {folder}: holds a run; resume=True goes on with it, "
                 "another folder begins a new one"
             )
         found = self._checkpoints.newest(self._fingerprint(initial_arrays)) if self._resume else None

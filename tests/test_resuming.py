@@ -167,6 +167,14 @@ def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: 
         run(tmp_path, 2, **{**first, "resume": True, **changed})
 
 
+def test_a_folder_that_cannot_be_made_ends_it_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint_dir = .*file/x: cannot be made .*: Not a directory"
+    ):
+        run(tmp_path / "file" / "x", 1)
+
+
 def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path: Path) -> None:
     def stop(round: int, metrics: MetricRecord | None) -> bool:
         assert metrics is not None
