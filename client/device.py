@@ -111,7 +111,9 @@ def is_metered() -> bool:
         rows = [line.split() for line in ROUTES.read_text().splitlines()[1:]]
     except OSError:  # Android hides it
         rows = []
-    if any(row[1] == "00000000" and row[0].startswith(MOBILE) for row in rows if len(row) > 1):
+    # By metric: a modem that is there should the other way out fail costs nothing.
+    ways_out = [(int(row[6]), row[0]) for row in rows if len(row) > 6 and row[1] == "00000000"]
+    if ways_out and min(ways_out)[1].startswith(MOBILE):
         return True
     said = _answer("busctl", "get-property", NETWORK_MANAGER, f"/{NETWORK_MANAGER.replace('.', '/')}",
                    NETWORK_MANAGER, "Metered")  # fmt: skip

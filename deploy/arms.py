@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import time
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import tasks
 from deploy.history import FILE_NAME, ArmHistory
-from deploy.submission import ConfigValue
+from deploy.submission import ConfigValue, default_config
 from server.settings import CHECKPOINTS, RunSettings
 from strategies.checkpoint import CheckpointFolder, replacing
 
@@ -140,7 +139,7 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
     ValueError
         One line for each wrong setting: its name, its value, what is allowed.
     """
-    defaults = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    defaults = default_config(app)
     arms: dict[str, Arm] = {}
     for text in selectors:
         selector, colon, settings = text.partition(":")

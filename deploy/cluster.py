@@ -21,11 +21,11 @@ from deploy.processes import (
     free_ports,
     is_free,
     processes_with,
-    serves,
     stop,
     wait_until,
     watchdog_command,
 )
+from deploy.reach import serves
 from deploy.submission import ConfigValue, EngineError, RunHandle, flower_environment, run_command, toml
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ SuperNode:
 - It asks for messages again as soon as it has its answer, if the SuperLink holds such requests (see below).
   Other SuperLinks it asks at intervals that grow with the time since the last message, from `FIRST_PAUSE` to
   `LONGEST_PAUSE`; Flower waits 3 s.
-- It notices a message to work on and a reply to send at once; Flower looks every 1 s and every 0.5 s.
+- It notices a message to work on and a reply to send at once; Flower looks every 1 s and every 0.5 s. And it
+  notices a ClientApp that was killed, which Flower takes for busy for a minute, and the round with it.
 
 SuperLink:
 
@@ -17,6 +18,8 @@ SuperLink:
 - What it asks and tells its database in every request, and need not, it does once in `LOOK` seconds: whether
   the run goes on, whose key this is, which tasks have expired, how many bytes were sent. A revoked key is
   good for so long.
+- It refuses a node that shows one key and asks to be activated with another's, which Flower lets anybody do,
+  and logs whom it refuses for what they show.
 
 Both:
 
@@ -87,6 +90,7 @@ _SUPERLINK = "flwr.superlink.cli.flower_superlink"
 _SUPERLINK_APP = "flwr.superlink.main"  # imported late by Flower
 _FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
 _FLEET_HANDLERS = "flwr.server.superlink.fleet.message_handler.message_handler"
+_NODE_AUTH = "flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor"
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _SUPERLINK_API = "flwr.superlink.servicer.runtime.runtime_handlers"
 _RUN_SUPEREXEC = "flwr.supercore.superexec.run_superexec"
@@ -125,6 +129,8 @@ _USED = {
         f"{_NODE_STATE}:InMemoryNodeState.store_message",
         f"{_NODE_STATE}:InMemoryNodeState.store_object",
         f"{_NODE_STATE}:InMemoryNodeState.get_task_by_token",
+        f"{_NODE_STATE}:InMemoryNodeState.finish_task",
+        f"{_NODE_STATE}:InMemoryNodeState._on_task_tokens_expired",
         *_TASKS,
     ),
     "flower-superlink": (
@@ -148,6 +154,9 @@ _USED = {
         f"{_LINK_STATE}:SqlLinkState.store_traffic",
         f"{_LINK_STATE}:SqlLinkState.finish_task",
         f"{_FLEET_HANDLERS}:check_abort",
+        f"{_NODE_AUTH}:NodeAuthServerInterceptor.intercept_service",
+        f"{_NODE_AUTH}:PUBLIC_KEY_HEADER",
+        f"{_FLEET_MESSAGES}:ActivateNodeRequest",
         *_TASKS,
     ),
     "flower-superexec": (f"{_RETRY}:_RETRYABLE_STATUS_CODES", *_LAUNCH),
@@ -307,10 +316,18 @@ class _SuperExec(threading.Thread):
         Its functions that answer the requests of apps.
     due : threading.Event
         Set when there is a task; it is looked for every `interval` seconds all the same.
+    lost : Callable[[Any], None]
+        Called with the task of an app that is gone and had not finished it.
     """
 
     def __init__(
-        self, command: Sequence[str], state: Any, handlers: Any, due: threading.Event, interval: float
+        self,
+        command: Sequence[str],
+        state: Any,
+        handlers: Any,
+        due: threading.Event,
+        interval: float,
+        lost: Callable[[Any], None] = lambda task: None,
     ) -> None:
         super().__init__(name="superexec", daemon=True)
         options = dict(pairwise(command))
@@ -322,6 +339,7 @@ class _SuperExec(threading.Thread):
             executor=importlib.import_module(_EXECUTOR).SubprocessExecutor(),
         )
         self._state, self._handlers, self._due, self._interval = state, handlers, due, interval
+        self._lost = lost
         _replace(_EXECUTOR, subprocess=_like(subprocess, Popen=self._start_app))
         self.start()
 
@@ -351,7 +369,15 @@ class _SuperExec(threading.Thread):
         token = command[command.index("--token") + 1]
         find_task = partial(_remembered(self._state.get_task_by_token, but=None), token)
         answer = partial(self._answer, find_task)
-        threading.Thread(target=serve, args=(ours, answer), name="line", daemon=True).start()
+
+        def attend() -> None:
+            serve(ours, answer)
+            task = self._state.get_task_by_token(token)  # None if it has finished
+            # One that has not begun has no line (see `_Helpers.start`), or is started again by Flower.
+            if task is not None and task.status.status == "running":
+                self._lost(task)
+
+        threading.Thread(target=attend, name="line", daemon=True).start()
 
     def _answer(self, find_task: Callable[[], Any], method: str, content: bytes) -> bytes | None:
         handler = _handler(self._handlers, method)
@@ -468,7 +494,12 @@ class _Node:
     def start_superexec(self, command: list[str]) -> _SuperExec:
         """Start a ClientApp as soon as there is a message for it."""
         handlers = importlib.import_module(_SUPERNODE_API)
-        return _SuperExec(command, self._state, handlers, self._message, LOOK)
+        return _SuperExec(command, self._state, handlers, self._message, LOOK, self._answer_for)
+
+    def _answer_for(self, task: Any) -> None:
+        """Send the reply of a ClientApp that was killed, as Flower does when it has missed its heartbeats."""
+        if self._state.finish_task(task.task_id, "failed", "The ClientApp ended without a word"):
+            self._state._on_task_tokens_expired([task])
 
 
 # --- SuperLink -------------------------------------------------------------------------------------------
@@ -489,6 +520,7 @@ def _change_superlink() -> None:
     check_abort: Any = vars(importlib.import_module(_FLEET_HANDLERS))["check_abort"]
     _replace(_FLEET_HANDLERS, check_abort=_remembered(check_abort))
     _Traffic(state)
+    _guard_nodes(importlib.import_module(_NODE_AUTH).NodeAuthServerInterceptor)
 
     lifespan = importlib.import_module(_SUPERLINK).SuperLinkLifespan
     start = lifespan._start_superexec_if_needed
@@ -503,6 +535,45 @@ def _change_superlink() -> None:
         start(this)
 
     lifespan._start_superexec_if_needed = start_superexec
+
+
+def _guard_nodes(interceptor: Any) -> None:
+    """Let nobody take a node online but who has its key, and log who is refused.
+
+    Flower checks that a request is signed with the key that it shows, but not that this is the key of the
+    node that it is to activate. Whoever knows a client's public key could keep it out so.
+
+    Parameters
+    ----------
+    interceptor : type
+        Of the Fleet API's requests: it looks at the key that they show.
+    """
+    intercept = interceptor.intercept_service
+    shown_key = importlib.import_module(_NODE_AUTH).PUBLIC_KEY_HEADER
+    activation = importlib.import_module(_FLEET_MESSAGES).ActivateNodeRequest
+    unauthenticated = importlib.import_module("grpc").StatusCode.UNAUTHENTICATED
+
+    @wraps(intercept)
+    def guarded(this: Any, continuation: Any, call: Any) -> Any:
+        handler = intercept(this, continuation, call)
+        if handler is None:  # there is no such method
+            return None
+        key = dict(call.invocation_metadata).get(shown_key)
+
+        def answer(request: Any, context: Any) -> Any:
+            try:
+                if isinstance(request, activation) and request.public_key != key:
+                    context.abort(unauthenticated, "Another node's key")
+                return handler.unary_unary(request, context)
+            except Exception:
+                if context.code() is unauthenticated:
+                    what = context.details().decode(), context.peer()
+                    getLogger("flwr").warning("[%s] Refused: %s, from %s", call.method, *what)
+                raise
+
+        return handler._replace(unary_unary=answer)
+
+    interceptor.intercept_service = guarded
 
 
 def _remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) -> Callable[..., Any]:

@@ -169,21 +169,40 @@ def import_client_key(folder: Path, name: str, private: str) -> Path:
     FileExistsError
         If the client has a key already.
     """
+    return _write_pair(folder, name, _read_client_key(private))
+
+
+def public_key_of(private: str) -> str:
+    """Return the public key, one line, that belongs to a client's private one.
+
+    Raises
+    ------
+    ValueError
+        As `import_client_key`.
+    """
+    return _public_line(_read_client_key(private))
+
+
+def _read_client_key(private: str) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_ssh_private_key(private.encode(), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ValueError(f"the private key of {name} cannot be read: {error}") from error
+        raise ValueError(f"the private key cannot be read: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"the private key of {name} is none of an elliptic curve, which Flower demands")
-    return _write_pair(folder, name, key)
+        raise ValueError("the private key is none of an elliptic curve, which Flower demands")
+    return key
+
+
+def _public_line(key: ec.EllipticCurvePrivateKey) -> str:
+    form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    return key.public_key().public_bytes(*form).decode()
 
 
 def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey) -> Path:
     private_folder(folder)
     path = folder / name
     write_private(path, _private_bytes(key, serialization.PrivateFormat.OpenSSH))
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    path.with_name(f"{name}.pub").write_bytes(public + b"\n")
+    path.with_name(f"{name}.pub").write_text(f"{_public_line(key)}\n")
     return path
 
 
@@ -266,3 +285,5 @@ def write_private(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
+        file.flush()
+        os.fsync(descriptor)  # what it came from may be deleted next

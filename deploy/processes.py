@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL = 0.05  # seconds between two looks at a condition
 LOOPBACK = "127.0.0.1"
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+LOST = 75  # exit code: try again (EX_TEMPFAIL)
 
 
 class Process:
@@ -143,6 +144,17 @@ def processes_with(variable: str, value: str) -> list[int]:
     return found
 
 
+def end_with_parent() -> None:
+    """Let this process be asked to end (SIGTERM) when its parent is gone, however that ends (Linux)."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it went before it could be asked for
+            sys.exit(LOST)
+
+
 def free_ports(count: int) -> list[int]:
     """Pick TCP ports of the loopback interface that nothing listens on."""
     with contextlib.ExitStack() as held:  # all are held until the last is picked: no port comes twice
@@ -162,23 +174,6 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def serves(port: int, ca: Path) -> bool:
-    """Tell whether a server with a certificate of this authority answers on this loopback port.
-
-    That something accepts connections would not be enough: it may be another program.
-    """
-    context = ssl.create_default_context(cafile=ca)
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    try:
-        with (
-            socket.create_connection((LOOPBACK, port), timeout=1) as connection,
-            context.wrap_socket(connection, server_hostname=LOOPBACK),
-        ):
-            return True
-    except OSError:
-        return False
 
 
 def watchdog_command(variable: str, value: str, folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -84,6 +85,13 @@ class RunHandle:
             raise TimeoutError(f"run {self.name}: not over after {timeout:g} s; its log: {self.log}")
         if self.process.returncode:
             raise EngineError(f"run {self.name}: Flower refused it:\n{self.process.tail()}")
+
+
+def default_config(app: Path) -> dict[str, ConfigValue]:
+    """Return the run config in an app's pyproject.toml: every setting, and its default."""
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    config: dict[str, ConfigValue] = project["tool"]["flwr"]["app"]["config"]
+    return config
 
 
 def run_command(

@@ -16,6 +16,7 @@ import importlib
 import io
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -37,6 +38,7 @@ LEARNED = frozenset({"joblib", "pandas", "safetensors", "scipy", "sklearn", "tor
 SOCKET = "warm.socket"
 LINE = "COHORT_LINE"  # environment variable of a child: the descriptor of the socket that it was handed
 _LONGEST = 1 << 20  # bytes of a request
+_ABOUT_TO = 1.0  # seconds in which a server that lives tells of the end of a process
 
 
 class Gone(Exception):  # noqa: N818
@@ -129,16 +131,24 @@ class Connection:
     def returncode(self, pid: int) -> int | None:
         """Return what a process exited with, None while it runs, and -SIGKILL if nobody knows any more."""
         with self._lock:
-            with contextlib.suppress(BlockingIOError, Gone):
-                while pid not in self._codes:
-                    self._note(self._next_line(socket.MSG_DONTWAIT))
-            if pid in self._codes:
-                return self._codes[pid]
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return -signal.SIGKILL
-        return None
+            code = self._told_code(pid, 0.0)
+            if code is None:
+                try:
+                    os.kill(pid, 0)
+                except ProcessLookupError:
+                    # The server has taken note of its end, and may be about to tell of it.
+                    code = self._told_code(pid, _ABOUT_TO)
+                    return -signal.SIGKILL if code is None else code
+            return code
+
+    def _told_code(self, pid: int, seconds: float) -> int | None:
+        """Return the exit code that the server has told of, or tells of within some seconds."""
+        with contextlib.suppress(BlockingIOError, Gone):
+            while pid not in self._codes and (
+                b"\n" in self._text or select.select([self._socket], [], [], seconds)[0]
+            ):
+                self._note(self._next_line(socket.MSG_DONTWAIT))
+        return self._codes.get(pid)
 
     def _note(self, told: dict[str, int]) -> None:
         if "code" in told:  # else it is the answer to a request whose caller was interrupted

@@ -92,7 +92,8 @@ class History:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self.write("error", reason=f"{type(error).__name__}: {error}")
+            told = isinstance(error, SystemExit)
+            self.write("error", reason="told to end" if told else f"{type(error).__name__}: {error}")
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -21,7 +21,7 @@ from strategies.reports import STATUS
 from .inprocess import InProcessGrid, node_of
 from .test_apps import DEFAULTS
 
-ROUTE_HEADER = "Iface\tDestination\tGateway\n"
+ROUTE_HEADER = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 BUSCTL = (
     '#!/bin/sh\ntest "$*" = "get-property org.freedesktop.NetworkManager '
     '/org/freedesktop/NetworkManager org.freedesktop.NetworkManager Metered" || exit 1\necho "u {}"\n'
@@ -144,10 +144,18 @@ def test_network_manager_knows_what_costs(system: Path, value: int, expected: bo
     assert is_metered() is expected
 
 
+def routes(system: Path, *ways: tuple[str, str, int]) -> None:
+    """Write a routing table: interface, destination, metric."""
+    rows = [f"{name}\t{to}\t0101A8C0\t0003\t0\t0\t{metric}\t00000000\t0\t0\t0\n" for name, to, metric in ways]
+    (system / "route").write_text(ROUTE_HEADER + "".join(rows))
+
+
 def test_a_modem_costs_and_so_does_a_phone_without_wifi(system: Path) -> None:
-    (system / "route").write_text(f"{ROUTE_HEADER}wlan0\t00000000\t0101A8C0\nwwan0\t0002A8C0\t0\n")
+    routes(system, ("wlan0", "00000000", 600), ("wwan0", "0002A8C0", 0))
     assert not is_metered()
-    (system / "route").write_text(f"{ROUTE_HEADER}wwan0\t00000000\t0101A8C0\n")
+    routes(system, ("wwan0", "00000000", 700), ("eth0", "00000000", 100))  # there if the other fails
+    assert not is_metered()
+    routes(system, ("wwan0", "00000000", 50), ("eth0", "00000000", 100))
     assert is_metered()
     (system / "route").unlink()
     program(system, "termux-wifi-connectioninfo", prints({"supplicant_state": "COMPLETED"}))

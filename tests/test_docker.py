@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
@@ -223,11 +225,57 @@ def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_a_second_o
     assert left_of(compose.project) == ""
 
 
+def test_clients_train_on_a_mounted_data_set_and_a_device_joins_them_from_outside(
+    compose: Compose, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(1)
+    images = generator.integers(0, 256, (200, 28, 28), dtype=np.uint8)
+    labels = generator.integers(0, 10, 200)
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "mnist.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    np.savez(tmp_path / "own.npz", inputs=images.reshape(200, -1) / 255, labels=labels)
+    compose.environment |= {"COHORT_TASK": "mnist", "COHORT_DATA": str(tmp_path / "data")}
+    compose.environment |= {"COHORT_ROUNDS": "1000", "COHORT_SET": "round-deadline=60"}
+    compose("up", "--build", "--detach")
+    compose("cp", "setup:/volumes/public/ca.crt", str(tmp_path))
+    address = compose("port", "superlink", "9092").stdout.strip()
+    log = tmp_path / "log"
+    join = [Path(sys.executable).with_name("cohort"), "client", "join", "--state-dir", str(tmp_path / "pi-1")]
+    with log.open("w") as output:
+        device = subprocess.Popen(
+            [*join, "--server", address, "--ca", str(tmp_path / "ca.crt"), "--name", "pi-1",
+             "--data", str(tmp_path / "own.npz")],
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        compose.wait_for(lambda: "not let in yet" in log.read_text(), "the device's knock")
+        (line,) = [line for line in log.read_text().splitlines() if "cohort server register" in line]
+        devices = ("exec", "-T", "superlink", "python", "-m", "deploy.container", "devices")
+        compose(*devices, "register", *line.split()[3:])
+        compose.wait_for(lambda: "online as pi-1" in log.read_text(), "the device online")
+        assert compose(*devices, "list").stdout.split() == ["pi-1", "online"]
+        compose.wait_for(
+            lambda: any(
+                dict(zip(line["client_ids"], line["responded"], strict=True)).get("pi-1")
+                for line in compose.rounds()[1:]
+            ),
+            "a round with the device",
+        )
+        compose(*devices, "revoke", "pi-1")
+        compose.wait_for(lambda: "sent away by the server" in log.read_text(), "the device sent away")
+    finally:
+        device.terminate()
+        device.wait()
+    before = len(compose.rounds())
+    compose.wait_for(lambda: len(compose.rounds()) > before, "rounds without the device")
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
         ("COHORT_PER_ROUND", "99", "COHORT_PER_ROUND = 99: must be between 1 and 3 (the number of clients)"),
         ("COHORT_TASK", "digits-mlp", "COHORT_TASK = 'digits-mlp': needs torch, which images built with"),
+        ("COHORT_TASK", "mnist", "COHORT_DATA: holds neither mnist.npz nor a folder mnist"),
         ("COHORT_SET", "round-deadlin=3", "round-deadlin = 3: unknown setting; the settings are"),
     ],
 )

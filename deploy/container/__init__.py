@@ -15,6 +15,7 @@ KEYS = VOLUMES / "keys"  # the clients' private keys
 LEASES = VOLUMES / "leases"  # which container is which client
 STATE = VOLUMES / "state"  # the SuperLink's database
 RESULTS = VOLUMES / "results"  # histories, models, figures
+DATA = VOLUMES / "data"  # data sets, other than the digits
 
 AUTHORITY = PUBLIC / "ca.crt"
 EXECUTOR_SECRET = EXECUTOR / "private" / "secret"

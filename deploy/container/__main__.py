@@ -12,12 +12,13 @@ ROLES = {
     "client": "a SuperNode, as one of the clients that no other container is",
     "run": "submits the run, follows it to its end, draws the figure",
     "healthy": "the SuperLink's health check",
+    "devices": "register, revoke and list devices from outside; in the SuperLink's container",
 }
 
 
 def main() -> int:
     """Do what the command line says; return the exit code."""
-    if len(sys.argv) != 2 or sys.argv[1] not in ROLES:
+    if len(sys.argv) < 2 or sys.argv[1] not in ROLES:
         print("usage: python -m deploy.container ROLE", file=sys.stderr)
         for name, what in ROLES.items():
             print(f"  {name:<10} {what}", file=sys.stderr)

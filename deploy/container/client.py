@@ -14,8 +14,6 @@ from deploy.container.supervisor import Supervisor, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# When the connection ends for good, the SuperNode's main thread ends and others would stay.
-PROGRAM = "import os, sys; from deploy import fast; fast.main(sys.argv[1:]); os._exit(75)"
 LOOK = 2.0  # seconds between two looks for a name that has become free
 
 
@@ -45,7 +43,7 @@ def _wait_for_a_name(names: Sequence[str]) -> leases.Lease:
 def _command(name: str, names: Sequence[str]) -> list[str]:
     partition = f"partition-id={names.index(name)} num-partitions={len(names)}"
     return [
-        *(sys.executable, "-c", PROGRAM, "flower-supernode"),
+        *(sys.executable, "-m", "deploy.edge.node"),
         *("--superlink", f"{FLEET_HOST}:{FLEET_PORT}"),
         *("--root-certificates", str(AUTHORITY)),
         *("--auth-supernode-private-key", str(KEYS / "private" / name)),

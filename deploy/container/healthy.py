@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 import sys
 
 from deploy.container import AUTHORITY, CONTROL_HOST, CONTROL_PORT, FLEET_HOST, FLEET_PORT, READY
+from deploy.reach import unreachable
 
 TIMEOUT = 3.0  # seconds
 
@@ -16,16 +15,8 @@ def main() -> int:
     if not READY.exists():
         print("not ready yet", file=sys.stderr)
         return 1
-    context = ssl.create_default_context(cafile=AUTHORITY)
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    for host, port in ((CONTROL_HOST, CONTROL_PORT), (FLEET_HOST, FLEET_PORT)):
-        try:
-            with (
-                socket.create_connection((host, port), TIMEOUT) as connection,
-                context.wrap_socket(connection, server_hostname=host),
-            ):
-                pass
-        except OSError as error:
-            print(f"{host}:{port}: {error}", file=sys.stderr)
+    for server in (f"{CONTROL_HOST}:{CONTROL_PORT}", f"{FLEET_HOST}:{FLEET_PORT}"):
+        if problem := unreachable(server, AUTHORITY, TIMEOUT):
+            print(f"{server}: {problem}", file=sys.stderr)
             return 1
     return 0

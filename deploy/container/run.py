@@ -7,7 +7,6 @@ unfinished when it was ended, unless the settings are others now.
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -15,14 +14,14 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
 from deploy.arms import PLAN, read_plan, write_plan
 from deploy.container import RESULTS
 from deploy.container.settings import APP, planned
-from deploy.container.superlink import CONNECTION, write_connection
+from deploy.container.superlink import CONNECTION, UNAVAILABLE, flwr, write_connection
 from deploy.container.supervisor import say
 from deploy.display import report
 from deploy.plot import draw
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
 FIGURE = "cohort.png"
 LOOK = 0.25  # seconds between two looks at the log and the history
 RETRY = 3.0  # seconds until the SuperLink is asked again
-UNAVAILABLE = "is unavailable"  # in what Flower says when it does not reach the SuperLink
-COMMAND_TIMEOUT = 60.0  # seconds for a `flwr` command
+UNKNOWN = "Run ID not found"  # what Flower says of a run that it has not
 LAST_WORDS = 10.0  # seconds that the log may lag behind the history, or the history behind Flower
 
 
@@ -91,7 +89,7 @@ def _train(arm: Arm) -> None:
         try:
             status = _follow(run_id, arm.history)
         except SystemExit:  # this container is being stopped: the clients shall not go on for nobody
-            _flwr("stop", run_id, CONNECTION)
+            flwr("stop", run_id, CONNECTION)
             raise
         if arm.history.finished:
             break
@@ -111,8 +109,19 @@ def _under_way(arm: Arm) -> str | None:
     if not _run_id(arm).exists():
         return None
     run_id = _run_id(arm).read_text()
-    runs = _flwr("list", CONNECTION, "--run-id", run_id).get("runs", [])
-    return run_id if any(not str(run["status"]).startswith("finished") for run in runs) else None
+    return run_id if _how_it_ended(run_id) is None else None
+
+
+def _how_it_ended(run_id: str) -> str | None:
+    """Put into words how a run ended, None if it has not, as soon as the SuperLink says so."""
+    while True:
+        told = flwr("list", CONNECTION, "--run-id", run_id)
+        for run in told.get("runs", ()):
+            status = str(run["status"])
+            return f"{status}: {run.get('status-details', '')}" if status.startswith("finished") else None
+        if told.get("success") or UNKNOWN in str(told.get("error-message")):
+            return "the SuperLink does not know it"
+        time.sleep(RETRY)  # it is away, or its database is busy
 
 
 def _submit(arm: Arm) -> str:
@@ -128,7 +137,7 @@ def _submit(arm: Arm) -> str:
             config.write(f"{key} = {toml(value)}\n")
         config.flush()
         while True:
-            told = _flwr("run", str(APP), CONNECTION, "--run-config", config.name)
+            told = flwr("run", str(APP), CONNECTION, "--run-config", config.name)
             if told.get("success"):
                 return str(told["run-id"])
             message = str(told.get("error-message", "no answer"))
@@ -145,11 +154,9 @@ def _follow(run_id: str, history: ArmHistory) -> str:
         history.read()
         if history.end is not None:
             return "finished"
-        told = _flwr("list", CONNECTION, "--run-id", run_id)
-        (run,) = told.get("runs", [{"status": "unknown"}])
-        if str(run["status"]).startswith("finished"):
+        if ended := _how_it_ended(run_id):
             wait_until(lambda: bool(history.read()) and history.end is not None, LAST_WORDS)
-            return f"{run['status']}: {run.get('status-details', '')}"
+            return ended
         time.sleep(RETRY)
 
 
@@ -184,25 +191,6 @@ def _stream(run_id: str, history: ArmHistory, printed: int) -> int:
         finally:
             process.kill()
             process.wait()
-
-
-def _flwr(*arguments: str) -> dict[str, Any]:
-    """Run a `flwr` command; return what it says, in which "success" is false if it failed."""
-    try:
-        done = subprocess.run(
-            ["flwr", *arguments, "--format", "json"],
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"success": False, "error-message": f"flwr {arguments[0]} {UNAVAILABLE}"}
-    try:
-        told: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        return {"success": False, "error-message": done.stdout + done.stderr}
-    return told
 
 
 def _conclude(folder: Path, histories: Sequence[ArmHistory]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.arms import parse_setting, plan, try_out
+from deploy.container import DATA
+from deploy.submission import default_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +46,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[A
     ValueError
         One line for each wrong setting: its variable, its value, what is allowed.
     """
-    settings = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    settings = default_config(APP)
     given: dict[str, ConfigValue] = {}
     for variable, name in VARIABLES.items():
         if text := environment.get(variable, "").strip():
@@ -76,4 +77,4 @@ def _with_variables(message: str) -> str:
     """Call each setting by its variable: that is what the user wrote."""
     for variable, name in {**VARIABLES, OTHERS: "set"}.items():
         message = re.sub(rf"^{name} = ", f"{variable} = ", message, flags=re.MULTILINE)
-    return message
+    return message.replace(f"data-dir = {str(DATA)!r}", "COHORT_DATA")  # the folder that is mounted there

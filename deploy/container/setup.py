@@ -41,7 +41,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     except PermissionError as error:
-        reason = f"{error.filename}: user {os.getuid()}, whom COHORT_USER names, may not write there"
+        reason = f"{error.filename}: is not open to user {os.getuid()}, whom COHORT_USER names"
         print(
             f"{reason}; `docker compose down -v` removes volumes that were made for another", file=sys.stderr
         )
@@ -64,8 +64,8 @@ def prepare(public: Path, server: Path, keys: Path, names: list[str], num_client
     keys : Path
         Gets the clients' private keys.
     names : list[str]
-        The SuperLink's names; if its certificate lacks one or ends soon, a new authority signs a new one,
-        and clients outside of this cluster need its certificate.
+        The SuperLink's names; if its certificate lacks one or ends soon, the authority signs a new one.
+        Clients notice nothing, also outside of this cluster.
     num_clients : int
         How many clients there are to be.
 
@@ -74,11 +74,14 @@ def prepare(public: Path, server: Path, keys: Path, names: list[str], num_client
     PermissionError
         If one of the folders is another user's.
     """
-    certificate = server / "server.pem"
-    if not (certificate.exists() and pki.is_valid_for(certificate, names, RENEWAL)):
+    certificate = server / "server.pem"  # the last to be written
+    if not (certificate.exists() and (server / pki.AUTHORITY_KEY).exists()):
         shutil.rmtree(server, ignore_errors=True)
-        pki.write_certificates(server, names)
+        pki.write_certificates(server, names, renewable=True)
         say(f"made a certificate for {', '.join(names)}")
+    elif not pki.is_valid_for(certificate, names, RENEWAL):
+        pki.renew_certificate(server, names)
+        say(f"renewed the certificate, for {', '.join(names)}")
     _copy(server / "ca.crt", public / "ca.crt")
     for name in client_names(num_clients):
         if not (keys / name).exists():

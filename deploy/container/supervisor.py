@@ -112,15 +112,21 @@ class Supervisor:
                 sys.stdout.buffer.flush()
             if waiting and self._ready_line.encode() in line:
                 waiting = False
-                try:
-                    self._on_ready()
-                except Exception as error:
-                    say(f"{type(error).__name__}: {error}")
-                    process.terminate()
-                    continue
-                ready.set()
-                if process.poll() is None:
-                    READY.touch()
+                # Not in this thread: a program whose output nobody reads stops when the pipe is full.
+                threading.Thread(target=self._become_ready, args=(process, ready), daemon=True).start()
+
+    def _become_ready(self, process: subprocess.Popen[bytes], ready: threading.Event) -> None:
+        """Do what is to be done first, then say that it is ready."""
+        try:
+            self._on_ready()
+        except Exception as error:
+            say(f"{type(error).__name__}: {error}")
+            process.terminate()
+            return
+        ready.set()
+        READY.touch()
+        if process.poll() is not None:  # it may have ended in between
+            READY.unlink(missing_ok=True)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping.set()
@@ -134,10 +140,6 @@ class Supervisor:
 
     def _clean_up(self) -> None:
         """End what the program left behind: its helpers outlive it by a while, or for good."""
-
-        def left() -> list[int]:
-            return [pid for pid in processes_with(MARK, self._mark) if pid != os.getpid()]
-
-        for pid in left():
+        for pid in processes_with(MARK, self._mark):
             with contextlib.suppress(ProcessLookupError):  # it is gone by now
                 os.kill(pid, signal.SIGKILL)

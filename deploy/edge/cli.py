@@ -13,8 +13,9 @@ import typer
 
 from client.device import why_unavailable
 from deploy.edge.state import PAUSE_FILE, Device, Settings, default_folder
-from deploy.edge.supervisor import ADMITTED, STATUS, unreachable
+from deploy.edge.supervisor import ADMITTED, STATUS, Supervisor
 from deploy.edge.unit import install, unit
+from deploy.reach import unreachable
 
 client = typer.Typer(no_args_is_help=True, help="A device that joins a federation and stays in it.")
 
@@ -52,6 +53,9 @@ def join(
         str | None, typer.Option(help="This client's name. (default: the host's)", show_default=False)
     ] = None,
     state_dir: StateDir = None,
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="Make a new key, which the operator must register again.")
+    ] = False,
     data: Annotated[
         Path | None,
         typer.Option(help="An .npz with this device's own inputs and labels.", show_default=False),
@@ -107,8 +111,8 @@ def join(
         "partition": partition,
     }
     try:
-        if invitation is not None and (server, ca, name) != (None, None, None):
-            raise ValueError(f"invitation = {invitation}: holds --server, --ca and --name already")
+        if invitation is not None and (server, ca, name, new_key) != (None, None, None, False):
+            raise ValueError(f"invitation = {invitation}: holds --server, --ca, --name and a key already")
         if (server is None) != (ca is None):
             raise ValueError("server, ca: must be given together (or --invitation, which holds both)")
         changes = {key: value for key, value in options.items() if value is not None}
@@ -117,7 +121,8 @@ def join(
         if partition is not None:
             changes.setdefault("data", "")
         # Checked before anything is written, and before an invitation is used up.
-        replace(device.settings() if device.has_joined else Settings("device", "server:1"), **changes)
+        before = device.settings() if device.has_joined else Settings("device", "server:1")
+        replace(before, **changes).check_data()
         if invitation is not None:
             settings = device.accept(invitation)
         elif server is not None and ca is not None:
@@ -128,6 +133,8 @@ def join(
             if name is not None:
                 raise ValueError(f"name = {name}: this device has joined as {settings.name}; to change that, "
                                  "join anew with --server and --ca")  # fmt: skip
+        if new_key:
+            device.renew_key()
         settings = replace(settings, **changes)
         command = device.prepare(settings)
         text = unit(settings, device.folder, system=os.geteuid() == 0) if systemd else ""
@@ -168,18 +175,26 @@ def status(state_dir: StateDir = None) -> None:
     """Say how this device is connected, and whether it would train now. Exits with 1 if it is not online."""
     device = _joined(state_dir)
     settings = device.settings()
-    said = {"state": "off", "text": "not running", "since": ""}
-    path = device.folder / STATUS
-    if path.exists():
-        told = json.loads(path.read_text())
-        if told["state"] == "off" or Path(f"/proc/{told['pid']}").exists():
-            said = told
+    said = _last_said(device.folder / STATUS) or {"state": "off", "text": "not running", "since": ""}
     typer.echo(f"{settings.name}: {said['text']}" + (f", since {said['since']}" if said["since"] else ""))
     reason = why_unavailable(device.limits())
     typer.echo(f"training: {'no, ' + reason if reason else 'whenever the server asks'}")
     typer.echo(f"server: {settings.server}, {unreachable(settings.server, device.authority) or 'reachable'}")
     typer.echo(f"state and log: {device.folder}")
     raise typer.Exit(0 if said["state"] == "online" else 1)
+
+
+def _last_said(path: Path) -> dict[str, str] | None:
+    """Return what the supervisor said last, None if that says nothing of now."""
+    try:
+        told: dict[str, str] = json.loads(path.read_text())
+        if told["state"] != "off":
+            # Another process may have its number by now, after a loss of power at the latest.
+            command = Path(f"/proc/{told['pid']}/cmdline").read_bytes()
+            return told if Supervisor.__module__.encode() in command else None
+    except (OSError, ValueError, KeyError):
+        return None
+    return told
 
 
 def _introduce(device: Device, settings: Settings) -> None:

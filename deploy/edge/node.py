@@ -1,4 +1,4 @@
-"""A SuperNode for small devices, that ends when its work or its supervisor does.
+"""A SuperNode for devices and containers, that ends when its work or its supervisor does.
 
 `python -m deploy.edge.node OPTIONS` runs `flower-supernode` as `deploy.fast` does, and besides:
 
@@ -10,31 +10,22 @@
 """
 
 import atexit
-import ctypes
 import gc
 import os
-import signal
 import sys
 
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-LOST = 75  # exit code: try again (EX_TEMPFAIL)
+from deploy.processes import LOOPBACK, LOST, end_with_parent, free_ports
 
 
 def main() -> None:
     """Run Flower's command on a free port, then leave at once whatever its threads do."""
-    parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it went before it could be asked for
-            sys.exit(LOST)
+    end_with_parent()
     # A collector that looks at objects writes to them, and so copies the memory that forked processes share.
     # So does tidying up at the end: what was forked leaves without.
     os.register_at_fork(before=gc.freeze)
     os.register_at_fork(after_in_child=lambda: atexit.register(_leave, 0))
 
-    # Late: what takes a second must not delay the lines above.
-    from deploy import fast
-    from deploy.processes import LOOPBACK, free_ports
+    from deploy import fast  # late: what takes a second must not delay the lines above
 
     fast.leave_out_the_database()
     (port,) = free_ports(1)  # where its ClientApps reach it

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,13 @@ from cryptography import x509
 
 from deploy import pki
 from deploy.edge.invitation import Invitation, check_name, check_server
-from deploy.edge.supervisor import CA, KEY, NODE_CONFIG, SETTINGS
+from deploy.edge.supervisor import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
 from deploy.submission import flower_environment, toml
+from strategies.checkpoint import replacing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from deploy.submission import ConfigValue
 
 SECRET_FILE = "secret"  # of the client's private draws
@@ -64,6 +68,9 @@ class Settings:
         if self.partition and self.data:
             raise ValueError(f"partition = {self.partition}: not together with data = {self.data}")
         self.part()
+
+    def check_data(self) -> None:
+        """Raise ValueError if there is no such file as `data` names."""
         if self.data and not Path(self.data).is_file():
             raise ValueError(f"data = {self.data}: there is no such file")
 
@@ -114,7 +121,7 @@ class Device:
             raise ValueError(
                 f"state-dir = {self.folder}: no client has joined here; cohort client join --help says how"
             ) from None
-        except (OSError, TypeError) as error:
+        except (OSError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(
                 f"{path}: cannot be read: {error}; join anew with another --state-dir"
             ) from error
@@ -125,19 +132,20 @@ class Device:
         Raises
         ------
         ValueError
-            If it is none, or this device has joined already.
+            If it is none, or this device has joined as another client, or with this very key.
         """
         offer = Invitation.read(invitation)
-        if self.has_joined:
+        if self.has_joined and (
+            self.settings().name != offer.name or pki.public_key_of(offer.key) == self.key_line()
+        ):
             raise ValueError(
                 f"invitation = {invitation}: {self.folder} belongs to {self.settings().name}, which has "
                 "joined already: `cohort client join` alone goes on; a second client on this device needs an "
                 "invitation and a --state-dir of its own"
             )
-        settings = Settings(offer.name, offer.server)
+        settings = self._joining(offer.name, offer.server)
         _check_authority(offer.ca, invitation)
-        pki.private_folder(self.folder)
-        pki.import_client_key(self.folder, KEY, offer.key)
+        self._take_key(lambda folder: pki.import_client_key(folder, KEY, offer.key))
         (self.folder / CA).write_text(offer.ca)
         self._remember(settings)  # before the file goes: without either the key would be lost
         invitation.unlink()
@@ -151,18 +159,40 @@ class Device:
         ValueError
             If the name, the address or the certificate is none.
         """
-        settings = Settings(name, server)
+        settings = self._joining(name, server)
         try:
             authority = ca.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"ca = {ca}: cannot be read: {error}") from error
         _check_authority(authority, ca)
-        pki.private_folder(self.folder)
         if not (self.folder / KEY).exists():
-            pki.write_client_key(self.folder, KEY)
+            self.renew_key()
         (self.folder / CA).write_text(authority)
         self._remember(settings)
         return settings
+
+    def renew_key(self) -> None:
+        """Make a new key in place of the one that there may be; the server has yet to hear of it."""
+        self._take_key(lambda folder: pki.write_client_key(folder, KEY))
+
+    def _joining(self, name: str, server: str) -> Settings:
+        """Return the settings with which it joins: a device that has joined before keeps its others."""
+        if self.has_joined:
+            return replace(self.settings(), name=name, server=server)
+        return Settings(name, server)
+
+    def _take_key(self, write: Callable[[Path], object]) -> None:
+        """Let a key pair be written into a folder of its own, then put it in the place of the last."""
+        pki.private_folder(self.folder)
+        new = self.folder / "new"
+        shutil.rmtree(new, ignore_errors=True)  # of one that was cut short
+        try:
+            write(new)
+            for name in (f"{KEY}.pub", KEY):
+                (new / name).replace(self.folder / name)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        (self.folder / ADMITTED).unlink(missing_ok=True)
 
     def limits(self) -> dict[str, ConfigValue]:
         """Return when this device does not train, as `client.device` reads it."""
@@ -203,9 +233,8 @@ class Device:
         }
 
     def _remember(self, settings: Settings) -> None:
-        new = self.folder / f"{SETTINGS}.new"
-        new.write_text(json.dumps(asdict(settings), indent=1))
-        new.replace(self.folder / SETTINGS)
+        with replacing(self.folder / SETTINGS) as file:  # whenever the power goes
+            file.write(json.dumps(asdict(settings), indent=1).encode())
 
 
 def default_folder() -> Path:

@@ -15,14 +15,14 @@ import random
 import re
 import select
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from deploy.reach import source_address, unreachable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -35,56 +35,9 @@ LOG_BYTES = 1_000_000  # then it becomes LOG.1: a device's disk is small, and we
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # s before the next attempt; doubled each time
 SETTLED = 60.0  # s online after which the pauses begin anew
 STOP_GRACE = 8.0  # s for the SuperNode to sign off
-CONNECT_TIMEOUT = 10.0  # s
 LOOK = 1.0  # s between two looks at the clock while the SuperNode is quiet
 MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s
 ALREADY_RUNNING = 4  # exit code
-
-
-def unreachable(server: str, ca: Path) -> str | None:
-    """Say in one line why the server cannot be talked to, None if it can.
-
-    Asked before a SuperNode is started: it knows more reasons than gRPC tells, and costs a device less.
-
-    Parameters
-    ----------
-    server : str
-        "host:port" or "[address]:port".
-    ca : Path
-        The certificate of the authority that must have signed the server's.
-    """
-    host, port = _host_and_port(server)
-    try:
-        context = ssl.create_default_context(cafile=ca)
-        context.set_alpn_protocols(["h2"])
-        with (
-            socket.create_connection((host, port), timeout=CONNECT_TIMEOUT) as connection,
-            context.wrap_socket(connection, server_hostname=host),
-        ):
-            return None
-    except socket.gaierror:
-        return f"the name {host} is not known here: no network, or a typing error"
-    except ssl.SSLCertVerificationError as error:
-        clock = f"{datetime.now():%Y-%m-%d %H:%M}"
-        return f"its certificate is refused: {error.verify_message} (this device's clock says {clock})"
-    except ssl.SSLError as error:
-        return f"no TLS with it: {error.reason or error}"
-    except TimeoutError:
-        return f"no answer within {CONNECT_TIMEOUT:g} s"
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-
-
-def source_address(server: str) -> str | None:
-    """Return the address from which this device would reach the server now, None without a network."""
-    host, port = _host_and_port(server)
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)  # chooses a route, sends nothing
-            return str(probe.getsockname()[0])
-    except OSError:
-        return None
 
 
 def memory_of(group: int) -> dict[int, float]:
@@ -134,7 +87,11 @@ class Supervisor:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                print(f"{self.folder}: another `cohort client join` runs with this state", file=sys.stderr)
+                print(
+                    f"{self.folder}: another `cohort client join` runs with this state; what was given now "
+                    "counts when that is started again",
+                    file=sys.stderr,
+                )
                 return ALREADY_RUNNING
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, self._stop)
@@ -276,11 +233,6 @@ class Supervisor:
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Tell whether a child has ended, without reaping it."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _host_and_port(server: str) -> tuple[str, int]:
-    host, _, port = server.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ import typer
 from deploy.arms import Arm, parse_setting
 from deploy.edge.invitation import SUFFIX
 from deploy.history import FILE_NAME, ArmHistory
-from deploy.processes import is_free, wait_until
-from deploy.serve.programs import Programs
+from deploy.processes import is_free, processes_with, wait_until
+from deploy.serve.programs import MARK, Programs
 from deploy.serve.server import CONNECTION, FILE, Server, ServerError
-from deploy.submission import ConfigValue, run_command
+from deploy.submission import ConfigValue, default_config, run_command
 from server.settings import RunSettings, check_same_run
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 LAST_WORDS = 5.0  # seconds that a ServerApp may take to end after Flower's log did
+RECLAIM_TIMEOUT = 5.0  # seconds for the processes of a server that was killed to end
 APP = Path(__file__).resolve().parents[2]
 
 server = typer.Typer(no_args_is_help=True, help="A server for real devices.")
@@ -78,6 +79,8 @@ def up(
     try:
         before = asdict(Server.load(where)) if (where / FILE).exists() or not host else {"folder": where}
         this = Server(**{**before, **changes})
+        if not wait_until(lambda: not processes_with(MARK, str(where)), RECLAIM_TIMEOUT):
+            raise ServerError(f"dir = {where}: its server is running already")
         for each in (this.port, this.control_port):
             if not is_free(each):
                 raise ServerError(f"port {each} is taken by another program; choose another one")
@@ -169,6 +172,7 @@ def run(
         if resume is None:
             out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
             config = {"output-dir": str(out), **given}
+            RunSettings.from_run_config({**default_config(APP), **config})  # or Flower's log would say it
             out.mkdir()
         else:
             out = _earlier(this, resume)
@@ -176,14 +180,22 @@ def run(
         arm = Arm(out.name, config, ArmHistory(Path(str(config["output-dir"])) / FILE_NAME))
         environment = this.environment()
         program = shutil.which("flwr", path=environment["PATH"])
-        while True:
-            new = next(path for n in count(1) if not (path := out / f"submitted-{n}").exists())
-            command = run_command(APP, CONNECTION, arm.start(), new, this.folder)
-            subprocess.run(command, executable=program, env=environment, check=False)
-            _wait_for_end(arm)
-            if not arm.begun or not arm.died():
-                break
-            _say("the ServerApp ended without a word; it is started again")
+        try:
+            while True:
+                new = next(path for n in count(1) if not (path := out / f"submitted-{n}").exists())
+                command = run_command(APP, CONNECTION, arm.start(), new, this.folder)
+                subprocess.run(command, executable=program, env=environment, check=False)
+                _wait_for_end(arm)
+                if not arm.begun or not arm.died():
+                    break
+                _say("the ServerApp ended without a word; it is started again")
+        except KeyboardInterrupt:
+            flwr = f"FLWR_HOME={this.folder / 'flwr'} flwr"
+            _fail(
+                f"no longer followed; the run goes on, its history: {arm.history.path}\n"
+                f"to end it: {flwr} list {CONNECTION}, and {flwr} stop RUN-ID {CONNECTION}",
+                130,
+            )
     if not arm.history.finished:  # `flwr run` ends with 0 whatever became of the run
         reason = arm.history.end["reason"] if arm.history.end else "see above"
         _fail(f"the run failed: {reason}\nto go on: cohort server run --resume {arm.history.path.parent}", 1)

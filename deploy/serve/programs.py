@@ -9,7 +9,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from deploy.processes import LOOPBACK, Process, serves, stop, wait_until
+from deploy.processes import LOOPBACK, Process, stop, wait_until, watchdog_command
+from deploy.reach import serves
 from deploy.serve.server import Server, ServerError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ START_TIMEOUT = 120.0  # s
 STOP_GRACE = 8.0  # s
 PAUSE = 2.0  # s before a program that ended is started again
 LOG_BYTES = 10_000_000  # then a log becomes LOG.1
+MARK = "COHORT_SERVER"  # the environment variable by which the server's processes are known
 
 
 class Programs:
@@ -52,9 +54,14 @@ class Programs:
             ],
         }
         self._running: dict[str, Process] = {}
+        self._watchdog: Process | None = None
 
     def __enter__(self) -> Programs:
         try:
+            if sys.platform == "linux":  # else they would hold the ports when this process is killed
+                folder = self._server.folder
+                command = watchdog_command(MARK, str(folder), folder / "tmp")
+                self._watchdog = self._process("watchdog", command)
             self._start("superlink")
             superlink = self._running["superlink"]
 
@@ -75,6 +82,8 @@ class Programs:
 
     def __exit__(self, *_: object) -> None:
         stop(self._running.values(), STOP_GRACE)
+        if self._watchdog is not None:  # the last to go
+            stop([self._watchdog], STOP_GRACE)
 
     def look_after(self, say: Callable[[str], None]) -> None:
         """Start again what has ended, and keep the logs small."""
@@ -89,5 +98,8 @@ class Programs:
                     os.truncate(process.log, 0)  # it is appended to
 
     def _start(self, name: str) -> None:
+        self._running[name] = self._process(name, self._commands[name])
+
+    def _process(self, name: str, command: list[str]) -> Process:
         log = self._server.folder / "logs" / f"{name}.log"
-        self._running[name] = Process(self._commands[name], log, self._server.environment())
+        return Process(command, log, {**self._server.environment(), MARK: str(self._server.folder)})

@@ -17,8 +17,10 @@ from cryptography.hazmat.primitives import serialization
 
 from deploy import pki
 from deploy.edge.invitation import Invitation, check_name, check_server
-from deploy.processes import LOOPBACK, serves
+from deploy.processes import LOOPBACK
+from deploy.reach import serves
 from deploy.submission import flower_environment, toml
+from strategies.checkpoint import replacing
 
 CONNECTION = "cohort"  # the name of the SuperLink in Flower's config.toml
 FILE = "server.json"
@@ -111,7 +113,8 @@ class Server:
         )
         said = asdict(self)
         del said["folder"]
-        (self.folder / FILE).write_text(json.dumps(said, indent=1))
+        with replacing(self.folder / FILE) as file:
+            file.write(json.dumps(said, indent=1).encode())
         return done
 
     def environment(self) -> dict[str, str]:
@@ -197,8 +200,13 @@ class Server:
         key = pki.write_client_key(self.folder / "tmp", f"{check_name(name)}-{secrets.token_hex(4)}")
         public = key.with_name(f"{key.name}.pub")
         try:
-            self.register(name, public.read_text().strip())
+            # First what may fail for a wrong path: a name that is registered is taken.
             Invitation(name, self.address, self.authority.read_text(), key.read_text()).write(file)
+            try:
+                self.register(name, public.read_text().strip())
+            except BaseException:
+                file.unlink()
+                raise
         finally:
             key.unlink()
             public.unlink()

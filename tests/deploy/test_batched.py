@@ -1,5 +1,7 @@
 """`cohort simulate --engine batched`: the history of the apps, without the apps."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ from typer.testing import CliRunner
 
 from deploy import batched
 from deploy.cli import cli
+from deploy.processes import wait_until
 from server.history import read_lines
+from strategies.checkpoint import CheckpointFolder
 
 from ..test_apps import federation
 
@@ -50,6 +54,21 @@ def test_it_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     for line in (*ours, *theirs):
         line.pop("seconds", None)
     assert ours == theirs
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel to tell of a parent's death")
+def test_it_ends_with_the_command_that_began_it(tmp_path: Path) -> None:
+    command = ["simulate", "--engine", "batched", "--rounds", "1000000", "--selector", "md", "--out"]
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("cohort"), *command, str(tmp_path / "run")], stdout=subprocess.DEVNULL
+    )
+    checkpoints = CheckpointFolder(tmp_path / "run" / "md" / "checkpoints")
+    try:
+        assert wait_until(checkpoints.is_claimed, 120)
+    finally:
+        process.kill()
+        process.wait()
+    assert wait_until(checkpoints.is_abandoned, 30)
 
 
 def test_what_means_nothing_there_is_refused(tmp_path: Path) -> None:

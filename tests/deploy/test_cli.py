@@ -214,12 +214,27 @@ def test_the_operators_run_is_resumed_with_its_own_settings(
     assert f"resume = {tmp_path}: holds no history.jsonl, so there is no run to resume" in refused.stderr
     assert submitted == []
 
+    refused = cohort("server", "run", "--set", "num-rounds=0", "--set", "tusk=digits", *here)
+    assert refused.exit_code == 2
+    assert "num-rounds = 0: must be" in refused.stderr
+    assert "tusk = 'digits': unknown setting" in refused.stderr
+    assert submitted == []
+
     result = cohort("server", "run", "--resume", "last", "--set", "num-rounds=5", *here)
     assert submitted == [
         {"selector": "md", "selector-settings": "", "num-rounds": 5, "output-dir": str(run), "resume": True}
     ]
     assert result.exit_code == 1  # nothing ran
     assert f"to go on: cohort server run --resume {run}" in result.stderr
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serving.subprocess, "run", interrupted)
+    result = cohort("server", "run", "--resume", "last", *here)
+    assert result.exit_code == 130
+    assert f"the run goes on, its history: {run / 'history.jsonl'}" in result.stderr
+    assert f"FLWR_HOME={server.folder / 'flwr'} flwr stop RUN-ID cohort" in result.stderr
 
 
 class NoCluster:

@@ -17,7 +17,8 @@ import click
 import pytest
 
 from deploy import pki
-from deploy.container import client_names, run
+from deploy.arms import plan
+from deploy.container import DATA, client_names, devices, run
 from deploy.container.leases import take
 from deploy.container.register import KNOWN, register
 from deploy.container.settings import VARIABLES, planned
@@ -150,6 +151,74 @@ def test_a_wrong_setting_is_called_by_its_variable(
         planned(tmp_path, environment)
 
 
+def test_data_that_are_not_there_are_called_by_the_folder_that_is_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COHORT_DATA", str(DATA))  # as in the images
+    with pytest.raises(ValueError, match=r"^COHORT_DATA: there is no such file or folder$"):
+        planned(tmp_path, {"COHORT_TASK": "mnist"})
+
+
+RUNNING = {"success": True, "runs": [{"status": "running"}]}
+AWAY = {"success": False, "error-message": "Connection to the SuperLink is unavailable."}
+
+
+@pytest.mark.parametrize(
+    ("told", "under_way"),
+    [
+        ([AWAY, AWAY, RUNNING], True),  # a SuperLink that is just being restarted has not lost the run
+        ([AWAY, {"success": True, "runs": [{"status": "finished:failed"}]}], False),
+        ([{"success": False, "error-message": "database is locked"}, RUNNING], True),
+        ([{"success": False, "error-message": "Run ID not found."}], False),
+    ],
+)
+def test_a_run_under_way_is_not_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[dict[str, object]], under_way: bool
+) -> None:
+    (arm,) = plan(["md"], {}, ROOT, tmp_path)
+    assert run._under_way(arm) is None  # it never was
+    run._run_id(arm).write_text("17")
+    answers = iter(told)
+    monkeypatch.setattr(run, "flwr", lambda *_: next(answers))
+    monkeypatch.setattr(run, "RETRY", 0.0)
+    assert run._under_way(arm) == ("17" if under_way else None)
+    assert list(answers) == []
+
+
+def test_devices_are_let_in_and_sent_away_under_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def flwr(*arguments: str) -> dict[str, object]:
+        asked.append(arguments)
+        return {"success": True, "node-id": "7", "nodes": [{"node-id": "7", "status": "online"}]}
+
+    def do(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["deploy.container", "devices", *arguments])
+        code = devices.main()
+        return code, "".join(capsys.readouterr())
+
+    monkeypatch.setattr(devices, "STATE", tmp_path)
+    monkeypatch.setattr(devices, "flwr", flwr)
+    (tmp_path / "registered").mkdir()
+    (tmp_path / "registered" / "client-00").touch()
+    pki.write_client_key(tmp_path, "key")
+    key = (tmp_path / "key.pub").read_text().split()
+    assert do("register", "pi-1", *key) == (0, "pi-1 is registered (node 7); it comes online by itself\n")
+    assert asked.pop()[:4] == ("supernode", "register", "--name", "pi-1")
+    assert do("list")[1].split() == ["pi-1", "online"]
+    assert do("register", "pi-1", *key)[1].startswith("name = pi-1: registered already")
+    assert do("register", "client-00", *key) == (
+        2,
+        "name = client-00: is that of a client of this cluster's own\n",
+    )
+    assert do("revoke", "pi-1") == (0, "pi-1 is revoked\n")
+    assert asked[-1] == ("supernode", "unregister", "7", "cluster")
+    for wrong in ((), ("register", "pi-1"), ("invite", "pi-1")):
+        assert do(*wrong) == (2, f"{devices.USAGE}\n")
+
+
 def test_what_the_run_container_left_unfinished_goes_on_unless_it_is_another_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,10 +265,13 @@ def test_certificates_and_keys_are_made_once_and_what_is_public_lies_apart(tmp_p
 
     prepare(public, server, keys, ["superlink", "box.example.org"], 3)  # another name
     assert pki.is_valid_for(server / "server.pem", ["superlink", "box.example.org"], RENEWAL)
+    assert read(public)["ca.crt"] == before["ca.crt"]  # devices know it
+    assert read(keys) == {name: after[name] for name in read(keys)}
+
+    (server / "server.pem").unlink()  # ended before it was written
+    prepare(public, server, keys, ["superlink"], 3)
+    assert pki.is_valid_for(server / "server.pem", ["superlink"], RENEWAL)
     assert read(public)["ca.crt"] == read(server)["ca.crt"] != before["ca.crt"]
-    assert {name: read(keys)[name] for name in ("client-00", "client-02")} == {
-        name: after[name] for name in ("client-00", "client-02")
-    }
 
 
 def test_a_certificate_that_ends_soon_is_not_valid_for_long(tmp_path: Path) -> None:
@@ -256,15 +328,21 @@ def test_a_key_that_could_not_be_registered_is_tried_again(tmp_path: Path) -> No
 
 
 SUPERVISE = """
-    import sys
+    import sys, time
     from pathlib import Path
     from deploy.container import supervisor
 
+    folder = Path({folder!r})
     supervisor.PAUSE = supervisor.LONG_PAUSE = 0.05
-    supervisor.READY = Path({folder!r}) / "ready"
+    supervisor.READY = folder / "ready"
     program = [sys.executable, "-u", "-c", {program!r}, {folder!r}]
+
+    def make_ready():
+        while not (folder / {waits_for!r}).exists():
+            time.sleep(0.05)
+
     sys.exit(supervisor.Supervisor(
-        lambda: program, ready_line="here I am", hidden=lambda line: b"noise" in line
+        lambda: program, ready_line="here I am", on_ready=make_ready, hidden=lambda line: b"noise" in line
     ).run())
 """
 # Leaves a child behind that keeps its output open; the third time it stays.
@@ -282,6 +360,26 @@ time.sleep(300)
 """
 
 
+TALKATIVE = """
+import sys, time
+from pathlib import Path
+print("here I am")
+for _ in range(5000): print("noise", 100 * ".")
+(Path(sys.argv[1]) / "said").touch()
+time.sleep(300)
+"""
+
+
+def test_a_program_may_say_a_lot_while_it_is_made_ready(tmp_path: Path) -> None:
+    code = dedent(SUPERVISE).format(folder=str(tmp_path), program=TALKATIVE, waits_for="said")
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for((tmp_path / "ready").exists, "ready")
+    finally:
+        process.terminate()
+        assert process.communicate(timeout=30)[0] == "here I am\n"
+
+
 def is_running(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
@@ -291,7 +389,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what stayed")
 def test_a_program_that_ends_is_started_again_and_nothing_of_it_stays(tmp_path: Path) -> None:
-    code = dedent(SUPERVISE).format(folder=str(tmp_path), program=PROGRAM)
+    code = dedent(SUPERVISE).format(folder=str(tmp_path), program=PROGRAM, waits_for="")
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         wait_for((tmp_path / "ready").exists, "ready")

@@ -1,5 +1,6 @@
 """A device joins, is kept connected whatever happens, and keeps its secrets; with real processes."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -10,9 +11,9 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
 
@@ -27,19 +28,15 @@ from deploy.edge.state import Device, Settings
 from deploy.edge.unit import unit, verify
 from deploy.edge.wheels import TARGETS, Target, wheels
 from deploy.processes import free_ports
+from deploy.reach import unreachable
+
+from .devices import Running, cohort, server_up, wait_for
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def wait_for(condition: Callable[[], object], timeout: float, what: Callable[[], str]) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +61,20 @@ def test_a_device_makes_a_key_that_only_its_owner_can_read_and_keeps_it(
     assert (mode(device.folder), mode(device.folder / "key")) == (0o700, 0o600)
     assert device.key_line().startswith("ecdsa-sha2-nistp256 ")
     assert device.settings() == Settings("pi-1", "fl.example.org:9092")
+    device.prepare(replace(device.settings(), nice=3, partition="1/4"))
     device.introduce("pi-1", "elsewhere:1", authority.ca)
     assert (device.folder / "key").read_bytes() == key
-    assert device.settings().server == "elsewhere:1"
+    assert device.settings() == Settings("pi-1", "elsewhere:1", nice=3, partition="1/4")
+
+
+def test_a_new_key_takes_the_place_of_the_old_one_and_is_not_let_in_yet(device: Device) -> None:
+    (device.folder / supervisor.ADMITTED).touch()
+    before = device.key_line()
+    device.renew_key()
+    assert device.key_line() == pki.public_key_of((device.folder / "key").read_text()) != before
+    assert mode(device.folder / "key") == 0o600
+    assert not (device.folder / supervisor.ADMITTED).exists()
+    assert not (device.folder / "new").exists()
 
 
 def test_what_the_node_is_told(device: Device, tmp_path: Path) -> None:
@@ -101,7 +109,6 @@ def test_what_the_node_is_told(device: Device, tmp_path: Path) -> None:
         ({"memory_limit": 99}, r"memory-limit = 99: must be at least 100 \(MB\)"),
         ({"partition": "10/10"}, r"partition = '10/10': must be i/N with i in 0..N-1"),
         ({"partition": "ten"}, "partition = 'ten'"),
-        ({"data": "/no/such.npz"}, "data = /no/such.npz: there is no such file"),
         ({"data": __file__, "partition": "0/2"}, "partition = 0/2: not together with data"),
         ({"name": "node-7"}, "name = 'node-7': must be"),
         ({"server": "host"}, "server = 'host': must be host:port"),
@@ -155,6 +162,15 @@ def test_an_invitation_is_used_up_by_joining(tmp_path: Path, authority: pki.Cert
         device.accept(copy)
     assert copy.exists()  # refused is not used up
 
+    # After its key was revoked: the same client is invited anew, and keeps its settings.
+    device.prepare(replace(device.settings(), threads=2))
+    (tmp_path / "again").mkdir()
+    again = an_invitation(tmp_path / "again", authority)
+    assert device.accept(again) == Settings("pi-2", "fl.example.org:9092", threads=2)
+    assert device.key_line() == (tmp_path / "again" / "made" / "pi-2.pub").read_text().strip()
+    with pytest.raises(ValueError, match="belongs to pi-2, which has joined already"):
+        device.accept(an_invitation(tmp_path, authority, "pi-3"))
+
 
 @pytest.mark.parametrize(
     "change",
@@ -204,6 +220,8 @@ def run_cli(*arguments: str) -> tuple[int, str]:
         (["--invitation", "x"], "invitation = x: there is no such file"),
         (["--server", "h:1", "--ca", "y"], "ca = y: cannot be read"),
         (["--nice", "30"], "nice = 30: must be between 0 and 19"),
+        (["--data", "/no/such.npz"], "data = /no/such.npz: there is no such file"),
+        (["--invitation", "x", "--new-key"], "invitation = x: holds --server"),
     ],
 )
 def test_join_says_what_is_wrong_before_it_writes_anything(
@@ -213,6 +231,39 @@ def test_join_says_what_is_wrong_before_it_writes_anything(
     assert code == 2
     assert message in output
     assert not (tmp_path / "state").exists()
+
+
+def test_a_file_that_is_gone_can_be_replaced_and_one_that_a_loss_of_power_emptied_is_named(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("--state-dir", str(device.folder))
+    data, other = tmp_path / "stick.npz", tmp_path / "other.npz"
+    data.touch()
+    other.touch()
+    device.prepare(replace(device.settings(), data=str(data)))
+    data.unlink()
+    monkeypatch.setattr("os.execve", lambda *_: None)
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    assert run_cli("join", *where) == (2, f"data = {data}: there is no such file\n")
+    assert run_cli("pause", *where)[0] == 0
+    assert run_cli("join", *where, "--data", str(other))[0] == 0
+    assert device.settings().data == str(other)
+    (device.folder / "client.json").write_text("")
+    code, output = run_cli("join", *where)
+    assert code == 2
+    assert "client.json: cannot be read: " in output
+
+
+@linux
+def test_the_status_that_a_supervisor_left_when_the_power_went_is_not_believed(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.edge.cli.unreachable", lambda *_: None)
+    said = {"state": "online", "text": "online as pi-1", "since": "yesterday", "pid": os.getpid()}
+    for text in (json.dumps(said), json.dumps({**said, "pid": 4194304}), '{"state"', ""):
+        (device.folder / supervisor.STATUS).write_text(text)
+        code, output = run_cli("status", "--state-dir", str(device.folder))
+        assert (code, output.splitlines()[0]) == (1, "pi-1: not running")
 
 
 def test_pause_resume_and_status(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,10 +313,10 @@ def test_systemd_finds_nothing_wrong_with_the_unit(device: Device, tmp_path: Pat
 # --- reaching the server -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def tls_server(authority: pki.Certificates) -> Iterator[int]:
+@contextlib.contextmanager
+def tls_server(files: pki.Certificates) -> Iterator[int]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority.certificate, authority.key)
+    context.load_cert_chain(files.certificate, files.key)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -285,26 +336,39 @@ def tls_server(authority: pki.Certificates) -> Iterator[int]:
 
 
 def test_why_a_server_cannot_be_reached(
-    tls_server: int, authority: pki.Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: pki.Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ca = authority.ca
-    assert supervisor.unreachable(f"127.0.0.1:{tls_server}", ca) is None
-    assert supervisor.unreachable(f"localhost:{tls_server}", ca) is None
     (closed,) = free_ports(1)
-    assert supervisor.unreachable(f"127.0.0.1:{closed}", ca) == "connection refused"
-    assert "is not known here" in str(supervisor.unreachable(f"no-such-host.invalid:{tls_server}", ca))
-    stranger = pki.write_certificates(tmp_path).ca
-    refused = supervisor.unreachable(f"127.0.0.1:{tls_server}", stranger)
-    assert refused is not None
-    assert refused.startswith("its certificate is refused: ")
-    assert "this device's clock says 20" in refused
-    other_name = supervisor.unreachable(f"127.0.0.2:{tls_server}", ca)
-    assert (
-        "certificate is refused: IP address mismatch" in str(other_name) or other_name == "connection refused"
-    )
+    assert unreachable(f"127.0.0.1:{closed}", ca) == "connection refused"
+    with tls_server(authority) as port:
+        assert unreachable(f"127.0.0.1:{port}", ca) is None
+        assert unreachable(f"localhost:{port}", ca) is None
+        assert "is not known here" in str(unreachable(f"no-such-host.invalid:{port}", ca))
+        foreign = pki.write_certificates(tmp_path / "foreign").ca
+        refused = unreachable(f"127.0.0.1:{port}", foreign)
+        assert refused is not None
+        assert refused.startswith("its certificate is refused: ")
+        assert "this device's clock says 20" in refused
+        other_name = unreachable(f"127.0.0.2:{port}", ca)
+        assert (
+            "certificate is refused: IP address mismatch" in str(other_name)
+            or other_name == "connection refused"
+        )
+    monkeypatch.setattr(pki, "VALIDITY", timedelta(seconds=-1))
+    expired = pki.write_certificates(tmp_path / "expired", renewable=True)
+    with tls_server(expired) as port:
+        refused = str(unreachable(f"127.0.0.1:{port}", expired.ca))
+        assert refused.startswith("its certificate is refused: certificate has expired")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(supervisor, "CONNECT_TIMEOUT", 0.2)
-        assert supervisor.unreachable(f"127.0.0.1:{silent.getsockname()[1]}", ca) == "no answer within 0.2 s"
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert unreachable(address, ca, timeout=0.2) == "no answer within 0.2 s"
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        answer = threading.Timer(0, lambda: plain.accept()[0].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+        answer.start()
+        no_tls = unreachable(f"127.0.0.1:{plain.getsockname()[1]}", ca)
+        assert str(no_tls).startswith("no TLS with it: ")
+        answer.join()
 
 
 # --- the supervisor ----------------------------------------------------------------------------------------
@@ -475,50 +539,6 @@ def test_the_log_stays_small(supervise: Callable[..., Supervised], device: Devic
 
 # --- a server and devices, for real ------------------------------------------------------------------------
 
-COHORT = Path(sys.executable).parent / "cohort"
-
-
-def cohort(*arguments: str, folder: Path) -> str:
-    done = subprocess.run(
-        [COHORT, *arguments, "--dir", str(folder)],
-        cwd=folder.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-class Running:
-    """`cohort client join`, or `cohort server up`, and what it says."""
-
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self.log = log
-        with log.open("a") as output:
-            self.process = subprocess.Popen(
-                [COHORT, *arguments],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text()
-
-    def wait_for(self, text: str, timeout: float = 120, times: int = 1) -> None:
-        wait_for(lambda: self.said.count(text) >= times, timeout, lambda: f"{text!r} not in:\n{self.said}")
-
-    def end(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(timeout=30)
-        finally:
-            self.process.kill()
-
 
 def processes_of(parent: int) -> list[int]:
     """Return a process and all its descendants (Linux)."""
@@ -538,18 +558,8 @@ def running(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("federation") / "server"
-    port, control = free_ports(2)
-    up = Running(
-        folder.parent / "server.log",
-        *("server", "up", "--host", "localhost", "--listen", "127.0.0.1", "--dir", str(folder)),
-        *("--port", str(port), "--control-port", str(control)),
-    )
-    try:
-        up.wait_for("up at localhost:")
+    with server_up(tmp_path_factory.mktemp("federation") / "server") as folder:
         yield folder
-    finally:
-        up.end()
 
 
 @pytest.fixture

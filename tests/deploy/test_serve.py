@@ -1,7 +1,9 @@
 """A server's folder: certificates that are renewed without a word to devices; refusals that say why."""
 
 import json
+import signal
 import stat
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,9 +14,12 @@ from typer.testing import CliRunner
 from deploy import pki
 from deploy.cli import cli
 from deploy.edge.invitation import Invitation
+from deploy.processes import free_ports, processes_with
 from deploy.serve import server as serving
+from deploy.serve.programs import MARK
 from deploy.serve.server import Server, ServerError
 
+from .devices import Running, wait_for
 from .test_pki import verifier_for
 
 
@@ -73,6 +78,16 @@ def test_without_a_superlink_nothing_is_registered_and_no_key_stays(server: Serv
     assert not (tmp_path / "pi-1.invitation").exists()
     assert list((server.folder / "tmp").iterdir()) == []
     assert list((server.folder / "clients").iterdir()) == []
+
+
+def test_an_invitation_that_cannot_be_written_leaves_the_name_free(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "flwr", lambda *_: {"success": True, "node-id": 7})
+    with pytest.raises(FileNotFoundError):
+        server.invite("pi-1", tmp_path / "no such folder" / "pi-1.invitation")
+    assert not server.client("pi-1").exists()
+    server.invite("pi-1", tmp_path / "pi-1.invitation")
 
 
 def test_an_invitation_holds_what_was_registered(
@@ -142,3 +157,28 @@ def test_a_damaged_settings_file_is_named(server: Server) -> None:
     (server.folder / "server.json").write_text(json.dumps({"hosts": ["h"], "unknown": 1}))
     with pytest.raises(ServerError, match=r"server\.json: cannot be read"):
         Server.load(server.folder)
+
+
+@pytest.mark.network
+@pytest.mark.skipif(sys.platform != "linux", reason="a watchdog for Linux")
+def test_a_server_that_is_killed_leaves_nothing_running_and_can_be_started_again_at_once(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "server"
+    port, control = map(str, free_ports(2))
+    first = ("--host", "localhost", "--listen", "127.0.0.1", "--port", port, "--control-port", control)
+    up = ("server", "up", "--dir", str(folder))
+    running = Running(tmp_path / "log", *up, *first)
+    try:
+        running.wait_for("up at localhost:")
+        another = Running(tmp_path / "another", *up)
+        another.wait_for(f"dir = {folder}: its server is running already")
+        assert another.process.wait(30) == 2
+        running.process.send_signal(signal.SIGKILL)
+        running.process.wait()
+        running = Running(tmp_path / "log", *up)
+        running.wait_for("up at localhost:", times=2)
+        assert processes_with(MARK, str(folder))
+    finally:
+        running.end()
+    wait_for(lambda: not processes_with(MARK, str(folder)), 30, lambda: "something stays")

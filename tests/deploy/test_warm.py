@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -187,9 +188,8 @@ if sys.argv[1] == "line":
 for name in sys.argv[1:]:
     if name != "line":
         pid = connection.run([name])
-        while connection.returncode(pid) is None:
+        while connection.returncode(pid) is None:  # by then the server has learned from it
             time.sleep(0.01)
-        time.sleep(0.5)  # until the server has learned from it
 if "--stay" in os.environ.get("ARGUMENTS", ""):
     print("stays", flush=True)
     time.sleep(60)
@@ -301,6 +301,28 @@ def test_a_child_ends_as_any_python_does(tmp_path: Path, environment: dict[str, 
     assert (tmp_path / "left open").read_text() == "all of it"
     assert "a message\n" in done.stderr
     assert "ValueError: an error" in done.stderr
+
+
+@pytest.mark.parametrize(("told", "code"), [([3], 3), ([], -signal.SIGKILL)], ids=["told late", "no server"])
+def test_a_process_is_not_taken_for_killed_while_the_server_is_about_to_tell_of_its_end(
+    told: list[int], code: int
+) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    ours, its = socket.socketpair()
+
+    def tell() -> None:
+        for each in told:
+            its.sendall(b'{"pid": 1, "code": 0}\n' + f'{{"pid": {gone.pid}, "code": {each}}}\n'.encode())
+        its.close()
+
+    late = threading.Timer(0.2, tell)
+    late.start()
+    connection = warm.Connection(ours)
+    assert connection.returncode(gone.pid) == code
+    late.join()
+    assert connection.returncode(gone.pid) == code
+    connection.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")

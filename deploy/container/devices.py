@@ -1,0 +1,55 @@
+"""Devices that join this cluster from outside: `cohort server register, revoke, list`, in a container."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from deploy.container import STATE
+from deploy.container.superlink import CONNECTION, flwr
+from deploy.serve.server import Server, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+USAGE = "usage: python -m deploy.container devices {register NAME KEY | revoke NAME | list}"
+
+
+class Cluster(Server):
+    """The part of a server's folder that says who was let in, on the SuperLink's volume."""
+
+    def flwr(self, *arguments: str) -> dict[str, Any]:
+        """Run a command of `flwr` against this container's SuperLink."""
+        told = flwr(*arguments, CONNECTION)
+        if not told.get("success"):
+            raise ServerError(str(told.get("error-message", told)).strip())
+        return told
+
+
+def main() -> int:
+    """Do what the command line says; return the exit code."""
+    cluster = Cluster(STATE / "devices", hosts=())
+    for name in ("clients", "tmp"):
+        (cluster.folder / name).mkdir(parents=True, exist_ok=True)
+    try:
+        print(_answer(cluster, sys.argv[2:]))
+    except (ServerError, ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _answer(cluster: Cluster, arguments: Sequence[str]) -> str:
+    match arguments:
+        case ["register", name, *key] if key:
+            if (STATE / "registered" / name).exists():
+                raise ValueError(f"name = {name}: is that of a client of this cluster's own")
+            node = cluster.register(name, " ".join(key))
+            return f"{name} is registered (node {node}); it comes online by itself"
+        case ["revoke", name]:
+            cluster.revoke(name)
+            return f"{name} is revoked"
+        case ["list"]:
+            return "\n".join(f"{name:<30} {state}" for name, state in cluster.states().items())
+        case _:
+            raise ValueError(USAGE)
