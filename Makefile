@@ -16,10 +16,12 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml $(LOCK) | $(VENV)/bin/python
+	@echo "installing into $(VENV), which takes a minute or two"
 	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(LOCK) | $(VENV)/bin/python
+	@echo "installing into $(VENV), which takes a minute or two"
 	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[demo,torch,optim,dev]'
 	@touch $@ $(VENV)/.demo
 

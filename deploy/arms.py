@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 WATCH_INTERVAL = 0.2  # seconds between two looks at the histories
 PLAN = "run.json"  # in a run's folder: what its arms are, so that they can be resumed
 PLAN_VERSION = 1
+FULL = 1 << 20  # bytes that are free on a disk without space, at most
 TRIES = 3  # how often in a row an arm is submitted without bringing a new round
 
 
@@ -104,6 +106,9 @@ class Arm:
             return str(self.history.end["reason"])
         if self.handle is None:
             return "was not started"
+        folder = self.history.path.parent
+        if shutil.disk_usage(next(each for each in folder.parents if each.exists())).free < FULL:
+            return f"ended without a word: no space is left for {folder}"
         return f"ended without a word; the end of {self.handle.log}:\n{self.handle.process.tail()}"
 
 

@@ -348,7 +348,7 @@ def _conclude(console: Console, folder: Path, histories: Sequence[ArmHistory]) -
         figure = f"{short}/{FIGURE}"
     except ModuleNotFoundError as error:
         figure = f"none: {error.name} is missing; pip install 'flwr-cohort[demo]', then cohort plot {short}"
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         figure = f"none: {error}"
     console.print()
     for name, where in {"figure": figure, **lies}.items():

@@ -148,9 +148,11 @@ def verdict(arms: Sequence[ArmHistory]) -> list[str]:
     Returns
     -------
     list[str]
-        A sentence for each arm that finished, and what to make of them; empty if there is nothing to
-        compare.
+        A sentence for each arm that finished, and what to make of them, or why there is none; empty if there
+        is nothing to compare.
     """
+    if len(arms) > 1 and all(arm.label != BASELINE for arm in arms):
+        return [f"To tell, train {BASELINE} as well (--selector {BASELINE})."]
     baseline = next((arm for arm in arms if arm.label == BASELINE and arm.finished), None)
     others = [arm for arm in arms if arm is not baseline and arm.finished]
     if baseline is None or not others:

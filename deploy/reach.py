@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONNECT_TIMEOUT = 10.0  # s
+_FOREIGN = (18, 19, 20)  # of OpenSSL's X509_V_ERR: signed by itself, or by an authority that is not known
 
 
 def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str | None:
@@ -40,7 +41,10 @@ def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str 
         return f"the name {host} is not known here: no network, or a typing error"
     except ssl.SSLCertVerificationError as error:
         clock = f"{datetime.now():%Y-%m-%d %H:%M}"
-        return f"its certificate is refused: {error.verify_message} (this device's clock says {clock})"
+        why = error.verify_message
+        if error.verify_code in _FOREIGN:
+            why += ": ca.crt is not that of this server"
+        return f"its certificate is refused: {why} (this device's clock says {clock})"
     except ssl.SSLError as error:
         return f"no TLS with it: {error.reason or error}"
     except TimeoutError:

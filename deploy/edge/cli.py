@@ -22,6 +22,8 @@ client = typer.Typer(no_args_is_help=True, help="A device that joins a federatio
 StateDir = Annotated[
     Path | None,
     typer.Option(
+        "--state-dir",
+        "--dir",
         help="Where this device keeps its key and settings. (default: /var/lib/cohort-client for root, "
         "else ~/.local/state/cohort-client)",
         show_default=False,

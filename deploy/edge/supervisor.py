@@ -191,7 +191,7 @@ class Supervisor:
             self._reason = (
                 "not let in: the server still counts the last connection (up to 60 s), or has revoked the key"
                 if (self.folder / ADMITTED).exists()
-                else f"not let in yet: the operator must register the key of {self.name}"
+                else f"not let in yet: the operator must register the key of {self.name}, or another has it"
             )
         elif "terminated gracefully" in line:  # and we have not asked for that
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"

@@ -173,10 +173,11 @@ def run(
             out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
             config = {"output-dir": str(out), **given}
             RunSettings.from_run_config({**default_config(APP), **config})  # or Flower's log would say it
-            out.mkdir()
         else:
             out = _earlier(this, resume)
             config = _resumed(out, given)
+        this.check_is_up()
+        out.mkdir(exist_ok=resume is not None)
         arm = Arm(out.name, config, ArmHistory(Path(str(config["output-dir"])) / FILE_NAME))
         environment = this.environment()
         program = shutil.which("flwr", path=environment["PATH"])

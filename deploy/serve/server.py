@@ -92,7 +92,7 @@ class Server:
         try:
             check_server(self.address)
         except ValueError as error:
-            raise ServerError(f"host = {self.hosts[0]!r}: must be a name or an address: {error}") from error
+            raise ServerError(f"host = {self.hosts[0]!r}: must be a name or an address") from error
         keys = self.folder / "pki"
         pki.private_folder(self.folder)
         done = None
@@ -130,10 +130,7 @@ class Server:
         ServerError
             If the SuperLink is not there, or refuses.
         """
-        if not serves(self.control_port, self.authority):
-            raise ServerError(
-                f"nothing answers on port {self.control_port} of this machine; is `cohort server up` running?"
-            )
+        self.check_is_up()
         done = subprocess.run(
             ["flwr", *arguments, CONNECTION, "--format", "json"],
             env=self.environment(),
@@ -149,6 +146,19 @@ class Server:
         if not said.get("success"):
             raise ServerError(str(said.get("error-message", said)).strip())
         return said
+
+    def check_is_up(self) -> None:
+        """Refuse to go on without the SuperLink.
+
+        Raises
+        ------
+        ServerError
+            If it is not there.
+        """
+        if not serves(self.control_port, self.authority):
+            raise ServerError(
+                f"nothing answers on port {self.control_port} of this machine; is `cohort server up` running?"
+            )
 
     def client(self, name: str) -> Path:
         """Return the file of a registered client."""

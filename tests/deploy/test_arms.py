@@ -1,8 +1,10 @@
 """The arms are trained in their order, and one that fails or cannot be shown does not end the others."""
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,6 +152,13 @@ def test_it_is_not_started_again_and_again_in_vain(tmp_path: Path) -> None:
     train(engine, [arm], watcher, at_once=True)  # type: ignore[arg-type]
     assert len(engine.submitted) == 1 + arms.TRIES
     assert watcher.events[-1].startswith("md failed: ended without a word; the end of log:")
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    engine, watcher = Fatal(tmp_path, *[0] * 20), Watcher()
+    train(engine, make(tmp_path, "md"), watcher, at_once=True)  # type: ignore[arg-type]
+    assert watcher.events[-1] == f"md failed: ended without a word: no space is left for {tmp_path / 'md'}"
 
 
 def test_one_that_failed_says_why_and_is_not_started_again(tmp_path: Path) -> None:

@@ -218,7 +218,11 @@ def test_the_operators_run_is_resumed_with_its_own_settings(
     assert refused.exit_code == 2
     assert "num-rounds = 0: must be" in refused.stderr
     assert "tusk = 'digits': unknown setting" in refused.stderr
+    refused = cohort("server", "run", *here)
+    assert "nothing answers on port 1 of this machine; is `cohort server up` running?" in refused.stderr
+    assert sorted(path.name for path in (server.folder / "runs").iterdir()) == ["1", "2"]
     assert submitted == []
+    monkeypatch.setattr(Server, "check_is_up", lambda self: None)
 
     result = cohort("server", "run", "--resume", "last", "--set", "num-rounds=5", *here)
     assert submitted == [

@@ -161,7 +161,8 @@ def test_no_verdict_without_a_baseline_or_from_few_rounds_or_an_unfinished_arm(t
     uniform = write_history(tmp_path / "a", FALLING)
     md = write_history(tmp_path / "b", FALLING, "md")
     unfinished = write_history(tmp_path / "c", FALLING, "md", end=False)
-    assert verdict([md, md]) == []
+    assert verdict([md, md]) == ["To tell, train uniform as well (--selector uniform)."]
+    assert verdict([md]) == []
     assert verdict([uniform]) == []
     assert verdict([uniform, unfinished]) == []
     short = [write_history(tmp_path / name, FALLING[:11], name) for name in ("uniform", "md")]

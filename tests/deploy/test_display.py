@@ -56,7 +56,7 @@ def test_losses_that_are_not_finite_are_dashes(tmp_path: Path) -> None:
     to, output = console()
     PlainDisplay(to, rounds=True).lines(arm, history.rounds[-1:])
     assert output.getvalue().splitlines()[-1] == (
-        "md  round 2/2  chose 00 ×2 p=–, 03 p=<.01 ✗  test loss –  accuracy –  train loss –  –"
+        "md  round 2/2  chose 00 ×2 p=–, 03 p=.001 ✗  test loss –  accuracy –  train loss –  –"
     )
     to, output = console(terminal=True)
     with LiveDisplay(to, [arm], "4 clients"):

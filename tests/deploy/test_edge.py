@@ -465,7 +465,11 @@ def test_it_says_what_changes_once_and_ends_with_all_that_it_started(
 @pytest.mark.parametrize(
     ("admitted", "line", "said"),
     [
-        (False, "[code: 2004] Failed", "not let in yet: the operator must register the key of pi-1"),
+        (
+            False,
+            "[code: 2004] Failed",
+            "not let in yet: the operator must register the key of pi-1, or another has it",
+        ),
         (
             True,
             "[code: 2004] Failed",
