@@ -19,7 +19,7 @@ DATA_VARIABLE = "COHORT_DATA"
 
 bench = typer.Typer(no_args_is_help=True, help="Measure what this project claims.")
 
-Names = Annotated[list[str] | None, typer.Argument(help="Which ones; all by default.", show_default=False)]
+Names = Annotated[list[str] | None, typer.Argument(show_default=False)]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds of each (default: its own few).")]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")]
 Data = Annotated[
@@ -66,10 +66,18 @@ def _command(name: str, which: str, about: str) -> None:
     bench.command(name, help=about)(command)
 
 
+# Which ones are run stands here, since click >= 8.3 and Typer between them lose the help of an argument.
 _command(
-    "papers", "EXPERIMENTS", "Run the papers' experiments; what an earlier run has finished is not run again."
+    "papers",
+    "EXPERIMENTS",
+    "Run the papers' experiments, all or those named (see --list); what an earlier run has finished is not "
+    "run again, so after Ctrl-C the same command goes on.",
 )
-_command("selectors", "SELECTION", "Run those that are about selection alone: no networks are trained.")
+_command(
+    "selectors",
+    "SELECTION",
+    "Run those of the papers' experiments that are about selection alone: no networks are trained.",
+)
 
 
 def _list(known: Mapping[str, Experiment]) -> None:
@@ -150,8 +158,8 @@ def _leave(report: Report, out: Path) -> None:
 
     text, name = table(report), report.experiment.name
     typer.echo(text)
-    (out / f"{name}.md").write_text(text)
-    (out / f"{name}.json").write_text(as_json(report))
+    (out / f"{name}.md").write_text(text, encoding="utf-8")
+    (out / f"{name}.json").write_text(as_json(report), encoding="utf-8")
     if report.outcomes[0].curves:
         try:
             draw(report, out / f"{name}.png")

@@ -103,6 +103,18 @@ def test_every_known_experiment_can_be_sent_to_a_process_and_has_a_quick_form() 
     assert SELECTION.items() <= EXPERIMENTS.items()
 
 
+def test_the_results_are_those_of_the_experiments_as_they_are() -> None:
+    """Each table of RESULTS.md is headed as the command heads it, with as many seeds."""
+    text = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    tables = {part.partition(":")[0]: part.splitlines() for part in text.split("\n### ")[1:]}
+    assert len(tables) > 30
+    for name, lines in tables.items():
+        each = EXPERIMENTS[name]
+        expected = [f"{name}: {each.title}", f"Source: {each.source}.", each.note]
+        assert {*expected, *([f"The paper: {each.claim}"] if each.claim else [])} <= {*lines}
+        assert any(line.startswith(f"Mean ± standard deviation over {each.seeds} seeds") for line in lines)
+
+
 @pytest.mark.parametrize(
     "other",
     [{"seed": 4}, {"quick": True}, {"digest": "of other data"}],

@@ -2,11 +2,15 @@
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from benchmarks.experiments import figure
 from benchmarks.experiments.figure import draw
 from benchmarks.experiments.report import (
     Curve,
@@ -14,6 +18,7 @@ from benchmarks.experiments.report import (
     Outcome,
     Report,
     as_json,
+    known_cells,
     summarise,
     table,
 )
@@ -65,6 +70,27 @@ def test_the_table_puts_what_is_known_beside_ours() -> None:
     ]
 
 
+def test_what_other_seeds_have_is_counted_where_one_has_none() -> None:
+    there = Outcome({("cut short", "rounds"): 40.0, ("md", "rounds"): 30.0})
+    for outcomes in ([there, Outcome({("md", "rounds"): 50.0})], [Outcome({("md", "rounds"): 50.0}), there]):
+        text = table(Report(TOY, outcomes, 1.0))
+        assert "| cut short | 40.00 (1 of 2)" in text
+        assert "over 2 seeds, or over the n that got there (n of 2)" in text
+
+
+def test_a_curve_knows_where_something_is_first_true() -> None:
+    curve = Curve(np.array([5.0, 10.0, 15.0]), np.array([1.0, 3.0, 2.0]))
+    assert [curve.first(curve.y >= level) for level in (1, 2)] == [5, 10]
+    assert math.isnan(curve.first(curve.y > 3))
+
+
+def test_known_figures_are_of_the_first_columns() -> None:
+    known = known_cells({"md": "1; ; 3 to 4", "uniform": "2"}, ("a", "b", "c"))
+    assert known == {("md", "a"): "1", ("md", "c"): "3 to 4", ("uniform", "a"): "2"}
+    with pytest.raises(ValueError, match="zip"):
+        known_cells({"md": "1; 2"}, ("a",))
+
+
 def test_every_seed_can_be_had_as_json() -> None:
     read = json.loads(as_json(REPORT))
     assert [seed["md"] for seed in read["seeds"]] == [
@@ -80,3 +106,23 @@ def test_curves_become_a_figure(tmp_path: Path) -> None:
     bare = Report(TOY, [Outcome(outcome(0).cells)], 1.0)
     with pytest.raises(ValueError, match="toy has no curves"):
         draw(bare, tmp_path / "none.png")
+
+
+def test_the_band_of_a_figure_is_the_spread_of_the_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drawn = Figure()
+
+    @contextmanager
+    def kept(path: Path, width: float, height: float) -> Iterator[Figure]:
+        yield drawn
+
+    monkeypatch.setattr(figure, "figure_file", kept)
+    draw(REPORT, tmp_path / "toy.png")
+    assert "mean ± standard deviation of log y over 3 seeds" in drawn.get_suptitle()
+    (band, _) = drawn.axes[0].collections
+    # log y is x + 0, x + 1 and x + 2, whose standard deviation is 1.
+    heights = np.log(np.asarray(band.get_paths()[0].vertices)[:, 1])
+    assert (heights.min(), heights.max()) == pytest.approx((0, 4))
+    draw(Report(TOY, [outcome(0)], 1.0), tmp_path / "toy.png")
+    assert "one seed" in drawn.get_suptitle()

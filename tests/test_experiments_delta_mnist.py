@@ -15,6 +15,7 @@ from benchmarks.experiments.delta_mnist import (
     Method,
     Run,
 )
+from benchmarks.experiments.report import Curve
 from tasks import datasets
 from tasks.base import Dataset
 
@@ -97,7 +98,8 @@ def test_rounds_are_measured_to_the_last(experiment):
 
 
 def test_the_best_accuracies_are_averaged_and_the_first_that_reaches_the_threshold_counts():
-    run = Run(np.arange(2.0, 13.0, 2), np.array([10.0, 60.0, 50.0, 90.0, 70.0, 80.0]), np.zeros((12, 2)))
+    accuracy = Curve(np.arange(2.0, 13.0, 2), np.array([10.0, 60.0, 50.0, 90.0, 70.0, 80.0]))
+    run = Run(accuracy, np.zeros((12, 2)))
     assert run.best(2) == 85
     assert run.best(2, until=6) == 55
     assert run.best(10) == 60
@@ -118,7 +120,7 @@ def test_differences_are_those_to_fed_avg_of_the_same_seed(mnist):
 
 def test_it_learns_and_norms_are_of_the_chosen(mnist):
     run = one_run(mnist, num_rounds=40)
-    assert run.accuracy[-1] > 60 > run.accuracy[0]
+    assert run.accuracy.y[-1] > 60 > run.accuracy.y[0]
     assert (run.norms[:, 0] >= run.norms[:, 1]).all()
     assert (run.norms[:, 1] > 0).all()
 
@@ -184,7 +186,7 @@ def test_the_whole_test_set_is_measured_once_in_so_many_rounds(mnist, monkeypatc
         return evaluate(self, arrays, data)
 
     monkeypatch.setattr(kernel, "evaluate", spy)
-    assert one_run(mnist, num_rounds=10, evaluate_every=5).rounds.tolist() == [5, 10]
+    assert one_run(mnist, num_rounds=10, evaluate_every=5).accuracy.x.tolist() == [5, 10]
     assert seen == [200, 200]
 
 

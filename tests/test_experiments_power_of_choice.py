@@ -1,10 +1,10 @@
 import functools
-import math
 
 import numpy as np
 import pytest
 
 from benchmarks.experiments import power_of_choice as poc
+from benchmarks.experiments import power_of_choice_synthetic as synthetic
 from strategies.selectors import create
 
 SHORT = {
@@ -13,9 +13,10 @@ SHORT = {
     "poc-profile": {"num_rounds": 40, "num_points": 3, "num_samples": 20},
     "poc-synthetic": {"num_rounds": 4},
 }
+EXPERIMENTS = poc.EXPERIMENTS + synthetic.EXPERIMENTS
 
 
-@pytest.mark.parametrize("experiment", poc.EXPERIMENTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.name)
 def test_an_experiment_is_a_function_of_its_seed(experiment):
     one, again, other = (experiment.run(seed, **SHORT[experiment.name]) for seed in (0, 0, 1))
     assert repr(one.cells) == repr(again.cells)  # NaN = NaN
@@ -30,7 +31,7 @@ def test_an_experiment_is_a_function_of_its_seed(experiment):
             assert np.array_equal(curve.x, other.curves[panel][name].x)
 
 
-@pytest.mark.parametrize("experiment", poc.EXPERIMENTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.name)
 def test_the_quick_form_is_a_quarter_of_the_full_one(experiment):
     settings = SHORT[experiment.name]
     full = {key: 4 * value for key, value in settings.items()}
@@ -113,42 +114,6 @@ def test_the_smallest_skew_is_below_all_others_and_is_reached():
     assert reached == pytest.approx(smallest, rel=0.25)
 
 
-def test_losses_and_a_training_step_are_those_of_softmax_regression():
-    samples = poc.make_synthetic(0, num_clients=4, dimension=7)
-    rng = np.random.default_rng(0)
-    models = rng.normal(size=(3, 10, 8)).astype(np.float32)
-    losses = poc.synthetic_losses(samples, models)
-
-    def loss(model, at):
-        logits = samples.x[at].astype(np.float64) @ model.T
-        truth = logits[np.arange(len(at)), samples.y[at]]
-        return float((np.log(np.exp(logits).sum(axis=1)) - truth).mean())
-
-    for client, (start, size) in enumerate(zip(samples.starts, samples.sizes, strict=True)):
-        for i, model in enumerate(models):
-            assert losses[i, client] == pytest.approx(loss(model, np.arange(start, start + size)), rel=1e-4)
-
-    clients, picks = np.array([2, 0, 2]), rng.integers(0, 50, (3, 1, 5))
-    trained, told = poc.train_synthetic(samples, models, clients, picks, 0.01)
-    for i, client in enumerate(clients):
-        at = samples.starts[client] + picks[i, 0]
-        assert told[i] == pytest.approx(loss(models[i], at), rel=1e-4)
-        step, model = (models[i] - trained[i]) / 0.01, models[i].astype(np.float64)
-        for row, column in ((0, 0), (4, 7), (9, 3)):
-            nudge = np.zeros_like(model)
-            nudge[row, column] = 1e-5
-            slope = (loss(model + nudge, at) - loss(model - nudge, at)) / 2e-5
-            assert step[row, column] == pytest.approx(slope, abs=2e-3)
-
-
-def test_clients_of_synthetic_have_fifty_samples_or_more_each_and_all_inputs_a_one():
-    samples = poc.make_synthetic(5)
-    assert samples.sizes.min() >= 50
-    assert samples.sizes.sum() == samples.y.size == len(samples.x)
-    assert (samples.x[:, -1] == 1).all()
-    assert set(samples.y) <= set(range(poc.CLASSES))
-
-
 @pytest.mark.slow
 def test_the_papers_order_of_speeds_and_floors_is_reached():
     outcomes = [poc.run_quadratic(seed) for seed in (0, 1)]
@@ -164,6 +129,3 @@ def test_the_papers_order_of_speeds_and_floors_is_reached():
     assert floors[0] < -5
     assert -2.5 < floors[3] < -1
     assert cells["adapow", "log10 final gap"] < -3.5
-    synthetic = poc.run_synthetic(0, num_rounds=250, cohorts=(1,)).cells
-    assert not math.isnan(synthetic["m=1 rand", "rounds to 0.7"])
-    assert synthetic["m=1 d=10m", "rounds to 0.7"] < 0.7 * synthetic["m=1 rand", "rounds to 0.7"]

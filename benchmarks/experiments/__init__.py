@@ -13,12 +13,13 @@ from benchmarks.experiments import (
     osmd_g,
     power_of_choice,
     power_of_choice_mnist,
+    power_of_choice_synthetic,
 )
 from benchmarks.experiments.report import Experiment
 
 SELECTION: dict[str, Experiment] = {
     each.name: each
-    for module in (osmd, osmd_g, power_of_choice, delta, flics, cohort)
+    for module in (osmd, osmd_g, power_of_choice, power_of_choice_synthetic, delta, flics, cohort)
     for each in module.EXPERIMENTS
 }
 """Those about selection alone, by name: streams, toys and convex problems, without the simulator."""

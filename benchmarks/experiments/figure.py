@@ -31,7 +31,10 @@ def draw(report: Report, path: Path) -> None:
     across = min(3, len(panels))
     down = math.ceil(len(panels) / across)
     with figure_file(path, width=1 + 4.2 * across, height=0.8 + 3.2 * down) as figure:
-        figure.suptitle(f"{experiment.title}\n{experiment.source}", fontsize=10)
+        seeds = len(report.outcomes)
+        of = " of log y" if experiment.log_y else ""
+        spread = "one seed" if seeds == 1 else f"mean ± standard deviation{of} over {seeds} seeds"
+        figure.suptitle(f"{experiment.title}\n{experiment.source}; {spread}", fontsize=10)
         every = figure.subplots(down, across, squeeze=False).flat
         for (panel, lines), axes in zip(panels.items(), every, strict=False):
             # All colours in one line style first, then in the next: more lines than either has.
@@ -39,8 +42,8 @@ def draw(report: Report, path: Path) -> None:
             for (label, curve), (colour, style) in zip(lines.items(), looks, strict=False):
                 y = np.stack([each.curves[panel][label].y for each in report.outcomes])
                 y = np.log(y) if experiment.log_y else y
-                mean, spread = y.mean(axis=0), y.std(axis=0)
-                band = [mean, mean - spread, mean + spread]
+                mean, deviation = y.mean(axis=0), y.std(axis=0, ddof=min(1, seeds - 1))
+                band = [mean, mean - deviation, mean + deviation]
                 middle, low, high = map(np.exp, band) if experiment.log_y else band
                 axes.plot(curve.x, middle, color=colour, linestyle=style, label=label, linewidth=1.3)
                 axes.fill_between(curve.x, low, high, color=colour, alpha=0.12, linewidth=0)

@@ -4,11 +4,9 @@ Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Inte
 Constraints", section III-B. Table I and Figures 2 and 3 are in `flics_figures`.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
 from simulation.counts import PROCESSES
 from strategies.numerics.arrays import Floats
 from strategies.numerics.water_filling import fill_rounds, offline_participation
@@ -67,14 +65,6 @@ def run_variance(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = 
     return Outcome(cells, curves)
 
 
-def _known(figures: Mapping[str, str], columns: tuple[str, ...]) -> dict[Cell, str]:
-    return {
-        (row, column): figure
-        for row, line in figures.items()
-        for column, figure in zip(columns, line.split(), strict=True)
-    }
-
-
 PAPER = "Ribero, Vikalo, de Veciana"
 EXPERIMENTS = (
     Experiment(
@@ -82,13 +72,13 @@ EXPERIMENTS = (
         title="FLICS' variance above the offline optimum, %",
         source=f"{PAPER}, Theorem 2 and problem OffVar (eq. 8); the processes' parameters are ours",
         run=run_variance,
-        known=_known(
+        known=known_cells(
             {
-                f"uniform, K = {K}": "0 0 0 0 0",
-                f"Poisson, K = {K}": "0 0 0 0 0",
-                f"cyclic, K = {K}": ".16 .01 0 0 0",
-                f"Markov, K = {K}": "11 2.0 .7 .07 .002",
-                f"diurnal, K = {K}": "5.7 .6 .02 .006 .001",
+                f"uniform, K = {K}": "0; 0; 0; 0; 0",
+                f"Poisson, K = {K}": "0; 0; 0; 0; 0",
+                f"cyclic, K = {K}": ".16; .01; 0; 0; 0",
+                f"Markov, K = {K}": "11; 2.0; .7; .07; .002",
+                f"diurnal, K = {K}": "5.7; .6; .02; .006; .001",
             },
             tuple(f"T = {rounds}" for rounds in HORIZONS),
         ),

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
 from benchmarks.least_squares import (
     Arm,
     Oracle,
@@ -93,14 +94,36 @@ Make = Callable[[Maker, Problem], Mapping[str, Selector]]
 """Makes a comparison's selectors by row, the first being what the others are divided by."""
 
 
-def _compare(
+def _regret(track: Track, first: Track) -> float:
+    return float(track.regret[-1] / first.regret[-1])
+
+
+def _loss(track: Track, first: Track) -> float:
+    return float(track.loss[-1] / first.loss[-1])
+
+
+def _error(track: Track, first: Track) -> float:
+    return float(track.error[-1] / first.error[-1])
+
+
+def _loss_all_rounds(track: Track, first: Track) -> float:
+    return float(np.exp(np.log(track.loss / first.loss).mean()))
+
+
+REGRET_AND_LOSS = {"regret": _regret, "final loss": _loss}
+
+
+def compare(
     seed: int,
-    num_rounds: int,
+    num_rounds: int = T,
+    quick: bool = False,
+    *,
     make: Make,
-    measures: Mapping[str, Callable[[Track, Track], float]],
+    measures: Mapping[str, Callable[[Track, Track], float]] = REGRET_AND_LOSS,
     training: Callable[..., list[Track]] = train,
 ) -> Outcome:
     """Run a comparison on section F's problem for all σ; a measure is told a row's track and the first's."""
+    num_rounds = _rounds(num_rounds, quick)
     tracks: dict[float, dict[str, Track]] = {}
     for sigma in SIGMAS:
         rng = np.random.default_rng(seed)
@@ -142,95 +165,60 @@ def _rounds(num_rounds: int, quick: bool) -> int:
     return num_rounds // 10 if quick else num_rounds
 
 
-def _regret(track: Track, first: Track) -> float:
-    return float(track.regret[-1] / first.regret[-1])
-
-
-def _loss(track: Track, first: Track) -> float:
-    return float(track.loss[-1] / first.loss[-1])
-
-
-def _error(track: Track, first: Track) -> float:
-    return float(track.error[-1] / first.error[-1])
-
-
-def _loss_all_rounds(track: Track, first: Track) -> float:
-    return float(np.exp(np.log(track.loss / first.loss).mean()))
-
-
-REGRET_AND_LOSS = {"regret": _regret, "final loss": _loss}
-
-
-def run_f1(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def make_f1(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """F.1: Adaptive-OSMD, as printed and faster, between uniform sampling and the oracles."""
-
-    def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-        asked = problem.initial_norms()
-        return {
-            "uniform": new("uniform"),
-            "adaptive-osmd, base K": new.adaptive(1, asked, base="K"),
-            "adaptive-osmd": new.adaptive(1, asked),
-            "adaptive-osmd × 10": new.adaptive(10, asked),
-            "adaptive-osmd × 100": new.adaptive(100, asked),
-            "adaptive-osmd × 1000": new.adaptive(1000, asked),
-            "adaptive-osmd × 100, cold": new.adaptive(100),
-            "adaptive-doubling-osmd": new("adaptive-doubling-osmd"),
-            "best p ≥ α/M (oracle)": new.oracle(ALPHA / M),
-            "optimal (oracle)": new.oracle(0),
-        }
-
-    return _compare(seed, _rounds(num_rounds, quick), make, REGRET_AND_LOSS)
+    asked = problem.initial_norms()
+    return {
+        "uniform": new("uniform"),
+        "adaptive-osmd, base K": new.adaptive(1, asked, base="K"),
+        "adaptive-osmd": new.adaptive(1, asked),
+        "adaptive-osmd × 10": new.adaptive(10, asked),
+        "adaptive-osmd × 100": new.adaptive(100, asked),
+        "adaptive-osmd × 1000": new.adaptive(1000, asked),
+        "adaptive-osmd × 100, cold": new.adaptive(100),
+        "adaptive-doubling-osmd": new("adaptive-doubling-osmd"),
+        "best p ≥ α/M (oracle)": new.oracle(ALPHA / M),
+        "optimal (oracle)": new.oracle(0),
+    }
 
 
-def run_f2(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def make_f2(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """F.2: Adaptive-OSMD against the other samplers that learn, and against `cohort`."""
-
-    def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-        asked = problem.initial_norms()
-        return {
-            "uniform": new("uniform"),
-            "adaptive-osmd": new.adaptive(1, asked),
-            "adaptive-osmd × 100": new.adaptive(100, asked),
-            "mabs": new("mabs"),
-            "vrb": new("vrb"),
-            "avare, cold": new("avare"),
-            "avare": new("avare", update_norms=asked),
-            "cohort, cold": new("cohort"),
-            "cohort": new("cohort", update_norms=asked),
-        }
-
-    return _compare(seed, _rounds(num_rounds, quick), make, REGRET_AND_LOSS)
+    asked = problem.initial_norms()
+    return {
+        "uniform": new("uniform"),
+        "adaptive-osmd": new.adaptive(1, asked),
+        "adaptive-osmd × 100": new.adaptive(100, asked),
+        "mabs": new("mabs"),
+        "vrb": new("vrb"),
+        "avare, cold": new("avare"),
+        "avare": new("avare", update_norms=asked),
+        "cohort, cold": new("cohort"),
+        "cohort": new("cohort", update_norms=asked),
+    }
 
 
-def run_f3(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def make_f3(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """F.3: α, with the printed rates, which go with α³, and with 100 times those of α = 0.4 for all α."""
-
-    def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-        asked, alphas = problem.initial_norms(), (0.01, 0.1, 0.4, 0.7, 0.9, 1.0)
-        selectors = {"uniform": new("uniform")}
-        for alpha in alphas:
-            selectors[f"α = {alpha:g}"] = new.adaptive(1, asked, alpha=alpha)
-        for alpha in alphas[:-1]:
-            multiplier = 100 * (ALPHA / alpha) ** 3
-            selectors[f"α = {alpha:g}, fast"] = new.adaptive(multiplier, asked, alpha=alpha)
-        return selectors
-
-    return _compare(seed, _rounds(num_rounds, quick), make, REGRET_AND_LOSS)
+    asked, alphas = problem.initial_norms(), (0.01, 0.1, 0.4, 0.7, 0.9, 1.0)
+    selectors = {"uniform": new("uniform")}
+    for alpha in alphas:
+        selectors[f"α = {alpha:g}"] = new.adaptive(1, asked, alpha=alpha)
+    for alpha in alphas[:-1]:
+        multiplier = 100 * (ALPHA / alpha) ** 3
+        selectors[f"α = {alpha:g}, fast"] = new.adaptive(multiplier, asked, alpha=alpha)
+    return selectors
 
 
-def run_f4(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def make_f4(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """F.4: draws with and without replacement."""
-
-    def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-        asked = problem.initial_norms()
-        selectors = {}
-        for replacement, how in ((True, "with"), (False, "without")):
-            selectors[f"uniform, {how}"] = new("uniform", replacement=replacement)
-            selectors[f"adaptive-osmd, {how}"] = new.adaptive(1, asked, replacement=replacement)
-            selectors[f"adaptive-osmd × 100, {how}"] = new.adaptive(100, asked, replacement=replacement)
-        return selectors
-
-    return _compare(seed, _rounds(num_rounds, quick), make, {**REGRET_AND_LOSS, "error": _error})
+    asked = problem.initial_norms()
+    selectors = {}
+    for replacement, how in ((True, "with"), (False, "without")):
+        selectors[f"uniform, {how}"] = new("uniform", replacement=replacement)
+        selectors[f"adaptive-osmd, {how}"] = new.adaptive(1, asked, replacement=replacement)
+        selectors[f"adaptive-osmd × 100, {how}"] = new.adaptive(100, asked, replacement=replacement)
+    return selectors
 
 
 def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
@@ -301,28 +289,14 @@ def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     return Outcome(cells, panels)
 
 
-def run_scaffold(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
+def make_scaffold(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """Appendix E of the later version: SCAFFOLD with OSMD."""
-
-    def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-        return {
-            "uniform": new("uniform"),
-            f"osmd, rate {SCAFFOLD_RATE:g}": new.osmd(SCAFFOLD_RATE),
-            "osmd, rate of theory": new("osmd"),
-            "adaptive-osmd × 100, cold": new.adaptive(100),
-            "cohort, cold": new("cohort"),
-        }
-
-    measures = {**REGRET_AND_LOSS, "loss, all rounds": _loss_all_rounds}
-    return _compare(seed, _rounds(num_rounds, quick), make, measures, train_scaffold)
-
-
-def _known(rows: Mapping[str, str]) -> dict[Cell, str]:
-    """Return cells of regret: a row's figures for all σ, parted by spaces."""
     return {
-        (row, f"regret, σ={sigma:g}"): figure
-        for row, figures in rows.items()
-        for sigma, figure in zip(SIGMAS, figures.split(), strict=True)
+        "uniform": new("uniform"),
+        f"osmd, rate {SCAFFOLD_RATE:g}": new.osmd(SCAFFOLD_RATE),
+        "osmd, rate of theory": new("osmd"),
+        "adaptive-osmd × 100, cold": new.adaptive(100),
+        "cohort, cold": new("cohort"),
     }
 
 
@@ -331,90 +305,86 @@ READING = (
     "Regret and final loss are over those of uniform sampling in the same run; means of such ratios exceed "
     "ratios of means where runs differ much. Every row trains its own model."
 )
+REGRETS = [f"regret, σ={sigma:g}" for sigma in SIGMAS]
+_experiment = partial(Experiment, log_y=True)
 
 EXPERIMENTS = (
-    Experiment(
+    _experiment(
         name="osmd-f1",
         title="Adaptive-OSMD, uniform sampling and the oracles",
         source=f"{PAPER}, F.1 and Figure 1",
-        run=run_f1,
+        run=partial(compare, make=make_f1),
         # How these took γ and ā is not known; of the readings tried, this one of ā comes nearest.
-        known=_known(
+        known=known_cells(
             {
-                "adaptive-osmd, base K": ".998 .984 .970",
-                "adaptive-osmd": ".997 .979 .961",
-                "adaptive-osmd × 10": ".92 .80 .71",
-                "adaptive-osmd × 100": ".86 .50 .29",
-                "adaptive-osmd × 1000": "1.2 .38 .20",
-                "adaptive-doubling-osmd": ".99 1.29 .79",
-                "best p ≥ α/M (oracle)": ".026 .017 .008",
-            }
+                "adaptive-osmd, base K": ".998; .984; .970",
+                "adaptive-osmd": ".997; .979; .961",
+                "adaptive-osmd × 10": ".92; .80; .71",
+                "adaptive-osmd × 100": ".86; .50; .29",
+                "adaptive-osmd × 1000": "1.2; .38; .20",
+                "adaptive-doubling-osmd": ".99; 1.29; .79",
+                "best p ≥ α/M (oracle)": ".026; .017; .008",
+            },
+            REGRETS,
         ),
         claim="uniform sampling does as well at σ = 1, suffers as σ grows and does poorly at σ = 10; "
         "Adaptive-OSMD does well at all σ and is very close to the optimal p.",
         note=f"{READING} ā is the largest a of a query before training, and the base of the rates K², "
         "unless the row says otherwise; cold = nothing is asked, ā is the largest seen so far. × = factor on "
         "the rates, which are as printed without one.",
-        log_y=True,
     ),
-    Experiment(
+    _experiment(
         name="osmd-f2",
         title="Adaptive-OSMD, MABS, VRB, Avare and cohort",
         source=f"{PAPER}, F.2 and Figure 2",
-        run=run_f2,
-        seeds=4,
-        known=_known(
+        run=partial(compare, make=make_f2),
+        known=known_cells(
             {
-                "adaptive-osmd": ".997 .979 .961",
-                "adaptive-osmd × 100": ".86 .50 .29",
-                "mabs": ".975 .884 .818",
-                "vrb": ".995 .975 .954",
-                "avare, cold": ".852 .317 .174",
-                "avare": ".401 .061 .020",
-                "cohort, cold": ".70 .25 .118",
-            }
+                "adaptive-osmd": ".997; .979; .961",
+                "adaptive-osmd × 100": ".86; .50; .29",
+                "mabs": ".975; .884; .818",
+                "vrb": ".995; .975; .954",
+                "avare, cold": ".852; .317; .174",
+                "avare": ".401; .061; .020",
+                "cohort, cold": ".70; .25; .118",
+            },
+            REGRETS,
         ),
         claim="VRB and Avare are better where clients are alike and MABS where they are not; Adaptive-OSMD "
         "is the best of all at every σ.",
         note=f"{READING} cold = nothing is asked before training. md is uniform sampling here: all clients "
         "weigh the same.",
-        log_y=True,
     ),
-    Experiment(
+    _experiment(
         name="osmd-f3",
         title="the floor α",
         source=f"{PAPER}, F.3 and Figure 3",
-        run=run_f3,
-        seeds=3,
+        run=partial(compare, make=make_f3),
         claim="Adaptive-OSMD is robust to α, as long as it is not too close to 0 or 1.",
         note=f"{READING} The printed rates go with α³, so a small α hardly moves; fast = 100 times the rates "
         "of α = 0.4, for every α.",
-        log_y=True,
     ),
-    Experiment(
+    _experiment(
         name="osmd-f4",
         title="draws with and without replacement",
         source=f"{PAPER}, F.4 and Figure 4 (Algorithm 6)",
-        run=run_f4,
+        run=partial(compare, make=make_f4, measures=REGRET_AND_LOSS | {"error": _error}),
         claim="with replacement the regret is slightly smaller and the loss slightly better, not "
         "significantly.",
         note=f"{READING} Regret scores p alone; error is the cumulative squared distance of the round's step "
         "from the one that all clients would make, over that of the first row.",
-        log_y=True,
     ),
-    Experiment(
+    _experiment(
         name="osmd-f5",
         title="against a fixed p in proportion to Lipschitz constants",
         source=f"{PAPER}, F.5 and Figure 5",
         run=run_f5,
-        seeds=2,
         claim="Adaptive-OSMD does better than lipschitz-is at every ν, with the best step size for each.",
         note="Each client has one feature; the constants are nearly equal, so lipschitz-is nearly is uniform "
         "sampling. log10 loss is the last over the first. Regret is over that of lipschitz-is; each row has "
         "its own step size, so regrets of different models are compared.",
-        log_y=True,
     ),
-    Experiment(
+    _experiment(
         name="osmd-f6",
         title="regret and total variation",
         source=f"{PAPER}, F.6 and Figures 6 to 8",
@@ -423,18 +393,20 @@ EXPERIMENTS = (
         "with t; the regret converges to a constant.",
         note="Power of t: x when the last half multiplied the sum by 2^x; 1 is linear growth, 0 a constant. "
         "Variation: the L1 distance of the best p of one round from that of the next.",
-        log_y=True,
     ),
-    Experiment(
+    _experiment(
         name="osmd-scaffold",
         title="SCAFFOLD with uniform sampling and OSMD",
         source=f"{PAPER}, later version, appendix E and Figure 8",
-        run=run_scaffold,
-        seeds=4,
+        run=partial(
+            compare,
+            make=make_scaffold,
+            measures=REGRET_AND_LOSS | {"loss, all rounds": _loss_all_rounds},
+            training=train_scaffold,
+        ),
         claim="OSMD with the rate 0.001 is marginally better where clients are unlike (losses only).",
         note=f"{READING} Feedback is a = λ² ||w_m - w||², the move of the local model. The paper leaves "
         "local training open: 5 steps of 0.1 on batches of 20, a fifth of the data as in SCAFFOLD's paper. "
         "The loss of all rounds is a geometric mean; the last is noise once the minimum is reached (σ = 1).",
-        log_y=True,
     ),
 )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from strategies.numerics.arrays import Floats
 
@@ -33,6 +34,10 @@ class Curve(NamedTuple):
     x: Floats
     y: Floats
 
+    def first(self, reached: npt.NDArray[np.bool_]) -> float:
+        """Return the first x at which it is true, NaN if there is none."""
+        return float(self.x[np.argmax(reached)]) if reached.any() else math.nan
+
 
 class Outcome(NamedTuple):
     """What one seed of an experiment gives.
@@ -40,8 +45,8 @@ class Outcome(NamedTuple):
     Attributes
     ----------
     cells : Mapping[Cell, float]
-        The table's figures; NaN = not reached (counted, and not averaged). Rows and columns are printed in
-        the order in which they come first.
+        The table's figures; NaN, or none where other seeds have one = not reached (counted, and not
+        averaged). Rows and columns are printed in the order in which they come first.
     curves : Mapping[str, Mapping[str, Curve]]
         Panel -> line -> curve.
     """
@@ -121,6 +126,20 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def known_cells(rows: Mapping[str, str], columns: Sequence[str]) -> dict[Cell, str]:
+    """Return `Experiment.known` from rows whose figures, for the first columns, are parted by ";".
+
+    One that is empty is not known.
+    """
+    known: dict[Cell, str] = {}
+    for row, line in rows.items():
+        figures = line.split(";")
+        for column, figure in zip(columns[: len(figures)], figures, strict=True):
+            if figure.strip():
+                known[row, column] = figure.strip()
+    return known
+
+
 def summarise(values: Sequence[float], digits: int) -> str:
     """Return "mean ± standard deviation", and how many of the seeds have it where not all do."""
     there = [value for value in values if not math.isnan(value)]
@@ -139,7 +158,8 @@ def table(report: Report) -> str:
     """
     experiment = report.experiment
     known = {} if report.quick else experiment.known
-    cells = report.outcomes[0].cells
+    # A seed may lack a cell that another has.
+    cells = dict.fromkeys(cell for outcome in report.outcomes for cell in outcome.cells)
     rows, columns = _distinct(row for row, _ in cells), _distinct(column for _, column in cells)
     lines = [["", *columns]]
     for row in rows:
@@ -147,7 +167,8 @@ def table(report: Report) -> str:
         for cell in ((row, column) for column in columns):
             text = ""
             if cell in cells:
-                text = summarise([outcome.cells[cell] for outcome in report.outcomes], experiment.digits)
+                values = [outcome.cells.get(cell, math.nan) for outcome in report.outcomes]
+                text = summarise(values, experiment.digits)
             if cell in known:
                 text += f" [{known[cell]}]"
             line.append(text)
@@ -167,6 +188,8 @@ def table(report: Report) -> str:
     if report.quick:
         head.append("Quick form, smaller than the experiment: it shows that all runs, not what comes out.")
     of = "One seed" if seeds == 1 else f"Mean ± standard deviation over {seeds} seeds"
+    if any(f" of {seeds})" in text for line in lines for text in line):
+        of += f", or over the n that got there (n of {seeds})"
     beside = "; in brackets: an independent implementation" if known else ""
     head.append(f"{of}{beside}. Took {report.seconds:.0f} s of one core.")
     return "\n".join([*head, "", *body, ""])
@@ -181,4 +204,4 @@ def as_json(report: Report) -> str:
             rows.setdefault(row, {})[column] = None if math.isnan(value) else float(value)
         seeds.append(rows)
     content = {"experiment": report.experiment.name, "quick": report.quick, "seeds": seeds}
-    return json.dumps(content, indent=1)
+    return json.dumps(content, indent=1, ensure_ascii=False)
