@@ -322,7 +322,7 @@ def _bad_input_ends_it() -> Iterator[None]:
 def plot(
     run_dir: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
 ) -> None:
-    """Draw the figure and the table of a run again, from its histories alone."""
+    """Draw the figure and the table of the run in the folder RUN_DIR again, from its histories alone."""
     try:
         histories = read_run(run_dir)
     except ValueError as error:

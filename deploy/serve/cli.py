@@ -105,7 +105,7 @@ def invite(
     ] = None,
     folder: Dir = None,
 ) -> None:
-    """Write an invitation: the one file with which a device joins. Whoever has it can; keep it secret."""
+    """Write an invitation for client NAME: the one file with which a device joins. Keep it secret."""
     file = out or Path(f"{name}{SUFFIX}")
     with _errors_end_it():
         _load(folder).invite(name, file)
@@ -118,7 +118,7 @@ def register(
     key: Annotated[list[str], typer.Argument(help="Its public key, as `cohort client join` printed it.")],
     folder: Dir = None,
 ) -> None:
-    """Admit a device that made its own key."""
+    """Admit a device as NAME that made its own KEY, as `cohort client join` printed it."""
     with _errors_end_it():
         node = _load(folder).register(name, " ".join(key))
     typer.echo(f"{name} is registered (node {node}); it comes online by itself")
