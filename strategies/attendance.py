@@ -153,12 +153,18 @@ class Attendance:
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run must know, as JSON has it."""
-        return {"roster": self.roster.state(), "registered": sorted(self._registered)}
+        return {
+            "roster": self.roster.state(),
+            "registered": sorted(self._registered),
+            "probed": self._probed,
+            "can_tell": self._can_tell,
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""
         self.roster.load(state["roster"])
         self._registered = set(state["registered"])
+        self._probed, self._can_tell = state["probed"], state["can_tell"]
 
     def _ask(self, grid: Grid, nodes: Iterable[int]) -> dict[int, Report]:
         """Return what the nodes say of themselves.

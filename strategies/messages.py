@@ -148,13 +148,11 @@ class OpenRound:
         By the id of the message that was answered: an error reply for a dead node does not come from it.
         Of several answers to one message the first counts.
         """
-        position = {message.metadata.message_id: i for i, message in enumerate(self.messages)}
-        replies = list(replies)
-        cut = self.enough < len(self.messages) and sum(map(has_arrays, replies)) >= self.enough
-        why = "enough others had answered" if cut else "no answer by the deadline"
-        answers = [Reply(failure=why)] * len(self.messages)
+        first: dict[str, Message] = {}
         for reply in replies:
-            i = position.pop(reply.metadata.reply_to_message_id, None)
-            if i is not None:
-                answers[i] = _read_reply(reply, size_key)
-        return answers
+            first.setdefault(reply.metadata.reply_to_message_id, reply)
+        answers = [first.get(message.metadata.message_id) for message in self.messages]
+        models = sum(answer is not None and has_arrays(answer) for answer in answers)
+        cut = self.enough < len(answers) and models >= self.enough
+        missing = Reply(failure="enough others had answered" if cut else "no answer by the deadline")
+        return [missing if answer is None else _read_reply(answer, size_key) for answer in answers]

@@ -1,13 +1,14 @@
 """Clients that come, go, sleep and come back as somebody else; rounds that are void, early or too small."""
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from strategies import NotEnoughClientsError, SelectionStrategy
-from strategies.messages import write_report
+from strategies.messages import OpenRound, write_report
 from strategies.reports import STATUS, Report
 
 from .inprocess import InProcessGrid, Node
@@ -132,6 +133,19 @@ def test_over_selection_goes_on_with_the_first() -> None:
         assert record.weights.sum() == pytest.approx(1.0)
         assert 4 <= record.seconds < 5
         assert set(record.failures.values()) == {"enough others had answered"}
+
+
+def test_an_answer_to_another_round_is_not_one_of_the_first() -> None:
+    old, *asked = [Message(RecordDict(), node, "train") for node in (1, 1, 2, 3)]
+    for number, message in enumerate((old, *asked)):
+        message.metadata.__dict__["_message_id"] = str(number)
+    opened = OpenRound(1, 0, ArrayRecord(), None, asked, 3, time, enough=2)  # type: ignore[arg-type]
+    answers = [Message(RecordDict({"w": ArrayRecord()}), reply_to=message) for message in (old, asked[0])]
+    assert [reply.failure for reply in opened.match(answers, "num-examples")][1:] == [
+        "no answer by the deadline"
+    ] * 2
+    answers.append(Message(RecordDict({"w": ArrayRecord()}), reply_to=asked[1]))
+    assert opened.match(answers, "num-examples")[2].failure == "enough others had answered"
 
 
 def test_over_selection_waits_for_a_quorum() -> None:

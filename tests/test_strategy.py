@@ -318,6 +318,18 @@ def test_an_app_without_a_status_handler_is_asked_once() -> None:
     assert [record.num_available for record in records] == [5, 5]
 
 
+def test_that_the_app_has_no_status_handler_is_known_after_a_resume() -> None:
+    grid = InProcessGrid({number: stranger() for number in range(1, 4)})
+    before = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
+    list(before.configure_train(1, model(0), ConfigRecord(), grid))
+    after = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
+    after._attendance.load(before._attendance.state())
+    grid.nodes[4] = grid.nodes[5] = stranger()
+    list(after.configure_train(2, model(0), ConfigRecord(), grid))
+    assert sum(message.metadata.message_type == STATUS for message in grid.sent) == 1
+    assert len(after.roster) == 5
+
+
 def test_the_first_to_be_asked_may_be_dead() -> None:
     grid = InProcessGrid({1: silent_to_all, 2: client("b"), 3: client("c")})
     _, _, strategy = run(grid, clients_per_round=2, min_available_clients=2, status_deadline=60)
