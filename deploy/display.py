@@ -172,7 +172,7 @@ def chosen(line: Line) -> Text:
 
 
 def _probability(value: float | None) -> str:
-    if value is not None and value < 0.005:
+    if value is not None and 0 < value < 0.005:
         return f"{value:.1g}".removeprefix("0")
     return number(value, ".2f").removeprefix("0")
 

@@ -24,6 +24,7 @@ from server.history import History
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 
+from .deploy.devices import COHORT, Running, wait_for
 from .test_apps import federation
 from .test_federation import lines_of, rounds_of, write_app
 
@@ -47,7 +48,6 @@ WHAT = (
     "aside",
     "void",
 )
-COHORT = Path(sys.executable).parent / "cohort"
 
 
 def rounds(folder: Path) -> list[dict[str, Any]]:
@@ -251,13 +251,6 @@ def undisturbed(folder: Path, num_rounds: int, **settings: Any) -> list[dict[str
     return rounds(folder)
 
 
-def wait_for(condition: Callable[[], Any], timeout: float, what: Callable[[], str]) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.02)
-
-
 def wait_for_rounds(folder: Path, more: int, what: Callable[[], str]) -> None:
     before = len(rounds(folder))
     wait_for(lambda: len(rounds(folder)) >= before + more, 120, what)
@@ -396,34 +389,6 @@ def test_a_strangers_app_with_a_named_strategy_resumes(
     assert killed["w"][0] > 0
 
 
-class Command:
-    """A `cohort` command that runs, and what it says."""
-
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self.log = log
-        with log.open("a") as output:
-            self.process = subprocess.Popen(
-                [COHORT, *arguments],
-                cwd=log.parent,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def said(self) -> str:
-        return self.log.read_text()
-
-    def wait_for(self, text: str, timeout: float = 120) -> None:
-        wait_for(lambda: text in self.said(), timeout, lambda: f"{text!r} not in:\n{self.said()}")
-
-    def end(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(timeout=30)
-        finally:
-            self.process.kill()
-
-
 @linux
 @pytest.mark.network
 @pytest.mark.slow
@@ -433,10 +398,10 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
     run = tmp_path / "run"
     options = ("--clients", "4", "--per-round", "2", "--seed", "3", "--rounds", "12")
     selectors = ("--selector", "uniform", "--selector", "pow-d")
-    first = Command(tmp_path / "first.log", "up", "--out", str(run), *options, *selectors)
+    first = Running(tmp_path / "first.log", "up", "--out", str(run), *options, *selectors)
     try:
         first.wait_for("uniform  round 2/")
-        kill_writer(run / "uniform" / CHECKPOINTS, first.said)
+        kill_writer(run / "uniform" / CHECKPOINTS, first.log.read_text)
         first.wait_for(
             "uniform: its ServerApp ended without a word; it is started again", timeout=40
         )  # not Flower's minute
@@ -447,9 +412,9 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
         first.process.kill()
         first.process.wait()
     # It is all gone soon, but nobody waits for that.
-    second = Command(tmp_path / "second.log", "up", "--resume", str(run))
+    second = Running(tmp_path / "second.log", "up", "--resume", str(run))
     try:
-        assert second.process.wait(timeout=240) == 0, second.said()
+        assert second.process.wait(timeout=240) == 0, second.said
     finally:
         second.process.kill()
     for selector in ("uniform", "pow-d"):
@@ -458,9 +423,9 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
         assert ArmHistory(run / selector / "history.jsonl").read()[-1]["type"] == "end"
     # What is finished stays; a third time there is nothing to do.
     before = (run / "pow-d" / "history.jsonl").read_bytes()
-    third = Command(tmp_path / "third.log", "up", "--resume", str(run))
-    assert third.process.wait(timeout=60) == 0, third.said()
-    assert "all is trained already" in third.said()
+    third = Running(tmp_path / "third.log", "up", "--resume", str(run))
+    assert third.process.wait(timeout=60) == 0, third.said
+    assert "all is trained already" in third.said
     assert (run / "pow-d" / "history.jsonl").read_bytes() == before
 
 
@@ -471,7 +436,7 @@ def test_a_run_survives_the_superlink_and_then_the_serverapp_too(tmp_path: Path)
     folder = tmp_path / "server"
     port, control = free_ports(2)
     started = [
-        Command(
+        Running(
             tmp_path / "server.log",
             *("server", "up", "--host", "localhost", "--listen", "127.0.0.1", "--dir", str(folder)),
             *("--port", str(port), "--control-port", str(control)),
@@ -492,7 +457,7 @@ def test_a_run_survives_the_superlink_and_then_the_serverapp_too(tmp_path: Path)
             ]
             subprocess.run([COHORT, *arguments], check=True, timeout=120, capture_output=True)
             started.append(
-                Command(
+                Running(
                     tmp_path / f"device-{index}.log",
                     *("client", "join", "--invitation", str(invitation), "--partition", f"{index}/2"),
                     *("--state-dir", str(tmp_path / f"device-{index}")),
@@ -502,25 +467,25 @@ def test_a_run_survives_the_superlink_and_then_the_serverapp_too(tmp_path: Path)
             device.wait_for("online as device-")
         settings = ["num-clients=2", "clients-per-round=1", "num-rounds=25", "selector=pow-d", "seed=3"]
         sets = [word for each in settings for word in ("--set", each)]
-        first = Command(tmp_path / "first.log", "server", "run", *sets, "--dir", str(folder))
+        first = Running(tmp_path / "first.log", "server", "run", *sets, "--dir", str(folder))
         started.append(first)
-        wait_for(lambda: list(folder.glob("runs/*/history.jsonl")), 120, first.said)
+        wait_for(lambda: list(folder.glob("runs/*/history.jsonl")), 120, first.log.read_text)
         (run,) = (path.parent for path in folder.glob("runs/*/history.jsonl"))
-        wait_for(lambda: len(rounds(run)) > 4, 120, first.said)
+        wait_for(lambda: len(rounds(run)) > 4, 120, first.log.read_text)
         reached = len(rounds(run))
         before = writer(run / CHECKPOINTS)
         database = f"--database\0{folder / 'superlink.db'}"
         os.kill(processes_with_arguments(database)[0], signal.SIGKILL)
-        wait_for_rounds(run, 2, first.said)
+        wait_for_rounds(run, 2, first.log.read_text)
         assert writer(run / CHECKPOINTS) == before  # the same ServerApp went on
         # Now both at once, and whoever waits for the run as well.
         first.process.kill()
         os.kill(processes_with_arguments(database)[0], signal.SIGKILL)
-        kill_writer(run / CHECKPOINTS, first.said)
+        kill_writer(run / CHECKPOINTS, first.log.read_text)
         started[0].wait_for("superlink ended with code -9: started again")
 
         def resumed() -> bool:
-            again = Command(tmp_path / "again.log", "server", "run", "--resume", "last", "--dir", str(folder))
+            again = Running(tmp_path / "again.log", "server", "run", "--resume", "last", "--dir", str(folder))
             return again.process.wait(timeout=240) == 0
 
         wait_for(resumed, 240, lambda: (tmp_path / "again.log").read_text())

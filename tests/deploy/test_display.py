@@ -58,6 +58,10 @@ def test_losses_that_are_not_finite_are_dashes(tmp_path: Path) -> None:
     assert output.getvalue().splitlines()[-1] == (
         "md  round 2/2  chose 00 ×2 p=–, 03 p=.001 ✗  test loss –  accuracy –  train loss –  –"
     )
+    history.rounds[-1]["probabilities"] = [0.0, 0.00001]
+    to, output = console()
+    PlainDisplay(to, rounds=True).lines(arm, history.rounds[-1:])
+    assert "p=.00, 03 p=1e-05" in output.getvalue()
     to, output = console(terminal=True)
     with LiveDisplay(to, [arm], "4 clients"):
         pass

@@ -350,6 +350,7 @@ def test_why_a_server_cannot_be_reached(
         assert refused is not None
         assert refused.startswith("its certificate is refused: ")
         assert "this device's clock says 20" in refused
+        assert "ca.crt is not that of this server" in refused
         other_name = unreachable(f"127.0.0.2:{port}", ca)
         assert (
             "certificate is refused: IP address mismatch" in str(other_name)
