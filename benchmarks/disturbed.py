@@ -7,7 +7,7 @@ The disturbed one runs on a cluster as `cohort up` starts it, with the ClientApp
 each round 30 % of the clients fail at random (they raise, die, or answer too late), and 10 % of them lie all
 the time. Its ServerApp is killed with SIGKILL at random moments, and resumed. The one in peace has the honest
 clients only, each with the same samples, and runs in process, which gives the numbers that a cluster would
-(`tests/test_federation.py`).
+(`tests/federation/test_federation.py`).
 
 Both end with a test accuracy; the table shows their difference in points, the model's at the end and the mean
 over the last tenth of the rounds, which varies less.
@@ -32,9 +32,9 @@ from flwr.app import Context, RecordDict
 import tasks
 from benchmarks import faulty
 from client.app import app as client_app
-from deploy.cluster import LocalCluster
-from deploy.processes import wait_until
-from deploy.submission import copy_app
+from deploy.engines.cluster import LocalCluster
+from deploy.flower.submission import copy_app
+from deploy.processes.groups import wait_until
 from server.app import app as server_app
 from server.history import FILE_NAME, read_lines
 from server.settings import CHECKPOINTS

@@ -50,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
         )
     else:
         from strategies import SelectionStrategy
-        from strategies.grid import PollingGrid
+        from strategies.flower.grids import PollingGrid
 
         selection = SelectionStrategy(
             "uniform",

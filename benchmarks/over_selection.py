@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 
 from strategies.numerics.arrays import Bools, Floats
-from strategies.responses import ResponseRates
+from strategies.rounds.response_rates import ResponseRates
 from strategies.selectors import Selection, create
 
 M, K, D = 100, 10, 20

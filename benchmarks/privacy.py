@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from strategies.clients.report_noise import GaussianMechanism, composed_epsilon
 from strategies.numerics.arrays import Floats
 from strategies.numerics.streams import generator
-from strategies.privacy import GaussianMechanism, composed_epsilon
 from strategies.selectors import Feedback, Selection, Selector, create
 
-from . import streams
+from .experiments.forecast import streams
 
 DELTA = 1e-5
 NUM_CLIENTS, CLIENTS_PER_ROUND = 100, 5

@@ -9,7 +9,7 @@ FedAvg and Flower's grid (``stock``), and one as `cohort up` starts it, with thi
 counted. A round of ``train`` sends TRAIN to a cohort, one of ``poll`` sends a QUERY to all before.
 
 The table also says what a client costs that waits: the CPU and the memory of all its processes, for a client
-by itself too (``python -m deploy.fast flower-supernode``). PSS counts a page that n processes share as 1/n.
+by itself too (``python -m deploy.flower.launch flower-supernode``). PSS counts a page that n processes share as 1/n.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 from benchmarks import noop
 from benchmarks.throughput.processes import stat, tree
-from deploy.cluster import LocalCluster, Programs
-from deploy.processes import wait_until
-from deploy.submission import RunHandle
+from deploy.engines.cluster import LocalCluster, Programs
+from deploy.flower.submission import RunHandle
+from deploy.processes.groups import wait_until
 
 STOCK, COHORT, DEVICES = "stock", "cohort", "cohort, each client by itself"
 TURN = 3  # rounds

@@ -9,8 +9,8 @@ from flwr.clientapp import ClientApp
 from flwr.common import log
 
 import tasks
-from strategies.messages import write_report
-from strategies.reports import Report
+from strategies.clients.reports import Report
+from strategies.flower.messages import write_report
 from tasks.base import Dataset, batches
 
 from .device import why_unavailable

@@ -5,7 +5,7 @@ The device's owner sets this in the node's config, which goes before the run's c
 ================  ======================================================================================
 key               what
 ================  ======================================================================================
-noise-epsilon     ε of each loss and each norm that is reported, see `strategies.privacy`; 0 = no noise
+noise-epsilon     ε of each loss and each norm that is reported, see `strategies.clients.report_noise`; 0 = no noise
 noise-delta       δ of each (default: 1e-5)
 loss-bound        what a reported loss is clipped to; with noise, without it no loss is reported
 norm-bound        likewise of the norm of the update
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.app import ConfigRecord
 
-from strategies.privacy import GaussianMechanism
+from strategies.clients.report_noise import GaussianMechanism
 from strategies.selectors.invitation import GroupMember
 
 if TYPE_CHECKING:

@@ -17,17 +17,17 @@ import typer
 from rich.console import Console
 
 from benchmarks.command import bench
-from deploy.arms import PLAN, Arm, parse_setting, plan, read_plan, train, try_out, write_plan
-from deploy.batched import BatchedSimulation
-from deploy.cluster import MARK, LocalCluster
-from deploy.display import LiveDisplay, PlainDisplay, report
-from deploy.edge.cli import client
-from deploy.history import FILE_NAME, ArmHistory, read_run
-from deploy.plot import draw
-from deploy.processes import processes_with, wait_until
-from deploy.serve.cli import server
-from deploy.simulate import RaySimulation
-from deploy.submission import ConfigValue, EngineError
+from deploy.device.cli import client
+from deploy.engines.batched import BatchedSimulation
+from deploy.engines.cluster import MARK, LocalCluster
+from deploy.engines.flower_simulation import RaySimulation
+from deploy.flower.submission import ConfigValue, EngineError
+from deploy.hosting.cli import server
+from deploy.processes.groups import processes_with, wait_until
+from deploy.runs.display import LiveDisplay, PlainDisplay, report
+from deploy.runs.figure import draw
+from deploy.runs.history import FILE_NAME, ArmHistory, read_run
+from deploy.runs.trials import PLAN, Arm, parse_setting, plan, read_plan, train, try_out, write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

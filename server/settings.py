@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 import tasks
 from strategies.options import check_client_settings, check_selector
-from strategies.round import check_correction
+from strategies.rounds.logic import check_correction
 from strategies.selectors import selector_type
 from tasks.partitions import parse
 

@@ -1,4 +1,4 @@
-"""A Flower strategy as the simulator's server step; the one of `strategies.server_step`, shown one node."""
+"""A Flower strategy as the simulator's server step; the one of `strategies.server_steps.step`, shown one node."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord
 
-from strategies.server_step import ServerStep, contributions_of
-from strategies.wire import to_record
+from strategies.flower.arrays import to_record
+from strategies.server_steps.step import ServerStep, contributions_of
 
 from .grid import InProcessGrid
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
     from numpy.typing import NDArray
 
-    from strategies.round import Outcome
+    from strategies.rounds.logic import Outcome
     from tasks.base import Arrays
 
 

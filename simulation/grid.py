@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flwr.app.user_config import UserConfig
     from flwr.clientapp import ClientApp
 
-    from strategies.grid import Clock
+    from strategies.flower.grids import Clock
 
     from .availability import Availability
 
@@ -45,7 +45,7 @@ Handler = Callable[[Message], "Message | list[Message] | None"]
 class SimulatedClock:
     """Time that passes only when somebody sleeps.
 
-    Stands in for Python's `time` where a grid's ``clock`` is asked (`strategies.grid.clock_of`).
+    Stands in for Python's `time` where a grid's ``clock`` is asked (`strategies.flower.grids.clock_of`).
     """
 
     def __init__(self) -> None:

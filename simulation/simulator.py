@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from strategies.guard import Guard
 from strategies.options import check_round_options
-from strategies.responses import ResponseRates
-from strategies.round import Reply, RoundLogic, RoundRecord, client_seed, enough_answers
+from strategies.rounds.guard import Guard
+from strategies.rounds.logic import Reply, RoundLogic, RoundRecord, client_seed, enough_answers
+from strategies.rounds.response_rates import ResponseRates
+from strategies.rounds.trained_batch import CohortUpdates, TrainedCohort
+from strategies.rounds.variates import create_variates
 from strategies.selectors import Selection, Selector, create, selector_type
-from strategies.trained import CohortUpdates, TrainedCohort
-from strategies.variates import create_variates
 from tasks.base import Arrays, Dataset, Metrics, batches
 from tasks.federated import FederatedData, federate
 

@@ -1,10 +1,10 @@
 """Cohort's strategies for Flower: who trains in each round, and what their updates then weigh."""
 
-from .attendance import NotEnoughClientsError
 from .checkpoint import CheckpointError
-from .named import AdaptiveOSMD, Cohort, Delta, Flics, PowerOfChoice
-from .polling import MissingHandlerError
-from .round import RoundRecord
+from .flower.attendance import NotEnoughClientsError
+from .flower.polling import MissingHandlerError
+from .presets import AdaptiveOSMD, Cohort, Delta, Flics, PowerOfChoice
+from .rounds.logic import RoundRecord
 from .strategy import SelectionStrategy
 
 __all__ = [

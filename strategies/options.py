@@ -13,11 +13,11 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from . import selectors
-from .composition import View, view_of
-from .declared import GROUPS
-from .polling import check_needs
-from .round import RoundRecord, check_correction
+from .clients.overrides import GROUPS
+from .flower.polling import check_needs
+from .rounds.logic import RoundRecord, check_correction
 from .selectors import checks
+from .server_steps.compatibility import View, view_of
 
 
 class Options(TypedDict, total=False):

@@ -12,7 +12,7 @@ from flwr.common import log
 from flwr.serverapp.strategy import Result
 
 from .checkpoint import Checkpoint
-from .wire import ReceivedArrays, encode
+from .flower.arrays import ReceivedArrays, encode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

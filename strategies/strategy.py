@@ -15,24 +15,24 @@ from flwr.common import log
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
-from .aggregation import Arrays
-from .answers import Reply
-from .attendance import Attendance
 from .checkpoint import CheckpointError, CheckpointFolder
-from .declared import Declared
-from .grid import NodesGrid, PollingGrid, clock_of
-from .guard import Guard
-from .measured import averaged, has_size
-from .messages import CLOCKS_DIFFER, OpenRound
+from .clients.overrides import Declared
+from .flower.arrays import ReceivedArrays, to_record
+from .flower.attendance import Attendance
+from .flower.grids import NodesGrid, PollingGrid, clock_of
+from .flower.messages import CLOCKS_DIFFER, OpenRound
+from .flower.metrics import averaged, has_size
+from .flower.polling import Poll
 from .numerics.streams import generator
 from .options import check_options, check_selector
-from .polling import Poll
 from .progress import Progress, state_of
-from .responses import ResponseRates
-from .round import Outcome, RoundLogic, RoundRecord, client_seed, enough_answers
-from .server_step import ServerStep, Step, contributions_of
-from .variates import CONTROL, create_variates
-from .wire import ReceivedArrays, to_record
+from .rounds.aggregation import Arrays
+from .rounds.answers import Reply
+from .rounds.guard import Guard
+from .rounds.logic import Outcome, RoundLogic, RoundRecord, client_seed, enough_answers
+from .rounds.response_rates import ResponseRates
+from .rounds.variates import CONTROL, create_variates
+from .server_steps.step import ServerStep, Step, contributions_of
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from .base import Arrays, Dataset, GradientVariance, Metrics, TrainResult, batches
-from .shared_out import SharedOut
+from .partitioned import SharedOut
 
 _CHUNK = 1000  # samples that are evaluated at once
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .base import Arrays, Dataset, GradientVariance, Metrics, TrainResult, batches
-from .shared_out import SharedOut
+from .partitioned import SharedOut
 
 
 def _log_probabilities(arrays: Arrays, inputs: NDArray[np.float32]) -> NDArray[np.float32]:

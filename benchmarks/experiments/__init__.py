@@ -3,30 +3,32 @@
 Each module holds experiments of one paper and lists them in ``EXPERIMENTS``.
 """
 
-from benchmarks.experiments import (
-    cohort,
-    delta,
-    delta_mnist,
-    flics,
-    flics_figures,
-    osmd,
-    osmd_g,
-    power_of_choice,
-    power_of_choice_mnist,
-    power_of_choice_synthetic,
-)
+from benchmarks.experiments.delta import mnist as delta_mnist
+from benchmarks.experiments.delta import synthetic as delta_synthetic
+from benchmarks.experiments.flics import table_1, theorem_2
+from benchmarks.experiments.forecast import norm_streams
+from benchmarks.experiments.osmd import section_f, section_g
+from benchmarks.experiments.power_of_choice import mnist as power_of_choice_mnist
+from benchmarks.experiments.power_of_choice import quadratics
+from benchmarks.experiments.power_of_choice import synthetic as power_of_choice_synthetic
 from benchmarks.experiments.report import Experiment
 
 SELECTION: dict[str, Experiment] = {
     each.name: each
-    for module in (osmd, osmd_g, power_of_choice, power_of_choice_synthetic, delta, flics, cohort)
+    for module in (
+        section_f,
+        section_g,
+        quadratics,
+        power_of_choice_synthetic,
+        delta_synthetic,
+        theorem_2,
+        norm_streams,
+    )
     for each in module.EXPERIMENTS
 }
 """Those about selection alone, by name: streams, toys and convex problems, without the simulator."""
 
 EXPERIMENTS: dict[str, Experiment] = SELECTION | {
-    each.name: each
-    for module in (power_of_choice_mnist, delta_mnist, flics_figures)
-    for each in module.EXPERIMENTS
+    each.name: each for module in (power_of_choice_mnist, delta_mnist, table_1) for each in module.EXPERIMENTS
 }
 """All experiments by name, in the order in which they are run."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploy.plot import COLOURS, STYLES, figure_file
+from deploy.runs.figure import COLOURS, STYLES, figure_file
 
 if TYPE_CHECKING:
     from pathlib import Path

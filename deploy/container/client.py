@@ -43,7 +43,7 @@ def _wait_for_a_name(names: Sequence[str]) -> leases.Lease:
 def _command(name: str, names: Sequence[str]) -> list[str]:
     partition = f"partition-id={names.index(name)} num-partitions={len(names)}"
     return [
-        *(sys.executable, "-m", "deploy.edge.node"),
+        *(sys.executable, "-m", "deploy.device.node"),
         *("--superlink", f"{FLEET_HOST}:{FLEET_PORT}"),
         *("--root-certificates", str(AUTHORITY)),
         *("--auth-supernode-private-key", str(KEYS / "private" / name)),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.container import STATE
 from deploy.container.superlink import CONNECTION, flwr
-from deploy.serve.server import Server, ServerError
+from deploy.hosting.server import Server, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from deploy.container import AUTHORITY, CONTROL_HOST, CONTROL_PORT, FLEET_HOST, FLEET_PORT, READY
-from deploy.reach import unreachable
+from deploy.tls.reach import unreachable
 
 TIMEOUT = 3.0  # seconds
 

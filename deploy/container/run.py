@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from deploy.arms import PLAN, read_plan, write_plan
 from deploy.container import RESULTS
 from deploy.container.settings import APP, planned
 from deploy.container.superlink import CONNECTION, UNAVAILABLE, flwr, write_connection
 from deploy.container.supervisor import say
-from deploy.display import report
-from deploy.plot import draw
-from deploy.processes import wait_until
-from deploy.submission import toml
+from deploy.flower.submission import toml
+from deploy.processes.groups import wait_until
+from deploy.runs.display import report
+from deploy.runs.figure import draw
+from deploy.runs.trials import PLAN, read_plan, write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-    from deploy.arms import Arm
-    from deploy.history import ArmHistory
+    from deploy.runs.history import ArmHistory
+    from deploy.runs.trials import Arm
 
 FIGURE = "cohort.png"
 LOOK = 0.25  # seconds between two looks at the log and the history

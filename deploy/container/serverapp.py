@@ -15,7 +15,7 @@ def main() -> int:
 
 def _command() -> list[str]:
     return [
-        *(sys.executable, "-m", "deploy.fast", "flower-superexec"),
+        *(sys.executable, "-m", "deploy.flower.launch", "flower-superexec"),
         *("--runtime-api-address", f"{CONTROL_HOST}:{CONTROL_PORT}"),
         *("--root-certificates", str(AUTHORITY)),
         *("--superexec-auth-secret-file", str(EXECUTOR_SECRET)),

@@ -7,15 +7,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploy.arms import parse_setting, plan, try_out
 from deploy.container import DATA
-from deploy.submission import default_config
+from deploy.flower.submission import default_config
+from deploy.runs.trials import parse_setting, plan, try_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from deploy.arms import Arm
-    from deploy.submission import ConfigValue
+    from deploy.flower.submission import ConfigValue
+    from deploy.runs.trials import Arm
 
 APP = Path(__file__).resolve().parents[2]
 # Each variable and the setting of the run that it gives; an empty one leaves the app's default.

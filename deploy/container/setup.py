@@ -10,7 +10,6 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from deploy import pki
 from deploy.container import (
     CONTROL_HOST,
     EXECUTOR_SECRET,
@@ -24,6 +23,7 @@ from deploy.container import (
 )
 from deploy.container.settings import planned
 from deploy.container.supervisor import say
+from deploy.tls import certificates
 
 RENEWAL = timedelta(days=30)  # certificates that end sooner are made anew
 
@@ -75,25 +75,25 @@ def prepare(public: Path, server: Path, keys: Path, names: list[str], num_client
         If one of the folders is another user's.
     """
     certificate = server / "server.pem"  # the last to be written
-    if not (certificate.exists() and (server / pki.AUTHORITY_KEY).exists()):
+    if not (certificate.exists() and (server / certificates.AUTHORITY_KEY).exists()):
         shutil.rmtree(server, ignore_errors=True)
-        pki.write_certificates(server, names, renewable=True)
+        certificates.write_certificates(server, names, renewable=True)
         say(f"made a certificate for {', '.join(names)}")
-    elif not pki.is_valid_for(certificate, names, RENEWAL):
-        pki.renew_certificate(server, names)
+    elif not certificates.is_valid_for(certificate, names, RENEWAL):
+        certificates.renew_certificate(server, names)
         say(f"renewed the certificate, for {', '.join(names)}")
     _copy(server / "ca.crt", public / "ca.crt")
     for name in client_names(num_clients):
         if not (keys / name).exists():
-            pki.write_client_key(keys, name)
+            certificates.write_client_key(keys, name)
         _copy(keys / f"{name}.pub", public / f"{name}.pub")
 
 
 def write_secret(path: Path) -> None:
     """Make the secret by which the SuperLink knows its executor, unless it is there."""
-    pki.private_folder(path.parent)
+    certificates.private_folder(path.parent)
     if not path.exists():
-        pki.write_private(path, secrets.token_bytes(32))
+        certificates.write_private(path, secrets.token_bytes(32))
 
 
 def _copy(source: Path, target: Path) -> None:

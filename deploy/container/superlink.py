@@ -73,7 +73,7 @@ def flwr(*arguments: str) -> dict[str, Any]:
 def _command() -> list[str]:
     private = SERVER / "private"
     return [
-        *(sys.executable, "-m", "deploy.fast", "flower-superlink"),
+        *(sys.executable, "-m", "deploy.flower.launch", "flower-superlink"),
         # The address that this name has here is the one in the control network: in that of the clients,
         # nobody listens on this port. Anybody who reaches it may submit runs and register keys.
         *("--host", socket.gethostbyname(CONTROL_HOST), "--port", str(CONTROL_PORT)),

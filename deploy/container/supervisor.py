@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from deploy.container import READY
-from deploy.processes import processes_with
+from deploy.processes.groups import processes_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from .base import Availability
 class InOrderOfArrival(Availability):
     """A process whose clients are enrolled when they are first here, as `SelectionStrategy` enrols them.
 
-    They are renumbered: by their first round, then by their index (`strategies.roster`). The cohorts of the
+    They are renumbered: by their first round, then by their index (`strategies.clients.roster`). The cohorts of the
     simulator are then those of the strategy over the same process, also where clients join late.
 
     Parameters

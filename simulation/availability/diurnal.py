@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from strategies.numerics.streams import generator
 
-from ..traces import DAY
 from .base import Floats32
 from .poisson import Poisson
+from .traces import DAY
 
 
 class Diurnal(Poisson):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from strategies.numerics.arrays import Ints
 from strategies.numerics.streams import generator
 
-from .. import counts
+from . import counts
 from .base import Availability
 from .markov import Markov
 
@@ -35,7 +35,7 @@ class GroupCounts(Availability):
     Parameters
     ----------
     process : {"uniform", "poisson", "cyclic", "markov", "diurnal"}
-        See `simulation.counts`; "markov": of each group at once, awake in half of the rounds.
+        See `simulation.availability.counts`; "markov": of each group at once, awake in half of the rounds.
     groups : array_like of int, shape (M,)
         The group of each client, 0 to G - 1. There may be hundreds of groups, rather than one a client.
     means : array_like, shape (G,)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from strategies.numerics.arrays import Ints
 from strategies.numerics.streams import generator
 
-from ..traces import Recording
 from .base import Availability
+from .traces import Recording
 
 
 class Trace(Availability):

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.numerics.arrays import Floats, Ints
-from strategies.round import client_seed
-from strategies.trained import CohortUpdates
+from strategies.rounds.logic import client_seed
+from strategies.rounds.trained_batch import CohortUpdates
 from tasks.base import Arrays, Dataset, Metrics, batches
 from tasks.federated import FederatedData
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.numerics.arrays import Floats, Ints
-from strategies.trained import CohortUpdates
+from strategies.rounds.trained_batch import CohortUpdates
 from tasks.base import Arrays, Dataset, GradientVariance, Metrics
 from tasks.federated import FederatedData
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from strategies.numerics.arrays import Floats, Ints
-from strategies.round import client_seed
+from strategies.rounds.logic import client_seed
 from tasks.base import Arrays, Dataset, Metrics, Task
 from tasks.federated import FederatedData
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.numerics.arrays import Floats, Ints
-from strategies.trained import CohortUpdates
+from strategies.rounds.trained_batch import CohortUpdates
 from tasks.base import Arrays, Dataset, Metrics
 from tasks.federated import FederatedData
 

@@ -7,33 +7,33 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from .adapow_d import AdaPowDSelector
-from .adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
-from .adaptive_osmd import AdaptiveOSMDSelector
-from .afl import AFLSelector
-from .avare import AvareSelector
 from .base import Selector
-from .cluster_is import ClusterISSelector
-from .cohort import CohortSelector
-from .cpow_d import CPowDSelector
-from .delta import DeltaSelector
-from .fed_is import FedISSelector
-from .flics import FLICSSelector
-from .flics_private import FLICSPrivateSelector
-from .full import FullSelector
-from .lipschitz_is import LipschitzISSelector
-from .mabs import MABSSelector
-from .md import MultinomialSelector
-from .naive_group import NaiveGroupSelector
-from .optimal import OptimalSelector
-from .osmd import OSMDSelector
-from .pow_d import PowDSelector
-from .prac_delta import PracDeltaSelector
-from .prac_is import PracISSelector
+from .baselines.full import FullSelector
+from .baselines.md import MultinomialSelector
+from .baselines.optimal import OptimalSelector
+from .baselines.uniform import UniformSelector
+from .delta.cluster_is import ClusterISSelector
+from .delta.delta import DeltaSelector
+from .delta.fed_is import FedISSelector
+from .delta.prac_delta import PracDeltaSelector
+from .delta.prac_is import PracISSelector
+from .flics.flics import FLICSSelector
+from .flics.flics_private import FLICSPrivateSelector
+from .flics.naive_group import NaiveGroupSelector
+from .forecast.forecast import CohortSelector
+from .importance.avare import AvareSelector
+from .importance.lipschitz_is import LipschitzISSelector
+from .importance.mabs import MABSSelector
+from .importance.vrb import VRBSelector
+from .osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
+from .osmd.adaptive_osmd import AdaptiveOSMDSelector
+from .osmd.osmd import OSMDSelector
+from .power_of_choice.adapow_d import AdaPowDSelector
+from .power_of_choice.afl import AFLSelector
+from .power_of_choice.cpow_d import CPowDSelector
+from .power_of_choice.pow_d import PowDSelector
+from .power_of_choice.rpow_d import RPowDSelector
 from .records import Feedback, Selection
-from .rpow_d import RPowDSelector
-from .uniform import UniformSelector
-from .vrb import VRBSelector
 
 __all__ = ["Feedback", "Selection", "Selector", "available", "create", "register", "selector_type"]
 

@@ -12,12 +12,12 @@ from typer.testing import CliRunner, Result
 
 import tasks.datasets
 from deploy import cli
-from deploy.arms import Arm, plan, write_plan
-from deploy.display import PlainDisplay
-from deploy.serve import cli as serving
-from deploy.serve.server import Server
+from deploy.hosting import cli as serving
+from deploy.hosting.server import Server
+from deploy.runs.display import PlainDisplay
+from deploy.runs.trials import Arm, plan, write_plan
 
-from .histories import write_history
+from ..support.histories import write_history
 
 
 def cohort(*arguments: str) -> Result:

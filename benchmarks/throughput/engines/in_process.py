@@ -11,8 +11,8 @@ from flwr.clientapp import ClientApp
 from benchmarks.throughput.workloads import HORIZON
 from simulation.grid import InProcessGrid, LazyArray
 from strategies import SelectionStrategy
-from strategies.messages import write_report
-from strategies.reports import Report
+from strategies.clients.reports import Report
+from strategies.flower.messages import write_report
 from tasks.base import Dataset, batches
 
 from .gate import ENDLESS, Gate
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.throughput.workloads import Parameters, Workload
-    from strategies.round import RoundRecord
+    from strategies.rounds.logic import RoundRecord
     from tasks.federated import FederatedData
 
 

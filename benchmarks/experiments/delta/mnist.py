@@ -1,0 +1,418 @@
+"""DELTA's experiments with real data, on MNIST: figures 2, 6, 14(a) and 15, and tables 2 to 9.
+
+Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
+section 5 and appendices B.2, H.2 and H.3. Its m clients, of which n train in a round, are M and K here.
+
+What the paper's words are here:
+
+- FedAvg: `md`, draws in proportion to data. FedPracDELTA, FedPracIS, Cluster-based IS, Power-of-Choice:
+  `prac-delta`, `prac-is`, `cluster-is` with two centres, `pow-d` with d = 2K. FedIS and FedDELTA, which know
+  all clients' updates before each round: `fed-is` and `delta`, for which everybody trains in every round.
+- non-iid: each client draws its classes from proportions ~ Dir(α) (the form of Hsu et al. 2019, to whom the
+  paper refers), α = 0.5 unless said otherwise; all have equally many images, as its equal weights want.
+- momentum: the server's (Flower's FedAvgM, γ = 0.9). The paper does not say whose; the method that it cites
+  has the clients'. Proximal: FedProx's term, μ = 0.01. Adagrad, Adam: FedAdagrad and FedAdam with η = 0.01.
+- FedVARP: with the selector's weights, which is unbiased (`strategies.rounds.variates`); the paper lets the chosen
+  renew their updates and takes the plain mean of everybody's.
+- Acc: accuracy on the test images, the mean of the best five (ten in figure 2) of those measured every few
+  rounds. Rounds to a threshold: when it was first measured to be reached.
+
+All selectors of a seed share data, first model and each client's mini-batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, Strategy
+
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from simulation.kernels import MLP, Kernel, Softmax
+from simulation.simulator import Simulator
+from strategies.numerics.arrays import Floats
+from tasks import datasets
+from tasks.base import Dataset
+from tasks.federated import FederatedData, federate
+from tasks.partitions import share_out
+
+
+class Method(NamedTuple):
+    """A row of the tables: a selector by name, and its settings where they are not those of all rows."""
+
+    selector: str
+    settings: Mapping[str, Any] = {}
+
+
+BASELINE = "FedAvg"
+"""The row that the others are compared with."""
+METHODS = {
+    BASELINE: Method("md"),
+    "Cluster-IS": Method("cluster-is"),
+    "PracIS": Method("prac-is"),
+    "PracDELTA": Method("prac-delta"),
+    "cohort": Method("cohort"),
+}
+POWER_OF_CHOICE = {"Power-of-Choice": Method("pow-d")}
+FULL_INFORMATION = {"IS": Method("fed-is"), "DELTA": Method("delta")}
+LOCAL_STEPS, BATCH_SIZE = 5, 32
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """What the selectors are combined with.
+
+    Attributes
+    ----------
+    make_strategy : Callable or None
+        Makes the server's step; None: FedAvg's.
+    proximal_mu : float
+        FedProx's μ.
+    variates : {"fedvarp"} or None
+        What the server remembers of each client.
+    """
+
+    make_strategy: Callable[[], Strategy] | None = None
+    proximal_mu: float = 0.0
+    variates: Literal["fedvarp"] | None = None
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who holds what, what is learned, and how.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        The model.
+    partition : str
+        How the training images are shared out, see `tasks.partitions.FORMS`.
+    num_clients, clients_per_round, num_rounds : int
+        M, K and T.
+    learning_rate : float
+        Of local SGD, 5 steps on batches of 32.
+    evaluate_every : int
+        Rounds from one measurement of accuracy to the next; divides T.
+    backbone : Backbone
+        What the selectors are combined with.
+    threshold : float
+        In %: rounds to this accuracy are counted.
+    """
+
+    kernel: Kernel
+    partition: str
+    num_clients: int
+    clients_per_round: int
+    num_rounds: int
+    learning_rate: float
+    evaluate_every: int
+    threshold: float
+    backbone: Backbone = Backbone()
+
+    def data(self, images: datasets.Halves, seed: int) -> FederatedData:
+        """Share the training images out."""
+        parts = share_out(self.partition, images.train.labels, self.num_clients, seed)
+        return federate(images.train, parts.clients)
+
+    def quick(self) -> Federation:
+        """Return this with a fifth of the rounds."""
+        return replace(self, num_rounds=self.num_rounds // 5)
+
+
+class Run(NamedTuple):
+    """What became of one selector.
+
+    Attributes
+    ----------
+    accuracy : Curve
+        Test accuracy in %, by round.
+    norms : ndarray, shape (T, 2)
+        The mean and the least ||g_m|| of each round's cohort.
+    """
+
+    accuracy: Curve
+    norms: Floats
+
+    def best(self, count: int, until: int | None = None) -> float:
+        """Return the mean of the best `count` accuracies, or of all if they are fewer, up to a round."""
+        rounds, accuracies = self.accuracy
+        there = accuracies if until is None else accuracies[rounds <= until]
+        return float(np.sort(there)[-count:].mean())
+
+    def reached(self, threshold: float) -> float:
+        """Return the first round with at least this accuracy, NaN if there is none."""
+        return self.accuracy.first(self.accuracy.y >= threshold)
+
+
+def train(federation: Federation, data: FederatedData, test: Dataset, method: Method, seed: int) -> Run:
+    """Run a federation with one selector."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # it logs every step
+    backbone, settings = federation.backbone, dict(method.settings)
+    if method.selector == "pow-d":
+        settings["num_candidates"] = 2 * federation.clients_per_round
+    if method.selector in ("delta", "prac-delta"):
+        settings["local_steps"] = LOCAL_STEPS
+    simulator = Simulator(
+        data,
+        federation.kernel,
+        method.selector,
+        clients_per_round=federation.clients_per_round,
+        num_rounds=federation.num_rounds,
+        learning_rate=federation.learning_rate,
+        batch_size=BATCH_SIZE,
+        local_steps=LOCAL_STEPS,
+        seed=seed,
+        selector_settings=settings,
+        server_strategy=backbone.make_strategy and backbone.make_strategy(),
+        proximal_mu=backbone.proximal_mu,
+        variates=backbone.variates,
+    )
+    rounds = np.arange(federation.evaluate_every, federation.num_rounds + 1.0, federation.evaluate_every)
+    accuracy, norms = [], []
+    for _ in range(federation.num_rounds):
+        told = simulator.step().feedback.update_norms
+        norms.append((told.mean(), told.min()))
+        if simulator.round % federation.evaluate_every == 0:
+            accuracy.append(100 * simulator.evaluate(test).accuracy)
+    return Run(Curve(rounds, np.array(accuracy)), np.array(norms))
+
+
+def train_all(
+    federation: Federation, methods: Mapping[str, Method], seed: int, images: datasets.Halves
+) -> dict[str, Run]:
+    """Run a federation with each selector."""
+    data, test = federation.data(images, seed), images.test.take(slice(None))
+    return {row: train(federation, data, test, method, seed) for row, method in methods.items()}
+
+
+def run_figure(
+    seed: int, path: Path, *, federation: Federation, methods: Mapping[str, Method], quick: bool = False
+) -> Outcome:
+    """Compare selectors as figures 2 and 6 do: accuracy on the way, and the norms of those chosen.
+
+    Parameters
+    ----------
+    seed : int
+        Of everything.
+    path : Path
+        MNIST as an .npz file.
+    federation : Federation
+        What is run.
+    methods : mapping of str to Method
+        With which selectors, by row; `BASELINE` is one of them.
+    quick : bool (default: False)
+        Whether to run a fifth of the rounds.
+    """
+    federation = federation.quick() if quick else federation
+    end = federation.num_rounds
+    stages = {"at 1/5": end // 5, "at 3/5": 3 * end // 5, "at the end": end}
+    runs = train_all(federation, methods, seed, datasets.load("mnist", str(path)))
+    cells: dict[Cell, float] = {}
+    for row, run in runs.items():
+        for stage, until in stages.items():
+            cells[row, stage] = run.best(10, until)
+        cells[row, f"rounds to {federation.threshold:g} %"] = run.reached(federation.threshold)
+        late = run.norms[end // 2 :].mean(axis=0)
+        cells[row, "mean norm"], cells[row, "least norm"] = map(float, late)
+        for stage, until in stages.items():
+            if row != BASELINE:
+                cells[row, f"over FedAvg {stage}"] = run.best(10, until) - runs[BASELINE].best(10, until)
+    return Outcome(cells, {"": {row: run.accuracy for row, run in runs.items()}})
+
+
+def run_table(
+    seed: int,
+    path: Path,
+    *,
+    federations: Mapping[str, Federation],
+    methods: Mapping[str, Method] = METHODS,
+    quick: bool = False,
+) -> Outcome:
+    """Compare selectors as the paper's tables do, in several federations, a group of rows each.
+
+    Parameters
+    ----------
+    seed, path, methods, quick
+        As in `run_figure`.
+    federations : mapping of str to Federation
+        What is run, by what stands before the rows.
+    """
+    images = datasets.load("mnist", str(path))
+    cells: dict[Cell, float] = {}
+    curves: dict[str, dict[str, Curve]] = {}
+    for group, federation in federations.items():
+        runs = train_all(federation.quick() if quick else federation, methods, seed, images)
+        for row, run in runs.items():
+            name = f"{group}: {row}"
+            cells[name, "accuracy, %"] = run.best(5)
+            if row != BASELINE:
+                cells[name, "over FedAvg, points"] = run.best(5) - runs[BASELINE].best(5)
+            cells[name, "rounds to threshold"] = run.reached(federation.threshold)
+        curves[group] = {row: run.accuracy for row, run in runs.items()}
+    return Outcome(cells, curves)
+
+
+MOMENTUM = Backbone(partial(FedAvgM, server_learning_rate=1.0, server_momentum=0.9))
+PROXIMAL = Backbone(proximal_mu=0.01)
+FIGURE_2 = Federation(
+    kernel=Softmax(),
+    partition="dirichlet-balanced:0.5",
+    num_clients=200,
+    clients_per_round=10,
+    num_rounds=500,
+    learning_rate=0.01,
+    evaluate_every=4,
+    threshold=88,
+)
+FULL_INFORMATION_FIGURE_2 = replace(FIGURE_2, num_rounds=200, threshold=85)
+SPLIT = replace(
+    FIGURE_2, partition="label-split", num_clients=109, num_rounds=100, evaluate_every=2, threshold=82
+)
+TABLES = Federation(
+    kernel=MLP((784, 32, 10)),
+    partition="dirichlet-balanced:0.5",
+    num_clients=150,
+    clients_per_round=10,
+    num_rounds=150,
+    learning_rate=0.05,
+    evaluate_every=5,
+    threshold=85,
+)
+TABLE_3 = {
+    "plain": TABLES,
+    "momentum": replace(TABLES, backbone=MOMENTUM, threshold=91),
+    "proximal": replace(TABLES, backbone=PROXIMAL),
+}
+TABLE_5 = {"FedVARP": replace(TABLES, backbone=Backbone(variates="fedvarp"))}
+TABLE_6 = {
+    "Adagrad": replace(TABLES, backbone=Backbone(partial(FedAdagrad, eta=0.01)), threshold=86),
+    "Adam": replace(TABLES, backbone=Backbone(partial(FedAdam, eta=0.01)), threshold=88),
+}
+TABLE_9 = {
+    f"α = {alpha:g}": replace(
+        TABLES, partition=f"dirichlet-balanced:{alpha}", backbone=MOMENTUM, threshold=threshold
+    )
+    for alpha, threshold in ((0.1, 89), (1.0, 92))
+}
+FIGURE_15 = {f"n = {n}": replace(TABLES, clients_per_round=n) for n in (5, 20)}
+
+PAPER = "Wang, Guo, Lin, Tang 2023"
+_experiment = partial(Experiment, digits=2, y="test accuracy, %", data="mnist.npz")
+
+EXPERIMENTS = (
+    _experiment(
+        name="delta-mnist",
+        title="DELTA on non-iid MNIST, logistic regression, 10 of 200",
+        source=f"{PAPER}, Figures 2 and 6, appendix B.2",
+        run=partial(run_figure, federation=FIGURE_2, methods=METHODS | POWER_OF_CHOICE),
+        known=known_cells(
+            {
+                "PracDELTA": "+.10 ± .11, −.02 ± .15",
+                "PracIS": "−.01, +.09",
+                "Power-of-Choice": "+.14, +.16",
+            },
+            ("over FedAvg at the end",),
+        ),
+        claim="DELTA is the most accurate at all three stages; IS and cluster-based IS can be poor. "
+        "Cluster-based IS chooses clients with smaller gradients than IS.",
+        note="500 rounds, rate 0.01. At 1/5, 3/5 and the end, rounds 100, 300 and 500: the mean of the ten "
+        "best accuracies so far, in %; over FedAvg: points, of the same seed. Norms: the mean and the "
+        "least ||g|| of a cohort, over the later half of the rounds. In brackets: on two other splits. "
+        "Who is ahead after 100 rounds changes with the seed; at the end the unbiased ones are level "
+        "to a tenth of a point, and Power-of-Choice, which is biased, is behind.",
+    ),
+    _experiment(
+        name="delta-mnist-full",
+        title="DELTA and IS that know everybody's update, non-iid MNIST, 10 of 200",
+        source=f"{PAPER}, Figure 2, appendix B.2",
+        run=partial(
+            run_figure,
+            federation=FULL_INFORMATION_FIGURE_2,
+            methods={BASELINE: METHODS[BASELINE]} | FULL_INFORMATION,
+        ),
+        seeds=3,
+        claim="with full information DELTA is ahead of IS, and both of FedAvg.",
+        note="As delta-mnist, 200 rounds. All 200 clients train in each of them. Both are half a point "
+        "ahead of FedAvg after 120 rounds and level with it at the end; DELTA is not ahead of IS.",
+    ),
+    _experiment(
+        name="delta-split",
+        title="DELTA on split MNIST: 9 of 109 clients own 90 % of the data",
+        source=f"{PAPER}, Figure 14(a), appendix H.2",
+        run=partial(
+            run_figure,
+            federation=SPLIT,
+            methods=METHODS
+            | POWER_OF_CHOICE
+            | FULL_INFORMATION
+            | {"PracDELTA, fixed size": Method("prac-delta", {"design": "systematic"})},
+        ),
+        seeds=3,
+        claim="theoretical DELTA is faster than FedAvg, IS, cluster-based IS and Power-of-Choice.",
+        note="As delta-mnist, 100 rounds. Nine clients hold a class each, a hundred share the tenth; "
+        "weights are in proportion to data. What counts is how many of the nine are in the cohort: ten "
+        "independent draws miss a third of them or more, whatever the scores; stratified draws "
+        "(cohort) miss fewer, a fixed-size design and the largest losses hardly any. Cluster-based IS "
+        "shares draws out by numbers of clients, of which nine are few.",
+    ),
+    _experiment(
+        name="delta-table-3",
+        title="DELTA with FedAvg, momentum and a proximal term, MLP on non-iid MNIST",
+        source=f"{PAPER}, Tables 2, 3, 4 and 8",
+        run=partial(run_table, federations=TABLE_3),
+        claim="on FEMNIST, FedAvg, cluster-based IS, PracIS and PracDELTA reach 71.8, 70.4, 80.1 and 81.4 %, "
+        "with momentum 80.9, 80.9, 81.8 and 82.6, proximal 81.4, 80.9, 81.3 and 82.5; PracDELTA needs "
+        "a fifth to two fifths fewer rounds than FedAvg. On CIFAR-10 54.3, 54.8, 55.1 and 55.2.",
+        note="MLP 784-32-10, 10 of 150 clients, 5 steps of rate 0.05, 150 rounds, α = 0.5 (the paper: "
+        "convolutional networks, 20 of 300 or a fifth of LEAF's, 5 epochs, rate 0.01 or 0.1, 500 rounds). "
+        "Momentum is the server's. Thresholds, ours: 85 %, with momentum 91 %. Over FedAvg: points, of the "
+        "same seed. Selectors that learn draw other clients as soon as a norm differs in its last digits, "
+        "which moves a seed's accuracy by up to half a point (plain and proximal, which 5 steps hardly tell "
+        "apart).",
+    ),
+    _experiment(
+        name="delta-table-5",
+        title="DELTA with FedVARP, MLP on non-iid MNIST",
+        source=f"{PAPER}, Table 5",
+        run=partial(run_table, federations=TABLE_5),
+        claim="FedVARP alone 73.8 ± .2 %, with IS 74.0 ± .1, with DELTA 74.2 ± .1; 470, 452 and 436 rounds "
+        "to 73 %.",
+        note="As delta-table-3 (the paper: α = 0.1); threshold 85 %. FedAvg is FedVARP alone. Weights are "
+        "the selector's, which is unbiased; the paper takes the plain mean.",
+    ),
+    _experiment(
+        name="delta-table-6",
+        title="DELTA with Adagrad and Adam, MLP on non-iid MNIST",
+        source=f"{PAPER}, Tables 6 and 7",
+        run=partial(run_table, federations=TABLE_6),
+        claim="over FedAvg, DELTA has .9 points with either on FEMNIST and 1.5 on CelebA, and needs a third "
+        "to a half fewer rounds; cluster-based IS is behind FedAvg on FEMNIST.",
+        note="As delta-table-3 (the paper: 1000 rounds), η = 0.01; thresholds 86 % with Adagrad, 88 % with "
+        "Adam.",
+    ),
+    _experiment(
+        name="delta-table-9",
+        title="DELTA with momentum, by heterogeneity, MLP on non-iid MNIST",
+        source=f"{PAPER}, Table 9",
+        run=partial(run_table, federations=TABLE_9),
+        claim="over FedAvg, DELTA has 1.0, .4 and .7 points for α = 0.1, 0.5 and 1, IS .6, .0 and .4.",
+        note="As delta-table-3 with momentum, where α = 0.5 is; thresholds 89 and 92 %.",
+    ),
+    _experiment(
+        name="delta-sampled",
+        title="DELTA, by how many clients are sampled, MLP on non-iid MNIST",
+        source=f"{PAPER}, Figure 15",
+        run=partial(
+            run_table,
+            federations=FIGURE_15,
+            methods={row: METHODS[row] for row in (BASELINE, "PracDELTA", "cohort")},
+        ),
+        claim="the more clients practical DELTA samples, the faster it converges.",
+        note="As delta-table-3, where n = 10 is; threshold 85 %.",
+    ),
+)

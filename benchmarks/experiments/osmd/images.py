@@ -1,0 +1,250 @@
+"""Section G of the OSMD paper: logistic regression on MNIST and the like, spread over 500 clients.
+
+Skewed, 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random; balanced,
+all hold 10. All arms of a comparison are trained side by side on the same mini-batches. Everybody's gradient
+is known to the test bed, which scores an arm by its regret, see `benchmarks.experiments.forecast.streams`. Everything is a
+function of the seed.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.experiments.forecast.streams import excess, feedback_of
+from benchmarks.experiments.osmd.least_squares import Oracle
+from strategies.numerics.arrays import Floats, Ints
+from strategies.selectors import Selector
+
+SKEWED = {1: 0.65, 5: 0.2, 30: 0.1, 100: 0.05}
+"""Share of the clients by how many images they hold."""
+BALANCED = {10: 1.0}
+"""The same for sizes that are equal; about as many images in all."""
+VALIDATION = 10
+"""Images a client to measure accuracy with."""
+CLASSES = 10
+
+Images = npt.NDArray[np.float32]
+
+MakeInformed = Callable[[Floats, Floats], Selector]
+"""Makes a selector from the clients' sizes (M,) and their ||g_m|| (M,) at the start: what a query tells."""
+
+
+class SectionGRun(NamedTuple):
+    """What became of one arm.
+
+    Attributes
+    ----------
+    regret : float
+        Cumulative regret.
+    loss : float
+        Training loss at the end, sum_m λ_m times the mean cross-entropy of client m's images.
+    accuracy : float
+        Share of the validation images put into their class.
+    """
+
+    regret: float
+    loss: float
+    accuracy: float
+
+
+Watch = Callable[[int, Mapping[str, SectionGRun]], None]
+"""Is told a round's number and how far each arm is after it, by name."""
+
+
+class _Group(NamedTuple):
+    """Clients of one size n."""
+
+    clients: Ints  # (c,)
+    images: Images  # (c, n, pixels)
+    labels: Ints  # (c, n)
+
+
+class _Batch(NamedTuple):
+    """A mini-batch of b images of each client of a group."""
+
+    images: Images  # (c, b, pixels)
+    errors: Images  # (c, b, A, classes): softmax less the label, of each arm's model
+    norms: Floats  # (A, c) ||g_m||
+
+
+def section_g(
+    makes: Mapping[str, MakeInformed],
+    seed: int,
+    data: Path,
+    *,
+    batch_size: int = 5,
+    holdings: Mapping[int, float] = SKEWED,
+    equal_weights: bool = False,
+    num_clients: int = 500,
+    clients_per_round: int = 10,
+    num_rounds: int = 1000,
+    step_size: float = 0.075,
+    watch: Watch | None = None,
+    every: int = 1,
+) -> dict[str, SectionGRun]:
+    """Train multi-class logistic regression without bias by mini-batch SGD with each selector's draws.
+
+    The model starts at 0 and steps by w <- w - μ sum_m c_m g_m; g_m is the mean gradient over
+    min(`batch_size`, n_m) of client m's images, drawn without replacement. Pixels are divided by 255. An
+    `Oracle` is told all norms of a round before it draws.
+
+    Parameters
+    ----------
+    makes : mapping of str to callable
+        Each arm's selector, by name.
+    seed : int
+        Seed of the split and of the mini-batches.
+    data : Path
+        An npz file with `x_train` (N, 28, 28) of uint8 and `y_train` (N,).
+    batch_size : int
+        B, >= 1.
+    holdings : mapping of int to float
+        Share of the clients by images held, in sum 1.
+    equal_weights : bool
+        λ = 1/M, which selectors are told as sizes 1 (default: λ in proportion to the images held).
+    num_clients, clients_per_round, num_rounds, step_size
+        M, K, T and μ.
+    watch : callable, optional
+        Is called after each `every`-th round.
+    every : int
+        >= 1.
+
+    Returns
+    -------
+    dict of str to SectionGRun
+        By name.
+
+    Raises
+    ------
+    OSError, ValueError
+        If the file cannot be read or holds too little.
+    """
+    rng = np.random.default_rng(seed)
+    groups, images, labels = _split(rng, data, num_clients, holdings)
+    held = np.empty(num_clients)
+    for group in groups:
+        held[group.clients] = group.labels.shape[1]
+    sizes = np.ones(num_clients) if equal_weights else held
+    shares = sizes / sizes.sum()
+
+    w = np.zeros((images.shape[1], 1, CLASSES), dtype=np.float32)
+    start = np.empty(num_clients)
+    for group in groups:
+        start[group.clients] = _batch(group.images, group.labels, w).norms[0]
+    selectors = {name: make(sizes, start) for name, make in makes.items()}
+
+    w = np.repeat(w, len(selectors), axis=1)
+    norms, regrets = np.empty((len(selectors), num_clients)), np.zeros(len(selectors))
+
+    def so_far() -> dict[str, SectionGRun]:
+        runs = {}
+        for arm, name in enumerate(selectors):
+            loss = sum(shares[group.clients] @ _losses(group, w[:, arm]) for group in groups)
+            accuracy = float(((images @ w[:, arm]).argmax(axis=1) == labels).mean())
+            runs[name] = SectionGRun(float(regrets[arm]), float(loss), accuracy)
+        return runs
+
+    for round in range(1, num_rounds + 1):
+        batches = []
+        for group in groups:
+            picks = _picks(rng, group, batch_size)
+            batches.append(_batch(group.images[picks], group.labels[picks], w))
+            norms[:, group.clients] = batches[-1].norms
+        for arm, selector in enumerate(selectors.values()):
+            if isinstance(selector, Oracle):
+                selector.norms = norms[arm]
+            lost = excess(shares * norms[arm], selector.probabilities)
+            regrets[arm] += max(lost, 0.0) / clients_per_round  # less than 0 is rounding
+            selection = selector.select(round)
+            weights = np.zeros(num_clients)
+            weights[selection.clients] = selection.weights
+            for group, batch in zip(groups, batches, strict=True):
+                _step(w[:, arm], batch, arm, step_size * weights[group.clients])
+            selector.update(round, selection, feedback_of(norms[arm, selection.clients]))
+        if watch and round % every == 0:
+            watch(round, so_far())
+    return so_far()
+
+
+def lipschitz_constants(
+    seed: int, data: Path, *, holdings: Mapping[int, float] = SKEWED, num_clients: int = 500
+) -> Floats:
+    """Return what bounds the Hessian of each client's loss in `section_g`, (M,).
+
+    That is (diag(q) - q q') ⊗ mean x x' for the class probabilities q, whose first factor is at most 1/2.
+    Parameters are as there.
+    """
+    constants = np.empty(num_clients)
+    for group in _split(np.random.default_rng(seed), data, num_clients, holdings)[0]:
+        of_images = group.images @ group.images.transpose(0, 2, 1)
+        constants[group.clients] = np.linalg.eigvalsh(of_images)[:, -1] / (2 * group.labels.shape[1])
+    return constants
+
+
+def _split(
+    rng: np.random.Generator, data: Path, num_clients: int, holdings: Mapping[int, float]
+) -> tuple[list[_Group], Images, Ints]:
+    """Return the clients by size, and the validation images (V, pixels) with their labels (V,)."""
+    with np.load(data) as file:
+        missing = {"x_train", "y_train"} - set(file.files)
+        if missing:
+            raise ValueError(f"{data} holds {sorted(file.files)}: must hold {sorted(missing)} too")
+        x, y = file["x_train"], file["y_train"].astype(np.int64)
+    counts = [round(share * num_clients) for share in holdings.values()]
+    counts[0] += num_clients - sum(counts)
+    needed = sum(n * c for n, c in zip(holdings, counts, strict=True)) + VALIDATION * num_clients
+    if len(x) < needed:
+        raise ValueError(f"{data} holds {len(x)} images: must be at least {needed}")
+    order = rng.permutation(len(x))[:needed]
+    images = x[order].reshape(needed, -1).astype(np.float32) / np.float32(255)
+    labels, clients = y[order], rng.permutation(num_clients)
+    groups, client, image = [], 0, 0
+    for n, c in zip(holdings, counts, strict=True):
+        mine = slice(image, image + n * c)
+        groups.append(
+            _Group(clients[client : client + c], images[mine].reshape(c, n, -1), labels[mine].reshape(c, n))
+        )
+        client, image = client + c, image + n * c
+    return groups, images[image:], labels[image:]
+
+
+def _picks(rng: np.random.Generator, group: _Group, batch_size: int) -> tuple[Ints, Ints]:
+    """Return indexes of min(batch_size, n) of each client's n images."""
+    c, n = group.labels.shape
+    own = np.arange(n) if n <= batch_size else rng.random((c, n)).argpartition(batch_size)[:, :batch_size]
+    return np.arange(c)[:, None], np.broadcast_to(own, (c, min(n, batch_size)))
+
+
+def _batch(images: Images, labels: Ints, w: Images) -> _Batch:
+    """Return errors and norms of a mini-batch (c, b, ...) at models w (pixels, A, classes)."""
+    c, b, pixels = images.shape
+    logits = (images.reshape(c * b, pixels) @ w.reshape(pixels, -1)).reshape(c, b, *w.shape[1:])
+    errors = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    errors /= errors.sum(axis=-1, keepdims=True)
+    errors[np.arange(c)[:, None], np.arange(b), :, labels] -= 1
+    # ||sum_i x_i e_i'||² = sum_ij <x_i, x_j> <e_i, e_j>: the gradients themselves are not needed.
+    of_images = images @ images.transpose(0, 2, 1)
+    arms = errors.transpose(2, 0, 1, 3)
+    squares = (of_images * (arms @ arms.transpose(0, 1, 3, 2))).sum(axis=(2, 3), dtype=np.float64)
+    return _Batch(images, errors, np.sqrt(np.maximum(squares, 0)) / b)
+
+
+def _step(w: Images, batch: _Batch, arm: int, factors: Floats) -> None:
+    """Subtract factors (c,) times the clients' gradients from one arm's model (pixels, classes)."""
+    drawn = np.flatnonzero(factors)
+    if drawn.size:
+        images, errors = batch.images[drawn], batch.errors[drawn, :, arm]
+        errors = errors * (factors[drawn] / images.shape[1])[:, None, None].astype(np.float32)
+        w -= images.reshape(-1, len(w)).T @ errors.reshape(-1, CLASSES)
+
+
+def _losses(group: _Group, w: Images) -> Floats:
+    """Return each client's mean cross-entropy (c,)."""
+    logits = (group.images @ w).astype(np.float64)
+    logits -= logits.max(axis=2, keepdims=True)
+    right = np.take_along_axis(logits, group.labels[:, :, None], axis=2)[:, :, 0]
+    losses: Floats = (np.log(np.exp(logits).sum(axis=2)) - right).mean(axis=1)
+    return losses

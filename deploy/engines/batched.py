@@ -1,0 +1,157 @@
+"""Whole cohorts as one computation (`simulation.simulator`) behind the same face as the local cluster.
+
+``python -m deploy.engines.batched RUN-CONFIG`` is the process of one run; it leaves behind what the ServerApp would:
+history, checkpoints, models.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploy.flower.submission import ConfigValue, RunHandle, default_config
+from deploy.processes.groups import Process, end_with_parent, stop
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+APP = Path(__file__).resolve().parents[2]
+SAVE_INTERVAL = 2.0  # seconds between two checkpoints
+STOP_GRACE = 5.0  # seconds that a process has to end by itself
+
+
+class BatchedSimulation:
+    """One process a run, on one thread.
+
+    Parameters
+    ----------
+    folder : Path
+        `folder/logs` holds what the processes print; nothing else is written, but where runs say.
+    num_clients : int
+        How many clients there are.
+    """
+
+    def __init__(self, folder: Path, num_clients: int) -> None:
+        self.logs = folder.resolve() / "logs"
+        self.num_clients = num_clients
+        self._processes: list[Process] = []
+
+    def __enter__(self) -> Self:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        stop(self._processes, STOP_GRACE)
+
+    @property
+    def started(self) -> str:
+        """What there is to say once it has begun."""
+        return f"simulating {self.num_clients} clients, each cohort as one computation"
+
+    def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> RunHandle:
+        """Begin a run."""
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        command = (sys.executable, "-m", "deploy.engines.batched", json.dumps(dict(run_config)))
+        environment = {**one_thread, **os.environ, "PYTHONPATH": str(APP)}
+        process = Process(command, self.logs / f"{name}.log", environment)
+        self._processes.append(process)
+        return RunHandle(name, process, self)
+
+    def abort(self, run: RunHandle) -> None:
+        """Do nothing: there are no clients that could wait."""
+
+    def check(self) -> list[str]:
+        """Return nothing: here no client dies on its own."""
+        return []
+
+
+def run(config: Mapping[str, Any]) -> None:
+    """Run the federation that a run config describes, or go on with it.
+
+    Parameters
+    ----------
+    config : mapping
+        What differs from the defaults in pyproject.toml. Deadlines mean nothing, since nobody waits.
+
+    Raises
+    ------
+    ValueError
+        If a setting is wrong, or asks for what there is not here.
+    """
+    import numpy as np
+
+    import tasks
+    from client.local import client_name
+    from server.recording import Recording
+    from server.settings import RunSettings, parse_selector_settings, read_client_sizes
+    from simulation.kernels import kernel_of
+    from simulation.simulator import Simulator
+    from strategies.checkpoint import Checkpoint, CheckpointFolder
+
+    settings = RunSettings.from_run_config({**default_config(APP), **config})
+    if settings.over_selection != 1:
+        raise ValueError(
+            f"over-selection = {settings.over_selection}: must be 1 in a batched simulation, where all "
+            "clients answer at once"
+        )
+    with Recording(settings) as recording:
+        task = tasks.create(settings.task, partition=settings.partition, data_dir=settings.data_dir)
+        data = task.federated_data(settings.num_clients, settings.seed)
+        names = [client_name(m, settings.num_clients) for m in range(settings.num_clients)]
+        declared = read_client_sizes(settings.client_sizes)
+        sizes = np.array([declared.get(name, held) for name, held in zip(names, data.sizes(), strict=True)])
+        simulator = Simulator(
+            data,
+            kernel_of(task),
+            settings.selector,
+            clients_per_round=settings.clients_per_round,
+            num_rounds=settings.num_rounds,
+            learning_rate=settings.learning_rate,
+            batch_size=settings.batch_size,
+            local_steps=settings.local_steps,
+            seed=settings.seed,
+            selector_settings=parse_selector_settings(settings.selector_settings),
+            client_sizes=sizes,
+            guard=settings.guard,
+            quorum=settings.quorum,
+            correction=settings.correction,
+        )
+        fingerprint = {"engine": "batched", "seed": settings.seed, "selector": settings.selector}
+        folder = CheckpointFolder(recording.checkpoints) if recording.checkpoints else None
+        found = folder.newest(fingerprint) if folder and settings.resume else None
+        test_data, saved = task.test_data(), time.monotonic()
+        metrics = simulator.evaluate(test_data)
+        if found is not None:
+            simulator.load_state_dict(found.arrays)
+            metrics = simulator.evaluate(test_data)
+        else:
+            recording.round(0, simulator.arrays, metrics)
+        while simulator.round < settings.num_rounds and not (
+            simulator.round and recording.is_good_enough(metrics.accuracy)
+        ):
+            record = simulator.step()
+            metrics = simulator.evaluate(test_data)
+            recording.round(simulator.round, simulator.arrays, metrics, record, names, sizes)
+            # Where rounds take milliseconds, the disk would take most of the time.
+            if folder is not None and time.monotonic() > saved + SAVE_INTERVAL:
+                folder.save(Checkpoint(simulator.round, simulator.state_dict(), {}, fingerprint))
+                saved = time.monotonic()
+        if folder is not None:
+            folder.save(Checkpoint(simulator.round, simulator.state_dict(), {}, fingerprint))
+        recording.end(simulator.round, simulator.arrays)
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    run(json.loads(sys.argv[1]))

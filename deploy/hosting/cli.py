@@ -1,0 +1,290 @@
+"""The commands of `cohort server`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import asdict
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from deploy.device.invitation import SUFFIX
+from deploy.flower.submission import ConfigValue, default_config, run_command
+from deploy.hosting.programs import MARK, Programs
+from deploy.hosting.server import CONNECTION, FILE, Server, ServerError
+from deploy.processes.groups import is_free, processes_with, wait_until
+from deploy.runs.history import FILE_NAME, ArmHistory
+from deploy.runs.trials import Arm, parse_setting
+from server.settings import RunSettings, check_same_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
+
+LAST_WORDS = 5.0  # seconds that a ServerApp may take to end after Flower's log did
+RECLAIM_TIMEOUT = 5.0  # seconds for the processes of a server that was killed to end
+APP = Path(__file__).resolve().parents[2]
+
+server = typer.Typer(no_args_is_help=True, help="A server for real devices.")
+
+Dir = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        help="The server's folder. (default: /var/lib/cohort-server for root, else "
+        "~/.local/state/cohort-server)",
+        show_default=False,
+    ),
+]
+
+
+@server.callback()
+def _server() -> None:
+    """Serve real devices: certificates, clients, runs."""
+
+
+@server.command()
+def up(
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name or address under which devices reach this machine; repeat it for several. "
+            "Needed the first time.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="For devices. [9092]", show_default=False)
+    ] = None,
+    control_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="For this machine only. [9093]", show_default=False)
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="The address that answers devices. [0.0.0.0]", show_default=False)
+    ] = None,
+    folder: Dir = None,
+) -> None:
+    """Run the server until Ctrl-C. Everything is remembered: later, `up` alone goes on where it was."""
+    where = (folder or _default_folder()).absolute()
+    given = {"hosts": host and tuple(host), "port": port, "control_port": control_port, "listen": listen}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    try:
+        before = asdict(Server.load(where)) if (where / FILE).exists() or not host else {"folder": where}
+        this = Server(**{**before, **changes})
+        if not wait_until(lambda: not processes_with(MARK, str(where)), RECLAIM_TIMEOUT):
+            raise ServerError(f"dir = {where}: its server is running already")
+        for each in (this.port, this.control_port):
+            if not is_free(each):
+                raise ServerError(f"port {each} is taken by another program; choose another one")
+        if done := this.save():
+            _say(f"{done} a certificate for {', '.join(this.hosts)}")
+        with _signals_raise(), Programs(this) as programs:
+            _say(_greeting(this))
+            while True:
+                programs.look_after(_say)
+                time.sleep(1)
+    except (ServerError, OSError) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _say("stopped")
+
+
+@server.command()
+def invite(
+    name: Annotated[str, typer.Argument(help="The new client's name.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The file. (default: NAME.invitation)", show_default=False)
+    ] = None,
+    folder: Dir = None,
+) -> None:
+    """Write an invitation for client NAME: the one file with which a device joins. Keep it secret."""
+    file = out or Path(f"{name}{SUFFIX}")
+    with _errors_end_it():
+        _load(folder).invite(name, file)
+    typer.echo(f"{file}: bring it to the device, then there: cohort client join --invitation {file.name}")
+
+
+@server.command()
+def register(
+    name: Annotated[str, typer.Argument(help="The client's name.")],
+    key: Annotated[list[str], typer.Argument(help="Its public key, as `cohort client join` printed it.")],
+    folder: Dir = None,
+) -> None:
+    """Admit a device as NAME that made its own KEY, as `cohort client join` printed it."""
+    with _errors_end_it():
+        node = _load(folder).register(name, " ".join(key))
+    typer.echo(f"{name} is registered (node {node}); it comes online by itself")
+
+
+@server.command()
+def revoke(name: Annotated[str, typer.Argument(help="The client's name.")], folder: Dir = None) -> None:
+    """Admit a client no longer, and send it away if it is online."""
+    with _errors_end_it():
+        _load(folder).revoke(name)
+    typer.echo(f"{name} is revoked")
+
+
+@server.command("list")
+def list_clients(folder: Dir = None) -> None:
+    """Say which clients are registered, and which are online."""
+    with _errors_end_it():
+        states = _load(folder).states()
+    for name, state in states.items():
+        typer.echo(f"{name:<30} {state}")
+    typer.echo(f"{len(states)} registered, {sum(state == 'online' for state in states.values())} online")
+
+
+@server.command()
+def run(
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of pyproject.toml's run config.", show_default=False
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with an earlier run: its folder, or last. Its settings stay; only num-rounds may be "
+            "raised.",
+            show_default=False,
+        ),
+    ] = None,
+    folder: Dir = None,
+) -> None:
+    """Train this repository's app on the clients, and follow the run. Any other app: `flwr run`, see `up`."""
+    with _errors_end_it():
+        this = _load(folder)
+        if not (APP / "pyproject.toml").is_file():
+            raise ServerError(
+                "`cohort server run` runs from a clone of the repository: its folder is the app"
+            )
+        given = dict(map(parse_setting, setting or []))
+        if resume is None:
+            out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+            config = {"output-dir": str(out), **given}
+            RunSettings.from_run_config({**default_config(APP), **config})  # or Flower's log would say it
+        else:
+            out = _earlier(this, resume)
+            config = _resumed(out, given)
+        this.check_is_up()
+        out.mkdir(exist_ok=resume is not None)
+        arm = Arm(out.name, config, ArmHistory(Path(str(config["output-dir"])) / FILE_NAME))
+        environment = this.environment()
+        program = shutil.which("flwr", path=environment["PATH"])
+        try:
+            while True:
+                new = next(path for n in count(1) if not (path := out / f"submitted-{n}").exists())
+                command = run_command(APP, CONNECTION, arm.start(), new, this.folder)
+                subprocess.run(command, executable=program, env=environment, check=False)
+                _wait_for_end(arm)
+                if not arm.begun or not arm.died():
+                    break
+                _say("the ServerApp ended without a word; it is started again")
+        except KeyboardInterrupt:
+            flwr = f"FLWR_HOME={this.folder / 'flwr'} flwr"
+            _fail(
+                f"no longer followed; the run goes on, its history: {arm.history.path}\n"
+                f"to end it: {flwr} list {CONNECTION}, and {flwr} stop RUN-ID {CONNECTION}",
+                130,
+            )
+    if not arm.history.finished:  # `flwr run` ends with 0 whatever became of the run
+        reason = arm.history.end["reason"] if arm.history.end else "see above"
+        _fail(f"the run failed: {reason}\nto go on: cohort server run --resume {arm.history.path.parent}", 1)
+    typer.echo(f"history and models: {arm.history.path.parent}")
+
+
+def _wait_for_end(arm: Arm) -> None:
+    """Wait until the ServerApp has ended: a SuperLink that is restarted ends only Flower's stream."""
+    if not wait_until(lambda: not arm.alive, LAST_WORDS):
+        _say(f"Flower's log broke off, but the run goes on; its history: {arm.history.path}")
+        while arm.alive:
+            time.sleep(1)
+    arm.history.read()
+
+
+def _earlier(server: Server, run: str) -> Path:
+    """Return the folder of an earlier run."""
+    if run != "last":
+        return Path(run).absolute()
+    histories = sorted((server.folder / "runs").glob(f"*/{FILE_NAME}"))
+    if not histories:
+        raise ServerError(f"resume = last: there is no run in {server.folder / 'runs'}; give its folder")
+    return histories[-1].parent
+
+
+def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    """Return the run config of an earlier run, and refuse what would make it another one."""
+    history = ArmHistory(folder / FILE_NAME)
+    history.read()
+    if not history.settings:
+        raise ServerError(f"resume = {folder}: holds no {FILE_NAME}, so there is no run to resume")
+    changes = {key.replace("-", "_"): value for key, value in given.items()}
+    check_same_run(history.settings, history.settings | changes)
+    known = history.settings.keys() & RunSettings.model_fields.keys()
+    before = {key.replace("_", "-"): history.settings[key] for key in known}
+    return {**before, **given, "output-dir": str(folder)}
+
+
+def _greeting(server: Server) -> str:
+    option = "" if server.folder == _default_folder() else f" --dir {server.folder}"
+    return f"""\
+up at {server.address}; devices know it by {server.authority}
+  invite a device        cohort server invite NAME{option}
+  or let it introduce itself, on the device:
+                         cohort client join --server {server.address} --ca ca.crt
+  who is online          cohort server list{option}
+  train                  cohort server run --set num-clients=N{option}
+  train another app      FLWR_HOME={server.folder / "flwr"} flwr run APP {CONNECTION} --stream"""
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _errors_end_it() -> Iterator[None]:
+    try:
+        yield
+    except (ServerError, ValueError, OSError) as error:
+        _fail(str(error))
+
+
+def _load(folder: Path | None) -> Server:
+    return Server.load((folder or _default_folder()).absolute())
+
+
+def _default_folder() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/lib/cohort-server")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "cohort-server"
+
+
+def _say(text: str) -> None:
+    typer.echo(f"{datetime.now():%H:%M:%S} {text}")
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,243 @@
+"""A server's folder: addresses, certificates, the clients that may join."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+
+from deploy.device.invitation import Invitation, check_name, check_server
+from deploy.flower.submission import flower_environment, toml
+from deploy.processes.groups import LOOPBACK
+from deploy.tls import certificates
+from deploy.tls.reach import serves
+from strategies.checkpoint import replacing
+
+CONNECTION = "cohort"  # the name of the SuperLink in Flower's config.toml
+FILE = "server.json"
+FLEET_PORT, CONTROL_PORT = 9092, 9093  # Flower's own
+RENEWAL = timedelta(days=30)  # a certificate that ends sooner is renewed at a start
+
+
+class ServerError(RuntimeError):
+    """The server did not do what it was asked to; the message says why."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server's folder and addresses.
+
+    The folder holds `server.json` (this), `pki/` (certificates and keys), `flwr/` (Flower's home, with the
+    connection to the SuperLink), `clients/` (a file for each registered client), the SuperLink's database,
+    logs and what runs leave behind.
+    """
+
+    folder: Path
+    hosts: tuple[str, ...]
+    """Names and addresses under which devices reach it; the first is the one that they are told."""
+    port: int = FLEET_PORT
+    """Of the Fleet API."""
+    control_port: int = CONTROL_PORT
+    """Of the API for `flwr`, on this machine only."""
+    listen: str = "0.0.0.0"
+    """The address on which the Fleet API answers."""
+
+    @property
+    def address(self) -> str:
+        """Where devices reach it."""
+        host = self.hosts[0]
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate by which devices know it."""
+        return self.folder / "pki" / "ca.crt"
+
+    @classmethod
+    def load(cls, folder: Path) -> Server:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        ServerError
+            If there is no server here.
+        """
+        try:
+            said = json.loads((folder / FILE).read_text())
+            return cls(folder, **{**said, "hosts": tuple(said["hosts"])})
+        except FileNotFoundError:
+            raise ServerError(
+                f"dir = {folder}: there is no server here; `cohort server up --host NAME` starts one"
+            ) from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ServerError(f"{folder / FILE}: cannot be read: {error}") from error
+
+    def save(self) -> str | None:
+        """Write the folder's files that are missing or out of date; return what was done to the certificate.
+
+        Raises
+        ------
+        ServerError
+            If a host or port is none.
+        """
+        try:
+            check_server(self.address)
+        except ValueError as error:
+            raise ServerError(f"host = {self.hosts[0]!r}: must be a name or an address") from error
+        keys = self.folder / "pki"
+        certificates.private_folder(self.folder)
+        done = None
+        if not (keys / "server.pem").exists():
+            certificates.write_certificates(keys, self.hosts, renewable=True)
+            done = "made"
+        elif not certificates.is_valid_for(keys / "server.pem", self.hosts, RENEWAL):
+            certificates.renew_certificate(keys, self.hosts)
+            done = "renewed"
+        if not (keys / "executor.secret").exists():
+            certificates.write_private(keys / "executor.secret", secrets.token_bytes(32))
+        for name in ("flwr", "clients", "logs", "tmp", "runs"):
+            (self.folder / name).mkdir(exist_ok=True)
+        (self.folder / "flwr" / "config.toml").write_text(
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+            f'address = "{LOOPBACK}:{self.control_port}"\nroot-certificates = {toml(str(self.authority))}\n',
+            encoding="utf-8",
+        )
+        said = asdict(self)
+        del said["folder"]
+        with replacing(self.folder / FILE) as file:
+            file.write(json.dumps(said, indent=1).encode())
+        return done
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of Flower's programs."""
+        programs = [Path(sys.executable).parent]
+        return flower_environment(programs, self.folder / "flwr", self.folder / "tmp")
+
+    def flwr(self, *arguments: str) -> dict[str, Any]:
+        """Run a command of `flwr` against the SuperLink and return what it says.
+
+        Raises
+        ------
+        ServerError
+            If the SuperLink is not there, or refuses.
+        """
+        self.check_is_up()
+        done = subprocess.run(
+            ["flwr", *arguments, CONNECTION, "--format", "json"],
+            env=self.environment(),
+            executable=shutil.which("flwr", path=self.environment()["PATH"]),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        try:
+            said: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError:
+            raise ServerError(f"flwr {arguments[0]}: {(done.stderr or done.stdout).strip()}") from None
+        if not said.get("success"):
+            raise ServerError(str(said.get("error-message", said)).strip())
+        return said
+
+    def check_is_up(self) -> None:
+        """Refuse to go on without the SuperLink.
+
+        Raises
+        ------
+        ServerError
+            If it is not there.
+        """
+        if not serves(self.control_port, self.authority):
+            raise ServerError(
+                f"nothing answers on port {self.control_port} of this machine; is `cohort server up` running?"
+            )
+
+    def client(self, name: str) -> Path:
+        """Return the file of a registered client."""
+        return self.folder / "clients" / f"{check_name(name)}.json"
+
+    def register(self, name: str, public_key: str) -> str:
+        """Admit whoever has the private key to this one, as the client `name`; return its node id.
+
+        Raises
+        ------
+        ServerError
+            If the name or the key is taken or wrong, or the SuperLink is not there.
+        """
+        file = self.client(name)
+        if file.exists():
+            raise ServerError(
+                f"name = {name}: registered already; `cohort server revoke {name}` makes it free"
+            )
+        try:
+            serialization.load_ssh_public_key(public_key.encode())
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise ServerError(
+                f"key = {public_key!r}: must be the public key that the device printed: {error}"
+            ) from None
+        key = self.folder / "tmp" / f"{name}.pub"
+        key.write_text(f"{public_key}\n")
+        try:
+            node = str(self.flwr("supernode", "register", "--name", name, str(key))["node-id"])
+        finally:
+            key.unlink()
+        said = {
+            "node-id": node,
+            "public-key": public_key,
+            "registered": f"{datetime.now().astimezone():%F %T %z}",
+        }
+        file.write_text(json.dumps(said, indent=1))
+        return node
+
+    def invite(self, name: str, file: Path) -> None:
+        """Make and register a key for the client `name`, and write the invitation that holds it.
+
+        Raises
+        ------
+        ServerError
+            As `register`, or if there is such a file.
+        """
+        if file.exists():
+            raise ServerError(f"out = {file}: there is such a file")
+        key = certificates.write_client_key(self.folder / "tmp", f"{check_name(name)}-{secrets.token_hex(4)}")
+        public = key.with_name(f"{key.name}.pub")
+        try:
+            # First what may fail for a wrong path: a name that is registered is taken.
+            Invitation(name, self.address, self.authority.read_text(), key.read_text()).write(file)
+            try:
+                self.register(name, public.read_text().strip())
+            except BaseException:
+                file.unlink()
+                raise
+        finally:
+            key.unlink()
+            public.unlink()
+
+    def revoke(self, name: str) -> None:
+        """Admit the client no longer; if it is online it is sent away.
+
+        Raises
+        ------
+        ServerError
+            If there is no such client, or the SuperLink is not there.
+        """
+        file = self.client(name)
+        if not file.exists():
+            known = ", ".join(sorted(each.stem for each in file.parent.glob("*.json"))) or "none"
+            raise ServerError(f"name = {name}: must be a registered client: {known}")
+        self.flwr("supernode", "unregister", json.loads(file.read_text())["node-id"])
+        file.unlink()
+
+    def states(self) -> dict[str, str]:
+        """Return what the SuperLink says of each registered client: registered, online or offline."""
+        told = {str(node["node-id"]): str(node["status"]) for node in self.flwr("supernode", "list")["nodes"]}
+        files = sorted((self.folder / "clients").glob("*.json"))
+        return {file.stem: told.get(json.loads(file.read_text())["node-id"], "unknown") for file in files}

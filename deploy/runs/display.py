@@ -1,0 +1,238 @@
+"""What the person sees: the training as it goes, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Self
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from deploy.runs.comparison import LAST, faults, large_clients, number, summarise, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from rich.console import Console, RenderableType
+
+    from deploy.runs.history import ArmHistory, Line
+    from deploy.runs.trials import Arm
+
+
+MOST = 5  # clients with faults that are named
+
+
+class PlainDisplay:
+    """A line of text for each round of each arm, or for failures alone.
+
+    Parameters
+    ----------
+    console : Console
+        Where to print.
+    rounds : bool
+        Whether rounds get a line each.
+    """
+
+    def __init__(self, console: Console, *, rounds: bool) -> None:
+        self._console = console
+        self._rounds = rounds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def event(self, text: str) -> None:
+        """Print a line of its own."""
+        self._print(text)
+
+    def lines(self, arm: Arm, lines: Sequence[Line]) -> None:
+        """Print the rounds, and always their failures."""
+        for line in lines:
+            if line["type"] == "resume":
+                self._print(f"{arm.name}  goes on after round {line['round']}")
+            if line["type"] != "round":
+                continue
+            for failure in line.get("failures", ()):
+                self._print(
+                    f"{arm.name}  round {line['round']}: {failure['client']} left out: {failure['reason']}"
+                )
+            if line.get("void"):
+                self._print(f"{arm.name}  round {line['round']}: the model stays as it is: {line['void']}")
+            if self._rounds:
+                self._print(
+                    f"{arm.name}  round {line['round']}/{arm.history.settings['num_rounds']}  "
+                    + "  ".join(filter(None, [chosen(line).plain, metrics(line).plain]))
+                )
+
+    def refresh(self) -> None:
+        """Nothing to do: what is printed stays."""
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveDisplay(PlainDisplay):
+    """The state of all arms, redrawn in place; failures scroll by above it.
+
+    Parameters
+    ----------
+    console : Console
+        A terminal.
+    arms : Sequence[Arm]
+        All arms, in the order in which they are shown.
+    title : str
+        The first line.
+    """
+
+    def __init__(self, console: Console, arms: Sequence[Arm], title: str) -> None:
+        super().__init__(console, rounds=False)
+        self._arms = arms
+        self._title = title
+        self._began = time.monotonic()
+        self._live = Live(console=console, auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        self.refresh()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.refresh()
+        self._live.stop()
+
+    def refresh(self) -> None:
+        """Draw the state of now."""
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        parts: list[RenderableType] = [Text(f"{self._title} · {minutes}:{seconds:02d}", style="dim")]
+        for arm in self._arms:
+            try:
+                parts += [Text(), *_state(arm.history)]
+            except Exception as error:  # whatever is wrong with one arm, the training goes on
+                parts.append(Text(f"{arm.name}: cannot be shown: {error!r}", style="red"))
+        self._live.update(Group(*parts), refresh=True)
+
+
+def _state(arm: ArmHistory) -> list[RenderableType]:
+    """Draw one arm: progress, how good the model is, who trained last. Three lines of up to 80 columns."""
+    if not arm.rounds:
+        return [Text(arm.label, style="bold"), Text("  waiting to begin", style="dim"), Text()]
+    last, total = arm.rounds[-1], int(arm.settings["num_rounds"])
+    head = Table.grid(padding=(0, 1), expand=True)
+    head.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    head.add_column(width=16)
+    head.add_column(justify="right", no_wrap=True)
+    head.add_row(
+        Text(arm.label, style="bold"),
+        ProgressBar(total=total, completed=last["round"], width=16),
+        f"round {last['round']:>{len(str(total))}}/{total}",
+    )
+    figures = Text("  ").append_text(metrics(last))
+    if failures := sum(len(line["failures"]) for line in arm.trained):
+        figures.append(f"  {failures} failed", style="red")
+    return [head, figures, Text("  ", no_wrap=True, overflow="ellipsis").append_text(chosen(last))]
+
+
+def metrics(line: Line) -> Text:
+    """Put a round's figures into words: "test loss 0.612  accuracy 87.4 %  train loss 0.533  5.1 s"."""
+    parts = [
+        f"test loss {number(line['test_loss'], '.3f')}",
+        f"accuracy {number(line['test_accuracy'], '.1f', ' %', scale=100)}",
+    ]
+    if "train_loss" in line:
+        parts.append(f"train loss {number(line['train_loss'], '.3f')}")
+    if "seconds" in line:
+        parts.append(number(line["seconds"], ".1f", " s"))
+    return Text("  ".join(parts))
+
+
+def chosen(line: Line) -> Text:
+    """Put into words who was chosen, how often, and how probable each was: "07 ×2 p=.31, 03 p=.12"."""
+    if line["round"] == 0:
+        return Text()
+    text = Text("chose ")
+    columns = (line["client_ids"], line["counts"], line["probabilities"], line["responded"])
+    for position, (client, count, probability, responded) in enumerate(zip(*columns, strict=True)):
+        text.append(", " if position else "")
+        text.append(client.removeprefix("client-"), style="bold")
+        text.append(f" ×{count}" if count > 1 else "")
+        text.append(f" p={_probability(probability)}", style="dim")
+        text.append("" if responded else " ✗", style="red")
+    return text if line["clients"] else text.append("nobody")
+
+
+def _probability(value: float | None) -> str:
+    if value is not None and 0 < value < 0.005:
+        return f"{value:.1g}".removeprefix("0")
+    return number(value, ".2f").removeprefix("0")
+
+
+def report(arms: Sequence[ArmHistory]) -> Group:
+    """Compare the arms side by side, and say what selection brought."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("selector", vertical="bottom", overflow="fold")
+    for head in (
+        "test\nloss",
+        "test\nacc. %",
+        "train\nloss",
+        "clients\n/round",
+        "s\n/round",
+        "failed",
+        "to\nlarge",
+    ):
+        table.add_column(head, justify="right")
+    for arm in arms:
+        summary = summarise(arm)
+        name = Text(arm.label.replace(" (", "\n").removesuffix(")"))
+        if not arm.finished:
+            name.append("\nnot finished", style="red")
+        table.add_row(
+            name,
+            number(summary.test_loss, ".3f"),
+            number(summary.test_accuracy, ".1f", scale=100),
+            number(summary.train_loss, ".3f"),
+            number(summary.distinct, ".1f"),
+            number(summary.seconds, ".1f"),
+            str(summary.failures),
+            number(summary.large_share, ".0f", " %", scale=100),
+        )
+    notes = f"Losses and accuracy are means of the last {LAST} rounds."
+    if sizes := next((arm.client_sizes for arm in arms if arm.client_sizes), None):
+        large = large_clients(sizes)
+        share = sum(sizes[i] for i in large) / sum(sizes)
+        notes += (
+            f" To large: the share of all draws that went to the {len(large)} largest of {len(sizes)} "
+            f"clients, with {100 * share:.0f} % of the samples."
+        )
+    parts: list[RenderableType] = [table, Text(notes, style="dim")]
+    if troubles := [text for arm in arms if (text := _faults(arm))]:
+        parts += [Text(), Text("Rounds in which clients were", style="bold"), *troubles]
+    if sentences := verdict(arms):
+        parts += [
+            Text(),
+            Text("What selection brought", style="bold"),
+            *(Text(f"  {each}") for each in sentences),
+        ]
+    return Group(*parts)
+
+
+def _faults(arm: ArmHistory) -> Text | None:
+    """Put into words which clients had most faults: "uniform: client-03 12 left out, 2 put aside"."""
+    found = [
+        f"{client} {', '.join(f'{count} {what}' for what, count in counts.items())}"
+        for client, counts in faults(arm).items()
+    ]
+    if not found:
+        return None
+    others = [f"{len(found) - MOST} more clients"] if len(found) > MOST else []
+    return Text(f"  {arm.label}: {'; '.join([*found[:MOST], *others])}")

@@ -1,0 +1,136 @@
+"""The figure of a run: loss and accuracy over the rounds, and who was chosen when."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploy.runs.history import FILE_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from deploy.runs.history import ArmHistory
+
+# Okabe and Ito's palette: told apart by people with any colour vision; line styles say the same in grey.
+COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
+STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
+
+
+def draw(arms: Sequence[ArmHistory], path: Path) -> None:
+    """Draw the arms and write the figure.
+
+    Parameters
+    ----------
+    arms : Sequence[ArmHistory]
+        At least one; those without a round are left out.
+    path : Path
+        The PNG file.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If matplotlib is missing.
+    ValueError
+        If no arm has a round to draw.
+    """
+    arms = [arm for arm in arms if arm.trained]
+    if not arms:
+        raise ValueError(f"nothing to draw: no {FILE_NAME} has a round yet")
+    rows = (len(arms) + 1) // 2
+    tall = 0.2 * max(len(arm.client_ids) for arm in arms) + 1.0  # inches of one raster
+    with figure_file(path, width=12, height=4.2 + rows * tall) as figure:
+        parts = figure.add_gridspec(2, 1, height_ratios=(4.2, rows * tall))
+        above, below = figure.add_subfigure(parts[0]), figure.add_subfigure(parts[1])
+        _draw_curves(arms, *above.subplots(1, 2))
+        for axes, arm in zip(below.subplots(rows, 2, squeeze=False).flat, arms, strict=False):
+            _draw_choices(arm, axes)
+        if len(arms) % 2:
+            below.axes[-1].set_axis_off()
+        below.suptitle(
+            "Who was chosen when: clients (samples held), the darker the more often drawn, × gave no answer",
+            x=0.01,
+            ha="left",
+            fontsize=12,
+            fontweight="bold",
+        )
+
+
+@contextlib.contextmanager
+def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """Give a figure of so many inches, and write it as a PNG file when the block ends.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If matplotlib is missing.
+    """
+    with tempfile.TemporaryDirectory() as cache:
+        # matplotlib writes a font list into its configuration folder: keep it out of the user's home.
+        os.environ.setdefault("MPLCONFIGDIR", cache)
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+        figure.savefig(path, dpi=130)
+
+
+def _draw_curves(arms: Sequence[ArmHistory], losses: Axes, accuracies: Axes) -> None:
+    """Draw all arms' test loss and test accuracy."""
+    for arm, colour, style in zip(arms, cycle(COLOURS), cycle(STYLES), strict=False):
+        rounds = [line["round"] for line in arm.rounds]
+        for axes, metric, scale in ((losses, "test_loss", 1), (accuracies, "test_accuracy", 100)):
+            values = [scale * _value(line[metric]) for line in arm.rounds]
+            axes.plot(rounds, values, color=colour, linestyle=style, linewidth=1.8, label=arm.label)
+    losses.set_title("Test loss", loc="left", fontweight="bold")
+    accuracies.set_title("Test accuracy (%)", loc="left", fontweight="bold")
+    losses.legend(frameon=False)
+    losses.set_ylim(bottom=0)
+    for axes in (losses, accuracies):
+        axes.set_xlabel("round")
+        axes.locator_params(axis="x", integer=True)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_choices(arm: ArmHistory, axes: Axes) -> None:
+    """Draw who was chosen when: a row for each client, the largest on top, a column for each round."""
+    order = sorted(range(len(arm.client_ids)), key=lambda i: -arm.client_sizes[i])
+    row_of = {client: row for row, client in enumerate(order)}
+    last = arm.trained[-1]["round"]
+    counts = np.zeros((len(order), last))
+    for line in arm.trained:
+        for client, count, responded in zip(line["clients"], line["counts"], line["responded"], strict=True):
+            counts[row_of[client], line["round"] - 1] = count
+            if not responded:
+                axes.plot(line["round"], row_of[client], "x", color="#D55E00", markersize=5)
+    axes.imshow(
+        counts,
+        cmap="Blues",
+        vmin=0,
+        vmax=max(3.0, counts.max()),  # the same shade for the same count in all panels, in all but odd cases
+        aspect="auto",
+        interpolation="nearest",
+        extent=(0.5, last + 0.5, len(order) - 0.5, -0.5),
+    )
+    axes.set_title(arm.label, loc="left", fontsize=10)
+    labels = [f"{arm.client_ids[i].removeprefix('client-')} ({arm.client_sizes[i]:g})" for i in order]
+    axes.set_yticks(range(len(order)), labels, fontsize=8)
+    axes.locator_params(axis="x", integer=True)
+    axes.set_xlabel("round")
+
+
+def _value(number: float | None) -> float:
+    """Return the number; a history says null for what is not finite."""
+    return float("nan") if number is None else float(number)

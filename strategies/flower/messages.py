@@ -1,0 +1,158 @@
+"""Flower messages <-> what the round's logic knows: reports and replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isfinite, nan
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from ..clients.reports import IDENTITY, METRICS, STATUS, Report
+from ..rounds.answers import Reply
+from .arrays import ReceivedArrays
+from .grids import has_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from flwr.app import ArrayRecord
+
+    from ..selectors import Selection
+    from .grids import Clock
+
+_APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+_NO_HANDLER = "function registered with name"  # what Flower's ClientApp says of a type it has no handler for
+_TAIL = 250  # characters of a client's error that are kept
+CLOCKS_DIFFER = 300.0
+"""Seconds that a message outlives its deadline: a device's clock may be off, and who is late should not work
+through questions that nobody waits for any more."""
+
+
+def write_report(report: Report) -> RecordDict:
+    """Return a client's report as records, to put into a reply."""
+    content = RecordDict({METRICS: MetricRecord({**report.metrics()})})
+    if identity := report.identity():
+        content[IDENTITY] = ConfigRecord({**identity})
+    return content
+
+
+def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
+    """Read what a client says of itself, whatever its records are called.
+
+    Parameters
+    ----------
+    content : RecordDict
+        What the client sent.
+    size_key : str (default: "num-examples")
+        Under which name the app sends its data size.
+
+    Raises
+    ------
+    ValueError
+        If a field of the report is wrong.
+    """
+    said: dict[str, object] = {}
+    for metrics in content.metric_records.values():
+        said.update(metrics)
+    for config in content.config_records.values():
+        said.update(config)
+    if size_key in said:
+        said["num-examples"] = said[size_key]
+    return Report.parse(said)
+
+
+def question(
+    kind: str, node_id: int, deadline: float, content: RecordDict | None = None, round: int | None = None
+) -> Message:
+    """Ask a node something that is to be answered within ``deadline`` seconds."""
+    group = "" if round is None else str(round)
+    return Message(content or RecordDict(), node_id, kind, ttl=deadline + CLOCKS_DIFFER, group_id=group)
+
+
+def status_question(node_id: int, deadline: float) -> Message:
+    """Ask a node for its client's identity, data size and availability, within ``deadline`` seconds."""
+    return question(STATUS, node_id, deadline)
+
+
+def lacks_handler(reply: Message) -> bool:
+    """Return whether a client's app has no handler for the type of the message that it answers."""
+    return reply.has_error() and reply.error.code == _APP_RAISED and _NO_HANDLER in str(reply.error.reason)
+
+
+def why_failed(reply: Message) -> str:
+    """Return the error of a reply that has one, in one line: of a traceback, the end says what it was."""
+    reason = " ".join(str(reply.error.reason).split())
+    return f"error {reply.error.code}: {f'… {reason[-_TAIL:]}' if len(reason) > _TAIL else reason}"
+
+
+def read_status(reply: Message) -> Report | None:
+    """Read the answer to `status_question`.
+
+    An app without such a handler gives an empty report; a node that was not reached, or failed, gives None.
+
+    Raises
+    ------
+    ValueError
+        If a field of the report is wrong.
+    """
+    if reply.has_error():
+        return Report() if lacks_handler(reply) else None
+    return read_report(reply.content)
+
+
+def read_metric(reply: Message, name: str) -> float:
+    """Return one number of those that a client measured; NaN if it is not there, or is not finite."""
+    for metrics in reply.content.metric_records.values():
+        value = metrics.get(name)
+        if isinstance(value, int | float) and isfinite(value):
+            return float(value)
+    return nan
+
+
+def _read_reply(message: Message, size_key: str) -> Reply:
+    """Read a TRAIN reply; what is wrong with it becomes its failure. Arrays are decoded when asked for."""
+    if message.has_error():
+        return Reply(failure=why_failed(message))
+    records = list(message.content.array_records.values())
+    try:
+        report = read_report(message.content, size_key)
+        if not records and not report.available:
+            return Reply(report=report, failure="it does not want to train now")
+        if len(records) != 1:
+            return Reply(failure=f"{len(records)} array records in the reply: must be 1", sent=True)
+        metrics = {k: v for record in message.content.metric_records.values() for k, v in record.items()}
+    except Exception as error:  # whatever a client sends, the round goes on
+        return Reply(failure=f"unreadable reply: {error}", sent=True)
+    return Reply(arrays=ReceivedArrays(records[0]), report=report, metrics=metrics)
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """A round whose TRAIN messages are out."""
+
+    number: int
+    began: float  # of the clock, s
+    arrays: ArrayRecord  # w_t
+    selection: Selection
+    messages: list[Message]  # (S,) aligned with selection.clients
+    num_available: int
+    clock: Clock
+    enough: int  # how many answers with a model end the round
+    aside: tuple[int, ...] = ()  # clients that are here and put aside for bad reports
+    bounded: Mapping[int, str] = field(default_factory=dict)  # client -> what of its answer to a poll was
+
+    def match(self, replies: Iterable[Message], size_key: str) -> list[Reply]:
+        """Return (S,) the answer of each chosen client.
+
+        By the id of the message that was answered: an error reply for a dead node does not come from it.
+        Of several answers to one message the first counts.
+        """
+        first: dict[str, Message] = {}
+        for reply in replies:
+            first.setdefault(reply.metadata.reply_to_message_id, reply)
+        answers = [first.get(message.metadata.message_id) for message in self.messages]
+        models = sum(answer is not None and has_arrays(answer) for answer in answers)
+        cut = self.enough < len(answers) and models >= self.enough
+        missing = Reply(failure="enough others had answered" if cut else "no answer by the deadline")
+        return [missing if answer is None else _read_reply(answer, size_key) for answer in answers]

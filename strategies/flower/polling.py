@@ -1,0 +1,332 @@
+"""What a selector must know before it chooses is asked of its candidates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from logging import WARNING
+from math import nan
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common import log
+
+from ..clients.reports import GROUP, INVITATION, LOSS, Report
+from ..rounds.logic import client_seed
+from ..selectors.flics.flics_private import FLICSPrivateSelector
+from ..selectors.power_of_choice.candidates import PowerOfChoiceSelector
+from .messages import lacks_handler, question, read_metric, read_report, why_failed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flwr.app import ArrayRecord
+    from flwr.serverapp import Grid
+    from numpy.typing import NDArray
+
+    from ..clients.roster import Roster
+    from ..selectors import Selector
+    from ..selectors.flics.flics_private import FLICSPrivateSettings
+    from ..selectors.invitation import Invitation
+
+POLL_WITH = ("query", "evaluate")
+_ASKABLE = {"loss", "group"}
+
+
+class MissingHandlerError(RuntimeError):
+    """The clients' app cannot answer what the selector must know."""
+
+
+class Asked(NamedTuple):
+    """What was asked before a round, and what came back.
+
+    Attributes
+    ----------
+    candidates : ndarray of int, shape (n,), or None
+        Who was asked, None where the selector needs nothing; ...
+    reports : dict of str to ndarray, shape (n,), or None
+        ... and what they said, NaN = no answer: both go to `RoundLogic.choose` as they are.
+    train_config : dict of str to list of float
+        What the TRAIN messages of the round are to have in their config besides.
+    """
+
+    candidates: NDArray[np.int64] | None = None
+    reports: dict[str, NDArray[np.float64]] | None = None
+    train_config: Mapping[str, list[float]] = {}
+
+
+def check_needs(name: str, needs: frozenset[str]) -> None:
+    """Refuse a selector that needs to know what clients cannot be asked.
+
+    Raises
+    ------
+    ValueError
+        If it does: what that is.
+    """
+    if unknown := sorted(needs - _ASKABLE):
+        raise ValueError(
+            f"selector = {name!r}: needs the {' and the '.join(unknown)} of everybody before it selects, "
+            "which only a simulation knows"
+        )
+
+
+@dataclass
+class Poll:
+    """Asks candidates for their loss, or for the two answers of `flics-private`.
+
+    A client that is late, fails, says that it does not want to train, or sends something that is not a finite
+    number has not answered: it is not available in this round.
+
+    Attributes
+    ----------
+    deadline : float
+        Seconds that each exchange waits, > 0; `flics-private` takes two exchanges, all others one.
+    poll_with : {"query", "evaluate"}
+        Losses are asked with a ``query.loss`` message, or with EVALUATE and the metric ``loss_metric``. Who
+        has no handler for ``query.loss`` is asked with EVALUATE in the same round.
+    loss_metric : str
+        The name under which the app's evaluation returns its loss.
+    seed : int
+        Which samples make the mini-batch of `cpow-d` is a function of (seed, round, client).
+    arrays_key, config_key : str
+        The names of the records in a message, as the app expects them.
+
+    Raises
+    ------
+    ValueError
+        If a setting is wrong.
+    """
+
+    deadline: float = 60.0
+    poll_with: str = "query"
+    loss_metric: str = "loss"
+    seed: int = 0
+    arrays_key: str = "arrays"
+    config_key: str = "config"
+    _evaluates: bool = field(default=False, init=False)
+    _ever_answered: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.deadline > 0:
+            raise ValueError(f"poll_deadline = {self.deadline}: must be greater than 0")
+        if self.poll_with not in POLL_WITH:
+            raise ValueError(
+                f"poll_with = {self.poll_with!r}: must be one of {', '.join(map(repr, POLL_WITH))}"
+            )
+        if not self.loss_metric:
+            raise ValueError("loss_metric = '': must be the name of a metric")
+        self._evaluates = self.poll_with == "evaluate"
+
+    def ask(
+        self,
+        grid: Grid,
+        selector: Selector,
+        round: int,
+        here: NDArray[np.int64] | None,
+        roster: Roster,
+        arrays: ArrayRecord,
+        *,
+        evaluate_config: ConfigRecord | None = None,
+        budget: float | None = None,
+    ) -> Asked:
+        """Ask the selector's candidates what it needs.
+
+        Parameters
+        ----------
+        grid : Grid
+            How nodes are reached.
+        selector : Selector
+            Says whom to ask, and what.
+        round : int
+            The round.
+        here : ndarray of int, optional
+            Who is available (dense indexes, None = everyone).
+        roster : Roster
+            Knows the nodes; is told who does not want to train.
+        arrays : ArrayRecord
+            The round's model, w_t.
+        evaluate_config : ConfigRecord, optional
+            What EVALUATE messages have in their config; ``server-round`` is added.
+        budget : float, optional
+            This round's K where it varies, as for `Selector.select`.
+
+        Raises
+        ------
+        MissingHandlerError
+            If no client has ever answered, and who replied now has no handler, or does not know the metric.
+        """
+        candidates = selector.candidates(round, available=here)
+        if candidates is None:
+            return Asked()
+        if isinstance(selector, FLICSPrivateSelector):
+            return self._invite(grid, selector, round, candidates, roster, budget)
+        losses = self._losses(grid, selector, round, candidates, roster, arrays, evaluate_config)
+        return Asked(candidates, {"loss": losses})
+
+    def _losses(
+        self,
+        grid: Grid,
+        selector: Selector,
+        round: int,
+        candidates: NDArray[np.int64],
+        roster: Roster,
+        arrays: ArrayRecord,
+        evaluate_config: ConfigRecord | None,
+    ) -> NDArray[np.float64]:
+        """Return (n,) the candidates' losses."""
+        losses = np.full(candidates.size, nan)
+        unable = np.arange(candidates.size)  # positions of those who have no handler for query.loss
+        if not self._evaluates:
+            size = selector.loss_batch_size if isinstance(selector, PowerOfChoiceSelector) else None
+            batch = {} if size is None else {"batch-size": size}
+            configs = []
+            for client in candidates:
+                seed = client_seed(self.seed, round, int(client), "loss")
+                configs.append(ConfigRecord({"server-round": round, "seed": seed, **batch}))
+            reports, unable = self._query(grid, LOSS, round, candidates, roster, configs, arrays)
+            for position, report in reports.items():
+                losses[position] = nan if report.loss is None else report.loss
+            self._evaluates = 0 < candidates.size == unable.size  # nobody is asked in vain again
+        if unable.size:
+            config = ConfigRecord({**(evaluate_config or {}), "server-round": round})
+            nodes = [roster.node_of(int(client)) for client in candidates[unable]]
+            contents = [RecordDict({self.arrays_key: arrays, self.config_key: config}) for _ in nodes]
+            replies = self._exchange(grid, MessageType.EVALUATE, round, nodes, contents)
+            losses[unable], lacking = self._read_losses(replies)
+            if lacking and not np.isfinite(losses).any() and not self._ever_answered:
+                raise MissingHandlerError(
+                    f"{selector.name} needs the loss of its candidates, and the clients' app cannot tell it: "
+                    f"it has no {LOSS} handler, and {lacking}"
+                    if self.poll_with == "query"
+                    else f"{selector.name} needs the loss of its candidates, and {lacking}"
+                )
+        self._note_answers(selector, "loss", round, losses)
+        return losses
+
+    def _read_losses(self, replies: Sequence[Message | None]) -> tuple[list[float], str]:
+        """Return the metric of each reply (NaN if none), and what the app lacks if one lacks something."""
+        losses, lacking = [], ""
+        for reply in replies:
+            losses.append(nan)
+            if reply is None:
+                continue
+            if lacks_handler(reply):
+                lacking = "it has no evaluate handler"
+            elif reply.has_error():
+                log(WARNING, "A candidate could not be evaluated: %s", why_failed(reply))
+            else:
+                metrics = sorted(name for each in reply.content.metric_records.values() for name in each)
+                losses[-1] = read_metric(reply, self.loss_metric)
+                if self.loss_metric not in metrics:
+                    lacking = f"its evaluate handler returns {', '.join(metrics) or 'nothing'}, but not "
+                    lacking += f"{self.loss_metric!r} (loss_metric)"
+        return losses, lacking
+
+    def _invite(
+        self,
+        grid: Grid,
+        selector: FLICSPrivateSelector,
+        round: int,
+        candidates: NDArray[np.int64],
+        roster: Roster,
+        budget: float | None,
+    ) -> Asked:
+        """Ask for randomised groups, then who takes part; see `flics_private`."""
+        settings = cast("FLICSPrivateSettings", selector.settings)
+        num_groups = len(settings.group_shares)
+        config = ConfigRecord({"server-round": round, "num-groups": num_groups, "epsilon": settings.epsilon})
+        reports, unable = self._query(grid, GROUP, round, candidates, roster, [config] * candidates.size)
+        groups = np.full(candidates.size, nan)
+        for position, report in reports.items():
+            if isinstance(report.group, int) and 0 <= report.group < num_groups:
+                groups[position] = report.group
+        if unable.size and not np.isfinite(groups).any() and not self._ever_answered:
+            raise MissingHandlerError(
+                f"{selector.name} asks clients with {GROUP} and {INVITATION}, but their app has none"
+            )
+        self._note_answers(selector, "group", round, groups)
+        invitation = cast(
+            "Invitation", selector.invitation(round, candidates, {"group": groups}, budget=budget)
+        )
+        position_of = {int(client): position for position, client in enumerate(candidates)}
+        configs = [
+            ConfigRecord({"server-round": round, "num-groups": num_groups, "rates": rates.tolist()})
+            for rates in invitation.rates[invitation.versions]
+        ]
+        reports, _ = self._query(grid, INVITATION, round, invitation.clients, roster, configs)
+        accepts = np.full(candidates.size, nan)
+        for i, report in reports.items():
+            if report.accepts is not None:
+                accepts[position_of[int(invitation.clients[i])]] = report.accepts
+        scales = {"update-scales": invitation.scales.tolist()}
+        return Asked(candidates, {"group": groups, "accepts": accepts}, scales)
+
+    def _query(
+        self,
+        grid: Grid,
+        kind: str,
+        round: int,
+        clients: NDArray[np.int64],
+        roster: Roster,
+        configs: Sequence[ConfigRecord],
+        arrays: ArrayRecord | None = None,
+    ) -> tuple[dict[int, Report], NDArray[np.int64]]:
+        """Return position -> answer of those who gave one, and the positions of those without a handler."""
+        records = {} if arrays is None else {self.arrays_key: arrays}
+        contents = [RecordDict({**records, self.config_key: config}) for config in configs]
+        nodes = [roster.node_of(int(client)) for client in clients]
+        reports, unable = {}, []
+        for position, reply in enumerate(self._exchange(grid, kind, round, nodes, contents)):
+            if reply is None:
+                continue
+            if lacks_handler(reply):
+                unable.append(position)
+                continue
+            client = int(clients[position])
+            if reply.has_error():
+                log(WARNING, "%s did not answer %s: %s", roster.id_of(client), kind, why_failed(reply))
+                continue
+            try:
+                report = read_report(reply.content)
+            except Exception as error:  # whatever a client sends, the round goes on
+                log(WARNING, "%s answered %s wrongly: %s", roster.id_of(client), kind, error)
+                continue
+            if report.available:
+                reports[position] = report
+            else:  # nothing else of it: a group said by randomised response is not one to remember
+                roster.note(client, Report(available=False))
+        return reports, np.array(unable, dtype=np.int64)
+
+    def _exchange(
+        self, grid: Grid, kind: str, round: int, nodes: Sequence[int], contents: Sequence[RecordDict]
+    ) -> list[Message | None]:
+        """Return (n,) the first reply to each question, None where none came in time."""
+        questions = [
+            question(kind, node, self.deadline, content, round)
+            for node, content in zip(nodes, contents, strict=True)
+        ]
+        replies: list[Message | None] = [None] * len(questions)
+        if not questions:
+            return replies
+        answers = list(grid.send_and_receive(questions, timeout=self.deadline))
+        position_of = {message.metadata.message_id: position for position, message in enumerate(questions)}
+        for answer in answers:
+            position = position_of.pop(answer.metadata.reply_to_message_id, None)
+            if position is not None:
+                replies[position] = answer
+        return replies
+
+    def _note_answers(self, selector: Selector, kind: str, round: int, values: NDArray[np.float64]) -> None:
+        """Tell how many did not answer."""
+        answered = int(np.isfinite(values).sum())
+        self._ever_answered |= answered > 0
+        if answered < values.size:
+            log(
+                WARNING,
+                "Round %d: %d of the %d candidates of %s told their %s; the others are not available",
+                round,
+                answered,
+                values.size,
+                selector.name,
+                kind,
+            )

@@ -1,0 +1,131 @@
+"""Cluster-based importance sampling: clients of like norms form clusters, and each cluster gets its share.
+
+The baseline "Cluster-based IS" of Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated
+Learning" (NeurIPS 2023), sections 1 and B.2, after Shen et al. (2022).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...numerics.arrays import Floats, Ints
+from ...numerics.sampling import Draw
+from ..importance.last_norms import LastNormSelector
+from ..importance.scores import ImportanceSelector, ImportanceSettings
+from ..presence import Presence
+from ..settings import setting
+
+MAX_PASSES = 100
+
+
+@dataclass(frozen=True)
+class ClusterISSettings(ImportanceSettings):
+    """Settings of cluster-based importance sampling."""
+
+    num_clusters: int = setting(2, low=1, high=100, doc="centres of the k-means of norms")
+
+
+class ClusterISSelector(LastNormSelector, ImportanceSelector):
+    """Stratified importance sampling.
+
+    K draws are made in three steps::
+
+        1. clusters c of the last known norms by k-means; the never-seen are one more
+        2. n_c draws for cluster c: Q_c = K M_c/M rounded up or down at random, E[n_c] = Q_c, sum n_c = K
+        3. n_c draws from p_m|c = (1 - ε) λ_m ||g_m|| / sum_c + ε/M_c; uniform among the never-seen
+
+        W_m = N_m / (n_c p_m|c min(1, Q_c))
+
+    M counts who is here. A cluster with Q_c >= 1 is drawn from in every round, and W is that of a stratified
+    sample; below that it is with probability Q_c. With ``replacement=False`` or ``design="systematic"`` the
+    draws of step 3 are those. ``Selection.probabilities`` holds M_c/M p_m|c, the probability of one draw, and
+    min(1, Q_c) π_m under the systematic design.
+
+    Shares go by numbers of clients and not by how much norms vary in a cluster: half of the draws go to a
+    cluster of small norms when half of the clients are in it, which is where plain ``fed-is`` is better.
+    """
+
+    name = "cluster-is"
+    settings_type = ClusterISSettings
+    _settings: ClusterISSettings
+
+    def _scores(self) -> Floats:
+        return self._norms
+
+    def _distribution(self) -> Floats:
+        clients = np.flatnonzero(self._living)
+        q = np.zeros(self.num_clients)
+        for who in self._split(clients):
+            q[clients[who]] = self._within(clients[who]) * (who.size / clients.size)
+        return q
+
+    def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
+        clients = here.clients
+        clusters = self._split(clients)
+        quotas = k * np.array([who.size for who in clusters]) / clients.size
+        draws = _rounded(quotas, k, rng)
+        parts = [
+            self._draw_within(clients[who], int(n), quota, k, rng)
+            for who, n, quota in zip(clusters, draws, quotas, strict=True)
+            if n
+        ]
+        return Draw(*(np.concatenate(field) for field in zip(*parts, strict=True)))
+
+    def _draw_within(self, clients: Ints, n: int, quota: float, k: int, rng: np.random.Generator) -> Draw:
+        """Draw n of a cluster's clients, n >= 1."""
+        chance = min(1.0, quota)  # that the cluster is drawn from at all
+        draw = self._draw(self._within(clients), n, rng)
+        share = chance if self._settings.design == "systematic" else quota / k
+        return Draw(clients[draw.clients], draw.counts, draw.probabilities * share, draw.importance / chance)
+
+    def _within(self, clients: Ints) -> Floats:
+        """Return p (n,) within the cluster that these clients are, n >= 1."""
+        norms = self._norms[clients]
+        if norms[0] < 0:
+            return np.full(clients.size, 1 / clients.size)
+        return self._floored(self.client_sizes[clients], norms)
+
+    def _split(self, clients: Ints) -> list[Ints]:
+        """Return positions in `clients` (n,) of each cluster that has one: the never-seen, then by norm."""
+        norms = self._norms
+
+        def compute() -> Floats:
+            return _boundaries(norms[self._living & (norms >= 0)], self._settings.num_clusters)
+
+        bounds = self._cached("bounds", ("update_norms", "living"), compute)
+        labels = np.searchsorted(np.concatenate([[0.0], bounds]), norms[clients], side="right")
+        groups = (np.flatnonzero(labels == label) for label in range(bounds.size + 2))
+        return [who for who in groups if who.size]
+
+
+def _boundaries(values: Floats, num_clusters: int) -> Floats:
+    """Return what separates the clusters of some values >= 0 (n,): the first value of each but the lowest.
+
+    Lloyd's algorithm, started from quantiles; on sorted values a pass takes O(k log n). Fewer distinct values
+    than clusters leave some empty, and bounds equal.
+    """
+    if values.size == 0:
+        return np.empty(0)
+    values = np.sort(values)
+    sums = np.concatenate([[0.0], np.cumsum(values / (values[-1] or 1.0))])
+    starts = np.arange(1, num_clusters) * values.size // num_clusters
+    for _ in range(MAX_PASSES):
+        edges = np.concatenate([[0], starts, [values.size]])
+        sizes = np.diff(edges)
+        filled = sizes > 0
+        centres = np.diff(sums[edges])[filled] / sizes[filled] * values[-1]
+        middles = (centres[:-1] + centres[1:]) / 2
+        moved = np.searchsorted(values, middles)
+        if np.array_equal(moved, starts):
+            break
+        starts = moved
+    return values[starts[starts < values.size]]
+
+
+def _rounded(quotas: Floats, total: int, rng: np.random.Generator) -> Ints:
+    """Round numbers (n,) up or down at random, each right on average; their sum stays `total`."""
+    ends = np.cumsum(quotas)
+    ends[-1] = total
+    whole = np.floor(ends + rng.random()).astype(np.int64)
+    whole[-1] = total
+    return np.diff(whole, prepend=0)

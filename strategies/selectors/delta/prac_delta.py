@@ -1,0 +1,49 @@
+"""FedPracDELTA: sampling by the diversity and local variance of the participants' last updates.
+
+Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023), eq. 16
+and Algorithm 1.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...numerics.arrays import Floats
+from ..records import Feedback
+from ..settings import setting
+from .delta import DeltaSettings
+from .practical import PracticalSelector
+
+
+@dataclass(frozen=True)
+class PracDeltaSettings(DeltaSettings):
+    """Settings of FedPracDELTA."""
+
+    diversity_mean: str = setting(
+        "weighted",
+        choices=("weighted", "plain"),
+        doc="the mean of the participants that diversities are distances from: with the weights of the "
+        "estimate, or plain (the paper's, biased where sampling is not uniform); for who measures them",
+    )
+
+
+class PracDeltaSelector(PracticalSelector):
+    """Shares the participants' mass out by s_i = sqrt(α1 ζ_i² + α2 σ_i²) (eq. 16).
+
+    ζ_i is ``Feedback.diversities`` over ``local_steps`` and σ_i² ``Feedback.gradient_variances``; see `delta`
+    on their units. A participant that reports no variance, as a foreign client may, gets the mean of those
+    that do, and if nobody does the diversity alone decides.
+    """
+
+    name = "prac-delta"
+    learns: ClassVar[frozenset[str]] = frozenset({"diversity", "gradient_variance"})
+    settings_type = PracDeltaSettings
+    _settings: PracDeltaSettings
+
+    def _participant_scores(self, feedback: Feedback) -> Floats:
+        variances = feedback.gradient_variances
+        known = feedback.responded & np.isfinite(variances)
+        mean = (variances[known] / max(1, known.sum())).sum()  # of the largest floats too
+        filled = np.where(known, variances, mean)
+        return self._settings.scores(feedback.diversities, filled, self._clients_per_round)

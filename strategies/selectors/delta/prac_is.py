@@ -1,0 +1,18 @@
+"""FedPracIS: importance sampling by the norms of the participants' last updates.
+
+Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023), eq. 15
+and Algorithm 2.
+"""
+
+from ...numerics.arrays import Floats
+from ..records import Feedback
+from .practical import PracticalSelector
+
+
+class PracISSelector(PracticalSelector):
+    """Shares the participants' mass out by s_i = ||ĝ_i|| (eq. 15)."""
+
+    name = "prac-is"
+
+    def _participant_scores(self, feedback: Feedback) -> Floats:
+        return feedback.update_norms

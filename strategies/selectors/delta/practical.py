@@ -1,0 +1,60 @@
+"""The practical forms of DELTA and FedIS: probabilities are learned from the participants alone."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from ...numerics.arrays import Array, Bools, Floats
+from ..base import Selector
+from ..importance.scores import ImportanceSelector
+from ..records import Feedback, Selection
+
+
+class PracticalSelector(ImportanceSelector):
+    """The mass of a round's participants S is shared out anew among them; the others keep theirs.
+
+    After each round::
+
+        p_i <- λ_i s_i / (sum_{j in S} λ_j s_j) * (1 - sum_{j not in S} p_j),  i in S     (eqs. 15 and 16)
+
+    s_i is a score of the participant's update, and p = λ at the start. What is kept is the level l_m in
+    p ∝ λ_m l_m, 1 at the start, so p is a distribution at any time and follows the sizes when they change;
+    the scale of the levels means nothing. Joiners get the mean level, that is p = λ; the mass of leavers is
+    shared out in proportion. Participants whose score is missing are none, and where all scores are 0
+    nothing changes. The unit of the scores does not matter.
+
+    p is what eqs. 15 and 16 speak of; drawn is from q with the floor. A score of 0 would be absorbing
+    without it. Scores of different rounds are never compared: a participant's level is relative to those it
+    took part with, so mass moves slowly where K is small.
+    """
+
+    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**Selector.state_axes, "levels": ("clients",)}
+
+    @abstractmethod
+    def _participant_scores(self, feedback: Feedback) -> Floats:
+        """Return s (S,) >= 0; not finite where it is not known."""
+
+    def _scores(self) -> Floats:
+        levels: Floats = self._array("levels")
+        return levels
+
+    def _initial_state(self) -> dict[str, Array]:
+        return {"levels": np.ones(self.num_clients)}
+
+    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
+        clients, _, scores = self._reported(selection, feedback, self._participant_scores(feedback))
+        if not scores.any():
+            return {}
+        levels, sizes = self._array("levels").copy(), self.client_sizes[clients]
+        shares = scores / scores.max()
+        levels[clients] = shares * ((sizes @ levels[clients]) / (sizes @ shares))
+        return {"levels": levels}
+
+    def _joined(self, living: Bools) -> dict[str, Array]:
+        levels = self._array("levels")
+        mean = 1.0
+        if self._num_living:
+            mean = float(np.average(levels[self._living], weights=self.client_sizes[self._living]))
+        return {"levels": np.concatenate([levels, np.full(living.size - levels.size, mean)])}

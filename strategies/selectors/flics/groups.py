@@ -1,0 +1,147 @@
+"""Selectors that know clients by the group they belong to (FLICS, section II)."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...numerics.arrays import Floats, Ints
+from .. import checks
+from ..base import Selector
+from ..records import Selection
+from ..settings import PerClient, Setting, Settings
+
+
+class GroupNumbers(Setting):
+    """A setting with a number for each group, given as a sequence or as text such as "0.5/0.3/0.2"."""
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the numbers as a tuple, empty for ""."""
+        if isinstance(value, int | float):
+            value = [value]
+        try:
+            parts = value.split("/") if isinstance(value, str) and value else value
+            if not isinstance(parts, Sequence):
+                raise ValueError
+            numbers = tuple(float(part) for part in parts)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f'{name} = {value!r}: must be a number for each group, as a sequence or as text "0.5/0.3/0.2"'
+            ) from None
+        for number in numbers:
+            checks.real(name, number, low=self.low, high=self.high)
+        return numbers
+
+
+def group_numbers(*, low: float, high: float, doc: str) -> Any:
+    """Declare a field of `Settings` with a number for each group; none by default."""
+    return field(default="", metadata={"setting": GroupNumbers("", low, high, (), doc)})
+
+
+@dataclass(frozen=True)
+class GroupSettings(Settings):
+    """Settings of every selector with groups."""
+
+    group_shares: tuple[float, ...] = group_numbers(
+        low=1e-100,
+        high=1e100,
+        doc="p, the weight of each group in the objective, in any unit; none: its data",
+    )
+
+
+class GroupSelector(Selector):
+    """The objective is sum_j p_j F_j, F_j being the mean loss of the N_j clients of group j.
+
+    Within a group all who are here are equally likely to be chosen, whatever their data. p is normalised over
+    the groups that have living clients. `probabilities` holds p_j/N_j, what is aimed at over time;
+    ``Selection.probabilities`` the inclusion probabilities of the round, and ``Selection.importance`` the
+    weight over p_j/N_j.
+    """
+
+    settings_type = GroupSettings
+    _settings: GroupSettings
+    per_client: ClassVar[Mapping[str, PerClient]] = {
+        "groups": PerClient(None, 0, 10**7 - 1, True, "the number of its group, from 0")
+    }
+
+    @property
+    def probabilities(self) -> Floats:
+        """(M,) p_j/N_j for each client of group j; sums to 1, 0 for the removed."""
+        p: Floats = np.where(self._living, self._due()[self._array("groups")], 0.0)
+        p.flags.writeable = False
+        return p
+
+    def select(
+        self,
+        round: int,
+        *,
+        available: npt.ArrayLike | None = None,
+        unavailable: npt.ArrayLike | None = None,
+        candidates: npt.ArrayLike | None = None,
+        reports: Mapping[str, Floats] | None = None,
+        budget: float | None = None,
+    ) -> Selection:
+        """Choose among who is here, see `Selector.select`; candidates and reports are not used."""
+        round = checks.integer("round", round, low=0)
+        here = self._here(available, unavailable)
+        k = self._cohort_size(budget)
+        if k == 0:
+            here = here[:0]
+        inclusion, chosen = np.zeros(self._num_groups()), np.empty(0, dtype=np.int64)
+        if here.size:
+            inclusion, chosen = self._invite(round, here, k)
+        clients = here[chosen]
+        groups, weights = self._array("groups")[clients], self._weights(clients)
+        due = self._due()[groups]
+        importance = np.divide(weights, due, out=np.zeros(clients.size), where=due > 0)
+        counts = np.ones(clients.size, dtype=np.int64)
+        return Selection(clients, counts, inclusion[groups], importance, weights)
+
+    def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
+        """Let n clients join, see `Selector.add_clients`; their `groups` may be new ones."""
+        if "groups" in per_client:
+            self._check_groups(checks.ints("groups", per_client["groups"]))
+        super().add_clients(client_sizes, **per_client)
+
+    @abstractmethod
+    def _invite(self, round: int, here: Ints, k: int) -> tuple[Floats, Ints]:
+        """Return the inclusion probability of the groups' clients (G,), and who of `here` (n,) is chosen.
+
+        The latter as positions in `here`, ascending; n and k are at least 1.
+        """
+
+    @abstractmethod
+    def _weights(self, clients: Ints) -> Floats:
+        """Return (S,) the weights of these clients if they are all that answer."""
+
+    def _check_groups(self, groups: Ints) -> None:
+        """Refuse a group that a setting with a number for each group has none for."""
+        self._check_numbered("group_shares", self._settings.group_shares, groups)
+
+    def _check_numbered(self, name: str, numbers: tuple[float, ...], groups: Ints) -> None:
+        if numbers and groups.size and groups.max() >= len(numbers):
+            raise ValueError(f"groups holds {groups.max()}: {name} has numbers for 0 to {len(numbers) - 1}")
+
+    def _num_groups(self) -> int:
+        return self._cached("num_groups", ("groups",), lambda: int(self._array("groups").max()) + 1)
+
+    def _due(self) -> Floats:
+        """Return p_j/N_j (G,)."""
+        shares, members = self._targets()
+        return shares / np.maximum(members, 1)
+
+    def _targets(self) -> tuple[Floats, Ints]:
+        """Return p (G,), 0 for groups without a living client, and N (G,), how many live."""
+        return self._cached("targets", ("groups", "living", "client_sizes"), self._compute_targets)
+
+    def _compute_targets(self) -> tuple[Floats, Ints]:
+        groups, num_groups = self._array("groups")[self._living], self._num_groups()
+        members = np.bincount(groups, minlength=num_groups)
+        if self._settings.group_shares:
+            shares = np.where(members > 0, self._settings.group_shares[:num_groups], 0.0)
+        else:
+            shares = np.bincount(groups, self.client_sizes[self._living], num_groups)
+        return shares / (shares.sum() or 1.0), members

@@ -1,0 +1,493 @@
+"""Cohort, the default selector: a prior from sizes, corrected by what each client sent, by 32 experts.
+
+Not from a paper. For unbiased sampling the best p is in proportion to r_m = λ_m ||g_m||, so sampling is
+forecasting: 32 experts (`forecasts`) forecast each r_m, and those that explained the last draws are believed.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...numerics.arrays import Array, Bools, Floats, Ints
+from ...numerics.rejection import SMALLEST_SHARE, accepted, uniform_stream
+from ...numerics.sampling import Draw, first_seen
+from ...numerics.sum_tree import SumTree
+from ..base import Selector
+from ..importance.last_norms import LARGEST_NORM, LastNormSelector
+from ..presence import Presence
+from ..probability import StreamSelector
+from ..records import Feedback, Selection
+from . import experts
+from .experts import EXPERTS, MEMORIES, REACH, TERMS, WIDTH, Prior, X
+
+ON_SCORES, ON_EVERYBODY = 0.95, 0.05
+CURIOSITY = 1.5  # exponent of u in the scores of the unseen
+SMOOTHING = 0.1  # of the mean score
+LARGEST_LEVEL = 600.0
+TRIES = 8
+
+
+class _Layout(NamedTuple):
+    """What follows from the sizes alone."""
+
+    classes: npt.NDArray[np.int16]  # (M,)
+    members: Ints  # (M,) clients ordered by class
+    starts: Ints  # (C + 1,) where each class begins in `members`
+
+
+class _Mixture(NamedTuple):
+    """p_m = on_score * θ_m + on_each of the seen, on_prior * π_m + on_each of the others, who live."""
+
+    prior: Prior
+    on_score: float
+    on_prior: float
+    on_each: float
+    mean_score: float
+    unseen: Floats  # (C,) how many of each class live and were not seen
+
+
+class CohortSelector(StreamSelector):
+    """p ∝ forecasts of r_m = λ_m ||g_m||, plus a little of uniform.
+
+    With y = r e^(-g), g a level common to all, n_m visits and x_m = log size in classes of width .02::
+
+        π_m   = L e^(b x_m);  b: ridge regression (strength 4 towards 1) of log mean y on x over the seen
+        θ_e   = (κ π + n̄ s_c) / (κ + n̄),  n̄ = min(n, c)          s_c: mean of y with gain 1/n̄
+        θ_e   = exp((κ log π' + n̄ l_c) / (κ + n̄) + h_e)           l_c: the same of log y; h_e calibrates
+        log w_e <- .998 log w_e - (1/φ) sum_m N_m [min(y/θ_e, 20) + log θ_e], then a share of .002 for all
+        score = sqrt(1 + ν) sum_e w_e θ_e of the seen,  u^1.5 π of the others
+        p     = .95 score / sum + .05 / M
+
+    for the memories c = 1, 3, 12, ∞, the strengths κ = .02, .3, 3, 30 and both means: 32 experts. φ is the
+    running mean of (y/θ - 1)² over all draws, ν the same over those of clients known before, and u the RMS
+    over the mean of s_∞/π. Every y and θ in losses and level has a tenth of the mean score added, about what
+    the floor of p adds: forecasts are judged by the p they make.
+
+    Why it works. Draws come from p ∝ θ, and there the variance of the estimate is a quasi-likelihood of y
+    given θ: no importance weights are needed to learn, so there is nothing to explode, and a draw weighs at
+    most 20 times what it does under uniform sampling. c = 1 with small κ is Avare, κ = 30 is `md`, geometric
+    means stand heavy tails, and b notices when sizes mislead: in 12 of the 15 settings below the mixture is
+    within a tenth of the best single expert, or better. Most of what is lost is lost before clients are
+    known. Hence the scores: the best p is in proportion to the root of the expected y², sqrt(1 + ν) θ of the
+    known and u π of the others, and √u more since a large client found early saves all later rounds, and few
+    draws understate u.
+
+    The draws. With replacement, K uniform numbers point into the running sum of p, one of each K-th of it:
+    N_m keeps its mean K p_m, and no estimate has more variance than with independent draws, many have less.
+    Fewer draws go to one client while others wait to be seen. Independent draws replace those of absent
+    clients where p is not known for all (from 10,000 clients on).
+
+    The level. A change that all share is no news of one client: when the mean of y/θ over about the last ten
+    rounds is off 1 by more than two standard errors, g follows; when the median of a round jumps up by a
+    factor of 4.5 and 5 robust deviations, g jumps with it. A bolder level (the running mean of clipped
+    log-ratios) ran away under heavy noise: the clip made it fall, each fall made the clients seen last look
+    large, and they alone were drawn.
+
+    Measured (`benchmarks.experiments.forecast.streams`, M = 100, K = 5, T = 1000, seeds 0 to 9; chosen on seeds from 100 on with
+    M = 60, 80 and 150, K = 4 and 8): regret over that of uniform sampling, mean ± standard deviation; "asked"
+    knows the norms of round 1 beforehand, the others start cold.
+
+    ======================  ===========  =====  ==========
+    setting                 cohort       asked  best other
+    ======================  ===========  =====  ==========
+    section F, σ = 1        .75 ± .19    .17    .88 avare
+    section F, σ = 3        .26 ± .14    .011   .34 avare
+    section F, σ = 10       .15 ± .10    .002   .19 avare
+    static                  .017 ± .003  .003   .025 avare
+    common decay            .17 ± .02    .007   .28 avare
+    drift                   .016 ± .005  .010   .020 avare
+    a tenth jumps ×30       .076 ± .031  .061   .15 avare
+    80 % zeros              .018 ± .003  .006   .035 avare
+    lognormal noise 1       .38 ± .09    .37    .75 osmd
+    lognormal noise 2       .66 ± .23    .61    .95 mabs
+    sizes uninformative     .022 ± .005  .003   .038 avare
+    sizes anti-informative  .022 ± .003  .003   .063 avare
+    sizes exact, noise 1    .150 ± .065  .150   .146 md
+    everybody ×100          .003 ± .001  .003   .048 osmd
+    half-half cycle         .20 ± .05    .19    .42 osmd
+    all equal (loss)        1.000        1.000  1 uniform
+    ======================  ===========  =====  ==========
+
+    Section F of `cohort` and `avare` is of seeds 0 to 29 (but "asked"). The others are `uniform`, `md` and,
+    on one or two seeds, `mabs`, `vrb` and the OSMD family at 1 to 1000 times the printed rates ("osmd":
+    `adaptive-osmd` at 1000). Dividing the means over seeds instead, section F gives .73 / .23 / .13 (`avare`
+    .88 / .33 / .18), on seeds 0 to 9 alone .77 / .31 / .14; with M = 300, K = 10, κ = 100 (5 seeds) .62 /
+    .14 / .065 (.81 / .24 / .092).
+
+    MNIST (`benchmarks.experiments.osmd.images`, section G, 3 seeds): mini-batches of 5 .030 ± .002 (`md` .054, `avare` .12); of
+    1, so noisy that `avare` diverges, .049 ± .003 (`md` .048); λ = 1/M .23 ± .02 (`avare` .31). Asked for the
+    norms of all samples, .039, .062 and .19: norms of other mini-batches than those to come may mislead.
+
+    Where it loses: exact sizes cost 3 % over `md`; under noise of 2 the best fixed p has .36 in expectation;
+    and where few clients outweigh all others, all depends on when they are first drawn, so that the spread
+    over seeds is large. A jump of few clients is noticed when they are next drawn, which the floor of p
+    delays.
+
+    A round costs O(K log S + C), S clients ever seen and C = 1601 classes: scores are cached, a round
+    recomputes those drawn and max(100, 10 K) more in turn, and draws come from a sum tree over the seen, from
+    the classes, and from all. O(M) are only changes of M or of sizes, and rounds with many away.
+
+    `update_norms` (per client; below 0 = unknown) are norms known before the first round, from a query of
+    all where the app allows one, and of joiners: they save the exploration, see the column "asked".
+    """
+
+    name = "cohort"
+    per_client = LastNormSelector.per_client
+    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **Selector.state_axes,
+        "slots": ("clients",),  # row of a client in the arrays of the seen; -1: not seen
+        "seen": ("rows",),  # client of a row; there is room for more
+        "visits": ("rows",),  # n
+        "means": ("rows", "memories"),  # s_c
+        "log_means": ("rows", "memories"),  # l_c
+        "scores": ("rows",),  # 0 for the removed
+        "num_seen": (),
+        "cursor": (),  # whose score is recomputed next
+        "sums": ("classes", "terms"),  # of `experts.terms` over the seen and living
+        "log_weights": ("experts",),  # log w
+        "shifts": ("geometric",),  # h
+        "median_size": (),  # where x = 0
+        "unit": (),  # of r; 0 until there is one
+        "level": (),  # g
+        "evidence": ("moments",),  # sums of N, N y/θ, N (y/θ)² over the last rounds
+        "dispersion": (),  # φ
+        "noise": (),  # ν
+        "spread": (),  # running median of |log(y/θ)|
+    }
+
+    def __init__(self, num_clients: int, **arguments: Any) -> None:
+        super().__init__(num_clients, **arguments)
+        self._learn_known(0)
+
+    def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
+        before = self.num_clients
+        super().add_clients(client_sizes, **per_client)
+        self._learn_known(before)
+
+    def set_sizes(self, clients: npt.ArrayLike, client_sizes: npt.ArrayLike) -> None:
+        """Correct the sizes of clients, see `Selector.set_sizes`; the norms seen stay as they were."""
+        before = self.client_sizes
+        super().set_sizes(clients, client_sizes)
+        rows = self._rows()
+        ratio = (self.client_sizes / before)[self._array("seen")[rows]]
+        means, log_means, scores = (self._array(key).copy() for key in ("means", "log_means", "scores"))
+        means[rows] *= ratio[:, None]
+        log_means[rows] += np.log(ratio)[:, None]
+        scores[rows] *= ratio
+        self._assign({"means": means, "log_means": log_means, "scores": scores})
+        self._assign({"sums": self._summed(self._living)})
+
+    def _initial_state(self) -> dict[str, Array]:
+        room = 16
+        return {
+            "slots": np.full(self.num_clients, -1, dtype=np.int32),
+            "seen": np.zeros(room, dtype=np.int64),
+            "visits": np.zeros(room, dtype=np.int64),
+            "means": np.zeros((room, MEMORIES.size)),
+            "log_means": np.zeros((room, MEMORIES.size)),
+            "scores": np.zeros(room),
+            "num_seen": np.array(0),
+            "cursor": np.array(0),
+            "sums": np.zeros((X.size, TERMS)),
+            "log_weights": experts.initial_log_weights(),
+            "shifts": np.zeros(EXPERTS // 2),
+            "median_size": np.array(np.median(self.client_sizes)),
+            "unit": np.array(0.0),
+            "level": np.array(0.0),
+            "evidence": np.zeros(3),
+            "dispersion": np.array(1.0),
+            "noise": np.array(0.0),
+            "spread": np.array(1.0),
+        }
+
+    def _joined(self, living: Bools) -> dict[str, Array]:
+        slots = self._array("slots")
+        return {"slots": np.concatenate([slots, np.full(living.size - slots.size, -1, dtype=np.int32)])}
+
+    def _left(self, living: Bools) -> dict[str, Array]:
+        scores = np.where(living[self._array("seen")], self._array("scores"), 0.0)
+        return {"scores": scores, "sums": self._summed(living)}
+
+    def _distribution(self) -> Floats:
+        if not self._num_living:
+            return np.zeros(self.num_clients)
+        return np.where(self._living, self._probabilities_of(np.arange(self.num_clients)), 0.0)
+
+    def _learn_known(self, first: int) -> None:
+        """Learn from the norms known beforehand of the clients from `first` on."""
+        norms = self._array("update_norms")[first:]
+        clients = first + np.flatnonzero(norms >= 0)
+        if clients.size:
+            ones, missing = np.ones(clients.size), np.full(clients.size, np.nan)
+            selection = Selection(clients, ones.astype(np.int64), ones, ones, ones)
+            feedback = Feedback(norms[norms >= 0], missing, missing, missing, ones > 0)
+            self._assign(self._learn(0, selection, feedback))
+
+    def _check_state(self, state: Mapping[str, Array]) -> None:
+        super()._check_state(state)
+        for key in ("means", "sums", "log_weights", "shifts", "evidence"):
+            if state[key].shape[-1] != self._array(key).shape[-1]:
+                raise ValueError(f"state[{key!r}] has shape {state[key].shape}: must be as of this version")
+        if len(state["sums"]) != X.size:
+            raise ValueError(f"state['sums'] has {len(state['sums'])} classes: must be {X.size}")
+        if int(state["num_seen"]) != np.count_nonzero(state["slots"] != np.int32(-1)):
+            raise ValueError(f"state['num_seen'] is {state['num_seen']}: must be the number of slots in use")
+
+    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
+        usable = feedback.responded & np.isfinite(feedback.update_norms) & self._living[selection.clients]
+        if not usable.any():
+            return {}
+        clients, counts = selection.clients[usable], selection.counts[usable]
+        r = self.client_sizes[clients] * np.minimum(feedback.update_norms[usable], LARGEST_NORM)
+        unit = float(self._array("unit")) or float(r.mean())
+        level = float(self._array("level"))
+
+        slots = self._array("slots")[clients]
+        known = slots >= 0
+        visits, means, log_means = (
+            np.where(known.reshape(-1, *[1] * (a.ndim - 1)), a[slots], 0)
+            for a in (self._array("visits"), self._array("means"), self._array("log_means"))
+        )
+        classes = self._laid_out().classes[clients]
+        mixture = self._mixed()
+        shifts, log_weights = self._array("shifts"), self._array("log_weights")
+        thetas = experts.forecasts(visits, means, log_means, X[classes], mixture.prior, shifts)
+        theta: Floats = np.exp(log_weights) @ thetas
+        smooth = SMOOTHING * mixture.mean_score
+
+        y = experts.relative(r, unit, level)
+        jump, spread = experts.jump(y[known], theta[known], float(self._array("spread")))
+        level = _bounded(level + jump)
+        y = experts.relative(r, unit, level)
+        dispersion, noise = float(self._array("dispersion")), float(self._array("noise"))
+        weights = experts.reweighted(log_weights, thetas, y, counts, smooth, dispersion)
+        shifts = experts.calibrated(shifts, thetas, y, counts)
+        ratio = (y + smooth) / (theta + smooth)
+        dispersion += experts.DISPERSION_RATE * (experts.squared_error(ratio, counts) - dispersion)
+        if known.any():
+            share = counts[known].sum() / counts.sum()
+            error = experts.squared_error(ratio[known], counts[known])
+            noise += experts.NOISE_RATE * share * (error - noise)
+        evidence, step = experts.trend(self._array("evidence"), ratio[known], counts[known])
+        level = _bounded(level + step)
+        y = experts.relative(r, unit, level)
+        new_means, new_log_means = experts.averaged(visits, means, log_means, y)
+        sums = self._array("sums").copy()
+        new, old = (visits + 1, new_means, new_log_means), (visits, means, log_means)
+        np.add.at(sums, classes, experts.terms(*new) - experts.terms(*old))
+
+        # The rows of the seen change in place, or a round would copy them all; nothing fails from here on.
+        slots, num_seen = self._rows_for(clients, slots)
+        self._patch("visits", slots, visits + 1)
+        self._patch("means", slots, new_means)
+        self._patch("log_means", slots, new_log_means)
+        cursor, extra = int(self._array("cursor")), min(num_seen, max(100, 10 * self._clients_per_round))
+        stale = np.union1d(slots, (cursor + np.arange(extra)) % num_seen)
+        scores = self._scores(stale, weights, experts.prior_of(sums), shifts)
+        tree = self._sum_tree()
+        self._patch("scores", stale, scores)
+        tree.assign(stale, scores)
+        return {
+            "num_seen": np.array(num_seen),
+            "cursor": np.array((cursor + extra) % num_seen),
+            "sums": sums,
+            "log_weights": np.log(weights),
+            "shifts": shifts,
+            "unit": np.array(unit),
+            "level": np.array(level),
+            "evidence": evidence,
+            "dispersion": np.array(dispersion),
+            "noise": np.array(noise),
+            "spread": np.array(spread),
+        }
+
+    def _scores(self, rows: Ints, weights: Floats, prior: Prior, shifts: Floats) -> Floats:
+        seen = self._array("seen")[rows]
+        visits, means, log_means = (self._array(key)[rows] for key in ("visits", "means", "log_means"))
+        x = X[self._laid_out().classes[seen]]
+        theta: Floats = weights @ experts.forecasts(visits, means, log_means, x, prior, shifts)
+        return np.where(self._living[seen], theta, 0.0)
+
+    def _probabilities_of(self, clients: Ints) -> Floats:
+        mixture = self._mixed()
+        slots = self._array("slots")[clients]
+        seen = mixture.on_score * self._array("scores")[slots]
+        others = mixture.on_prior * mixture.prior.mass[self._laid_out().classes[clients]]
+        p: Floats = np.where(slots >= 0, seen, others) + mixture.on_each
+        return p
+
+    def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
+        if not self._settings.replacement:
+            return super()._draw(p, k, rng)
+        ends = np.cumsum(p)
+        drawn = np.searchsorted(ends, _stratified(k, rng) * ends[-1], side="right")
+        return _counted(drawn, k, lambda clients: p[clients] / ends[-1])
+
+    def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
+        absent = here.absent
+        if not self._settings.replacement or absent is None or self.num_clients < self.lazy_from:
+            return super()._draw_here(here, k, rng)
+        share = 1 - float(self._probabilities_of(absent).sum()) if absent.size else 1.0
+        if share < SMALLEST_SHARE:
+            return super()._draw_here(here, k, rng)
+        # Independent draws stand in for the absent: a client's expected count is k p + k (1 - share) p/share.
+        spare = int(1.5 * k * (1 - share) / share) + 8 if absent.size else 0
+        drawn = self._at(np.concatenate([_stratified(k, rng), rng.random(spare)]), rng)
+        taken = here.holds(drawn)
+        drawn = np.concatenate([drawn[:k][taken[:k]], drawn[k:][taken[k:]]])[:k]
+        if drawn.size < k:
+            more = accepted(self._stream(rng), here.holds, share)(k - drawn.size)
+            drawn = np.concatenate([drawn, more])
+        return _counted(drawn, k, lambda clients: self._probabilities_of(clients) / share)
+
+    def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
+        return lambda n: self._at(rng.random(n), rng)
+
+    def _at(self, targets: Floats, rng: np.random.Generator) -> Ints:
+        """Return the clients at uniform targets (n,) in [0, 1) of the running sum of p, in some order of all.
+
+        Among the unseen of one class, and where p is uniform, they are drawn anew.
+        """
+        mixture, tree = self._mixed(), self._sum_tree()
+        slots, living = self._array("slots"), self._living
+        unseen = mixture.unseen * mixture.prior.mass
+        ends = np.cumsum([mixture.on_score * tree.total, mixture.on_prior * unseen.sum(), ON_EVERYBODY])
+        targets = targets * ends[-1]
+        part = np.searchsorted(ends[:-1], targets, side="right")
+        clients = np.empty(targets.size, dtype=np.int64)
+        of_seen, of_unseen, of_all = part == 0, part == 1, part == 2
+        clients[of_seen] = self._array("seen")[tree.find(targets[of_seen] / mixture.on_score)]
+        clients[of_unseen] = self._draw_in_classes(
+            (targets[of_unseen] - ends[0]) / (ends[1] - ends[0]),
+            unseen,
+            lambda c: living[c] & (slots[c] < 0),
+            rng,
+        )
+        pool = self.num_clients if 2 * self._num_living >= self.num_clients else np.flatnonzero(living)
+        anybody = accepted(uniform_stream(pool, rng), lambda clients: living[clients], 0.5)
+        clients[of_all] = anybody(int(of_all.sum()))
+        return clients
+
+    def _draw_in_classes(
+        self, targets: Floats, masses: Floats, wanted: Callable[[Ints], Bools], rng: np.random.Generator
+    ) -> Ints:
+        """Return one wanted client, drawn uniformly, of the class at each target (n,) in `masses` (C,)."""
+        n = targets.size
+        clients = np.full(n, -1)
+        if n == 0:
+            return clients
+        layout = self._laid_out()
+        ends = np.cumsum(masses)
+        # A target may round to the end: then the last class that has mass is meant.
+        last = int(np.flatnonzero(masses)[-1])
+        classes = np.minimum(np.searchsorted(ends / ends[-1], targets, side="right"), last)
+        first, size = layout.starts[classes], layout.starts[classes + 1] - layout.starts[classes]
+        open_ = np.arange(n)
+        for _ in range(TRIES):
+            tried = layout.members[first[open_] + rng.integers(size[open_])]
+            good = wanted(tried)
+            clients[open_[good]] = tried[good]
+            open_ = open_[~good]
+            if not open_.size:
+                return clients
+        # Few of these classes are wanted: look through them.
+        few, of = np.unique(classes[open_], return_inverse=True)
+        spans = [layout.members[layout.starts[each] : layout.starts[each + 1]] for each in few]
+        members, owners = np.concatenate(spans), np.repeat(np.arange(few.size), [len(each) for each in spans])
+        good = wanted(members)
+        counts = np.bincount(owners[good], minlength=few.size)
+        clients[open_] = members[good][np.cumsum(counts)[of] - 1 - rng.integers(counts[of])]
+        return clients
+
+    # The rows of the seen.
+
+    def _rows(self) -> slice:
+        return slice(0, int(self._array("num_seen")))
+
+    def _rows_for(self, clients: Ints, slots: Ints) -> tuple[Ints, int]:
+        """Return (rows of the clients, number of rows), new ones for those not seen before."""
+        num_seen = int(self._array("num_seen"))
+        fresh = slots < 0
+        slots = slots.astype(np.int64)
+        slots[fresh] = np.arange(num_seen, num_seen + fresh.sum())
+        num_seen += int(fresh.sum())
+        room = self._array("seen").size
+        if num_seen > room:
+            more = max(room, num_seen - room)
+            keys = ("seen", "visits", "means", "log_means", "scores")
+            arrays = {key: self._array(key) for key in keys}
+            self._assign(
+                {k: np.concatenate([a, np.zeros((more, *a.shape[1:]), a.dtype)]) for k, a in arrays.items()}
+            )
+        self._patch("slots", clients[fresh], slots[fresh])
+        self._patch("seen", slots[fresh], clients[fresh])
+        return slots, num_seen
+
+    def _patch(self, key: str, rows: Ints, values: Array) -> None:
+        array = self._state[key]
+        array.flags.writeable = True
+        array[rows] = values
+        array.flags.writeable = False
+
+    def _summed(self, living: Bools) -> Floats:
+        rows = self._rows()
+        seen = self._array("seen")[rows]
+        here = living[seen]
+        terms = experts.terms(*(self._array(key)[rows][here] for key in ("visits", "means", "log_means")))
+        sums = np.zeros((X.size, TERMS))
+        np.add.at(sums, self._laid_out().classes[seen[here]], terms)
+        return sums
+
+    # What follows from the state.
+
+    def _laid_out(self) -> _Layout:
+        def compute() -> _Layout:
+            x = np.log(self.client_sizes / self._array("median_size"))
+            classes = (np.clip(np.rint(x / WIDTH), -REACH, REACH) + REACH).astype(np.int16)
+            starts = np.concatenate([[0], np.cumsum(np.bincount(classes, minlength=X.size))])
+            return _Layout(classes, np.argsort(classes, kind="stable"), starts)
+
+        return self._cached("layout", ("client_sizes",), compute)
+
+    def _sum_tree(self) -> SumTree:
+        return self._cached("tree", ("scores",), lambda: SumTree(self._array("scores")))
+
+    def _mixed(self) -> _Mixture:
+        def count() -> Floats:
+            return np.bincount(self._laid_out().classes[self._living], minlength=X.size).astype(np.float64)
+
+        def compute() -> _Mixture:
+            sums = self._array("sums")
+            prior = experts.prior_of(sums)
+            unseen = self._cached("living in classes", ("living", "client_sizes"), count) - sums[:, 0]
+            # Factors that make of a forecast the root of the mean square expected; of the unseen, some more.
+            of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
+            total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
+            return _Mixture(
+                prior,
+                ON_SCORES * of_seen / total,
+                ON_SCORES * of_unseen / total,
+                ON_EVERYBODY / self._num_living,
+                total / self._num_living,
+                unseen,
+            )
+
+        return self._cached("mixture", ("sums", "living", "client_sizes", "noise"), compute)
+
+
+def _bounded(level: float) -> float:
+    return min(max(level, -LARGEST_LEVEL), LARGEST_LEVEL)
+
+
+def _stratified(k: int, rng: np.random.Generator) -> Floats:
+    """Return one uniform number of each k-th of [0, 1), ascending."""
+    return np.minimum((np.arange(k) + rng.random(k)) / k, np.nextafter(1, 0))
+
+
+def _counted(drawn: Ints, k: int, probability: Callable[[Ints], Floats]) -> Draw:
+    clients, counts = first_seen(drawn)
+    p = probability(clients)
+    return Draw(clients, counts, p, counts / (k * p))

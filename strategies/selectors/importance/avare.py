@@ -1,0 +1,62 @@
+"""Avare: sample in proportion to the last norm seen of each client, above a floor that falls slowly.
+
+El Hanchi, Stephens, "Adaptive Importance Sampling for Finite-Sum Optimization and Sampling with Decreasing
+Step-Sizes" (NeurIPS 2020), Algorithm 1; a baseline of the OSMD paper (section F.2).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from ...numerics.arrays import Array, Floats
+from ...numerics.projection import scale_above_floor
+from ..base import Selector
+from ..probability import ProbabilitySelector
+from ..records import Feedback, Selection
+from .last_norms import LastNormSelector
+
+
+class AvareSelector(LastNormSelector, ProbabilitySelector):
+    """The p of least variance for the last norms seen, among those that keep a floor.
+
+    With λ_m the weights and M the number of living clients::
+
+        p_m = max(ε_t, c λ_m ||g_m||),   c such that sum p = 1
+        ε_t = (1 + t)^(-1/3) / M,        t = 0 in the first round: p is uniform then
+
+    ||g_m|| is the last norm seen of m. Who was never seen stands in for the largest of those seen ("cold
+    start"), so everybody is soon visited; with ``update_norms`` given for all ("informed") the exploration is
+    saved, which is worth more than anything learned later. t counts the rounds that taught something.
+
+    One norm is all that is known of a client: where norms are noisy, a small one seen by chance leaves a
+    client at the floor, its weight grows to W = (1 + t)^(1/3)/K, and training may diverge.
+    """
+
+    name = "avare"
+    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**Selector.state_axes, "rounds": ()}  # t
+
+    def _initial_state(self) -> dict[str, Array]:
+        return {"rounds": np.array(0)}
+
+    def _distribution(self) -> Floats:
+        if not self._num_living:
+            return np.zeros(self.num_clients)
+        living, sizes = self._living, self.client_sizes
+        largest = self._norms.max(where=living, initial=-1.0)
+        scores: Floats = np.where(self._norms < 0, largest, self._norms)
+        scores *= sizes
+        scores *= living
+        if not scores.max() > 0:  # nothing is known, or nothing but zeros
+            scores = sizes * living
+        everyone = self._num_living == self.num_clients
+        floor = (1 + float(self._array("rounds"))) ** (-1 / 3) / self._num_living
+        p = scale_above_floor((scores if everyone else scores[living]) / scores.max(), floor)
+        if everyone:
+            return p
+        scores[living] = p
+        return scores
+
+    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
+        changes = super()._learn(round, selection, feedback)
+        return changes and {**changes, "rounds": np.array(self._array("rounds") + 1)}

@@ -1,0 +1,110 @@
+"""MABS: a multi-armed bandit whose arms are the clients and whose reward is a large norm at a small p.
+
+Salehi, Celis, Thiran, "Stochastic Optimization with Bandit Sampling" (2017), Algorithm 1; a baseline of the
+OSMD paper (section F.2).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...numerics.arrays import Array, Bools, Floats
+from ..probability import ProbabilitySettings
+from ..records import Feedback, Selection
+from ..settings import setting
+from .bandit import LARGEST_RATIO, BanditSelector
+
+
+@dataclass(frozen=True)
+class MABSSettings(ProbabilitySettings):
+    """Settings of MABS; the defaults are the paper's."""
+
+    mix: float = setting(0.4, low=1e-9, high=1.0, doc="η, the share of uniform sampling in p")
+    mean_square: float | None = setting(
+        None, low=1e-300, high=1e300, doc="mean of a² over all clients, a = λ²||g||² (None: estimated)"
+    )
+
+
+class MABSSelector(BanditSelector):
+    """EXP3 with the gradient of the variance for a reward.
+
+    After each round::
+
+        p_m = (1 - η) w_m / sum_j w_j + η/M
+        w_m <- w_m exp(δ W_m a_m / p_m²)          a_m = λ_m² ||g_m||², W the importance of the draw
+        δ   = sqrt(η⁴ log M / (T M⁵ mean(a²)))
+
+    The mean of a² over all clients, which the paper takes as given, is the mean over rounds so far of its
+    unbiased estimate (1/M) sum W_m a_m² unless it is set. Rounds of zeros alone are left out of it.
+
+    The M⁵ makes steps small: at M of a few hundred p hardly moves from uniform. Weights only grow, so it
+    follows no drift, and at best 1 - η of the draws go where they should.
+    """
+
+    name = "mabs"
+    settings_type = MABSSettings
+    _settings: MABSSettings
+    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **BanditSelector.state_axes,
+        "log_weights": ("clients",),  # log w, 0 at most
+        "squares": (),  # sum over rounds of the estimated mean of a², in units of the largest a squared
+        "rounds": (),  # how many
+    }
+
+    def _initial_state(self) -> dict[str, Array]:
+        return super()._initial_state() | {
+            "log_weights": np.zeros(self.num_clients),
+            "squares": np.array(0.0),
+            "rounds": np.array(0),
+        }
+
+    def _distribution(self) -> Floats:
+        def compute() -> Floats:
+            living, mix, log_weights = self._living, self._settings.mix, self._array("log_weights")
+            p: Floats = np.zeros(self.num_clients)
+            np.exp(log_weights - self._largest(log_weights), out=p, where=living)
+            p *= (1 - mix) / max(1.0, p.sum())
+            p += living * (mix / max(1, self._num_living))
+            return p
+
+        return self._cached("p", ("log_weights", "living"), compute).copy()
+
+    def _largest(self, log_weights: Floats) -> float:
+        """Return the largest of the living's, 0 if nobody lives."""
+        largest = float(log_weights.max(where=self._living, initial=-np.inf))
+        return largest if largest > -np.inf else 0.0
+
+    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
+        clients, importance, roots = self._roots(selection, feedback)
+        if not roots.any():
+            return {}
+        m, mix, given = self._num_living, self._settings.mix, self._settings.mean_square
+        largest, before = max(float(self._array("largest")), roots.max()), float(self._array("largest"))
+        squares = self._array("squares") * (before / largest) ** 4
+        squares = squares + (importance * (roots / largest) ** 4).sum() / m
+        rounds = self._array("rounds") + 1
+        if given is None:
+            reference = largest * (squares / rounds) ** 0.25  # the fourth root of the mean of a²
+        else:
+            reference = given**0.25 * self._living_size
+        delta = math.sqrt(mix**4 * math.log(m) / (float(self._array("num_rounds")) * m**5))
+        a = np.minimum(roots / reference, LARGEST_RATIO) ** 2
+        log_weights = self._array("log_weights").copy()
+        log_weights[clients] += delta * importance * a / self._probabilities_of(clients) ** 2
+        return {
+            "log_weights": log_weights - self._largest(log_weights),
+            "squares": np.array(squares),
+            "rounds": np.array(rounds),
+            "largest": np.array(largest),
+        }
+
+    def _joined(self, living: Bools) -> dict[str, Array]:
+        """Give joiners the mean weight, so that p = 1/M."""
+        log_weights, mean = self._array("log_weights"), 0.0
+        if self._num_living:
+            old = log_weights[self._living]
+            mean = float(np.log(np.exp(old - old.max()).mean()) + old.max())
+        return {"log_weights": np.concatenate([log_weights, np.full(living.size - log_weights.size, mean)])}

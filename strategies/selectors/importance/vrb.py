@@ -1,0 +1,76 @@
+"""VRB, the Variance Reducer Bandit: follow the regularised leader on bandit estimates, mixed with uniform.
+
+Borsos, Krause, Levy, "Online Variance Reduction for Stochastic Optimization" (COLT 2018), Algorithm 1; a
+baseline of the OSMD paper (section F.2).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...numerics.arrays import Array, Bools, Floats
+from ..probability import ProbabilitySettings
+from ..records import Feedback, Selection
+from ..settings import setting
+from .bandit import LARGEST_RATIO, BanditSelector
+
+
+@dataclass(frozen=True)
+class VRBSettings(ProbabilitySettings):
+    """Settings of VRB."""
+
+    bound: float | None = setting(
+        None, low=1e-300, high=1e300, doc="L >= a = λ²||g||² of all clients (None: the largest seen so far)"
+    )
+
+
+class VRBSelector(BanditSelector):
+    """The best fixed p for the losses estimated so far, under a regulariser, mixed with uniform.
+
+    After each round::
+
+        p̃_m = (1 - θ) p_m + θ/M,   p_m ∝ sqrt(w_m + γ)
+        w_m <- w_m + W_m a_m                        a_m = λ_m² ||g_m||², W the importance of the draw
+        θ   = (M/T)^(1/3),   γ = L M/θ
+
+    θ is 1, which is uniform sampling, where M >= T. w and L are kept as multiples of the reference L, so the
+    unit of norms drops out. Joiners get the mean w.
+
+    It never forgets: w sums over the whole run, and γ is so large that p leaves uniform only after about T
+    rounds of large norms. Where norms fall, as in training, that time never comes.
+    """
+
+    name = "vrb"
+    settings_type = VRBSettings
+    _settings: VRBSettings
+    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **BanditSelector.state_axes,
+        "totals": ("clients",),  # w, in units of L
+    }
+
+    def _initial_state(self) -> dict[str, Array]:
+        return super()._initial_state() | {"totals": np.zeros(self.num_clients)}
+
+    def _distribution(self) -> Floats:
+        living, m = self._living, max(1, self._num_living)
+        theta = min(1.0, (m / float(self._array("num_rounds"))) ** (1 / 3))
+        root = np.sqrt(self._array("totals") + m / theta) * living
+        p: Floats = root * ((1 - theta) / max(1.0, root.sum())) + living * (theta / m)
+        return p
+
+    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
+        clients, importance, roots = self._roots(selection, feedback)
+        if not roots.any():
+            return {}
+        before, given = float(self._array("largest")), self._settings.bound
+        largest = max(before, roots.max()) if given is None else np.sqrt(given) * self._living_size
+        totals = self._array("totals") * (before / largest) ** 2
+        totals[clients] += importance * np.minimum(roots / largest, LARGEST_RATIO) ** 2
+        return {"totals": totals, "largest": np.array(largest)}
+
+    def _joined(self, living: Bools) -> dict[str, Array]:
+        totals = self._array("totals")
+        mean = float(totals[self._living].mean()) if self._num_living else 0.0
+        return {"totals": np.concatenate([totals, np.full(living.size - totals.size, mean)])}

@@ -1,0 +1,87 @@
+"""Adaptive-Doubling-OSMD: Adaptive-OSMD without a horizon, restarted at doubling intervals.
+
+Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback",
+Algorithm 5, with the rates of eq. 15 and the number of experts of eq. 16.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...numerics.arrays import Array
+from ..records import Feedback, Selection
+from ..settings import setting
+from .adaptive_osmd import AdaptiveOSMDSelector, AdaptiveOSMDSettings
+from .experts import ExpertsSelector
+
+
+@dataclass(frozen=True)
+class AdaptiveDoublingOSMDSettings(AdaptiveOSMDSettings):
+    """Settings of Adaptive-Doubling-OSMD; the defaults are the paper's."""
+
+    warm_start: bool = setting(
+        True, doc="a block starts from the last mixture (False: from the initial distribution)"
+    )
+
+
+class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
+    """Adaptive-OSMD in blocks b = 1, 2, ... of T_b = 2^(b-1) rounds; block b ends at round 2^b - 1.
+
+    A block has the rates, the number of experts and the γ of Adaptive-OSMD with T = T_b::
+
+        η_e = 2^(e - b/2 - 1) B α³/M³ sqrt(log M) multiplier              (eq. 15, which is eq. 13 with T_b)
+        γ   = sqrt(8/T_b) α² K/M²
+        E_b = floor(log2(1 + 4 log(M/α)/log M (2^(b-1) - 1)) / 2) + 1     (eq. 16)
+
+    It starts from the mixture that the last block ended with, or from the initial distribution. ā is the
+    largest a observed in the previous block: the printed max over all clients (line 13) cannot be observed,
+    and one round's alone (the text) is noise. A block in which nothing but zeros was seen leaves ā as it was;
+    in the first, and until something is seen, ā is the largest so far. A decay of the norms so speeds up the
+    experts, and a block that missed the largest norms makes the next one rash: units cancel, but a/ā may
+    exceed 1.
+
+    The round's number says which block it is in, so a run that is extended or resumed just goes on, and
+    `num_rounds` is not used. A block ends when its last round, or any later one, is learned from.
+    """
+
+    name = "adaptive-doubling-osmd"
+    settings_type = AdaptiveDoublingOSMDSettings
+    _settings: AdaptiveDoublingOSMDSettings
+    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **ExpertsSelector.state_axes,
+        "block": (),  # b, from 1
+        "reference": (),  # sqrt(ā) in the unit of size times norm; 0 until there is one
+        "largest": (),  # sqrt of the largest a observed in this block
+    }
+
+    def _initial_state(self) -> dict[str, Array]:
+        return {
+            **self._started(self._num_experts(1)),
+            "block": np.array(1),
+            "reference": np.array(0.0),
+            "largest": np.array(0.0),
+        }
+
+    def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
+        block, reference = int(self._array("block")), float(self._array("reference"))
+        clients, importance, roots = self._roots(selection, feedback)
+        largest = max(float(self._array("largest")), roots.max(initial=0.0))
+        changes: dict[str, Array] = {}
+        if roots.any():
+            if block == 1 or reference == 0:
+                reference = largest
+            changes = self._descend(clients, importance, roots, reference, 2.0 ** (block - 1))
+            changes |= {"reference": np.array(reference), "largest": np.array(largest)}
+        if round + 1 < 2**block:
+            return changes
+        block = (round + 1).bit_length()
+        start = self._restarted(
+            self._num_experts(2 ** (block - 1)), changes if self._settings.warm_start else None
+        )
+        return start | {
+            "block": np.array(block),
+            "reference": np.array(largest if largest > 0 else reference),
+            "largest": np.array(0.0),
+        }

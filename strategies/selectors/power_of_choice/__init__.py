@@ -1,0 +1,1 @@
+"""power_of_choice."""

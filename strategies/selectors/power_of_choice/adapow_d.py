@@ -1,0 +1,62 @@
+"""adapow-d: Power-of-Choice with d shrinking to K (Cho et al. 2022, section 4 and appendix F)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...numerics.arrays import Array
+from ..base import Selector
+from ..settings import setting
+from .candidates import PowerOfChoiceSelector, PowerOfChoiceSettings
+
+
+@dataclass(frozen=True)
+class AdaPowDSettings(PowerOfChoiceSettings):
+    """Settings of adapow-d."""
+
+    halve_every: int = setting(
+        0, low=0, doc="halve d every so many rounds (5000 in the paper's quadratic); 0: do not halve"
+    )
+    drop_at: int = setting(
+        0,
+        low=0,
+        doc="from this round on d = clients_per_round; 0: at half of num_rounds (the paper's Synthetic(1,1)) "
+        "unless halve_every or a schedule of num_candidates is given",
+    )
+
+
+class AdaPowDSelector(PowerOfChoiceSelector):
+    """d(t) = max(K, d_0 / 2^(t // n)), or K from a given round on; d_0 = all clients by default.
+
+    It converges as fast as `pow-d` at first and loses its floor later, down to that of d = K.
+
+    The round of the drop is part of the state: a run that is resumed with another `num_rounds` keeps it.
+    """
+
+    name = "adapow-d"
+    settings_type = AdaPowDSettings
+    _settings: AdaPowDSettings
+    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**Selector.state_axes, "drop_at": ()}
+
+    def _initial_state(self) -> dict[str, Array]:
+        drop_at, given = self._settings.drop_at, self._settings
+        if not (drop_at or given.halve_every or len(given.num_candidates.steps) > 1):
+            if self._num_rounds is None:
+                raise ValueError(
+                    f"num_rounds = None: {self.name} needs the number of rounds (d drops at half of them), "
+                    "or halve_every, drop_at, or a schedule as num_candidates"
+                )
+            drop_at = max(1, self._num_rounds // 2)
+        return super()._initial_state() | {"drop_at": np.array(drop_at)}
+
+    def _num_candidates(self, round: int) -> int:
+        drop_at = int(self._array("drop_at"))
+        if drop_at and round >= drop_at:
+            return self._clients_per_round
+        d, every = super()._num_candidates(round), self._settings.halve_every
+        return max(self._clients_per_round, d >> (round // every) if every else d)
+
+    def _default_candidates(self) -> int:
+        return max(self._clients_per_round, self._num_living)

@@ -1,0 +1,29 @@
+"""cpow-d: Power-of-Choice on the loss of one mini-batch (Cho et al. 2022, section 4 and Algorithm 1)."""
+
+from dataclasses import dataclass
+
+from ..settings import setting
+from .candidates import PowerOfChoiceSelector, PowerOfChoiceSettings
+
+
+@dataclass(frozen=True)
+class CPowDSettings(PowerOfChoiceSettings):
+    """Settings of cpow-d; the batch is the paper's on FMNIST."""
+
+    batch_size: int = setting(64, low=1, doc="b, the samples that a candidate evaluates, drawn at random")
+
+
+class CPowDSelector(PowerOfChoiceSelector):
+    """F_k(w) is estimated by the mean loss over b random samples: less computing at the clients.
+
+    The selection is that of `pow-d`; only what a candidate is asked differs, see `loss_batch_size`.
+    """
+
+    name = "cpow-d"
+    settings_type = CPowDSettings
+    _settings: CPowDSettings
+
+    @property
+    def loss_batch_size(self) -> int | None:
+        """b, the samples over which a candidate reports its mean loss."""
+        return self._settings.batch_size

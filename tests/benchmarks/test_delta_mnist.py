@@ -1,0 +1,196 @@
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments.delta import mnist
+from benchmarks.experiments.delta.mnist import (
+    BASELINE,
+    FIGURE_2,
+    METHODS,
+    SPLIT,
+    TABLES,
+    Backbone,
+    Method,
+    Run,
+)
+from benchmarks.experiments.report import Curve
+from tasks import datasets
+from tasks.base import Dataset
+
+BY_NAME = {each.name: each for each in mnist.EXPERIMENTS}
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory):
+    """A stand-in of ten noisy patterns, in MNIST's shapes."""
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 200, (10, 28, 28))
+    arrays = {}
+    for half, size in (("train", 1200), ("test", 200)):
+        labels = np.arange(size) % 10
+        images = patterns[labels] + rng.integers(0, 56, (size, 28, 28))
+        arrays |= {f"x_{half}": images.astype(np.uint8), f"y_{half}": labels.astype(np.uint8)}
+    path = tmp_path_factory.mktemp("data") / "mnist.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def small(federation):
+    return replace(
+        federation,
+        num_clients=24,
+        clients_per_round=min(4, federation.clients_per_round),
+        num_rounds=25,
+        evaluate_every=1,
+    )
+
+
+def shrunk(experiment):
+    """Return the experiment's run with few clients and rounds; all else as it is."""
+    keywords = dict(experiment.run.keywords)
+    if "federation" in keywords:
+        keywords["federation"] = small(keywords["federation"])
+    else:
+        keywords["federations"] = {group: small(each) for group, each in keywords["federations"].items()}
+    return partial(experiment.run.func, **keywords)
+
+
+def one_run(mnist, method=METHODS[BASELINE], seed=0, **changes):
+    federation = replace(small(TABLES), **changes)
+    images = datasets.load("mnist", str(mnist))
+    return mnist.train_all(federation, {"row": method}, seed, images)["row"]
+
+
+@pytest.mark.parametrize("experiment", BY_NAME.values(), ids=lambda each: each.name)
+def test_an_experiment_has_the_same_rows_for_every_seed_and_what_is_known_of_them(experiment, mnist):
+    run = partial(shrunk(experiment), quick=True)
+    one, other = run(3, mnist), run(4, mnist)
+    assert one.cells.keys() == other.cells.keys() >= experiment.known.keys()
+    assert one.cells != other.cells
+    assert all(np.isfinite(figure) for (_, column), figure in one.cells.items() if "rounds to" not in column)
+    for lines in one.curves.values():
+        for curve in lines.values():
+            assert curve.x.tolist() == [1, 2, 3, 4, 5]
+            assert ((curve.y > 0) & (curve.y <= 100)).all()
+
+
+def test_an_experiment_is_a_function_of_its_seed_and_quick_is_its_first_fifth(mnist):
+    run = shrunk(BY_NAME["delta-table-5"])
+    full, quick, again = run(3, mnist), run(3, mnist, quick=True), run(3, mnist, quick=True)
+    np.testing.assert_equal(dict(quick.cells), dict(again.cells))
+    assert list(full.cells) == list(quick.cells)
+    for panel, lines in full.curves.items():
+        for row, curve in lines.items():
+            start = quick.curves[panel][row]
+            assert np.array_equal(start.y, again.curves[panel][row].y)
+            assert np.array_equal(start.y, curve.y[:5])
+            assert curve.x[-1] == 25
+
+
+@pytest.mark.parametrize("experiment", BY_NAME.values(), ids=lambda each: each.name)
+def test_rounds_are_measured_to_the_last(experiment):
+    keywords = experiment.run.keywords
+    for each in keywords.get("federations", {"": keywords.get("federation")}).values():
+        assert each.num_rounds % (5 * each.evaluate_every) == 0  # the quick form's, too
+        assert 1 <= each.clients_per_round < each.num_clients
+
+
+def test_the_best_accuracies_are_averaged_and_the_first_that_reaches_the_threshold_counts():
+    accuracy = Curve(np.arange(2.0, 13.0, 2), np.array([10.0, 60.0, 50.0, 90.0, 70.0, 80.0]))
+    run = Run(accuracy, np.zeros((12, 2)))
+    assert run.best(2) == 85
+    assert run.best(2, until=6) == 55
+    assert run.best(10) == 60
+    assert run.reached(60) == 4
+    assert run.reached(60.5) == 8
+    assert np.isnan(run.reached(90.5))
+
+
+def test_differences_are_those_to_fed_avg_of_the_same_seed(mnist):
+    cells = shrunk(BY_NAME["delta-table-3"])(1, mnist, quick=True).cells
+    for group in ("plain", "momentum", "proximal"):
+        assert (f"{group}: {BASELINE}", "over FedAvg, points") not in cells
+        for row in METHODS.keys() - {BASELINE}:
+            accuracies = [cells[f"{group}: {each}", "accuracy, %"] for each in (row, BASELINE)]
+            difference = cells[f"{group}: {row}", "over FedAvg, points"]
+            assert difference == pytest.approx(accuracies[0] - accuracies[1])
+
+
+def test_it_learns_and_norms_are_of_the_chosen(mnist):
+    run = one_run(mnist, num_rounds=40)
+    assert run.accuracy.y[-1] > 60 > run.accuracy.y[0]
+    assert (run.norms[:, 0] >= run.norms[:, 1]).all()
+    assert (run.norms[:, 1] > 0).all()
+
+
+def test_selectors_get_the_papers_settings(mnist, monkeypatch):
+    asked = {}
+
+    class Spy(mnist.Simulator):
+        def __init__(self, data, kernel, selector, **settings):
+            asked[selector] = settings
+            super().__init__(data, kernel, selector, **settings)
+
+    monkeypatch.setattr(mnist, "Simulator", Spy)
+    for name in ("pow-d", "prac-delta", "delta", "md"):
+        one_run(mnist, Method(name), num_rounds=1)
+    assert asked["pow-d"]["selector_settings"] == {"num_candidates": 8}
+    assert (
+        asked["prac-delta"]["selector_settings"] == asked["delta"]["selector_settings"] == {"local_steps": 5}
+    )
+    assert asked["md"]["selector_settings"] == {}
+    one_run(mnist, Method("prac-delta", {"design": "systematic"}), num_rounds=1)
+    assert asked["prac-delta"]["selector_settings"] == {"design": "systematic", "local_steps": 5}
+
+
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        mnist.MOMENTUM,
+        Backbone(proximal_mu=5.0),
+        Backbone(variates="fedvarp"),
+        *(each.backbone for each in mnist.TABLE_6.values()),
+    ],
+)
+def test_a_backbone_changes_the_run(mnist, backbone):
+    plain, other = one_run(mnist, num_rounds=5), one_run(mnist, num_rounds=5, backbone=backbone)
+    if backbone.proximal_mu:  # local: it holds back from the first round on
+        assert other.norms[0, 0] < plain.norms[0, 0]
+    else:
+        assert other.norms[0] == pytest.approx(plain.norms[0])
+    assert (abs(other.norms[2:] / plain.norms[2:] - 1) > 1e-3).all()
+
+
+def test_the_federations_are_the_papers():
+    assert (FIGURE_2.num_clients, FIGURE_2.clients_per_round, FIGURE_2.num_rounds) == (200, 10, 500)
+    assert FIGURE_2.learning_rate == 0.01
+    assert (mnist.LOCAL_STEPS, mnist.BATCH_SIZE) == (5, 32)
+    assert TABLES.clients_per_round / TABLES.num_clients == 20 / 300
+    labels = np.arange(6000) % 10
+    images = datasets.InMemory(np.zeros((6000, 4), np.uint8), labels)
+    held = SPLIT.data(datasets.Halves(images, images), 0)
+    owners = np.sort(held.sizes())[::-1][:9]
+    assert owners.sum() == 0.9 * 6000
+    assert {len(np.unique(held.client(m).labels)) for m in range(109)} == {1}
+
+
+def test_the_whole_test_set_is_measured_once_in_so_many_rounds(mnist, monkeypatch):
+    seen = []
+    kernel = type(TABLES.kernel)
+    evaluate = kernel.evaluate
+
+    def spy(self, arrays, data: Dataset):
+        seen.append(len(data))
+        return evaluate(self, arrays, data)
+
+    monkeypatch.setattr(kernel, "evaluate", spy)
+    assert one_run(mnist, num_rounds=10, evaluate_every=5).accuracy.x.tolist() == [5, 10]
+    assert seen == [200, 200]
+
+
+def test_another_file_is_refused(tmp_path):
+    (tmp_path / "mnist.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"mnist\.npz must be an \.npz"):
+        BY_NAME["delta-mnist"].run(0, tmp_path / "mnist.npz")

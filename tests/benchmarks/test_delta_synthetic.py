@@ -1,0 +1,135 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments.delta import synthetic
+
+SHORT = {
+    "delta-toy": {"num_rounds": 20},
+    "delta-variance": {"num_rounds": 20},
+    "delta-floor": {"num_clients": 20},
+    "delta-regression": {"num_rounds": 10, "noises": (20, 40)},
+}
+
+
+@pytest.mark.parametrize("experiment", synthetic.EXPERIMENTS, ids=lambda each: each.name)
+def test_an_experiment_is_a_function_of_its_seed(experiment):
+    one, again, other = (experiment.run(seed, **SHORT[experiment.name]) for seed in (3, 3, 4))
+    assert one.cells == again.cells
+    assert one.cells.keys() == other.cells.keys() >= experiment.known.keys()
+    assert one.cells != other.cells
+    assert np.isfinite(list(one.cells.values())).all()
+    for panel, lines in one.curves.items():
+        for name, curve in lines.items():
+            assert curve.x.shape == curve.y.shape
+            assert (curve.y > 0).all()
+            assert np.array_equal(curve.y, again.curves[panel][name].y)
+
+
+@pytest.mark.parametrize("experiment", synthetic.EXPERIMENTS, ids=lambda each: each.name)
+def test_the_quick_form_is_a_smaller_one(experiment):
+    short = SHORT[experiment.name]
+    size = next(iter(short))
+    times = 10 if experiment.name == "delta-regression" else 4
+    quick = experiment.run(3, quick=True, **{**short, size: times * short[size]})
+    assert quick.cells == experiment.run(3, **short).cells
+
+
+def test_the_toy_is_exactly_what_is_known_of_it():
+    cells = synthetic.run_toy(0, num_rounds=1).cells
+    for row, pair, mse in (("FedAvg", 1.803, 3.667), ("IS", 1.414, 2.366), ("DELTA", 0.5, 5.344)):
+        assert cells[row, "its pair, plain mean"] == pytest.approx(pair, abs=5e-4)
+        assert cells[row, "MSE"] == pytest.approx(mse, abs=5e-4)
+    assert cells["DELTA", "bias of 1/(Kp) w/o repl."] == pytest.approx(0.296, abs=5e-4)
+    assert cells["DELTA", "the same, %"] == pytest.approx(7.4, abs=0.05)
+    assert cells["FedAvg", "bias of 1/(Kp) w/o repl."] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("name", synthetic.METHODS.values())
+def test_the_selectors_estimates_of_the_toy_are_unbiased(name, replacement):
+    errors = synthetic._errors(
+        name, synthetic.TOY, 2, 0, 600, replacement=replacement, floor=synthetic.NO_FLOOR
+    )
+    standard_error = errors.std(axis=0) / len(errors) ** 0.5
+    assert (np.abs(errors.mean(axis=0)) < 4 * standard_error).all()
+    if replacement:
+        q = synthetic.sampling_distribution(name, synthetic.TOY, floor=synthetic.NO_FLOOR)
+        squares = (errors**2).sum(axis=1)
+        expected = synthetic.estimate_variance(synthetic.TOY, q, 2)
+        assert abs(squares.mean() - expected) < 4 * squares.std() / len(squares) ** 0.5
+
+
+def test_the_variance_is_that_over_all_draws():
+    rng = np.random.default_rng(0)
+    g, q = rng.normal(size=(4, 3)), np.array([0.1, 0.2, 0.3, 0.4])
+    variance = 0.0
+    for drawn in itertools.product(range(4), repeat=2):
+        estimate = sum(g[i] / (4 * 2 * q[i]) for i in drawn)
+        variance += q[list(drawn)].prod() * ((estimate - g.mean(axis=0)) ** 2).sum()
+    assert synthetic.estimate_variance(g, q, 2) == pytest.approx(variance)
+
+
+def test_distributions_are_read_off_the_selectors():
+    g = np.random.default_rng(0).normal(size=(6, 2)) + 1
+    norms = np.linalg.norm(g, axis=1)
+    diversities = np.linalg.norm(g - g.mean(axis=0), axis=1)
+    p = norms / norms.sum()
+    assert synthetic.sampling_distribution("uniform", g, floor=0.1) == pytest.approx(np.full(6, 1 / 6))
+    assert synthetic.sampling_distribution("fed-is", g, floor=0.1) == pytest.approx(0.9 * p + 0.1 / 6)
+    assert synthetic.sampling_distribution("delta", g, floor=synthetic.NO_FLOOR) == pytest.approx(
+        diversities / diversities.sum(), rel=1e-6
+    )
+
+
+def test_nothing_beats_importance_sampling_by_norms():
+    cells = synthetic.run_variance(1, num_rounds=1).cells
+    for row in {row for row, _ in cells}:
+        for column in ("IS, floor 0.1", "DELTA", "DELTA, floor 0.1"):
+            assert cells[row, "IS"] <= cells[row, column]
+        assert cells[row, "IS"] < 1
+    assert cells["common 3", "DELTA"] > 1 > cells["common 0", "DELTA"]
+
+
+def test_the_floor_bounds_the_weights():
+    cells = synthetic.run_floor(0).cells
+    assert cells["all equal", "effective sample size"] == pytest.approx(200)
+    assert cells["floor 0.1", "log10 largest weight"] <= 1
+    assert cells["without floor", "log10 largest weight"] > 5
+    assert cells["without floor", "effective sample size"] < 20 < cells["floor 0.1", "effective sample size"]
+
+
+def test_a_local_step_is_down_the_gradient_of_the_loss():
+    problem = synthetic.make_regression(0, noise=0.0, num_samples=50)
+    rng, w = np.random.default_rng(0), np.array([7.0, 0.5])
+    _, losses = synthetic.local_updates(problem, w, rng)
+    x, y = problem.x.astype(np.float64), problem.y.astype(np.float64)
+
+    def mean_loss(at):
+        return ((np.log((at[0] * x - at[1]) ** 2 / 2) - y) ** 2).mean(axis=1)
+
+    assert losses == pytest.approx(mean_loss(w), rel=1e-4)
+    assert mean_loss(np.array(synthetic.OPTIMUM)) == pytest.approx(np.zeros(20), abs=1e-10)
+    # Five steps this short are five times the gradient, nearly.
+    g, _ = synthetic.local_updates(problem, w, rng)
+    for j, nudge in enumerate(np.eye(2) * 1e-5):
+        slope = (mean_loss(w + nudge) - mean_loss(w - nudge)) / 2e-5
+        assert g[:, j] == pytest.approx(synthetic.LOCAL_STEPS * slope, rel=0.02)
+
+
+@pytest.mark.slow
+def test_the_known_figures_are_reached():
+    seeds = [synthetic.run_variance(seed, num_rounds=1000).cells for seed in range(5)]
+    mean = {cell: float(np.mean([cells[cell] for cells in seeds])) for cell in seeds[0]}
+    assert mean["common 0", "IS"] == pytest.approx(0.98, abs=0.015)
+    assert mean["common 3", "IS"] == pytest.approx(0.95, abs=0.015)
+    assert mean["common 0", "DELTA"] == pytest.approx(0.98, abs=0.015)
+    assert mean["common 3", "DELTA"] == pytest.approx(1.22, abs=0.08)
+    assert mean["heavy-tailed", "IS"] == pytest.approx(0.54, abs=0.1)
+    assert mean["heavy-tailed", "DELTA"] == pytest.approx(0.63, abs=0.1)
+    assert mean["heavy-tailed", "rel. RMSE, fixed size"] < 0.97 * mean["heavy-tailed", "rel. RMSE, draws"]
+    # Normal noise in two dimensions, its level U(0, 2ν): (E||ν||)² / E||ν||² = 0.59; and the floor.
+    noisy = synthetic.run_regression(0, noises=(40,)).cells
+    for row in ("IS", "DELTA"):
+        assert noisy[row, "error², ν = 40"] == pytest.approx(0.59, abs=0.1)

@@ -1,0 +1,32 @@
+"""Theorem 2 of the FLICS paper in figures."""
+
+import numpy as np
+
+from benchmarks.experiments.flics import theorem_2
+
+
+def test_it_is_a_function_of_its_seed():
+    (experiment,) = theorem_2.EXPERIMENTS
+    one, again, other = (experiment.run(seed, horizons=(10, 40)) for seed in (3, 3, 4))
+    assert one.cells == again.cells
+    assert one.cells.keys() == other.cells.keys()
+    assert one.cells != other.cells
+    assert {row for row, _ in experiment.known} <= {row for row, _ in one.cells}
+    for panel, lines in one.curves.items():
+        for name, curve in lines.items():
+            assert curve.x.shape == curve.y.shape
+            assert (curve.y > 0).all()
+            assert np.array_equal(curve.y, again.curves[panel][name].y)
+
+
+def test_the_quick_form_has_all_rows_and_fewer_rounds():
+    quick = theorem_2.run_variance(0, horizons=(10, 40, 160), quick=True)
+    assert quick.cells == theorem_2.run_variance(0, horizons=(10, 40)).cells
+
+
+def test_flics_comes_near_the_offline_optimum_and_fixed_rules_do_not():
+    cells = theorem_2.run_variance(0, horizons=(10, 200)).cells
+    for row in {row for row, _ in cells}:
+        assert -1e-9 < cells[row, "T = 200"] < 5
+        assert cells[row, "uniform, T = 200"] > cells[row, "T = 200"] + 5
+    assert cells["Poisson, K = 20", "naive-group, T = 200"] > 5

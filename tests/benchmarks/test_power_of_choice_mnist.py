@@ -1,0 +1,197 @@
+import numpy as np
+import pytest
+
+from benchmarks.experiments.power_of_choice.quadratics import images as images
+from benchmarks.experiments.power_of_choice.quadratics import mnist as poc
+from benchmarks.experiments.report import Curve
+from simulation.kernels import MLP
+from simulation.simulator import Simulator
+
+IMAGES = 1600
+EXPERIMENTS = {each.name: each for each in poc.EXPERIMENTS}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Write images whose class is where they are bright."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(10, size=IMAGES)
+    pixels = rng.integers(60, size=(IMAGES, 784))
+    for label in range(10):
+        pixels[labels == label, 70 * label : 70 * (label + 1)] += 150
+    pixels = pixels.astype(np.uint8).reshape(-1, 28, 28)
+    path = tmp_path_factory.mktemp("data") / "mnist.npz"
+    np.savez(path, x_train=pixels[:1400], y_train=labels[:1400], x_test=pixels[1400:], y_test=labels[1400:])
+    return path
+
+
+def small(name):
+    """Return an experiment's settings, with the cases cut to 20 rounds of 2 steps on batches of 8."""
+    settings = dict(EXPERIMENTS[name].run.keywords)
+    cases = settings["cases"]
+    settings["cases"] = tuple(each._replace(num_rounds=20, local_steps=2, batch_size=8) for each in cases)
+    return settings
+
+
+@pytest.mark.parametrize("name", ["poc-mnist", "poc-mnist-in-turns", "poc-mnist-local"])
+def test_an_experiment_is_a_function_of_its_seed(name, file):
+    one, again, other = (poc.run(seed, file, **small(name)) for seed in (0, 0, 1))
+    assert repr(one.cells) == repr(again.cells)  # NaN = NaN
+    assert one.cells.keys() == other.cells.keys()
+    assert repr(one.cells) != repr(other.cells)
+    settings = EXPERIMENTS[name].run.keywords
+    assert len(one.curves) == 2 * len(settings["cases"])
+    for panel, lines in one.curves.items():
+        assert list(lines) == [arm.label for arm in settings["arms"]]
+        for label, curve in lines.items():
+            assert curve.x.shape == curve.y.shape
+            assert np.isfinite(curve.y).all()
+            assert np.array_equal(curve.y, again.curves[panel][label].y)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_is_known_has_a_cell(name, file, monkeypatch):
+    """The columns are those of the full form; training itself is not needed for that."""
+    x = np.arange(5.0, 401, 5)
+    given = []
+
+    def pretended(federation, case, arm, seed):
+        given.append((case, arm))
+        last = min(case.num_rounds, arm.num_rounds or case.num_rounds)
+        return images.Track(Curve(x[x <= last], x[x <= last] / 4), Curve(x[3:4], x[3:4]), 0.36)
+
+    monkeypatch.setattr(poc, "train", pretended)
+    experiment = EXPERIMENTS[name]
+    cells = experiment.run(0, file).cells
+    assert experiment.known.keys() <= cells.keys()
+    assert len(given) == len(experiment.run.keywords["cases"]) * len(experiment.run.keywords["arms"])
+    assert all(case.num_rounds % images.EVALUATED == 0 for case, _ in given)
+    if experiment.name == "poc-mnist":
+        assert (cells["rand", "R60"], cells["rand", "R85"]) == (
+            240,
+            340,
+        )  # of the made-up curve, which ends at 100
+        assert cells["rand", "accuracy at 160"] == pytest.approx(np.mean(np.arange(125, 161, 5)) / 4)
+        assert cells["rand", "accuracy at 400"] == pytest.approx(np.mean(np.arange(365, 401, 5)) / 4)
+        assert ("rand, C=.1", "accuracy at 400") not in cells
+        assert ("rand, C=.1", "R85") not in cells  # it ends at round 160, with an accuracy of 40 %
+        assert experiment.run(0, file, targets=(40.0,)).cells["rand, C=.1", "R40"] == 160
+        assert cells["rand", "t_comp, ms"] == pytest.approx(360)
+        given.clear()
+        quick = experiment.run(0, file, quick=True).cells
+        assert {row for row, _ in quick} == {row for row, _ in cells}
+        assert {case.num_rounds for case, _ in given} == {40}
+
+
+def test_images_are_shared_out_as_in_appendix_f(file):
+    federation = images.make_federation(file, 3, 0.3)
+    data = federation.data
+    assert data.num_clients == 100
+    assert len(data.labels) == 0.8 * IMAGES
+    assert len(federation.test) == 0.15 * IMAGES
+    rows = {row.tobytes() for row in data.inputs}
+    assert len(rows) == len(data.labels)  # all images differ, and nobody's is another's
+    assert rows.isdisjoint(row.tobytes() for row in federation.test.inputs)
+    assert data.inputs.max() <= 1
+    spread = np.std(data.sizes()) / np.mean(data.sizes())
+    even = images.make_federation(file, 3, 2.0).data.sizes()
+    assert spread > np.std(even) / np.mean(even)  # a smaller α: sizes differ more
+    assert np.array_equal(federation.some.labels, data.labels[::8])
+
+
+def test_an_incomplete_file_is_named(tmp_path):
+    path = tmp_path / "mnist.npz"
+    np.savez(path, x_train=np.zeros((2, 28, 28), np.uint8), y_train=np.zeros(2))
+    with pytest.raises(ValueError, match=r"mnist.npz holds .*must hold \['x_test', 'y_test'\] too"):
+        images.make_federation(path, 0, 0.3)
+
+
+def test_the_learning_rate_is_halved_after_150_and_after_300_rounds():
+    rates = [images.learning_rate(round) for round in (1, 150, 151, 300, 301, 400)]
+    assert rates == [0.005, 0.005, 0.0025, 0.0025, 0.00125, 0.00125]
+
+
+@pytest.mark.parametrize("arm", [poc._RAND, poc._POW, poc._CPOW, poc._RPOW], ids=lambda arm: arm.selector)
+def test_t_comp_is_the_slowest_loss_and_then_the_slowest_training(arm, file):
+    case = images.Case(0.3, 20, batch_size=8, local_steps=2)
+    federation = images.make_federation(file, 0, 0.3)
+    sizes = federation.data.sizes()
+    batch = 4 if arm is poc._CPOW else None
+    if batch:
+        arm = arm._replace(settings=arm.settings | {"batch_size": batch})
+    simulator = Simulator(
+        federation.data,
+        MLP(images.SIZES),
+        arm.selector,
+        clients_per_round=3,
+        num_rounds=20,
+        learning_rate=images.learning_rate,
+        batch_size=8,
+        local_steps=2,
+        selector_settings=arm.settings,
+    )
+    # The noise alone: what a client with nothing but 30 batches of 64 to do takes.
+    noise = images.Clock(np.full(100, 64), images.Case(0.3, 20), seed=0).training
+    total = 0.0
+    for round in range(1, 21):
+        asked = simulator.selector.candidates(round)
+        if asked is not None:
+            looked_at = np.minimum(sizes[asked], batch or sizes.max())
+            total += (noise.seconds(round, asked) * looked_at / 3 / 1920).max()
+        chosen = simulator.step().selection.clients
+        total += (noise.seconds(round, chosen) * 2 * np.minimum(sizes[chosen], 8) / 1920).max()
+    assert images.train(federation, case, arm, 0).seconds == pytest.approx(total / 20)
+
+
+def test_the_clock_is_fitted_to_the_papers_times_of_rand():
+    seconds = images.Clock(np.full(100, 560), images.Case(0.3, 400), seed=0).training
+    for clients, paper in ((3, 0.36), (10, 0.42)):
+        rng = np.random.default_rng(clients)
+        rounds = [
+            seconds.seconds(round, rng.choice(100, clients, replace=False)).max() for round in range(1, 2001)
+        ]
+        assert np.mean(rounds) == pytest.approx(paper, abs=0.005)
+
+
+def test_weights_by_data_change_the_weights_and_nothing_else(file):
+    federation = images.make_federation(file, 0, 0.3)
+
+    def simulator():
+        return Simulator(
+            federation.data,
+            MLP(images.SIZES),
+            "pow-d",
+            clients_per_round=3,
+            num_rounds=5,
+            learning_rate=0.01,
+            batch_size=8,
+            local_steps=2,
+        )
+
+    plain, by_data = simulator(), simulator()
+    images.weigh_by_data(by_data)
+    one, other = plain.step(), by_data.step()
+    assert np.array_equal(one.selection.clients, other.selection.clients)
+    assert one.weights == pytest.approx(np.full(3, 1 / 3))
+    sizes = federation.data.sizes()[other.selection.clients]
+    assert other.weights == pytest.approx(sizes / sizes.sum())
+    moved = {name: by_data.arrays[name] - plain.arrays[name] for name in plain.arrays}
+    assert max(np.abs(array).max() for array in moved.values()) > 0
+
+
+def test_halves_take_turns(file):
+    """Nobody trains in a round that is the other half's; in all rounds everybody but a few might."""
+    federation = images.make_federation(file, 0, 2.0)
+    chosen = {0: set(), 1: set()}
+    original = Simulator.step
+
+    def step(self):
+        record = original(self)
+        chosen[record.round % 2].update(record.selection.clients.tolist())
+        assert 30 < record.num_available <= 50
+        return record
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Simulator, "step", step)
+        images.train(federation, images.Case(2.0, 20, 8, 1, in_turns=True), poc._RPOW, 0)
+    assert max(chosen[1]) < 50 <= min(chosen[0])

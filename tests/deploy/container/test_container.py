@@ -1,0 +1,408 @@
+"""What the containers do, tried without Docker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from deploy.container import DATA, client_names, devices, run
+from deploy.container.leases import take
+from deploy.container.register import KNOWN, register
+from deploy.container.settings import VARIABLES, planned
+from deploy.container.setup import RENEWAL, prepare, write_secret
+from deploy.runs.trials import plan
+from deploy.tls import certificates
+
+from ...support.histories import write_history
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[3]
+NAMES = ["client-00", "client-01", "client-02"]
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 240  # on a machine that has other things to do, starting Python takes its time
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def test_no_two_containers_are_the_same_client_and_each_comes_back_as_the_one_it_was(tmp_path: Path) -> None:
+    leases = {holder: take(tmp_path, NAMES, holder) for holder in "abc"}
+    assert [lease and lease.name for lease in leases.values()] == NAMES
+    assert take(tmp_path, NAMES, "d") is None
+
+    for holder in "ab":
+        lease = leases[holder]
+        assert lease is not None
+        lease.release()
+    again = take(tmp_path, NAMES, "b")
+    assert again is not None
+    assert again.name == "client-01"
+    instead = take(tmp_path, NAMES, "d")  # of one that is gone
+    assert instead is not None
+    assert instead.name == "client-00"
+    assert take(tmp_path, NAMES, "a") is None
+
+
+def test_a_name_that_nobody_had_comes_before_that_of_a_container_that_may_come_back(tmp_path: Path) -> None:
+    first = take(tmp_path, NAMES, "a")
+    assert first is not None
+    first.release()
+    second = take(tmp_path, NAMES, "b")
+    assert second is not None
+    assert second.name == "client-01"
+
+
+def test_containers_that_start_together_are_different_clients_and_a_killed_ones_name_is_free(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from deploy.container.leases import take; "
+        f"lease = take(Path({str(tmp_path)!r}), {NAMES!r}, sys.argv[1]); "
+        "print(lease and lease.name, flush=True); time.sleep(60)"
+    )
+
+    def start(holder: str) -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, holder], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    with ThreadPoolExecutor() as pool:
+        started = list(pool.map(start, "abcd"))
+    try:
+        assert sorted(name for _, name in started) == ["None", *NAMES]
+        process, name = next(each for each in started if each[1] != "None")
+        process.kill()
+        process.wait()
+        lease = take(tmp_path, NAMES, "e")
+        assert lease is not None
+        assert lease.name == name
+    finally:
+        for process, _ in started:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def test_the_names_sort_as_numbers_do() -> None:
+    assert client_names(3) == NAMES
+    assert client_names(101) == sorted(client_names(101))
+
+
+def test_the_environment_gives_the_settings_of_a_run(tmp_path: Path) -> None:
+    environment = {
+        "COHORT_CLIENTS": "4",
+        "COHORT_ROUNDS": "7",
+        "COHORT_PER_ROUND": "",  # as in docker-compose.yml when it is not given
+        "COHORT_SELECTOR": "uniform  osmd:alpha=0.3",
+        "COHORT_SET": "round-deadline=9 local-steps=2",
+    }
+    arms = planned(tmp_path, environment)
+    assert [arm.run_config["selector"] for arm in arms] == ["uniform", "osmd"]
+    assert arms[1].run_config["selector-settings"] == "alpha=0.3"
+    for arm in arms:
+        assert arm.run_config["num-clients"] == 4
+        assert arm.run_config["num-rounds"] == 7
+        assert arm.run_config["round-deadline"] == 9
+        assert arm.run_config["local-steps"] == 2
+        assert "clients-per-round" not in arm.run_config
+        assert arm.run_config["output-dir"] == str(tmp_path / arm.name)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"COHORT_ROUNDS": "0"}, "^COHORT_ROUNDS = 0: must be greater than or equal to 1$"),
+        ({"COHORT_ROUNDS": "many"}, "^COHORT_ROUNDS = 'many': must be a valid integer$"),
+        (
+            {"COHORT_CLIENTS": "2"},
+            r"^COHORT_PER_ROUND = 3: must be between 1 and 2 \(the number of clients\)$",
+        ),
+        ({"COHORT_SELECTOR": "best"}, "^COHORT_SELECTOR = 'best': must be one of .*uniform"),
+        ({"COHORT_SELECTOR": "md md"}, "^COHORT_SELECTOR = 'md': given twice$"),
+        ({"COHORT_TASK": "letters"}, "^COHORT_TASK = 'letters': must be one of digits, digits-mlp, "),
+        ({"COHORT_SET": "quick"}, "^COHORT_SET = 'quick': must be of the form key=value$"),
+        ({"COHORT_SET": "seed=3"}, "^COHORT_SET = seed=3: is given with COHORT_SEED$"),
+        ({"COHORT_SET": "output-dir=x"}, "^COHORT_SET = output-dir=x: cannot be given here$"),
+        ({"COHORT_SET": "learning-rate=-1"}, "^learning-rate = -1: must be greater than 0$"),
+    ],
+)
+def test_a_wrong_setting_is_called_by_its_variable(
+    tmp_path: Path, environment: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        planned(tmp_path, environment)
+
+
+def test_data_that_are_not_there_are_called_by_the_folder_that_is_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COHORT_DATA", str(DATA))  # as in the images
+    with pytest.raises(ValueError, match=r"^COHORT_DATA: there is no such file or folder$"):
+        planned(tmp_path, {"COHORT_TASK": "mnist"})
+
+
+RUNNING = {"success": True, "runs": [{"status": "running"}]}
+AWAY = {"success": False, "error-message": "Connection to the SuperLink is unavailable."}
+
+
+@pytest.mark.parametrize(
+    ("told", "under_way"),
+    [
+        ([AWAY, AWAY, RUNNING], True),  # a SuperLink that is just being restarted has not lost the run
+        ([AWAY, {"success": True, "runs": [{"status": "finished:failed"}]}], False),
+        ([{"success": False, "error-message": "database is locked"}, RUNNING], True),
+        ([{"success": False, "error-message": "Run ID not found."}], False),
+    ],
+)
+def test_a_run_under_way_is_not_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[dict[str, object]], under_way: bool
+) -> None:
+    (arm,) = plan(["md"], {}, ROOT, tmp_path)
+    assert run._under_way(arm) is None  # it never was
+    run._run_id(arm).write_text("17")
+    answers = iter(told)
+    monkeypatch.setattr(run, "flwr", lambda *_: next(answers))
+    monkeypatch.setattr(run, "RETRY", 0.0)
+    assert run._under_way(arm) == ("17" if under_way else None)
+    assert list(answers) == []
+
+
+def test_devices_are_let_in_and_sent_away_under_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def flwr(*arguments: str) -> dict[str, object]:
+        asked.append(arguments)
+        return {"success": True, "node-id": "7", "nodes": [{"node-id": "7", "status": "online"}]}
+
+    def do(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["deploy.container", "devices", *arguments])
+        code = devices.main()
+        return code, "".join(capsys.readouterr())
+
+    monkeypatch.setattr(devices, "STATE", tmp_path)
+    monkeypatch.setattr(devices, "flwr", flwr)
+    (tmp_path / "registered").mkdir()
+    (tmp_path / "registered" / "client-00").touch()
+    certificates.write_client_key(tmp_path, "key")
+    key = (tmp_path / "key.pub").read_text().split()
+    assert do("register", "pi-1", *key) == (0, "pi-1 is registered (node 7); it comes online by itself\n")
+    assert asked.pop()[:4] == ("supernode", "register", "--name", "pi-1")
+    assert do("list")[1].split() == ["pi-1", "online"]
+    assert do("register", "pi-1", *key)[1].startswith("name = pi-1: registered already")
+    assert do("register", "client-00", *key) == (
+        2,
+        "name = client-00: is that of a client of this cluster's own\n",
+    )
+    assert do("revoke", "pi-1") == (0, "pi-1 is revoked\n")
+    assert asked[-1] == ("supernode", "unregister", "7", "cluster")
+    for wrong in ((), ("register", "pi-1"), ("invite", "pi-1")):
+        assert do(*wrong) == (2, f"{devices.USAGE}\n")
+
+
+def test_what_the_run_container_left_unfinished_goes_on_unless_it_is_another_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(run, "planned", lambda folder: planned(folder, environment))
+    environment = {"COHORT_CLIENTS": "4", "COHORT_ROUNDS": "3", "COHORT_SELECTOR": "uniform md"}
+    folder, arms = run._last_or_new(tmp_path)
+    write_history(folder / "uniform", [2.0] * 4)  # finished; md was killed before it began
+
+    assert run._last_or_new(tmp_path)[0] == folder
+    again = run._last_or_new(tmp_path)[1]
+    assert [(arm.name, arm.done) for arm in again] == [("uniform", True), ("md", False)]
+    assert "goes on with" in capsys.readouterr().out
+
+    environment["COHORT_SEED"] = "9"
+    time.sleep(1.1)  # folders are named after the second
+    other, arms = run._last_or_new(tmp_path)
+    assert other != folder
+    assert "its settings were others: this is a new training" in capsys.readouterr().out
+    for arm in arms:
+        write_history(other / arm.name, [2.0] * 4)
+    time.sleep(1.1)
+    assert run._last_or_new(tmp_path)[0] not in (folder, other)  # nothing is left to be resumed
+
+
+def read(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_certificates_and_keys_are_made_once_and_what_is_public_lies_apart(tmp_path: Path) -> None:
+    public, server, keys = (tmp_path / each for each in ("public", "server", "keys"))
+    public.mkdir()
+    prepare(public, server, keys, ["superlink"], 2)
+    before = read(server) | read(keys) | read(public)
+    assert set(read(public)) == {"ca.crt", "client-00.pub", "client-01.pub"}
+    assert not any(b"PRIVATE" in content for content in read(public).values())
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (server, keys)] == [0o700, 0o700]
+
+    prepare(public, server, keys, ["superlink"], 3)  # more clients
+    after = read(server) | read(keys) | read(public)
+    assert {name: after[name] for name in before} == before
+    assert after.keys() - before.keys() == {"client-02", "client-02.pub"}
+
+    prepare(public, server, keys, ["superlink", "box.example.org"], 3)  # another name
+    assert certificates.is_valid_for(server / "server.pem", ["superlink", "box.example.org"], RENEWAL)
+    assert read(public)["ca.crt"] == before["ca.crt"]  # devices know it
+    assert read(keys) == {name: after[name] for name in read(keys)}
+
+    (server / "server.pem").unlink()  # ended before it was written
+    prepare(public, server, keys, ["superlink"], 3)
+    assert certificates.is_valid_for(server / "server.pem", ["superlink"], RENEWAL)
+    assert read(public)["ca.crt"] == read(server)["ca.crt"] != before["ca.crt"]
+
+
+def test_a_certificate_that_ends_soon_is_not_valid_for_long(tmp_path: Path) -> None:
+    certificate = certificates.write_certificates(tmp_path, ["superlink"]).certificate
+    assert certificates.is_valid_for(certificate, ["superlink", "localhost"], RENEWAL)
+    assert not certificates.is_valid_for(certificate, ["superlink"], certificates.VALIDITY)
+    assert not certificates.is_valid_for(certificate, ["other"], RENEWAL)
+
+
+def test_the_secret_is_made_once_and_is_private(tmp_path: Path) -> None:
+    write_secret(tmp_path / "private" / "secret")
+    secret = (tmp_path / "private" / "secret").read_bytes()
+    write_secret(tmp_path / "private" / "secret")
+    assert (tmp_path / "private" / "secret").read_bytes() == secret
+    assert len(secret) == 32
+    assert stat.S_IMODE((tmp_path / "private" / "secret").stat().st_mode) == 0o600
+
+
+def test_a_key_is_registered_once_so_that_a_revoked_one_stays_out(tmp_path: Path) -> None:
+    asked: list[list[str]] = []
+    known = tmp_path / "client-01.pub"
+
+    def flwr(arguments: list[str]) -> None:
+        asked.append(arguments)
+        if str(known) in arguments:
+            raise click.ClickException(f"{KNOWN}.")
+
+    for name in NAMES:
+        (tmp_path / f"{name}.pub").write_text(f"key of {name}")
+    assert register(tmp_path, tmp_path / "done", NAMES, flwr) == NAMES
+    assert asked[0] == [
+        "supernode",
+        "register",
+        str(tmp_path / "client-00.pub"),
+        "cluster",
+        "--name",
+        "client-00",
+    ]
+    asked.clear()
+    assert register(tmp_path, tmp_path / "done", NAMES, flwr) == []
+    assert asked == []
+    (tmp_path / "client-02.pub").write_text("another key")
+    assert register(tmp_path, tmp_path / "done", NAMES, flwr) == ["client-02"]
+
+
+def test_a_key_that_could_not_be_registered_is_tried_again(tmp_path: Path) -> None:
+    def flwr(arguments: list[str]) -> None:
+        raise click.ClickException("Connection to the SuperLink is unavailable.")
+
+    (tmp_path / "client-00.pub").write_text("key")
+    with pytest.raises(click.ClickException, match="unavailable"):
+        register(tmp_path, tmp_path / "done", NAMES[:1], flwr)
+    assert register(tmp_path, tmp_path / "done", NAMES[:1], lambda arguments: None) == NAMES[:1]
+
+
+SUPERVISE = """
+    import sys, time
+    from pathlib import Path
+    from deploy.container import supervisor
+
+    folder = Path({folder!r})
+    supervisor.PAUSE = supervisor.LONG_PAUSE = 0.05
+    supervisor.READY = folder / "ready"
+    program = [sys.executable, "-u", "-c", {program!r}, {folder!r}]
+
+    def make_ready():
+        while not (folder / {waits_for!r}).exists():
+            time.sleep(0.05)
+
+    sys.exit(supervisor.Supervisor(
+        lambda: program, ready_line="here I am", on_ready=make_ready, hidden=lambda line: b"noise" in line
+    ).run())
+"""
+# Leaves a child behind that keeps its output open; the third time it stays.
+PROGRAM = """
+import os, subprocess, sys, time
+from pathlib import Path
+starts = Path(sys.argv[1]) / "starts"
+with starts.open("a") as file: file.write("x")
+child = subprocess.Popen(["sleep", "300"])
+with (Path(sys.argv[1]) / "children").open("a") as file: print(child.pid, file=file)
+print("noise")
+if len(starts.read_text()) < 3: sys.exit(305 % 256)
+print("here I am")
+time.sleep(300)
+"""
+
+
+TALKATIVE = """
+import sys, time
+from pathlib import Path
+print("here I am")
+for _ in range(5000): print("noise", 100 * ".")
+(Path(sys.argv[1]) / "said").touch()
+time.sleep(300)
+"""
+
+
+def test_a_program_may_say_a_lot_while_it_is_made_ready(tmp_path: Path) -> None:
+    code = dedent(SUPERVISE).format(folder=str(tmp_path), program=TALKATIVE, waits_for="said")
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for((tmp_path / "ready").exists, "ready")
+    finally:
+        process.terminate()
+        assert process.communicate(timeout=30)[0] == "here I am\n"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what stayed")
+def test_a_program_that_ends_is_started_again_and_nothing_of_it_stays(tmp_path: Path) -> None:
+    code = dedent(SUPERVISE).format(folder=str(tmp_path), program=PROGRAM, waits_for="")
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for((tmp_path / "ready").exists, "ready")
+        children = [int(pid) for pid in (tmp_path / "children").read_text().split()]
+        assert [is_running(pid) for pid in children] == [False, False, True]
+        os.kill(process.pid, signal.SIGTERM)
+        output, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert not (tmp_path / "ready").exists()
+    assert not any(map(is_running, children))
+    assert output.splitlines() == [
+        *["cohort: it did not become ready and ended with code 49; it is started again in 0.05 s"] * 2,
+        "here I am",
+    ]

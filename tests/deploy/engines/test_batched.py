@@ -1,0 +1,89 @@
+"""`cohort simulate --engine batched`: the history of the apps, without the apps."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from deploy.cli import cli
+from deploy.engines import batched
+from deploy.processes.groups import wait_until
+from server.history import read_lines
+from strategies.checkpoint import CheckpointFolder
+
+from ...server.test_apps import federation
+
+SETTINGS: dict[str, Any] = {"num-clients": 8, "num-rounds": 6, "seed": 5, "clients-per-round": 3}
+
+
+def rounds_of(folder: Path) -> list[dict[str, Any]]:
+    return [line for line in read_lines(folder / "history.jsonl") if line["type"] == "round"]
+
+
+def test_its_history_is_that_of_the_apps(tmp_path: Path) -> None:
+    federation(tmp_path / "apps", 8, num_rounds=6, seed=5)
+    batched.run({**SETTINGS, "output-dir": str(tmp_path / "batched")})
+    ours, theirs = rounds_of(tmp_path / "batched"), rounds_of(tmp_path / "apps")
+    assert [line["round"] for line in ours] == list(range(7))
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys()
+        for key in ("clients", "client_ids", "counts", "failures", "num_available", "responded", "void"):
+            assert one.get(key) == other.get(key)
+        for key in ("weights", "probabilities", "update_norms", "test_loss"):
+            np.testing.assert_allclose(one.get(key, 0), other.get(key, 0), rtol=1e-4)
+    kinds = [
+        [line["type"] for line in read_lines(tmp_path / name / "history.jsonl")]
+        for name in ("apps", "batched")
+    ]
+    assert kinds[0] == kinds[1]
+    assert (tmp_path / "batched" / "model.safetensors").exists()
+
+
+def test_it_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    batched.run({**SETTINGS, "selector": "md", "num-rounds": 2, "output-dir": str(part)})
+    with pytest.raises(ValueError, match="selector = 'adaptive-osmd': the run to be resumed has 'md'"):
+        batched.run({**SETTINGS, "output-dir": str(part), "resume": True})
+    batched.run({**SETTINGS, "selector": "md", "num-rounds": 5, "output-dir": str(part), "resume": True})
+    batched.run({**SETTINGS, "selector": "md", "num-rounds": 5, "output-dir": str(tmp_path / "md")})
+    ours, theirs = rounds_of(part), rounds_of(tmp_path / "md")
+    for line in (*ours, *theirs):
+        line.pop("seconds", None)
+    assert ours == theirs
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel to tell of a parent's death")
+def test_it_ends_with_the_command_that_began_it(tmp_path: Path) -> None:
+    command = ["simulate", "--engine", "batched", "--rounds", "1000000", "--selector", "md", "--out"]
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("cohort"), *command, str(tmp_path / "run")], stdout=subprocess.DEVNULL
+    )
+    checkpoints = CheckpointFolder(tmp_path / "run" / "md" / "checkpoints")
+    try:
+        assert wait_until(checkpoints.is_claimed, 120)
+    finally:
+        process.kill()
+        process.wait()
+    assert wait_until(checkpoints.is_abandoned, 30)
+
+
+def test_what_means_nothing_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"over-selection = 1\.5: must be 1 in a batched simulation"):
+        batched.run({**SETTINGS, "over-selection": 1.5, "output-dir": str(tmp_path)})
+
+
+def test_the_command(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = ["simulate", "--engine", "batched", "--clients", "8", "--rounds", "12", "--out", str(out)]
+    result = CliRunner().invoke(cli, [*arguments, "--selector", "uniform", "--selector", "md"])
+    assert result.exit_code == 0, result.output
+    assert "simulating 8 clients, each cohort as one computation" in result.output
+    assert {path.name for path in out.iterdir()} >= {"uniform", "md", "cohort.png", "logs"}
+    assert len(rounds_of(out / "md")) == 13
+    again = CliRunner().invoke(cli, ["simulate", "--engine", "batched", "--resume", str(out)])
+    assert again.exit_code == 0
+    assert "all is trained already" in again.output

@@ -1,0 +1,222 @@
+"""Real processes: a cluster comes up, and whatever happens to it, nothing of it stays."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import deploy.engines.cluster
+from deploy.engines.cluster import MARK, LocalCluster
+from deploy.flower.submission import EngineError
+from deploy.processes.groups import free_ports, is_free, processes_with
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what stayed"),
+]
+
+
+def wait_for(condition: Callable[[], bool], timeout: float, what: str) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def files_below(*folders: Path) -> set[Path]:
+    return {path for folder in folders if folder.exists() for path in folder.rglob("*")}
+
+
+def listening_ports(pids: list[int]) -> set[int]:
+    """Return the TCP ports on which these processes listen (Linux)."""
+    inodes = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
+            except OSError:
+                continue
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()
+    ]
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+def is_superlink(pid: int) -> bool:
+    return "flower-superlink".startswith(Path(f"/proc/{pid}/comm").read_text().strip())
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own, and a place for temporary files: whatever appears there was not to."""
+    for name in ("home", "tmp"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.delenv("FLWR_HOME", raising=False)
+    return tmp_path / "home"
+
+
+def test_it_comes_up_loses_a_client_goes_on_and_leaves_nothing_but_its_logs(
+    tmp_path: Path, home: Path
+) -> None:
+    folder = tmp_path / "run"
+    with LocalCluster(folder, num_clients=2) as cluster:
+        pids = processes_with(MARK, str(folder))
+        ports = listening_ports(pids)
+        assert len(ports) == 4  # SuperLink: control and fleet; a runtime port each for two SuperNodes
+        assert cluster.port in ports
+        listed = subprocess.run(
+            [Path(sys.executable).parent / "flwr", "supernode", "list", "cluster", "--format", "json"],
+            env={**os.environ, "FLWR_HOME": str(folder / "state" / "flwr")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert listed.stdout.count('"status": "online"') == 2
+
+        assert cluster.check() == []
+        cluster.kill_client(1)
+        assert cluster.check() == ["client-01"]
+        assert cluster.check() == []  # said once
+    assert processes_with(MARK, str(folder)) == []
+    assert all(is_free(port) for port in ports)
+    assert [path.name for path in folder.iterdir()] == ["logs"]
+    assert files_below(home, tmp_path / "tmp") == set()
+
+
+def test_a_refused_run_and_the_superlinks_death_are_reported_with_the_end_of_the_log(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").write_text("[project]\nname = 'broken'\n")
+    with LocalCluster(tmp_path / "run", num_clients=1) as cluster:
+        run = cluster.submit({"num-clients": 1, "clients-per-round": 1}, "doomed")
+        cluster.app = tmp_path / "app"
+        with pytest.raises(EngineError, match=r"Flower refused it:\n(.|\n)*tool.flwr"):
+            cluster.submit({}, "broken").wait(timeout=30)
+        (superlink,) = [pid for pid in processes_with(MARK, str(cluster.folder)) if is_superlink(pid)]
+        os.kill(superlink, signal.SIGKILL)
+        with pytest.raises(
+            EngineError, match=r"SuperLink ended with code -9; the end of .*superlink\.log:\n.+"
+        ):
+            run.wait(timeout=30)
+
+
+def test_a_client_that_cannot_start_ends_the_start_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalCluster, "_register_clients", lambda self: None)  # unknown keys are refused
+    cluster = LocalCluster(tmp_path / "run", num_clients=1)
+    with (
+        pytest.raises(EngineError, match=r"client-00 ended with code \d+; the end of .*client-00\.log:\n.+"),
+        cluster,
+    ):
+        pytest.fail("it must not come up")
+    assert processes_with(MARK, str(tmp_path / "run")) == []
+    assert not (tmp_path / "run" / "state").exists()
+
+
+def test_closing_removes_the_keys_even_if_what_was_to_be_ended_is_gone_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path / "run", num_clients=1)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    monkeypatch.setattr(deploy.engines.cluster, "STOP_GRACE", 0.1)
+    monkeypatch.setattr(deploy.engines.cluster, "processes_with", lambda variable, value: [gone.pid])
+    for attempt in range(2):
+        (tmp_path / "run" / "state" / "pki").mkdir(parents=True)
+        if attempt:  # whatever else may go wrong
+            monkeypatch.setattr(deploy.engines.cluster, "stop", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError) if attempt else contextlib.nullcontext():
+            cluster.close()
+        assert not (tmp_path / "run" / "state").exists()
+
+
+def test_a_setting_reaches_flower_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "app").mkdir()
+    cluster = LocalCluster(tmp_path / "run", num_clients=1, app=tmp_path / "app")
+    monkeypatch.setattr(LocalCluster, "_spawn", lambda *_: None)
+    settings = {"output-dir": 'C:\\a "b"\n🙂é\x7f', "seed": 3, "learning-rate": 1e-7, "yes": True}
+    cluster.submit(settings, "one")
+    (config,) = (tmp_path / "run" / "state").rglob("config.toml")
+    assert tomllib.loads(config.read_text(encoding="utf-8")) == settings
+
+
+def test_without_the_process_that_forks_all_others_they_run_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploy.engines.cluster.warm, "serve_command", lambda *_: ["false"])
+    with LocalCluster(tmp_path / "run", num_clients=1) as cluster:
+        assert "rounds will be slow: see " in cluster.started
+        commands = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in cluster.client_processes]
+    assert all("flower-supernode" in command for command in commands)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_port_that_is_taken_meanwhile_is_replaced(
+    tmp_path: Path, taken_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picked = [[taken_port, *free_ports(1)]]
+    monkeypatch.setattr(
+        deploy.engines.cluster, "free_ports", lambda count: picked.pop() if picked else free_ports(count)
+    )
+    with LocalCluster(tmp_path / "run", num_clients=1) as cluster:
+        assert cluster.port != taken_port
+    assert not picked
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "when"),
+    [
+        (signal.SIGINT, 130, "during the start"),
+        (signal.SIGTERM, 143, "during the start"),
+        (signal.SIGINT, 130, "in a round"),
+        (signal.SIGKILL, -9, "in a round"),
+    ],
+)
+def test_cohort_up_ends_cleanly_when_asked_to_and_even_when_killed(
+    tmp_path: Path, home: Path, number: signal.Signals, code: int, when: str
+) -> None:
+    folder = tmp_path / "run 🙂"
+    command = "up --clients 2 --per-round 1 --rounds 50 --selector md --selector uniform --out"
+    process = subprocess.Popen(
+        [Path(sys.executable).parent / "cohort", *command.split(), str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        history = folder / "md" / "history.jsonl"
+        if when == "in a round":
+            wait_for(lambda: history.exists() and '"round": 1' in history.read_text(), 90, "no round")
+        else:
+            wait_for(lambda: (folder / "logs" / "client-00.log").exists(), 30, "no client")
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == code, output
+    assert "Traceback" not in output
+    if number == signal.SIGKILL:
+        wait_for(lambda: not processes_with(MARK, str(folder)), 20, "the watchdog slept")
+    assert processes_with(MARK, str(folder)) == []
+    assert not (folder / "state").exists()
+    assert files_below(home, tmp_path / "tmp") == set()

@@ -1,0 +1,345 @@
+"""A forked command is the ordinary command: same arguments, environment, folder, output and end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from deploy.flower import fork_server
+from deploy.flower.fork_server import SOCKET, Connection, Gone, serve_command
+from deploy.flower.launch import ALL
+from deploy.processes.groups import Process, processes_with, wait_until
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
+MARK = "COHORT_TEST"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    yield {**os.environ, MARK: str(tmp_path)}
+    for pid in processes_with(MARK, str(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def server(tmp_path: Path, environment: dict[str, str]) -> Process:
+    folder = tmp_path / "a folder whose name is too long for that of a socket".ljust(120, "_")
+    folder.mkdir()
+    process = Process(serve_command(folder, ALL), tmp_path / "warm.log", environment)
+    assert wait_until((folder / SOCKET).exists, 60), process.tail()
+    return process
+
+
+@pytest.fixture
+def folder(server: Process, tmp_path: Path) -> Path:
+    (found,) = tmp_path.glob("a folder*")
+    return found
+
+
+@pytest.mark.parametrize("name", ["flower-supernode", "flower-superlink", "flwr-clientapp", "flwr-serverapp"])
+def test_a_forked_command_has_its_own_arguments_output_environment_and_code(
+    server: Process, folder: Path, tmp_path: Path, name: str
+) -> None:
+    connection = Connection.open(folder)
+    output = tmp_path / "output"
+    env = {**os.environ, "COLUMNS": "200", "FLWR_HOME": str(tmp_path)}
+    process = Process.forked([name, "--no-such-option"], output, env, connection)
+    assert wait_until(lambda: process.returncode is not None, 30), server.tail()
+    assert process.returncode == 2  # argparse's
+    assert f"usage: {name}" in output.read_text()
+    assert "usage" not in server.tail()
+    assert server.returncode is None
+
+
+def test_a_forked_process_leads_a_group_that_can_be_ended(
+    server: Process, folder: Path, tmp_path: Path
+) -> None:
+    connection = Connection.open(folder)
+    # It waits for a SuperLink that is not there.
+    command = ["flower-supernode", "--insecure", "--superlink", "127.0.0.1:9", "--port", "9"]
+    environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    process = Process.forked(command, tmp_path / "output", environment, connection)
+    assert os.getpgid(process.pid) == process.pid
+    assert process.returncode is None
+    process.signal_group(signal.SIGKILL)
+    assert wait_until(lambda: process.returncode == -signal.SIGKILL, 10)
+
+
+def test_a_request_that_breaks_off_does_not_end_the_server(
+    server: Process, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    for torn in (b"", b'{"command": ["flower', b"\xff\n"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(SOCKET)
+            if torn:
+                socket.send_fds(connection, [torn], [0, 0])
+    with output_of(folder, tmp_path, "flower-superexec", "--version") as text:
+        assert text == "Flower version: 1.39.0\n", server.tail()
+    assert server.returncode is None
+    descriptors = Path(f"/proc/{server.pid}/fd")
+    if descriptors.exists():  # Linux: the standard ones, epoll, the listener, and two pairs of sockets
+        assert wait_until(lambda: len(list(descriptors.iterdir())) <= 9, 5)
+
+
+class output_of:  # noqa: N801
+    """Run a forked command to its end, and give what it printed."""
+
+    def __init__(self, folder: Path, tmp_path: Path, *command: str) -> None:
+        self._connection = Connection.open(folder)
+        self._output = tmp_path / "output"
+        self._process = Process.forked(command, self._output, dict(os.environ), self._connection)
+
+    def __enter__(self) -> str:
+        assert wait_until(lambda: self._process.returncode is not None, 30)
+        return self._output.read_text()
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = Connection.open(folder)
+
+    def interrupted(self: Connection) -> dict[str, int]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "_next_line", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            connection.run(["flower-superexec", "--version"])
+    assert connection.returncode(os.getpid()) is None  # no child of the server's, and alive
+    process = Process.forked(
+        ["flower-superexec", "--no-such-option"], tmp_path / "output", dict(os.environ), connection
+    )
+    assert wait_until(lambda: process.returncode is not None, 30)
+    assert process.returncode == 2
+
+
+def test_once_the_server_is_gone_who_asks_is_told_and_what_it_started_goes_on(
+    server: Process, folder: Path, tmp_path: Path
+) -> None:
+    connection = Connection.open(folder)
+    command = ["flower-supernode", "--insecure", "--superlink", "127.0.0.1:9", "--port", "9"]
+    process = Process.forked(command, tmp_path / "output", dict(os.environ), connection)
+    server.signal_group(signal.SIGKILL)
+    assert wait_until(lambda: server.returncode is not None, 10)
+    with pytest.raises(Gone):
+        connection.run(["flower-superexec", "--version"])
+    assert process.returncode is None
+    process.signal_group(signal.SIGKILL)
+    with pytest.raises(OSError, match="refused"):
+        Connection.open(folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults in /proc")
+def test_the_end_of_a_child_does_not_copy_the_memory_that_it_shares(
+    server: Process, folder: Path, tmp_path: Path
+) -> None:
+    def copied() -> int:
+        faults_of_children = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[8]
+        return int(faults_of_children) * os.sysconf("SC_PAGE_SIZE")
+
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    shared = int(status.partition("RssAnon:")[2].split()[0]) * 1024
+    assert copied() == 0
+    with output_of(folder, tmp_path, "flower-superexec", "--version"):
+        assert 0 < copied() < shared / 3
+
+
+# --- a server of the test's own, with programs of the test's own --------------------------------------------
+
+OWN_SERVER = """
+import os, sys, time
+from deploy.flower import fork_server
+
+def draw():
+    import numpy.random
+    print(numpy.random.random(), flush=True)
+
+def modules():
+    import {library}
+    print(sorted(each for each in sys.modules if each.partition(".")[0] == "deploy"), flush=True)
+
+def preloaded():
+    print("{library}" in sys.modules, flush=True)
+
+def line():
+    os.write(int(os.environ[warm_line]), b"hello")
+
+warm_line = fork_server.LINE
+programs = dict(draw=draw, modules=modules, preloaded=preloaded, line=line)
+connection = fork_server.fork_server(programs)
+if sys.argv[1] == "line":
+    import socket
+    ours, its = socket.socketpair()
+    connection.run(["line"], line=its.fileno())
+    its.close()
+    print(ours.recv(5), ours.recv(5), flush=True)
+for name in sys.argv[1:]:
+    if name != "line":
+        pid = connection.run([name])
+        while connection.returncode(pid) is None:  # by then the server has learned from it
+            time.sleep(0.01)
+if "--stay" in os.environ.get("ARGUMENTS", ""):
+    print("stays", flush=True)
+    time.sleep(60)
+"""
+
+
+def run_own_server(environment: dict[str, str], *names: str) -> str:
+    """Fork a server, let it run these programs one after another, and return what they printed."""
+    script = OWN_SERVER.replace("{library}", "safetensors")
+    root = Path(fork_server.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *names],
+        env={**environment, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_forked_children_do_not_draw_the_same_numbers(environment: dict[str, str]) -> None:
+    one, two = map(float, run_own_server(environment, "draw", "draw").split())
+    assert one != two
+
+
+def test_a_library_that_an_app_imported_is_there_for_the_next_one_and_nothing_of_this_project_is(
+    environment: dict[str, str],
+) -> None:
+    printed = run_own_server(environment, "preloaded", "modules", "preloaded")
+    assert printed.splitlines() == ["False", "[]", "True"]
+
+
+def test_a_child_is_handed_its_end_of_a_line_and_closes_it_with_its_own_end(
+    environment: dict[str, str],
+) -> None:
+    assert run_own_server(environment, "line") == "b'hello' b''\n"
+
+
+APP = """
+import atexit, os, sys, threading, time
+
+class Left:
+    def __del__(self):
+        os.write(1, b"deleted\\n")
+
+def late():
+    time.sleep(0.3)
+    print("thread")
+
+left = Left()
+file = open(os.environ["LEFT_OPEN"], "w")
+file.write("all of it")
+atexit.register(print, "atexit")
+threading.Thread(target=late).start()
+print("app")
+"""
+ENDING = """
+import sys, time
+from deploy.flower import fork_server
+
+def app():
+    import app_of_the_test
+    sys.exit(259)
+
+def message():
+    sys.exit("a message")
+
+def error():
+    raise ValueError("an error")
+
+def interrupted():
+    raise KeyboardInterrupt
+
+programs = dict(app=app, nothing=lambda: None, true=lambda: sys.exit(True), message=message, error=error,
+                interrupted=interrupted)
+connection = fork_server.fork_server(programs)
+for name in programs:
+    pid = connection.run([name])
+    while (code := connection.returncode(pid)) is None:
+        time.sleep(0.01)
+    print(name, code, flush=True)
+"""
+
+
+def test_a_child_ends_as_any_python_does(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "app_of_the_test.py").write_text(APP)
+    path = os.pathsep.join([str(Path(fork_server.__file__).parents[2]), str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING],
+        env={**environment, "PYTHONPATH": path, "LEFT_OPEN": str(tmp_path / "left open")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    # What it printed last is in its buffer until the end.
+    assert sorted(lines[:4]) == ["app", "atexit", "deleted", "thread"]
+    assert lines[4:] == [
+        "app 3",
+        "nothing 0",
+        "true 1",
+        "message 1",
+        "error 1",
+        f"interrupted {-signal.SIGINT}",
+    ]
+    assert lines.index("thread") < lines.index("atexit")
+    assert (tmp_path / "left open").read_text() == "all of it"
+    assert "a message\n" in done.stderr
+    assert "ValueError: an error" in done.stderr
+
+
+@pytest.mark.parametrize(("told", "code"), [([3], 3), ([], -signal.SIGKILL)], ids=["told late", "no server"])
+def test_a_process_is_not_taken_for_killed_while_the_server_is_about_to_tell_of_its_end(
+    told: list[int], code: int
+) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    ours, its = socket.socketpair()
+
+    def tell() -> None:
+        for each in told:
+            its.sendall(b'{"pid": 1, "code": 0}\n' + f'{{"pid": {gone.pid}, "code": {each}}}\n'.encode())
+        its.close()
+
+    late = threading.Timer(0.2, tell)
+    late.start()
+    connection = fork_server.Connection(ours)
+    assert connection.returncode(gone.pid) == code
+    late.join()
+    assert connection.returncode(gone.pid) == code
+    connection.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_forked_server_ends_with_the_process_that_it_was_forked_from(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    script = OWN_SERVER.replace("{library}", "safetensors")
+    root = Path(fork_server.__file__).parents[2]
+    environment |= {"PYTHONPATH": str(root), "ARGUMENTS": "--stay"}
+    owner = Process([sys.executable, "-c", script, "preloaded"], tmp_path / "log", environment)
+    assert wait_until(lambda: "stays" in owner.tail(), 30), owner.tail()
+    assert len(processes_with(MARK, str(tmp_path))) == 2
+    os.kill(owner.pid, signal.SIGKILL)
+    assert wait_until(lambda: owner.returncode is not None, 5)
+    assert wait_until(lambda: not processes_with(MARK, str(tmp_path)), 5)
+
+
+def test_what_may_be_learned_can_be_imported_by_its_name() -> None:
+    for name in fork_server.PRELOADED:
+        import_module(name)

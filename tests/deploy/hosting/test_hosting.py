@@ -1,0 +1,184 @@
+"""A server's folder: certificates that are renewed without a word to devices; refusals that say why."""
+
+import json
+import signal
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from typer.testing import CliRunner
+
+from deploy.cli import cli
+from deploy.device.invitation import Invitation
+from deploy.hosting import server as serving
+from deploy.hosting.programs import MARK
+from deploy.hosting.server import Server, ServerError
+from deploy.processes.groups import free_ports, processes_with
+from deploy.tls import certificates
+
+from ...support.devices import Running, wait_for
+from ..tls.test_certificates import verifier_for
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    server = Server(
+        tmp_path / "server", ("fl.example.org", "10.0.0.1"), control_port=1
+    )  # nobody is on port 1
+    assert server.save() == "made"
+    return server
+
+
+def certificate(server: Server) -> x509.Certificate:
+    return x509.load_pem_x509_certificate((server.folder / "pki" / "server.pem").read_bytes())
+
+
+def test_it_keeps_its_settings_and_secrets(server: Server) -> None:
+    assert Server.load(server.folder) == server
+    assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
+    for name in ("ca.key", "server.key", "executor.secret"):
+        assert stat.S_IMODE((server.folder / "pki" / name).stat().st_mode) == 0o600
+    for name in server.hosts:
+        verifier_for(server.authority, name).verify(certificate(server), [])
+
+
+def test_a_new_name_or_the_end_of_a_certificate_renews_it_under_the_same_authority(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, first = server.authority.read_bytes(), certificate(server)
+    assert server.save() is None
+    assert certificate(server) == first
+    moved = Server(server.folder, (*server.hosts, "new.example.org"), control_port=1)
+    assert moved.save() == "renewed"
+    second = certificate(moved)
+    verifier_for(server.authority, "new.example.org").verify(second, [])
+    monkeypatch.setattr(serving, "RENEWAL", timedelta(days=400))
+    assert moved.save() == "renewed"
+    assert certificate(moved).serial_number != second.serial_number
+    assert server.authority.read_bytes() == authority
+    later = datetime.now(UTC) + timedelta(days=364)
+    verifier_for(server.authority, "fl.example.org", later).verify(certificate(moved), [])
+
+
+def test_where_devices_reach_it(tmp_path: Path) -> None:
+    assert Server(tmp_path, ("fl.example.org", "other"), port=1234).address == "fl.example.org:1234"
+    assert Server(tmp_path, ("fd00::1",)).address == "[fd00::1]:9092"
+    with pytest.raises(ServerError, match="host = 'a b': must be a name or an address"):
+        Server(tmp_path, ("a b",)).save()
+
+
+def test_without_a_superlink_nothing_is_registered_and_no_key_stays(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(
+        ServerError, match=r"nothing answers on port 1 of this machine; is `cohort server up`"
+    ):
+        server.invite("pi-1", tmp_path / "pi-1.invitation")
+    assert not (tmp_path / "pi-1.invitation").exists()
+    assert list((server.folder / "tmp").iterdir()) == []
+    assert list((server.folder / "clients").iterdir()) == []
+
+
+def test_an_invitation_that_cannot_be_written_leaves_the_name_free(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "flwr", lambda *_: {"success": True, "node-id": 7})
+    with pytest.raises(FileNotFoundError):
+        server.invite("pi-1", tmp_path / "no such folder" / "pi-1.invitation")
+    assert not server.client("pi-1").exists()
+    server.invite("pi-1", tmp_path / "pi-1.invitation")
+
+
+def test_an_invitation_holds_what_was_registered(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    keys = []
+
+    def flwr(self: Server, *arguments: str) -> dict[str, object]:
+        asked.append(arguments)
+        if arguments[1] == "register":
+            keys.append(Path(arguments[-1]).read_text().strip())
+        return {"success": True, "node-id": 7, "nodes": [{"node-id": "7", "status": "online"}]}
+
+    monkeypatch.setattr(Server, "flwr", flwr)
+    server.invite("pi-1", tmp_path / "x")
+    invitation = Invitation.read(tmp_path / "x")
+    assert (invitation.name, invitation.server) == ("pi-1", "fl.example.org:9092")
+    assert invitation.ca == server.authority.read_text()
+    certificates.import_client_key(tmp_path / "device", "key", invitation.key)
+    assert (tmp_path / "device" / "key.pub").read_text().strip() == keys[0]
+    assert asked[0][:4] == ("supernode", "register", "--name", "pi-1")
+    assert server.states() == {"pi-1": "online"}
+    with pytest.raises(ServerError, match="name = pi-1: registered already"):
+        server.register("pi-1", keys[0])
+    with pytest.raises(ServerError, match="there is such a file"):
+        server.invite("pi-2", tmp_path / "x")
+    with pytest.raises(ServerError, match="name = pi-2: must be a registered client: pi-1"):
+        server.revoke("pi-2")
+    server.revoke("pi-1")
+    assert asked[-1] == ("supernode", "unregister", "7")
+    assert server.states() == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list"], "there is no server here; `cohort server up --host NAME` starts one"),
+        (["up"], "there is no server here"),
+        (["register", "pi-1", "ssh-nonsense", "AAAA"], "there is no server here"),
+    ],
+)
+def test_a_folder_without_a_server(tmp_path: Path, arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli, ["server", *arguments, "--dir", str(tmp_path / "none")])
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["register", "pi-1", "ssh-nonsense", "AAAA"], "must be the public key that the device printed"),
+        (["register", "../pi", "x"], "name = '../pi': must be 1 to 64 letters"),
+        (["list"], "nothing answers on port 1"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_the_reason(
+    server: Server, arguments: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(cli, ["server", *arguments, "--dir", str(server.folder)])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_a_damaged_settings_file_is_named(server: Server) -> None:
+    (server.folder / "server.json").write_text(json.dumps({"hosts": ["h"], "unknown": 1}))
+    with pytest.raises(ServerError, match=r"server\.json: cannot be read"):
+        Server.load(server.folder)
+
+
+@pytest.mark.network
+@pytest.mark.skipif(sys.platform != "linux", reason="a watchdog for Linux")
+def test_a_server_that_is_killed_leaves_nothing_running_and_can_be_started_again_at_once(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "server"
+    port, control = map(str, free_ports(2))
+    first = ("--host", "localhost", "--listen", "127.0.0.1", "--port", port, "--control-port", control)
+    up = ("server", "up", "--dir", str(folder))
+    running = Running(tmp_path / "log", *up, *first)
+    try:
+        running.wait_for("up at localhost:")
+        another = Running(tmp_path / "another", *up)
+        another.wait_for(f"dir = {folder}: its server is running already")
+        assert another.process.wait(30) == 2
+        running.process.send_signal(signal.SIGKILL)
+        running.process.wait()
+        running = Running(tmp_path / "log", *up)
+        running.wait_for("up at localhost:", times=2)
+        assert processes_with(MARK, str(folder))
+    finally:
+        running.end()
+    wait_for(lambda: not processes_with(MARK, str(folder)), 30, lambda: "something stays")

@@ -1,0 +1,35 @@
+"""The figure is a PNG of a sensible size that shows every arm."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from deploy.runs.figure import draw
+
+from ...support.histories import write_history
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_it_draws_any_number_of_arms(tmp_path: Path, count: int) -> None:
+    arms = [write_history(tmp_path / f"{i}", [2.0, 1.5 - 0.1 * i, 1.0], "md") for i in range(count)]
+    draw(arms, tmp_path / "figure.png")
+    data = (tmp_path / "figure.png").read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", data[16:24])
+    assert 1000 <= width <= 2500
+    assert 700 <= height <= 2500
+    assert len(data) > 20_000  # not a blank page
+
+
+def test_a_loss_that_is_not_finite_leaves_a_gap(tmp_path: Path) -> None:
+    arm = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
+    arm.rounds[1]["test_loss"] = None
+    draw([arm], tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 20_000
+
+
+def test_without_a_round_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing to draw"):
+        draw([write_history(tmp_path / "a", [2.0], end=False)], tmp_path / "figure.png")
+    assert not (tmp_path / "figure.png").exists()

@@ -1,0 +1,177 @@
+"""Short histories full of faults, drawn from seeds; see `tests.faults`."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strategies.checkpoint import CheckpointFolder
+from strategies.clients.roster import Roster
+from strategies.flower.messages import OpenRound
+from strategies.rounds.aggregation import Model
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.response_rates import ResponseRates
+from strategies.selectors import Selector
+from strategies.server_steps.step import ServerStep
+from tests.faults.__main__ import tell
+from tests.faults.play import play
+from tests.faults.script import KILLS, accepted_selectors, draw
+
+ROOT = Path(__file__).parents[2]
+BLOCK = 50
+
+
+def hold(seeds: range) -> None:
+    """Play histories; the first that breaks is told in full."""
+    for seed in seeds:
+        outcome = play(seed)
+        assert not outcome.error, f"\n{tell(outcome)}"
+
+
+@pytest.mark.parametrize("first", range(0, 1000, BLOCK))
+def test_a_thousand_histories_hold(first: int) -> None:
+    hold(range(first, first + BLOCK))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 10_000, 500))
+def test_ten_thousand_histories_hold(first: int) -> None:
+    hold(range(first, first + 500))
+
+
+def test_a_seed_is_a_history() -> None:
+    one, other = draw(17), draw(17)
+    assert one == other
+    assert one != draw(18)
+    first, second = play(17), play(17)
+    assert first.story == second.story
+
+
+def test_the_histories_of_make_test_hold_everything_there_is() -> None:
+    scripts = [draw(seed) for seed in range(1000)]
+    assert {script.options["selector"] for script in scripts} == set(accepted_selectors())
+    assert set(accepted_selectors()) > {"adaptive-osmd", "pow-d", "flics", "flics-private", "cohort"}
+    assert {kill.moment for script in scripts for kill in script.kills} == set(KILLS)
+    assert all(3 <= script.num_rounds <= 10 and 2 <= len(script.nodes[0]) <= 8 for script in scripts)
+    assert {script.options["variates"] for script in scripts} == {None, "fedvarp", "scaffold"}
+    assert {script.options["correction"] for script in scripts} == {"equal", "rates"}
+    assert len({script.options["server_strategy"] for script in scripts}) >= 8
+    assert any(script.options.get("masked_updates") for script in scripts)
+    assert any(script.ghosts for script in scripts)
+    assert any(script.asleep for script in scripts)
+
+
+Broken = Callable[[pytest.MonkeyPatch], None]
+
+
+def weights_are_not_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def finalize(self: Selector, selection: Any, responded: Any) -> Any:
+        return np.where(responded, selection.weights, 0.0)
+
+    monkeypatch.setattr(Selector, "finalize", finalize)
+
+
+def an_answer_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold = Model.fold
+
+    def twice(self: Model, updates: Any) -> Any:
+        updates = list(updates)
+        return fold(self, updates + updates[:1])
+
+    monkeypatch.setattr(Model, "fold", twice)
+
+
+def the_last_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    match = OpenRound.match
+    monkeypatch.setattr(OpenRound, "match", lambda self, replies, key: match(self, list(replies)[::-1], key))
+
+
+def clients_are_renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = Roster.ids
+    monkeypatch.setattr(Roster, "ids", lambda self: sorted(ids(self), reverse=len(self) > 6))
+
+
+def the_unwilling_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Roster.here
+
+    def all_of_them(self: Roster, node_ids: Any) -> Any:
+        unavailable, self._unavailable = self._unavailable, set()
+        try:
+            return here(self, node_ids)
+        finally:
+            self._unavailable = unavailable
+
+    monkeypatch.setattr(Roster, "here", all_of_them)
+
+
+def a_part_is_not_loaded(part: type) -> Broken:
+    return lambda monkeypatch: monkeypatch.setattr(part, "load_state_dict", lambda self, state: None)
+
+
+def failures_have_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = RoundLogic.finish
+
+    def silent(self: RoundLogic, *given: Any) -> Any:
+        outcome = finish(self, *given)
+        return replace(outcome, record=replace(outcome.record, failures={}))
+
+    monkeypatch.setattr(RoundLogic, "finish", silent)
+
+
+def the_checkpoint_is_of_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = CheckpointFolder.newest
+
+    def older(self: CheckpointFolder, fingerprint: Any = None) -> Any:
+        rounds = self.rounds()
+        if len(rounds) > 1:
+            self._file(rounds[-1]).unlink()
+        return newest(self, fingerprint)
+
+    monkeypatch.setattr(CheckpointFolder, "newest", older)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        weights_are_not_corrected,
+        an_answer_counts_twice,
+        the_last_answer_counts,
+        clients_are_renumbered,
+        the_unwilling_are_asked,
+        failures_have_no_reason,
+        the_checkpoint_is_of_the_round_before,
+        pytest.param(a_part_is_not_loaded(Selector), id="selector_is_not_loaded"),
+        pytest.param(a_part_is_not_loaded(ResponseRates), id="response_rates_are_not_loaded"),
+        pytest.param(a_part_is_not_loaded(ServerStep), id="server_strategy_is_not_loaded"),
+    ],
+)
+def test_what_is_broken_on_purpose_is_found(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    found = next((outcome for outcome in map(play, range(200)) if outcome.error), None)
+    assert found is not None
+    told = tell(found)
+    assert f"BROKEN: {found.error}" in told
+    assert told.endswith(f"play it again: python -m tests.faults --seed {found.script.seed}")
+    assert f"selector = {found.script.options['selector']!r}" in told
+
+
+def test_the_command_plays_one_seed_and_many() -> None:
+    def run(*given: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", "tests.faults", *given],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return ran.stdout
+
+    assert run("--seed", "17").startswith("seed 17: ")
+    assert run("--seeds", "17:20").startswith("3 histories in ")

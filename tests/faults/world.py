@@ -1,0 +1,489 @@
+"""The clients of a script and the network between them and the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from math import inf, nan
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+
+from simulation.grid import SUPERLINK, InProcessGrid, LazyArray
+from strategies.clients.reports import GROUP, INVITATION, LOSS, STATUS
+from strategies.flower.grids import has_arrays
+from strategies.selectors.invitation import GroupMember
+
+from .script import DEADLINE, EPOCH, GARBAGE, LIES, ODD, TOO_LATE, Kill, Script
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Arrays = dict[str, "NDArray[Any]"]
+_NEVER_SENT = "message-0"
+_QUICK = 2.0**-10  # s, the answer to a question
+
+
+class KilledError(BaseException):
+    """The server process died. No Exception: nobody in it can catch a kill -9."""
+
+
+class ScriptedError(Exception):
+    """A client crashes because the script says so."""
+
+
+class World(InProcessGrid):
+    """Plays a script: its nodes, their answers in the order of their latencies, and the kills.
+
+    Whatever a client answers is a function of the script, the round and what it was sent, so that a round
+    that is played again is the same round.
+
+    Attributes
+    ----------
+    round : int
+        The round under way, or the next one.
+    willing : dict of int to bool
+        Each member's last word, as far as the server has heard it, on whether it wants to train.
+    sent : dict of int to Arrays
+        What each member that was asked to train in this round answered first, whether or not it can be used.
+    asked : dict of int to int
+        Member -> how many TRAIN messages it was sent in this round.
+    answered : set of int
+        Members who answered in this round with a model, of whatever kind, and whose answer was pulled.
+    in_time : set of int
+        Those of them whose answer is to be used.
+    """
+
+    def __init__(self, script: Script, kills: Iterable[Kill]) -> None:
+        super().__init__(latency=self._latency, frozen=True, offline_after=DEADLINE / 2)
+        self.clock.sleep(EPOCH)
+        self.script = script
+        self.kills = list(kills)
+        self.round = 1
+        self.willing: dict[int, bool] = {}
+        self._can_tell = True  # whether the clients' app has a handler for who they are
+        self.sent: dict[int, Arrays] = {}
+        self.asked: dict[int, int] = {}
+        self.answered: set[int] = set()
+        self.in_time: set[int] = set()
+        self.problems: list[str] = []
+        self._entered = 0  # the round whose nodes are here
+        self._words: dict[int, dict[int, bool]] = {}  # `willing` at the beginning of each round
+        self._older: dict[int, Message] = {}  # member -> the TRAIN message that it got first
+        self._member_asked: dict[str, int] = {}  # message id -> member
+        self._pulled = 0
+
+    def comes_in_time(self, member: int) -> bool:
+        """Return whether a member that is asked to train in this round has a usable answer in time."""
+        at = self.round, member
+        usable = self.script.faults.get(at, "") in ("", *ODD, *LIES) and at not in self.script.asleep
+        return usable and self.script.latencies[at] < DEADLINE
+
+    # --- the network -----------------------------------------------------------------------------------
+
+    def resume(self, round: int) -> None:
+        """Go back to the beginning of a round; what is under way to the server that died is lost."""
+        self.round, self._entered = round, 0
+        self._letters.clear()
+        self.willing = dict(self._words.get(round, self.willing))
+
+    def member_at(self, node_id: int) -> int | None:
+        """Return the member behind a node of this round, None for a ghost and for who is not here."""
+        if (self._entered, node_id) in self.script.ghosts:
+            return None
+        return self.script.nodes[self._entered - 1].get(node_id)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        if self._entered != self.round:
+            self.kill("saved", self.round - 1)
+            self.kill("torn", self.round - 1)
+            self._enter_round()
+        return super().get_nodes()
+
+    def _enter_round(self) -> None:
+        wanted = self.script.nodes[self.round - 1]
+        for node_id in set(self.get_node_ids()) - wanted.keys():
+            self.remove_node(node_id)
+        for node_id in self.get_node_ids():
+            self.remove_node(node_id)  # all anew, in the script's order
+        for node_id, member in wanted.items():
+            ghost = (self.round, node_id) in self.script.ghosts
+            handler = _nothing if ghost else partial(self._play, member)
+            self.add_node(handler=handler, node_id=node_id, name=self.script.members[member].name)
+        self._entered = self.round
+        self._words[self.round] = dict(self.willing)
+        self.sent, self.asked, self._pulled = {}, {}, 0
+        self.answered, self.in_time = set(), set()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        messages = list(messages)
+        for message in messages:
+            kind, node_id = message.metadata.message_type, message.metadata.dst_node_id
+            if kind == "train":
+                self._check_question(message)
+            elif kind != "evaluate":
+                self.kill("asking", self.round)
+            if node_id not in self.script.nodes[self._entered - 1]:
+                self.problems.append(f"a {kind} message to node {node_id}, which is not online")
+        ids = super().push_messages(messages)
+        for message, message_id in zip(messages, ids, strict=True):
+            member = self.member_at(message.metadata.dst_node_id)
+            if member is not None:
+                self._member_asked[message_id] = member
+        if any(message.metadata.message_type == "train" for message in messages):
+            self.kill("sent", self.round)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            self._note(reply)
+        if replies and replies[0].metadata.message_type == "train":
+            self._pulled += 1
+            self.kill("replies", self.round)
+        return replies
+
+    def kill(self, moment: str, round: int) -> None:
+        """Die, if the script says so; each of its kills once."""
+        for kill in self.kills:
+            if moment == "replies" and self._pulled <= 3 * kill.share:
+                continue
+            if (kill.round, kill.moment) == (round, moment):
+                self.kills.remove(kill)
+                self.killed = kill
+                raise KilledError
+
+    def _check_question(self, message: Message) -> None:
+        """Look whether this member may be asked to train."""
+        round = _config(message)["server-round"]
+        if round != self.round:
+            self.problems.append(f"round {round!r} is asked for in round {self.round}")
+        node_id = message.metadata.dst_node_id
+        member = self.member_at(node_id)
+        if member is None:
+            return  # a ghost; the server cannot know
+        self.asked[member] = self.asked.get(member, 0) + 1
+        told = self.script.options["ask_status"] and self._can_tell
+        if told and not self.willing.get(member, True):
+            self.problems.append(f"member {member} is asked to train, and has said that it does not want to")
+
+    def _note(self, reply: Message) -> None:
+        """Note what the server has now heard."""
+        member = self._member_asked.pop(reply.metadata.reply_to_message_id, None)
+        if member is None:
+            return
+        if reply.has_error():
+            if reply.metadata.message_type == STATUS and "registered with name" in str(reply.error.reason):
+                self._can_tell = False
+            return
+        kind = reply.metadata.message_type
+        said: dict[str, Any] = {}
+        if kind == "evaluate":
+            return
+        for record in reply.content.values():
+            if isinstance(record, MetricRecord):
+                said |= record
+        willing = bool(said.get("available", True))
+        if kind == "train" and reply.metadata.group_id == str(self.round) and has_arrays(reply):
+            self.answered.add(member)
+        if kind == "train" and willing and self.script.faults.get((self.round, member)) in GARBAGE:
+            return
+        self.willing[member] = willing
+        if kind == "train" and willing and member in self.sent:
+            self.in_time.add(member)
+
+    def _latency(self, message: Message) -> float:
+        node_id, kind = message.metadata.dst_node_id, message.metadata.message_type
+        member = self.member_at(node_id)
+        if member is None:
+            return inf
+        at = self.round, member
+        if kind == "train":
+            return TOO_LATE if self.script.faults.get(at) == "late" else self.script.latencies[at]
+        late = {"evaluate": self.script.evaluation_faults, STATUS: {}}.get(kind, self.script.poll_faults)
+        if late.get(at) == "late":
+            return TOO_LATE
+        return self.script.latencies[at] / 8 + _QUICK
+
+    # --- the clients -----------------------------------------------------------------------------------
+
+    def _play(self, member: int, message: Message) -> Message | list[Message] | None:
+        try:
+            return self._answer(member, message)
+        except ScriptedError:
+            raise
+        except Exception as error:  # it would pass for a client's crash
+            self.problems.append(f"member {member} is not able to answer: {error!r}")
+            raise
+
+    def _answer(self, member: int, message: Message) -> Message | list[Message] | None:
+        kind = message.metadata.message_type
+        if kind == STATUS:
+            return self._tell_status(member, message)
+        config = _config(message)
+        round = int(config["server-round"])  # type: ignore[arg-type]
+        if kind == "train":
+            return self._train(member, round, config, message)
+        if kind == "evaluate":
+            fault = self.script.evaluation_faults.get((round, member))
+            if fault is None:
+                fault = self.script.poll_faults.get((round, member))
+                fault = "silence" if fault == "nothing" else fault  # a metric that no client has is an error
+            return self._measure(member, fault, message)
+        if (round, member) in self.script.asleep:
+            return _decline(message)
+        return self._poll(member, round, kind, config, message)
+
+    def _tell_status(self, member: int, message: Message) -> Message | None:
+        fault, until = self.script.status_faults.get(member, ("", 0))
+        if fault == "no handler":
+            raise ScriptedError("No query function registered with name 'status'")  # as Flower does
+        if self.round <= until:
+            if fault == "silence":
+                return None
+            if fault == "crash":
+                raise ScriptedError("the disk is gone")
+            if fault == "garbage":
+                return _reply(message, {"num-examples": -1})
+        who = self.script.members[member]
+        # Who is asleep repeats its last word: else one that is asked again because the server was killed
+        # would tell it what it would not have known without.
+        asleep = (self.round, member) in self.script.asleep and not self.willing.get(member, True)
+        identity: dict[str, int | str] = {"group": who.group}
+        if who.claim is not None:
+            identity["client-id"] = who.claim
+        said = {"num-examples": who.size, "available": int(not asleep)}
+        return _reply(message, said, identity=ConfigRecord({**identity}))
+
+    def _poll(
+        self, member: int, round: int, kind: str, config: ConfigRecord, message: Message
+    ) -> Message | None:
+        fault = self.script.poll_faults.get((round, member), "")
+        if fault == "decline":
+            return _decline(message)
+        if kind == LOSS:
+            return self._measure(member, fault, message)
+        if fault == "silence":
+            return None
+        if fault == "crash":
+            raise ScriptedError("out of memory")
+        num_groups = int(config["num-groups"])  # type: ignore[arg-type]
+        who = GroupMember(self.script.members[member].group, num_groups, 2.0, secret=member)
+        said: dict[str, Any] = {}
+        if kind == GROUP:
+            said = {"group": 99 if fault == "huge" else who.report(round)}
+        elif kind == INVITATION:
+            said = {"accepts": int(who.accepts(round, np.array(config["rates"])))}
+        if fault == "nothing":
+            said = {}
+        identity = ConfigRecord({name: value for name, value in said.items() if name == "group"})
+        return _reply(message, {k: v for k, v in said.items() if k != "group"}, identity=identity)
+
+    def _measure(self, member: int, fault: str | None, message: Message) -> Message | None:
+        """Answer with the loss of the model that was sent."""
+        if fault == "silence":
+            return None
+        if fault == "crash":
+            raise ScriptedError("out of memory")
+        w = _decoded(message)
+        loss = float(sum(np.square(w[name] - aim).sum() for name, aim in self._aim(member, w).items()))
+        loss = {"NaN": nan, "infinite": inf, "negative": -1.0, "huge": 1e12}.get(fault or "", loss)
+        said: dict[str, Any] = {"loss": loss, "num-examples": self.script.members[member].size}
+        missing = {"nothing": "loss", "no size": "num-examples"}.get(fault or "")
+        return _reply(message, {name: value for name, value in said.items() if name != missing})
+
+    def _aim(self, member: int, w: Arrays) -> Arrays:
+        """Return the model that a member would like best."""
+        return {
+            name: np.full(array.shape, np.sin(1.0 + 3 * member + i), array.dtype)
+            for i, (name, array) in enumerate(w.items())
+        }
+
+    def _train(
+        self, member: int, round: int, config: ConfigRecord, message: Message
+    ) -> Message | list[Message] | None:
+        fault = self.script.faults.get((round, member), "")
+        if (round, member) in self.script.asleep or fault == "decline":
+            return _decline(message)
+        older = self._older.setdefault(member, message)
+        w = _decoded(message)
+        seed = int(config["seed"])  # type: ignore[arg-type]
+        noise = ((seed % 1009) / 1009 - 0.5) / 100
+        share = 0.3
+        if "update-scales" in config:
+            share *= float(config["update-scales"][self.script.members[member].group])  # type: ignore[index]
+        arrays: Arrays = {
+            name: (w[name] + share * (aim - w[name] + noise)).astype(aim.dtype)
+            for name, aim in self._aim(member, w).items()
+        }
+        if "control" in message.content:
+            control = _arrays(message, "control")
+            arrays = {name: array - 0.1 * control[name].numpy() for name, array in arrays.items()}
+            arrays = {name: array.astype(w[name].dtype) for name, array in arrays.items()}
+        said = {
+            "num-examples": self.script.members[member].size,
+            "num-steps": 3,
+            "train-loss": float(sum(np.abs(arrays[name] - w[name]).sum() for name in w)),
+            "gradient-variance": 0.1 * (1 + member),
+            "accuracy": 0.5,
+        }
+        if fault in LIES:
+            arrays, said = _lie(fault, w, arrays, said)
+        finite = all(np.isfinite(array).all() for array in arrays.values())
+        if round == self.round and fault in ("", *ODD, *LIES) and finite:
+            self.sent[member] = arrays
+        if "update-weight" in config:  # the masks would cancel in the sum
+            moves = [np.subtract(array, w[name], dtype=np.float64) for name, array in arrays.items()]
+            norm = sum(float(np.square(move).sum()) for move in moves) ** 0.5
+            said |= {"update-norm": norm}
+            weight = float(config["update-weight"])  # type: ignore[arg-type]
+            arrays = {
+                name: np.asarray(w[name] + weight * (a - w[name]), a.dtype) for name, a in arrays.items()
+            }
+        if fault == "crash":
+            raise ScriptedError("out of memory")
+        if fault == "dead":
+            reply = Message(Error(5, "Node Unavailable"), reply_to=message)
+            reply.metadata.__dict__["_src_node_id"] = SUPERLINK
+            return reply
+        if fault == "silence":
+            return None
+        if fault == "vanish":
+            if round == self.round and message.metadata.dst_node_id in self.get_node_ids():
+                self.remove_node(message.metadata.dst_node_id)
+            return None
+        if fault == "stale":
+            return _trained(older, arrays, said) if older is not message else None
+        if fault == "stale and own" and older is not message:
+            return [_trained(older, _wrong(arrays), said), _trained(message, arrays, said)]
+        if fault == "twice":
+            return [_trained(message, arrays, said), _trained(message, _wrong(arrays), said)]
+        if fault == "misaddressed":
+            reply = _trained(message, arrays, said)
+            reply.metadata.__dict__["_reply_to_message_id"] = _NEVER_SENT
+            return reply
+        return Message(_content(fault, arrays, said), reply_to=message)
+
+
+def _nothing(message: Message) -> None:
+    """Answer nothing."""
+
+
+def _config(message: Message) -> ConfigRecord:
+    return cast("ConfigRecord", message.content["config"])  # `content.config_records` copies them all
+
+
+def _arrays(message: Message, name: str) -> ArrayRecord:
+    return cast("ArrayRecord", message.content[name])
+
+
+def _decoded(message: Message) -> Arrays:
+    return {name: array.numpy() for name, array in _arrays(message, "arrays").items()}
+
+
+def _reply(message: Message, said: dict[str, Any], **records: Any) -> Message:
+    return Message(RecordDict({"metrics": MetricRecord(said), **records}), reply_to=message)
+
+
+def _trained(message: Message, arrays: Arrays, said: dict[str, Any]) -> Message:
+    return Message(_content("", arrays, said), reply_to=message)
+
+
+def _decline(message: Message) -> Message:
+    return _reply(message, {"available": 0})
+
+
+def _record(arrays: Arrays) -> ArrayRecord:
+    record = ArrayRecord()
+    for name, array in arrays.items():
+        record[name] = LazyArray(np.asarray(array), copy=False)  # arithmetic makes scalars of 0-d arrays
+    return record
+
+
+def _wrong(arrays: Arrays) -> Arrays:
+    """Return a model that shows if it is counted."""
+    return {name: array + array.dtype.type(1000) for name, array in arrays.items()}
+
+
+def _lie(fault: str, w: Arrays, arrays: Arrays, said: dict[str, Any]) -> tuple[Arrays, dict[str, Any]]:
+    kind, _, value = fault.rpartition(" ")
+    if kind == "update x":
+        factor = float(value)
+        return {
+            name: (w[name] + factor * (array - w[name])).astype(array.dtype) for name, array in arrays.items()
+        }, said
+    if fault == "sign flip":
+        return {name: 2 * w[name] - array for name, array in arrays.items()}, said
+    if fault == "no update":
+        return w, said
+    key = {"loss": "train-loss", "size": "num-examples"}[kind]
+    return arrays, said | {key: float(value)}
+
+
+def _content(fault: str, arrays: Arrays, said: dict[str, Any]) -> RecordDict:
+    """Return what a client sends, with what is wrong or strange about it."""
+    arrays, first = dict(arrays), next(iter(arrays))
+    change = _CHANGED_ARRAYS.get(fault)
+    if change is not None:
+        arrays[first] = change(arrays[first])
+    elif fault == "other names":
+        arrays = {f"{name}.weight": array for name, array in arrays.items()}
+    elif fault == "a name too few":
+        del arrays[first]
+    elif fault == "a name too many":
+        arrays["more"] = arrays[first]
+    elif fault in ("float64", "column order"):
+        arrays = {
+            name: array.astype(np.float64) if fault == "float64" else np.array(array, order="F")
+            for name, array in arrays.items()
+        }
+    record = _record(arrays)
+    if fault in _JUNK:
+        record[first] = _JUNK[fault]
+    content = RecordDict({"arrays": record, "metrics": MetricRecord(said | _CHANGED_REPORTS.get(fault, {}))})
+    if fault == "two models":
+        content["more"] = record
+    elif fault == "nothing":
+        return RecordDict()
+    elif fault == "no report":
+        del content["metrics"]
+    elif fault == "size in words":
+        content["config"] = ConfigRecord({"num-examples": "many"})
+    return content
+
+
+def _set_first(value: float) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    def change(array: NDArray[Any]) -> NDArray[Any]:
+        changed = array.astype(np.float64)
+        changed.flat[0] = value
+        return changed
+
+    return change
+
+
+_CHANGED_ARRAYS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "other shape": lambda array: array.reshape(-1, 1),
+    "complex numbers": lambda array: array.astype(np.complex64),
+    "text": lambda array: array.astype("U8"),
+    "NaN": _set_first(nan),
+    "infinite": _set_first(inf),
+    "beyond float32": _set_first(1e300),
+}
+_JUNK = {
+    "junk bytes": Array("float32", (2, 2), "numpy.ndarray", b"junk"),
+    "another serialisation": Array("float32", (2, 2), "torch.tensor", b"junk"),
+}
+_CHANGED_REPORTS: dict[str, dict[str, Any]] = {
+    "size -3": {"num-examples": -3},
+    "size 1e200": {"num-examples": 1e200},
+    "size NaN": {"num-examples": nan},
+    "loss NaN": {"train-loss": nan},
+    "loss negative": {"train-loss": -1.0},
+    "variance infinite": {"gradient-variance": inf},
+    "variance negative": {"gradient-variance": -1.0},
+    "steps 0": {"num-steps": 0},
+    "metrics in lists": {"accuracy": [0.1, 0.2]},
+    "extra metrics": {"num-batches": 7, "battery": 0.3},
+}

@@ -1,0 +1,316 @@
+"""The cluster of docker-compose.yml on a real Docker engine, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[2]
+CLIENTS = 3
+ROUNDS = 40
+PATIENCE = 600.0  # seconds for whatever is waited for: other work may share the machine
+LOOK = 0.5  # seconds between two looks
+
+
+def why_not() -> str | None:
+    """Say why there is no Docker here, None if there is."""
+    if shutil.which("docker") is None:
+        return "the program `docker` is not installed"
+    for command in (["docker", "info"], ["docker", "compose", "version"]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"`{' '.join(command)}` says: {(done.stderr or done.stdout).strip()}"
+    return None
+
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(scope="module", autouse=True)
+def docker() -> None:
+    if reason := why_not():
+        pytest.skip(f"no Docker engine: {reason}")
+
+
+class Compose:
+    """A cluster under a name of its own, with settings of its own, whatever the caller's `.env` says."""
+
+    def __init__(self, **settings: str) -> None:
+        self.project = f"cohort-test-{uuid.uuid4().hex[:8]}"
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("COHORT_")}
+        self.environment = {**kept, **settings}
+
+    def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run `docker compose` with these arguments."""
+        command = ["docker", "compose", "--env-file", os.devnull, "--project-name", self.project, *arguments]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=2 * PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0 or not check, f"{' '.join(command)}\n{done.stdout}"
+        return done
+
+    def containers(self, service: str) -> list[str]:
+        return self("ps", "--all", "--quiet", service).stdout.split()
+
+    def logs(self, *services: str) -> str:
+        return self("logs", "--no-color", "--no-log-prefix", *services).stdout
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return what the only training has written so far."""
+        done = self(
+            "exec", "-T", "serverapp", "sh", "-c", "cat /volumes/results/*/*/history.jsonl", check=False
+        )
+        lines = done.stdout.splitlines(keepends=True) if done.returncode == 0 else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def rounds(self) -> list[dict[str, Any]]:
+        return [line for line in self.history() if line["type"] == "round"]
+
+    def state(self) -> str:
+        return f"{self('ps', '--all').stdout}\n{self.logs()}"
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until it holds; fail when that takes too long, or cannot come since the run is over."""
+        end = time.monotonic() + PATIENCE
+        over = False
+        while not condition():
+            if over or time.monotonic() > end:
+                reason = "the run is over" if over else f"not within {PATIENCE:g} s"
+                pytest.fail(f"{what}: {reason}\n{self.state()}")
+            over = bool(self("ps", "--quiet", "--status", "exited", "run").stdout)
+            time.sleep(LOOK)
+
+    def remove(self) -> None:
+        self("down", "--volumes", "--timeout", "5", "--remove-orphans")
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def lines_of(text: str, start: str) -> list[str]:
+    return [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
+
+
+def left_of(project: str) -> str:
+    label = f"label=com.docker.compose.project={project}"
+    kinds = (["ps", "--all"], ["volume", "ls"], ["network", "ls"])
+    return "".join(output_of("docker", *kind, "--quiet", "--filter", label) for kind in kinds)
+
+
+@pytest.fixture
+def compose() -> Iterator[Compose]:
+    compose = Compose(COHORT_CLIENTS=str(CLIENTS), COHORT_PER_ROUND=str(CLIENTS), COHORT_SELECTOR="uniform")
+    try:
+        yield compose
+    finally:
+        compose.remove()
+
+
+def can_reach(container: str, host: str, port: int) -> bool:
+    code = f"import socket; socket.create_connection(({host!r}, {port}), timeout=3)"
+    done = subprocess.run(
+        ["docker", "exec", container, "python", "-c", code], capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
+def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_a_second_one_uses_the_same_keys(
+    compose: Compose, tmp_path: Path
+) -> None:
+    compose.environment |= {"COHORT_ROUNDS": str(ROUNDS), "COHORT_SET": "round-deadline=20"}
+    compose("up", "--build", "--detach")
+    clients = compose.containers("client")
+    (run,) = compose.containers("run")
+    (superlink,) = compose.containers("superlink")
+    assert len(clients) == CLIENTS
+
+    def name_of(container: str) -> list[str]:
+        return lines_of(output_of("docker", "logs", container), "cohort: this is ")
+
+    compose.wait_for(lambda: all(map(name_of, clients)), "every container is a client")
+    assert sorted(name for each in clients for name in name_of(each)) == [
+        "client-00",
+        "client-01",
+        "client-02",
+    ]
+
+    # Clients reach the Fleet API, and not what submits runs and registers keys, by any address of its.
+    assert can_reach(clients[0], "superlink", 9092)
+    networks = json.loads(output_of("docker", "inspect", superlink))[0]["NetworkSettings"]["Networks"]
+    for address in ("superlink", "control", *(network["IPAddress"] for network in networks.values())):
+        assert not can_reach(clients[0], address, 8000), address
+    assert can_reach(run, "control", 8000)
+
+    compose.wait_for(lambda: len(compose.rounds()) > 2, "two rounds")
+    before = compose.rounds()[-1]["round"]
+    output_of("docker", "kill", clients[0])
+    (victim,) = name_of(clients[0])
+    compose.wait_for(
+        lambda: any(
+            victim in line["client_ids"] and line["failures"] for line in compose.rounds()[before + 1 :]
+        ),
+        "a round without the killed client",
+    )
+    before = compose.rounds()[-1]["round"]
+    compose("restart", "superlink")
+    compose.wait_for(
+        lambda: compose.rounds()[-1]["round"] > before + 1, "rounds after the SuperLink's restart"
+    )
+    # Flower refuses it for about a minute; then the container is the client that it was.
+    before = compose.rounds()[-1]["round"]
+    output_of("docker", "start", clients[0])
+    compose.wait_for(
+        lambda: any(
+            dict(zip(line["client_ids"], line["responded"], strict=True)).get(victim)
+            for line in compose.rounds()[before + 1 :]
+        ),
+        "the client's return",
+    )
+    assert name_of(clients[0]) == [victim, victim]
+
+    assert output_of("docker", "wait", run) == "0", compose.state()
+    output_of("docker", "cp", f"{run}:/volumes/results", str(tmp_path))
+    (history,) = (tmp_path / "results").glob("*/uniform/history.jsonl")
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    assert [line["type"] for line in lines].count("run") == 1
+    assert lines[-1]["type"] == "end"
+    rounds = [line for line in lines if line["type"] == "round"]
+    assert [line["round"] for line in rounds] == list(range(ROUNDS + 1))
+    assert {failure["client"] for line in rounds for failure in line.get("failures", ())} >= {victim}
+    assert rounds[-1]["test_loss"] < rounds[0]["test_loss"] / 2
+    model = load_file(history.with_name("model.safetensors"))
+    assert sum(array.size for array in model.values()) == 65 * 10
+    assert all(array.any() for array in model.values())
+    assert (history.parent.parent / "cohort.png").read_bytes().startswith(b"\x89PNG")
+    log = compose.logs("run")
+    assert all(log.count(f"[ROUND {round}/{ROUNDS}]") == 1 for round in range(1, ROUNDS + 1)), log
+
+    def keys() -> str:
+        mount = f"{compose.project}_public:/public:ro"
+        image = ("--entrypoint", "sh", "cohort-client:slim", "-c", "cat /public/*")
+        return output_of("docker", "run", "--rm", "--volume", mount, *image)
+
+    compose("down", "--timeout", "5")
+    before_second = keys()
+    assert before_second.count("ecdsa-sha2-nistp256") == CLIENTS
+    compose.environment |= {"COHORT_ROUNDS": "1"}
+    done = compose("up", "--exit-code-from", "run", "--timeout", "5", check=False)
+    assert done.returncode == 0, done.stdout
+    assert "cohort: 0 keys registered" in done.stdout
+    assert keys() == before_second
+
+    compose.remove()
+    assert left_of(compose.project) == ""
+
+
+def test_clients_train_on_a_mounted_data_set_and_a_device_joins_them_from_outside(
+    compose: Compose, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(1)
+    images = generator.integers(0, 256, (200, 28, 28), dtype=np.uint8)
+    labels = generator.integers(0, 10, 200)
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "mnist.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    np.savez(tmp_path / "own.npz", inputs=images.reshape(200, -1) / 255, labels=labels)
+    compose.environment |= {"COHORT_TASK": "mnist", "COHORT_DATA": str(tmp_path / "data")}
+    compose.environment |= {"COHORT_ROUNDS": "1000", "COHORT_SET": "round-deadline=60"}
+    compose("up", "--build", "--detach")
+    compose("cp", "setup:/volumes/public/ca.crt", str(tmp_path))
+    address = compose("port", "superlink", "9092").stdout.strip()
+    log = tmp_path / "log"
+    join = [Path(sys.executable).with_name("cohort"), "client", "join", "--state-dir", str(tmp_path / "pi-1")]
+    with log.open("w") as output:
+        device = subprocess.Popen(
+            [*join, "--server", address, "--ca", str(tmp_path / "ca.crt"), "--name", "pi-1",
+             "--data", str(tmp_path / "own.npz")],
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        compose.wait_for(lambda: "not let in yet" in log.read_text(), "the device's knock")
+        (line,) = [line for line in log.read_text().splitlines() if "cohort server register" in line]
+        devices = ("exec", "-T", "superlink", "python", "-m", "deploy.container", "devices")
+        compose(*devices, "register", *line.split()[3:])
+        compose.wait_for(lambda: "online as pi-1" in log.read_text(), "the device online")
+        assert compose(*devices, "list").stdout.split() == ["pi-1", "online"]
+        compose.wait_for(
+            lambda: any(
+                dict(zip(line["client_ids"], line["responded"], strict=True)).get("pi-1")
+                for line in compose.rounds()[1:]
+            ),
+            "a round with the device",
+        )
+        compose(*devices, "revoke", "pi-1")
+        compose.wait_for(lambda: "sent away by the server" in log.read_text(), "the device sent away")
+    finally:
+        device.terminate()
+        device.wait()
+    before = len(compose.rounds())
+    compose.wait_for(lambda: len(compose.rounds()) > before, "rounds without the device")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("COHORT_PER_ROUND", "99", "COHORT_PER_ROUND = 99: must be between 1 and 3 (the number of clients)"),
+        ("COHORT_TASK", "digits-mlp", "COHORT_TASK = 'digits-mlp': needs torch, which images built with"),
+        ("COHORT_TASK", "mnist", "COHORT_DATA: holds neither mnist.npz nor a folder mnist"),
+        ("COHORT_SET", "round-deadlin=3", "round-deadlin = 3: unknown setting; the settings are"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_else_starts(
+    compose: Compose, variable: str, value: str, message: str
+) -> None:
+    compose.environment[variable] = value
+    done = compose("up", "--build", "--exit-code-from", "run", check=False)
+    assert done.returncode != 0
+    assert message in compose.logs("setup")
+    started = '{{if ne .State.StartedAt "0001-01-01T00:00:00Z"}}started{{end}}'
+    for service in ("superlink", "serverapp", "client", "run"):
+        for container in compose.containers(service):
+            assert output_of("docker", "inspect", "--format", started, container) == "", service
+
+
+def test_the_images_have_no_secret_and_no_tools_to_build_with_and_are_not_root() -> None:
+    compose = Compose()
+    compose("build")
+    for image in ("cohort-client:slim", "cohort-server:slim"):
+        inspected = json.loads(output_of("docker", "inspect", image))[0]
+        assert inspected["Config"]["User"] == "10001:10001"
+        run = ("docker", "run", "--rm", "--network", "none", "--entrypoint", "sh", image, "-c")
+        assert output_of(*run, "id -u") == "10001"
+        secrets = "find /volumes -type f; grep -rl -e '-----BEGIN .*PRIVATE KEY' /app /opt /volumes || true"
+        # Two libraries and this project have the words in their code, none has a key.
+        assert all(path.endswith((".py", ".pyc", ".so")) for path in output_of(*run, secrets).splitlines())
+        assert output_of(*run, "for each in gcc cc make uv git; do command -v $each || true; done") == ""
+    without = (
+        "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('torch', 'matplotlib', 'scipy'))))"
+    )
+    output_of("docker", "run", "--rm", "--entrypoint", "python", "cohort-client:slim", "-c", without)
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose 1 is not installed")
+def test_docker_compose_1_understands_the_file() -> None:
+    done = subprocess.run(["docker-compose", "config"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,196 @@
+"""Real federations: a SuperLink with TLS and node authentication, clients in processes of their own."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from deploy.engines.cluster import LocalCluster
+from deploy.flower.submission import RunHandle
+
+from ..server.test_apps import federation
+
+pytestmark = pytest.mark.network
+
+NUM_CLIENTS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), NUM_CLIENTS) as running:
+        yield running
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "history.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def rounds_of(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in lines if line["type"] == "round"]
+
+
+def wait_for(condition: Callable[[], bool], run: RunHandle, timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while not condition():
+        assert not run.over, run.log.read_text()
+        assert time.monotonic() < end, run.log.read_text()
+        time.sleep(0.1)
+
+
+def test_a_federation_over_grpc_is_the_same_run_as_in_process(cluster: LocalCluster, tmp_path: Path) -> None:
+    settings = {"selector": "adaptive-osmd", "selector-settings": "learning-rate-multiplier=100", "seed": 3}
+    run = cluster.submit(
+        {
+            **settings,
+            "num-clients": NUM_CLIENTS,
+            "num-rounds": 4,
+            "clients-per-round": 2,
+            "output-dir": str(tmp_path / "grpc"),
+        },
+        "same",
+    )
+    run.wait(timeout=180)
+    over_grpc = lines_of(tmp_path / "grpc")
+    assert over_grpc, run.log.read_text()
+    assert over_grpc[-1]["type"] == "end", run.log.read_text()
+    assert Path(over_grpc[-1]["model"]).stat().st_size > 64 * 10 * 4
+    assert over_grpc[2]["client_ids"] == ["client-00", "client-01", "client-02", "client-03"]
+
+    in_process = federation(
+        tmp_path / "in-process", NUM_CLIENTS, num_rounds=4, clients_per_round=2, **settings
+    )
+    keys = (
+        "clients",
+        "counts",
+        "probabilities",
+        "weights",
+        "update_norms",
+        "train_losses",
+        "test_loss",
+        "failures",
+    )
+    for ours, theirs in zip(rounds_of(over_grpc), rounds_of(in_process), strict=True):
+        assert {key: ours.get(key) for key in keys} == {key: theirs.get(key) for key in keys}
+
+
+PYPROJECT = """
+    [project]
+    name = "stranger"
+    version = "1.0.0"
+    license = { text = "MIT" }
+    [tool.flwr.app]
+    publisher = "someone"
+    [tool.flwr.app.components]
+    serverapp = "server.app:app"
+    clientapp = "client.app:app"
+    [tool.flwr.app.config]
+"""
+
+
+def write_app(folder: Path, files: dict[str, str], *settings: str) -> Path:
+    """Write somebody else's app, with these defaults in its run config."""
+    project = dedent(PYPROJECT) + "".join(f"{line}\n" for line in settings)
+    for name, text in {"pyproject.toml": project, **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text))
+    return folder
+
+
+STRANGER = {
+    "server/__init__.py": "OWN = 'the stranger\\'s server package'",
+    "server/app.py": """
+        import json
+        import numpy as np
+        from flwr.app import ArrayRecord
+        from flwr.serverapp import ServerApp
+        from strategies import AdaptiveOSMD
+
+        from server import OWN
+
+        app = ServerApp()
+
+        @app.main()
+        def main(grid, context):
+            strategy = AdaptiveOSMD(clients_per_round=2, seed=1, min_available_clients=4)
+            result = strategy.start(grid, ArrayRecord([np.zeros(3)]), num_rounds=3)
+            with open(context.run_config["output"], "w") as file:
+                json.dump(
+                    {
+                        "own": OWN,
+                        "w": result.arrays.to_numpy_ndarrays()[0].tolist(),
+                        "ids": strategy.roster.ids(),
+                        "sizes": strategy.selector.client_sizes.tolist(),
+                        "rounds": sorted(result.train_metrics_clientapp),
+                    },
+                    file,
+                )
+    """,
+    "client/__init__.py": "STEP = 1.0",
+    "client/app.py": """
+        from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+        from flwr.clientapp import ClientApp
+
+        from client import STEP
+
+        app = ClientApp()
+
+        @app.train()
+        def train(message, context):
+            (w,) = message.content["arrays"].to_numpy_ndarrays()
+            size = 10 * (1 + context.node_config["partition-id"])
+            metrics = MetricRecord({"num-examples": size})
+            content = RecordDict({"arrays": ArrayRecord([w + STEP]), "metrics": metrics})
+            return Message(content, reply_to=message)
+    """,
+}
+
+
+def test_a_strangers_app_with_its_own_server_and_client_uses_adaptive_osmd(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "app", write_app(tmp_path / "app", STRANGER, 'output = ""'))
+    run = cluster.submit({"output": str(tmp_path / "result.json")}, "stranger")
+    run.wait(timeout=180)
+    assert (tmp_path / "result.json").exists(), run.log.read_text()
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["own"] == "the stranger's server package"
+    assert result["ids"] == ["client-00", "client-01", "client-02", "client-03"]  # the registered names
+    assert result["rounds"] == [1, 2, 3]
+    assert result["w"][0] > 0
+    assert result["w"] == [result["w"][0]] * 3
+    assert len(set(result["sizes"])) > 1  # learned from num-examples
+
+
+def test_a_client_that_is_killed_does_not_stop_the_run(cluster: LocalCluster, tmp_path: Path) -> None:
+    run = cluster.submit(
+        {
+            "selector": "uniform",
+            "num-clients": NUM_CLIENTS,
+            "clients-per-round": NUM_CLIENTS,  # everybody, so that the dead one is missed in each round
+            "num-rounds": 3,
+            "round-deadline": 15.0,
+            "output-dir": str(tmp_path),
+        },
+        "killed",
+    )
+    wait_for(lambda: len(rounds_of(lines_of(tmp_path))) > 1, run, timeout=120)
+    cluster.kill_client(2)
+    run.wait(timeout=180)
+    lines = lines_of(tmp_path)
+    assert lines[-1]["type"] == "end", run.log.read_text()
+    first, *_, last = rounds_of(lines)[1:]
+    assert first["failures"] == []
+    assert [failure["client"] for failure in last["failures"]] == ["client-02"]
+    assert last["responded"].count(True) == NUM_CLIENTS - 1
+    # The others are scaled up for the one that is missing, and the model has moved.
+    scale = NUM_CLIENTS / (NUM_CLIENTS - 1)
+    for weight, expected, here in zip(last["weights"], first["weights"], last["responded"], strict=True):
+        assert weight == pytest.approx(expected * scale if here else 0)
+    assert last["test_loss"] != rounds_of(lines)[-2]["test_loss"]

@@ -1,0 +1,522 @@
+"""A run that is killed and resumed is the run that was never stopped, bit for bit."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+import tasks
+from deploy.engines.cluster import LocalCluster
+from deploy.processes.groups import free_ports
+from deploy.runs.history import ArmHistory
+from server.history import History
+from server.settings import CHECKPOINTS
+from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
+
+from ..server.test_apps import federation
+from ..support.devices import COHORT, Running, wait_for
+from .test_federation import lines_of, rounds_of, write_app
+
+# All that a round is, but for how long it took.
+WHAT = (
+    "round",
+    "num_available",
+    "clients",
+    "client_ids",
+    "counts",
+    "probabilities",
+    "weights",
+    "responded",
+    "update_norms",
+    "train_losses",
+    "train_loss",
+    "test_loss",
+    "test_accuracy",
+    "failures",
+    "bounded",
+    "aside",
+    "void",
+)
+
+
+def rounds(folder: Path) -> list[dict[str, Any]]:
+    return [{key: line.get(key) for key in WHAT} for line in rounds_of(lines_of(folder))]
+
+
+def kinds(folder: Path) -> list[str]:
+    return [line["type"] for line in lines_of(folder) if line["type"] not in ("round", "roster")]
+
+
+# --- in process ----------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """In the place of a SIGKILL: nothing of Flower's or ours catches it."""
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, moment: str, round: int) -> None:
+    """Let the server end at a moment of a round."""
+    save = CheckpointFolder.save
+
+    def saving(folder: CheckpointFolder, checkpoint: Checkpoint) -> bool:
+        if checkpoint.round == round and moment == "before its checkpoint":
+            raise Killed
+        done = save(folder, checkpoint)
+        if checkpoint.round == round and moment == "after its checkpoint":
+            raise Killed
+        return done
+
+    monkeypatch.setattr(CheckpointFolder, "save", saving)
+    if moment == "before its history line":
+        write = History.write_round
+
+        def writing(history: Any, record: Any, *args: Any, **more: Any) -> None:
+            if record.round == round:
+                raise Killed
+            write(history, record, *args, **more)
+
+        monkeypatch.setattr(History, "write_round", writing)
+
+
+MOMENTS = ("before its history line", "before its checkpoint", "after its checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("selector", "moment", "round"),
+    [
+        *(("adaptive-osmd", moment, round) for moment in MOMENTS for round in (1, 4, 6)),
+        *((selector, MOMENTS[1], 4) for selector in ("prac-delta", "pow-d", "mabs", "cluster-is")),
+    ],
+)
+def test_wherever_it_is_killed_it_becomes_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selector: str, moment: str, round: int
+) -> None:
+    settings: dict[str, Any] = {"selector": selector, "num_rounds": 6, "seed": 4}
+    federation(tmp_path / "undisturbed", **settings)
+    with monkeypatch.context() as patch:
+        killing(patch, moment, round)
+        with pytest.raises(Killed):
+            federation(tmp_path / "killed", **settings)
+    federation(tmp_path / "killed", resume=True, **settings)
+    assert rounds(tmp_path / "killed") == rounds(tmp_path / "undisturbed")
+    assert kinds(tmp_path / "killed") == ["run", "error", "resume", "end"]
+    saved = round if moment == "after its checkpoint" else round - 1
+    resumed = next(line for line in lines_of(tmp_path / "killed") if line["type"] == "resume")
+    assert resumed["round"] == saved
+    for model in ("model.safetensors", "best.safetensors"):
+        ours, theirs = (tmp_path / run / model for run in ("killed", "undisturbed"))
+        assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_a_run_with_nothing_to_resume_begins(tmp_path: Path) -> None:
+    federation(tmp_path / "resumed", resume=True)
+    federation(tmp_path / "begun")
+    assert rounds(tmp_path / "resumed") == rounds(tmp_path / "begun")
+    assert kinds(tmp_path / "resumed") == ["run", "resume", "end"]
+
+
+def test_a_run_that_is_over_can_be_given_more_rounds(tmp_path: Path) -> None:
+    federation(tmp_path / "longer", selector="uniform", num_rounds=3)
+    federation(tmp_path / "longer", selector="uniform", num_rounds=5, resume=True)
+    federation(tmp_path / "at-once", selector="uniform", num_rounds=5)
+    assert rounds(tmp_path / "longer") == rounds(tmp_path / "at-once")
+    assert kinds(tmp_path / "longer") == ["run", "resume", "end"]
+    before = rounds(tmp_path / "longer")
+    federation(tmp_path / "longer", selector="uniform", num_rounds=5, resume=True)
+    assert rounds(tmp_path / "longer") == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rate": 0.4}, "learning-rate = 0.4: the run to be resumed has 0.5"),
+        (
+            {"seed": 2, "local_steps": 7},
+            "local-steps = 7: the run to be resumed has 5\nseed = 2: the run to be resumed has 1",
+        ),
+        ({"selector": "md"}, "selector = 'md': the run to be resumed has 'adaptive-osmd'"),
+    ],
+)
+def test_another_runs_folder_is_refused_and_stays(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    federation(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=message) as refused:
+        federation(tmp_path, resume=True, **change)
+    assert str(refused.value) == message
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_if_no_checkpoint_can_be_used_it_does_not_begin_again(tmp_path: Path) -> None:
+    federation(tmp_path)
+    before = (tmp_path / "history.jsonl").read_bytes()
+    for file in (tmp_path / CHECKPOINTS).glob("*.npz"):
+        file.write_bytes(b"torn")
+    with pytest.raises(CheckpointError, match="none of its 3 checkpoints can be used"):
+        federation(tmp_path, resume=True)
+    assert (tmp_path / "history.jsonl").read_bytes() == before
+
+
+def test_it_ends_when_the_target_is_reached_and_stays_so(tmp_path: Path) -> None:
+    federation(tmp_path / "all", num_rounds=6)
+    accuracies = [line["test_accuracy"] for line in rounds(tmp_path / "all")]
+    reached = next(round for round, accuracy in enumerate(accuracies) if accuracy >= accuracies[3])
+    assert 0 < reached < 6
+    for resume in (False, True):
+        federation(tmp_path / "target", num_rounds=6, target_accuracy=accuracies[3], resume=resume)
+        assert rounds(tmp_path / "target") == rounds(tmp_path / "all")[: reached + 1]
+        end = lines_of(tmp_path / "target")[-1]
+        assert end["rounds"] == reached
+        assert end["reason"] == f"target-accuracy = {accuracies[3]:g} is reached"
+        with safe_open(end["model"], "numpy") as file:
+            assert json.loads(file.metadata()["cohort"]) == {"round": reached}
+
+
+def test_the_best_model_so_far_is_kept(tmp_path: Path) -> None:
+    federation(tmp_path, num_rounds=6, learning_rate=3.0, clients_per_round=1)  # it goes up and down
+    of = rounds(tmp_path)
+    best = max(range(len(of)), key=lambda round: (of[round]["test_accuracy"], -of[round]["test_loss"]))
+    with safe_open(tmp_path / "best.safetensors", "numpy") as file:
+        about = json.loads(file.metadata()["cohort"])
+    assert about == {
+        "round": best,
+        "test_accuracy": of[best]["test_accuracy"],
+        "test_loss": of[best]["test_loss"],
+    }
+    assert lines_of(tmp_path)[-1]["best_round"] == best
+    task = tasks.create("digits")
+    model = load_file(tmp_path / "best.safetensors")
+    assert task.evaluate(model, task.test_data()).accuracy == of[best]["test_accuracy"]
+
+
+def test_a_full_disk_does_not_stop_the_run_and_little_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation(tmp_path / "undisturbed", num_rounds=6)
+    fsync = os.fsync
+    full = False
+
+    def syncing(descriptor: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    save = CheckpointFolder.save
+
+    def saving(folder: CheckpointFolder, checkpoint: Checkpoint) -> bool:
+        nonlocal full
+        full = checkpoint.round >= 3
+        if checkpoint.round == 5:
+            raise Killed
+        return save(folder, checkpoint)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", syncing)
+        patch.setattr(CheckpointFolder, "save", saving)
+        with pytest.raises(Killed):
+            federation(tmp_path / "full", num_rounds=6)
+    assert CheckpointFolder(tmp_path / "full" / CHECKPOINTS).rounds() == [1, 2]
+    federation(tmp_path / "full", num_rounds=6, resume=True)
+    assert rounds(tmp_path / "full") == rounds(tmp_path / "undisturbed")
+
+
+# --- processes, and kill -9 ----------------------------------------------------------------------------
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and file locks")
+NUM_CLIENTS = 4
+FEDERATION: dict[str, Any] = {
+    "selector": "adaptive-osmd",
+    "selector-settings": "learning-rate-multiplier=100",
+    "num-clients": NUM_CLIENTS,
+    "clients-per-round": 2,
+    "seed": 3,
+}
+
+
+def undisturbed(folder: Path, num_rounds: int, **settings: Any) -> list[dict[str, Any]]:
+    """Return the rounds of the same run, in process and never stopped."""
+    federation(folder, NUM_CLIENTS, num_rounds=num_rounds, **{**FEDERATION, **settings})
+    return rounds(folder)
+
+
+def wait_for_rounds(folder: Path, more: int, what: Callable[[], str]) -> None:
+    before = len(rounds(folder))
+    wait_for(lambda: len(rounds(folder)) >= before + more, 120, what)
+
+
+def wait_for_checkpoint(folder: Path, round: int, what: Callable[[], str]) -> None:
+    wait_for(lambda: max(CheckpointFolder(folder).rounds(), default=0) >= round, 120, what)
+
+
+def writer(folder: Path) -> int:
+    """Return the process that has a folder of checkpoints, 0 if there is none or none any more."""
+    lock = folder / "lock"
+    if not CheckpointFolder(folder).is_claimed():
+        return 0
+    return int(lock.read_text() or 0)
+
+
+def kill_writer(folder: Path, what: Callable[[], str]) -> None:
+    pid = writer(folder)
+    assert pid, f"there is no ServerApp to be killed:\n{what()}"
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: writer(folder) != pid, 10, lambda: f"{pid} is still there")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), NUM_CLIENTS) as running:
+        yield running
+
+
+@linux
+@pytest.mark.network
+@pytest.mark.slow
+def test_twenty_kills_of_the_serverapp_leave_the_same_run(cluster: LocalCluster, tmp_path: Path) -> None:
+    num_rounds, kills = 100, 20  # more rounds than a fast machine comes to before the last kill
+    chance = random.Random(5)
+    folder = tmp_path / "killed"
+    config = {**FEDERATION, "num-rounds": num_rounds, "output-dir": str(folder)}
+    for number in range(kills):
+        run = cluster.submit({**config, "resume": number > 0}, f"killed-{number}")
+        wait_for(lambda: writer(folder / CHECKPOINTS), 60, run.log.read_text)
+        if number % 4:  # sometimes it gets no further than its start
+            wait_for_rounds(folder, chance.choice([1, 2]), run.log.read_text)
+        time.sleep(chance.uniform(0, 0.4))
+        kill_writer(folder / CHECKPOINTS, run.log.read_text)
+        cluster.abort(run)
+    run = cluster.submit({**config, "resume": True}, "killed-last")
+    run.wait(timeout=300)
+    assert rounds(folder) == undisturbed(tmp_path / "undisturbed", num_rounds)
+    resumed = [line["round"] for line in lines_of(folder) if line["type"] == "resume"]
+    assert resumed == sorted(resumed)
+    assert len(set(resumed)) > kills // 2  # the kills came at many moments
+    assert [file.suffix for file in (folder / CHECKPOINTS).iterdir()].count(".npz") == 3
+    assert not list(folder.rglob("*.unfinished"))
+
+
+STRANGER = {
+    "server/__init__.py": "",
+    "server/app.py": """
+        import json
+        from pathlib import Path
+
+        import numpy as np
+        from flwr.app import ArrayRecord
+        from flwr.serverapp import ServerApp
+        from flwr.serverapp.strategy import FedAdam
+        from strategies import AdaptiveOSMD
+
+        app = ServerApp()
+
+        @app.main()
+        def main(grid, context):
+            folder = Path(context.run_config["folder"])
+            strategy = AdaptiveOSMD(
+                clients_per_round=2,
+                seed=1,
+                min_available_clients=4,
+                server_strategy=FedAdam(fraction_evaluate=0.0, eta=0.1),
+                checkpoint_dir=folder / "state",
+                resume=True,
+            )
+            result = strategy.start(
+                grid, ArrayRecord([np.zeros(3)]), num_rounds=context.run_config["rounds"]
+            )
+            answer = {
+                "w": result.arrays.to_numpy_ndarrays()[0].tolist(),
+                "p": strategy.selector.probabilities.tolist(),
+                "metrics": {n: dict(m) for n, m in sorted(result.train_metrics_clientapp.items())},
+            }
+            (folder / "result.json").write_text(json.dumps(answer))
+    """,
+    "client/__init__.py": "",
+    "client/app.py": """
+        from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+        from flwr.clientapp import ClientApp
+
+        app = ClientApp()
+
+        @app.train()
+        def train(message, context):
+            (w,) = message.content["arrays"].to_numpy_ndarrays()
+            partition = context.node_config["partition-id"]
+            distance = float(abs(w - partition).sum())
+            metrics = MetricRecord({"num-examples": 10 * (1 + partition), "distance": distance})
+            content = RecordDict({"arrays": ArrayRecord([w + 0.1 * (partition - w)]), "metrics": metrics})
+            return Message(content, reply_to=message)
+    """,
+}
+
+
+@linux
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_strangers_app_with_a_named_strategy_resumes(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = write_app(tmp_path / "app", STRANGER, 'folder = ""', "rounds = 10")
+    monkeypatch.setattr(cluster, "app", app)
+    for name in ("killed", "undisturbed"):
+        (tmp_path / name).mkdir()
+    chance = random.Random(6)
+    state = tmp_path / "killed" / "state"
+    for number in range(3):
+        run = cluster.submit({"folder": str(tmp_path / "killed"), "rounds": 20}, f"stranger-{number}")
+        wait_for_checkpoint(state, 4 * number + 2, run.log.read_text)
+        time.sleep(chance.uniform(0, 0.2))
+        kill_writer(state, run.log.read_text)
+        cluster.abort(run)
+    for name in ("killed", "undisturbed"):
+        run = cluster.submit({"folder": str(tmp_path / name), "rounds": 20}, f"stranger-{name}")
+        wait_for((tmp_path / name / "result.json").exists, 120, run.log.read_text)
+        run.wait(timeout=60)
+    killed, same = (json.loads((tmp_path / n / "result.json").read_text()) for n in ("killed", "undisturbed"))
+    assert killed == same
+    assert list(killed["metrics"]) == [str(round) for round in range(1, 21)]
+    assert killed["w"][0] > 0
+
+
+@linux
+@pytest.mark.network
+@pytest.mark.slow
+def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed_itself(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    options = ("--clients", "4", "--per-round", "2", "--seed", "3", "--rounds", "12")
+    selectors = ("--selector", "uniform", "--selector", "pow-d")
+    first = Running(tmp_path / "first.log", "up", "--out", str(run), *options, *selectors)
+    try:
+        first.wait_for("uniform  round 2/")
+        kill_writer(run / "uniform" / CHECKPOINTS, first.log.read_text)
+        first.wait_for(
+            "uniform: its ServerApp ended without a word; it is started again", timeout=40
+        )  # not Flower's minute
+        first.wait_for("uniform  goes on after round")
+        first.wait_for("pow-d  round 1/")
+        first.wait_for("uniform  round 5/")
+    finally:
+        first.process.kill()
+        first.process.wait()
+    # It is all gone soon, but nobody waits for that.
+    second = Running(tmp_path / "second.log", "up", "--resume", str(run))
+    try:
+        assert second.process.wait(timeout=240) == 0, second.said
+    finally:
+        second.process.kill()
+    for selector in ("uniform", "pow-d"):
+        same = {"selector": selector, "selector-settings": "", "seed": 3}
+        assert rounds(run / selector) == undisturbed(tmp_path / selector, 12, **same), selector
+        assert ArmHistory(run / selector / "history.jsonl").read()[-1]["type"] == "end"
+    # What is finished stays; a third time there is nothing to do.
+    before = (run / "pow-d" / "history.jsonl").read_bytes()
+    third = Running(tmp_path / "third.log", "up", "--resume", str(run))
+    assert third.process.wait(timeout=60) == 0, third.said
+    assert "all is trained already" in third.said
+    assert (run / "pow-d" / "history.jsonl").read_bytes() == before
+
+
+@linux
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_run_survives_the_superlink_and_then_the_serverapp_too(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    port, control = free_ports(2)
+    started = [
+        Running(
+            tmp_path / "server.log",
+            *("server", "up", "--host", "localhost", "--listen", "127.0.0.1", "--dir", str(folder)),
+            *("--port", str(port), "--control-port", str(control)),
+        )
+    ]
+    try:
+        started[0].wait_for("up at localhost:")
+        for index in range(2):
+            invitation = tmp_path / f"device-{index}.invitation"
+            arguments = [
+                "server",
+                "invite",
+                f"device-{index}",
+                "--out",
+                str(invitation),
+                "--dir",
+                str(folder),
+            ]
+            subprocess.run([COHORT, *arguments], check=True, timeout=120, capture_output=True)
+            started.append(
+                Running(
+                    tmp_path / f"device-{index}.log",
+                    *("client", "join", "--invitation", str(invitation), "--partition", f"{index}/2"),
+                    *("--state-dir", str(tmp_path / f"device-{index}")),
+                )
+            )
+        for device in started[1:]:
+            device.wait_for("online as device-")
+        settings = ["num-clients=2", "clients-per-round=1", "num-rounds=25", "selector=pow-d", "seed=3"]
+        sets = [word for each in settings for word in ("--set", each)]
+        first = Running(tmp_path / "first.log", "server", "run", *sets, "--dir", str(folder))
+        started.append(first)
+        wait_for(lambda: list(folder.glob("runs/*/history.jsonl")), 120, first.log.read_text)
+        (run,) = (path.parent for path in folder.glob("runs/*/history.jsonl"))
+        wait_for(lambda: len(rounds(run)) > 4, 120, first.log.read_text)
+        reached = len(rounds(run))
+        before = writer(run / CHECKPOINTS)
+        database = f"--database\0{folder / 'superlink.db'}"
+        os.kill(processes_with_arguments(database)[0], signal.SIGKILL)
+        wait_for_rounds(run, 2, first.log.read_text)
+        assert writer(run / CHECKPOINTS) == before  # the same ServerApp went on
+        # Now both at once, and whoever waits for the run as well.
+        first.process.kill()
+        os.kill(processes_with_arguments(database)[0], signal.SIGKILL)
+        kill_writer(run / CHECKPOINTS, first.log.read_text)
+        started[0].wait_for("superlink ended with code -9: started again")
+
+        def resumed() -> bool:
+            again = Running(tmp_path / "again.log", "server", "run", "--resume", "last", "--dir", str(folder))
+            return again.process.wait(timeout=240) == 0
+
+        wait_for(resumed, 240, lambda: (tmp_path / "again.log").read_text())
+        assert kinds(run)[-1] == "end"
+        assert "resume" in kinds(run)
+        federation(
+            tmp_path / "same", num_clients=2, clients_per_round=1, num_rounds=25, selector="pow-d", seed=3
+        )
+        ours, theirs = rounds(run), rounds(tmp_path / "same")
+        for line in ours:  # the clients have names of their own here
+            line["client_ids"] = line["client_ids"] and [
+                name.replace("device-", "client-0") for name in line["client_ids"]
+            ]
+        # A device may need longer than the SuperLink to come back; without it a round is another one.
+        missed = [line["round"] for line in ours[1:] if line["num_available"] < 2 or line["failures"]]
+        same_until = min(missed, default=26)
+        assert same_until >= reached
+        assert ours[:same_until] == theirs[:same_until]
+        assert [line["round"] for line in ours] == list(range(26))
+    finally:
+        for each in reversed(started):
+            each.end()
+
+
+def processes_with_arguments(text: str) -> list[int]:
+    """Return the processes with this in their command line, the oldest first."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if text in (folder / "cmdline").read_text():
+                found.append(int(folder.name))
+        except OSError:  # it is gone by now
+            continue
+    return sorted(found)

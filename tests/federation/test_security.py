@@ -1,0 +1,300 @@
+"""Who is let in and who is not, and why, says the log; and a run goes on, whoever knocks.
+
+Against a server for devices with two honest ones that train all the time.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    RegisterNodeFleetRequest,
+    UnregisterNodeFleetRequest,
+)
+from flwr.proto.fleet_pb2_grpc import FleetStub
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+from deploy.device.state import Device
+from deploy.hosting.server import Server
+from deploy.processes.groups import Process, free_ports, stop
+from deploy.tls import certificates
+
+from ..support.devices import COHORT, Running, cohort, server_up, wait_for
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="runs devices"),
+]
+
+Key = EllipticCurvePrivateKey
+HONEST = ["pi-1", "pi-2"]
+
+
+@dataclass
+class Federation:
+    """A server, and what happens there."""
+
+    server: Server
+    folder: Path
+    """The devices' states, NAME each, and what they say, NAME.log."""
+    join: Callable[..., Running]
+    devices: dict[str, Running]
+    """What joined last under each name."""
+
+    @property
+    def log(self) -> str:
+        return (self.server.folder / "logs" / "superlink.log").read_text()
+
+    def lines(self, kind: str) -> list[dict[str, Any]]:
+        (history,) = self.server.folder.glob("runs/*/history.jsonl")
+        complete = [line for line in history.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [line for line in map(json.loads, complete) if line["type"] == kind]
+
+    def goes_on(self) -> None:
+        """Wait for two rounds more, to which all who were chosen have answered."""
+
+        def good() -> int:
+            return sum(bool(line.get("clients")) and all(line["responded"]) for line in self.lines("round"))
+
+        before = good()
+        wait_for(lambda: good() >= before + 2, 120, lambda: str(self.lines("round")[-3:]))
+
+    def operator(self, *arguments: str) -> str:
+        return cohort("server", *arguments, folder=self.server.folder)
+
+    def key(self, name: str) -> Key:
+        """Return an honest device's key."""
+        return read_key(self.folder / name / "key")
+
+    def node(self, name: str) -> int:
+        return int(json.loads(self.server.client(name).read_text())["node-id"])
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    folder = tmp_path_factory.mktemp("federation")
+    with ExitStack() as stack:
+        server = Server.load(stack.enter_context(server_up(folder / "server")))
+
+        devices: dict[str, Running] = {}
+
+        def join(name: str, *arguments: str) -> Running:
+            state = ("--state-dir", str(folder / name))
+            device = devices[name] = Running(folder / f"{name}.log", "client", "join", *state, *arguments)
+            stack.callback(device.end)
+            return device
+
+        running = Federation(server, folder, join, devices)
+        for number, name in enumerate(HONEST):
+            invitation = folder / f"{name}.invitation"
+            running.operator("invite", name, "--out", str(invitation))
+            shutil.copy(invitation, folder / f"{name}.stolen")
+            join(name, "--invitation", str(invitation), "--partition", f"{number}/2")
+        for name in HONEST:
+            devices[name].wait_for(f"online as {name}")
+        settings = ("num-clients=2", "clients-per-round=2", "num-rounds=100000", "selector=uniform",
+                    "local-steps=1", "round-deadline=30")  # fmt: skip
+        words = [word for each in settings for word in ("--set", each)]
+        run = subprocess.Popen([COHORT, "server", "run", *words, "--dir", str(server.folder)],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)  # fmt: skip
+        stack.callback(run.wait)
+        stack.callback(run.kill)
+        wait_for(lambda: list(server.folder.glob("runs/*/history.jsonl")), 120, lambda: "no run")
+        running.goes_on()
+        yield running
+
+
+def read_key(path: Path) -> Key:
+    key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    return key
+
+
+def public(key: Key) -> bytes:
+    return public_key_to_bytes(key.public_key())
+
+
+def shown(key: Key, signer: Key, ago: float = 0.0) -> list[tuple[str, str | bytes]]:
+    """Return what a node shows of itself with each request: its key, and a signature of the time."""
+    time_stamp = (now() - timedelta(seconds=ago)).isoformat()
+    signature = sign_message(signer, time_stamp.encode())
+    return [(PUBLIC_KEY_HEADER, public(key)), (TIMESTAMP_HEADER, time_stamp), (SIGNATURE_HEADER, signature)]
+
+
+def activate(key: Key) -> ActivateNodeRequest:
+    return ActivateNodeRequest(public_key=public(key), heartbeat_interval=30)
+
+
+def test_a_request_that_does_not_show_its_own_registered_key_is_refused_and_the_log_says_why(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """By everything that holds the wire in its hand, TLS or not."""
+    stranger = read_key(certificates.write_client_key(tmp_path, "stranger"))
+    mallory = read_key(certificates.write_client_key(tmp_path, "mallory"))
+    federation.operator("register", "mallory", (tmp_path / "mallory.pub").read_text().strip())
+    federation.operator(
+        "register",
+        "absent",
+        certificates.public_key_of(certificates.write_client_key(tmp_path, "absent").read_text()),
+    )
+    absent = read_key(tmp_path / "absent")
+    authority = grpc.ssl_channel_credentials(federation.server.authority.read_bytes())
+    others = federation.node("pi-1")
+
+    def refused(method: str, request: Any, metadata: list[tuple[str, str | bytes]], reason: str) -> None:
+        before = len(federation.log)
+        with (
+            grpc.secure_channel(federation.server.address, authority) as channel,
+            pytest.raises(grpc.RpcError) as error,
+        ):
+            getattr(FleetStub(channel), method)(request, metadata=metadata, timeout=30)
+        assert error.value.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
+        new = lambda: federation.log[before:]  # noqa: E731
+        wait_for(lambda: re.search(rf"/flwr.proto.Fleet/{method}\].*{reason}", new(), re.DOTALL), 10, new)
+
+    own = shown(mallory, mallory)
+    refused("ActivateNode", activate(absent), [], "Missing authentication metadata")
+    refused(
+        "ActivateNode", activate(stranger), shown(stranger, stranger), "No SuperNode found with the given"
+    )
+    refused("ActivateNode", activate(absent), shown(absent, stranger), "Invalid signature")
+    refused("ActivateNode", activate(absent), shown(absent, absent, ago=600), "Invalid timestamp")  # replayed
+    refused("ActivateNode", activate(absent), shown(stranger, stranger), "Another node's key")
+    refused("ActivateNode", activate(absent), own, "Another node's key")
+    refused(
+        "ActivateNode", activate(federation.key("pi-1")), shown(*[federation.key("pi-1")] * 2), "could not be"
+    )
+    refused("PullMessages", PullMessagesRequest(node=Node(node_id=others)), own, "Invalid node ID")
+    refused("DeactivateNode", DeactivateNodeRequest(node_id=others), own, "Invalid node ID")
+    refused(
+        "RegisterNode",
+        RegisterNodeFleetRequest(public_key=public(stranger)),
+        shown(stranger, stranger),
+        "2001",
+    )
+    refused("UnregisterNode", UnregisterNodeFleetRequest(node_id=federation.node("mallory")), own, "2002")
+    states = federation.server.states()
+    assert {name: states[name] for name in (*HONEST, "absent")} == dict.fromkeys(HONEST, "online") | {
+        "absent": "registered"
+    }
+    federation.goes_on()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--root-certificates", "{ca}"], r"\[code: 2001\]"),  # a key of its own making
+        (["--insecure"], "Connection attempt failed"),
+        (["--root-certificates", "{foreign}"], "Connection attempt failed"),
+    ],
+    ids=["no key", "plaintext", "foreign authority"],
+)
+def test_flowers_own_program_does_not_get_in(
+    federation: Federation, tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    foreign = certificates.write_certificates(tmp_path / "pki").ca
+    paths = {"ca": federation.server.authority, "foreign": foreign}
+    before = len(federation.server.states())
+    log = tmp_path / "log"
+    command = ["flower-supernode", "--superlink", federation.server.address, "--port", str(free_ports(1)[0])]
+    command += [each.format(**paths) for each in arguments]
+    node = Process(command, log, federation.server.environment())
+    try:
+        wait_for(lambda: re.search(says, log.read_text()), 60, log.read_text)
+        assert "SuperNode ID" not in log.read_text()
+    finally:
+        stop([node], 5)
+    assert len(federation.server.states()) == before
+    federation.goes_on()
+
+
+def test_a_key_is_registered_once_and_a_stolen_invitation_keeps_nobody_out(federation: Federation) -> None:
+    key = (federation.folder / "pi-1" / "key.pub").read_text().strip()
+    with pytest.raises(AssertionError, match="name = pi-1: registered already"):
+        federation.operator("register", "pi-1", key)
+    with pytest.raises(AssertionError, match="already in use"):
+        federation.operator("register", "pi-9", key)
+    thief = federation.join(
+        "thief", "--invitation", str(federation.folder / "pi-1.stolen"), "--partition", "0/2"
+    )
+    thief.wait_for("not let in yet")
+    thief.end()
+    assert federation.server.states()["pi-1"] == "online"
+    federation.goes_on()
+
+
+def test_a_device_sends_no_word_to_a_server_of_another_authority(
+    federation: Federation, tmp_path: Path
+) -> None:
+    foreign = certificates.write_certificates(tmp_path / "pki").ca
+    before = len(federation.log)
+    device = federation.join("deceived", "--server", federation.server.address, "--ca", str(foreign))
+    device.wait_for("its certificate is refused: ")
+    device.end()
+    assert "ActivateNode" not in federation.log[before:]
+
+
+def test_who_claims_anothers_name_is_called_by_its_own(federation: Federation) -> None:
+    claims = (
+        "--server",
+        federation.server.address,
+        "--ca",
+        str(federation.server.authority),
+        "--name",
+        "pi-1",
+    )
+    impostor = federation.join("impostor", *claims, "--partition", "0/2")
+    impostor.wait_for("not let in yet")
+    federation.operator("register", "impostor", Device(federation.folder / "impostor").key_line())
+    impostor.wait_for("online as pi-1")  # it believes so
+    wait_for(lambda: "impostor" in federation.lines("roster")[-1]["client_ids"], 60, lambda: federation.log)
+    assert federation.lines("roster")[-1]["client_ids"][:2] == HONEST
+    federation.goes_on()
+    federation.operator("revoke", "impostor")
+    impostor.wait_for("sent away by the server: its key was revoked")
+    impostor.end()
+    federation.goes_on()
+
+
+def test_a_key_is_changed_while_the_run_goes_on_and_the_old_one_is_worth_nothing(
+    federation: Federation,
+) -> None:
+    old = federation.folder / "old"
+    shutil.copytree(federation.folder / "pi-2", old, ignore=shutil.ignore_patterns("lock", "flwr", "tmp"))
+    before = federation.node("pi-2")
+    federation.devices["pi-2"].end()
+    federation.operator("revoke", "pi-2")
+    device = federation.join("pi-2", "--new-key")
+    device.wait_for("not let in yet: the operator must register the key of pi-2")
+    federation.operator("register", "pi-2", Device(federation.folder / "pi-2").key_line())
+    device.wait_for("online as pi-2", times=2)
+    assert federation.node("pi-2") != before
+    late = len(federation.lines("round"))
+    wait_for(lambda: any(
+        dict(zip(line["client_ids"], line["responded"], strict=True)).get("pi-2")
+        for line in federation.lines("round")[late:]
+    ), 120, lambda: str(federation.lines("round")[-3:]))  # fmt: skip
+    assert federation.lines("roster")[-1]["client_ids"].count("pi-2") == 1  # the client that it was
+    thief = federation.join("old")
+    thief.wait_for("not let in: ")
+    thief.end()
+    federation.goes_on()

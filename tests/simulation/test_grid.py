@@ -1,0 +1,503 @@
+"""The in-process Grid: Flower's own strategies and client apps, on simulated time, as over a network."""
+
+import logging
+import time
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app.message import Array as FlowersArray
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg, Krum
+
+from simulation.availability import Availability, create
+from simulation.availability.traces import Recording
+from simulation.grid import SUPERLINK, InProcessGrid, LazyArray, SimulatedClock
+from simulation.stragglers import ResponseTimes, arrivals
+from strategies import SelectionStrategy, selectors
+from strategies.flower.attendance import NotEnoughClientsError
+from strategies.flower.grids import PollingGrid
+
+from ..support.inprocess import InProcessGrid as PlainGrid
+from ..support.inprocess import node_of
+
+
+def model(*values: float) -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.array(values, np.float32))})
+
+
+def counting_app() -> ClientApp:
+    """Adds its number to every parameter and counts in its state how often it did."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        before = context.state.metric_records.get("done", MetricRecord({"times": 0}))["times"]
+        context.state["done"] = MetricRecord({"times": before + 1})
+        w = message.content.array_records["arrays"]["w"].numpy()
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord({"w": Array(w + np.float32(context.node_config["number"]))}),
+                "metrics": MetricRecord({"num-examples": 1, "times": before + 1}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return Message(
+            RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": 0.5})}), reply_to=message
+        )
+
+    return app
+
+
+def numbers(count: int) -> list[dict[str, int]]:
+    return [{"number": number} for number in range(1, count + 1)]
+
+
+def ask(*node_ids: int, ttl: float | None = None, arrays: ArrayRecord | None = None) -> list[Message]:
+    """One TRAIN message to each node, all with one RecordDict, as FedAvg does."""
+    content = RecordDict({"arrays": arrays or model(0, 0), "config": ConfigRecord({"lr": 0.1, "all": [1]})})
+    return [Message(content, node_id, "train", ttl=ttl) for node_id in node_ids]
+
+
+def echo(message: Message) -> Message:
+    return Message(message.content, reply_to=message)
+
+
+def grid_of(*handlers: Callable[[Message], Any], **options: Any) -> tuple[InProcessGrid, list[int]]:
+    grid = InProcessGrid(**options)
+    return grid, [grid.add_node(handler=handler) for handler in handlers]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        FedAvg,
+        FedAdam,
+        lambda: Krum(num_malicious_nodes=1),
+        lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 1.0, 5),
+    ],
+)
+def test_flowers_strategies_come_to_what_they_come_to_without_it(make: Callable[[], Any]) -> None:
+    steps = [1, 2, 4, 8, 16]
+    ours = make().start(
+        InProcessGrid(counting_app(), ({"number": step} for step in steps)), model(0, 1), num_rounds=3
+    )
+    plain = PlainGrid({step: node_of(counting_app(), {"number": step}, {}) for step in steps})
+    theirs = make().start(plain, model(0, 1), num_rounds=3)
+    # Flower adds up in an order that it draws anew each time.
+    assert ours.arrays["w"].numpy() == pytest.approx(theirs.arrays["w"].numpy(), rel=1e-5)
+    assert ours.train_metrics_clientapp == theirs.train_metrics_clientapp
+    assert ours.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(0.5)
+
+
+def test_a_clients_state_lasts_also_under_another_node_id() -> None:
+    grid = InProcessGrid(counting_app(), numbers(2))
+    first, second = grid.get_node_ids()
+    for node_id in (first, second, first):
+        grid.send_and_receive(ask(node_id))
+    back = grid.rename_node(first)
+    assert back not in (first, second)
+    assert sorted(grid.get_node_ids()) == sorted((second, back))
+    times = [reply.content["metrics"]["times"] for reply in grid.send_and_receive(ask(second, back))]
+    assert times == [2, 3]
+    (reply,) = grid.send_and_receive(ask(first))
+    assert reply.error.code == ErrorCode.NODE_UNAVAILABLE
+
+
+def test_nodes_have_names_and_ids_of_their_own() -> None:
+    grid = InProcessGrid(counting_app())
+    given = grid.add_node({"number": 1}, node_id=2, name="c1")
+    drawn = grid.add_node({"number": 2})
+    assert given == 2 != drawn != SUPERLINK
+    assert [(node.node_id, node.name) for node in grid.get_nodes()] == [(2, "c1"), (drawn, "")]
+    for taken in (2, SUPERLINK):
+        with pytest.raises(ValueError, match=f"node_id = {taken}: is taken"):
+            grid.add_node({}, node_id=taken)
+    with pytest.raises(ValueError, match="app = None"):
+        InProcessGrid().add_node({})
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_client_cannot_corrupt_anothers_input_nor_the_servers(frozen: bool) -> None:
+    def vandal(message: Message) -> Message:
+        message.content["config"]["all"].append(2)
+        message.content["config"]["lr"] = 9.0
+        message.content["more"] = MetricRecord({"a": 1})
+        w = message.content["arrays"]["w"].numpy()
+        message.content["arrays"]["w"] = Array(w * 0)
+        w += 1
+        return echo(message)
+
+    grid, nodes = grid_of(vandal, echo, frozen=frozen)
+    messages = ask(*nodes, arrays=model(3, 4))
+    replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_receive(messages)}
+    assert set(replies) == set(nodes)
+    assert replies[nodes[0]].has_error() == frozen
+    for content in (replies[nodes[1]].content, messages[0].content):
+        assert content["arrays"]["w"].numpy().tolist() == [3, 4]
+        assert dict(content["config"]) == {"lr": 0.1, "all": [1]}
+        assert set(content) == {"arrays", "config"}
+
+
+def test_the_model_is_decoded_once_for_all_clients_and_both_exchanges_of_a_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded, encoded = [], []
+    numpy, save = FlowersArray.numpy, FlowersArray.from_numpy_ndarray
+    arrays = model(1, 2)
+
+    def write(cls: type, values: Any) -> Any:
+        encoded.append(values)
+        return save(values)
+
+    monkeypatch.setattr(FlowersArray, "numpy", lambda self: decoded.append(self) or numpy(self))
+    monkeypatch.setattr(FlowersArray, "from_numpy_ndarray", classmethod(write))
+
+    def client(message: Message) -> Message:
+        record = ArrayRecord()
+        record["w"] = LazyArray(message.content["arrays"]["w"].numpy() + 1)
+        return Message(RecordDict({"arrays": record}), reply_to=message)
+
+    grid, nodes = grid_of(*[client] * 5)
+    for _ in range(2):
+        replies = grid.send_and_receive(ask(*nodes, arrays=arrays))
+        assert [reply.content["arrays"]["w"].numpy().tolist() for reply in replies] == [[2, 3]] * 5
+    assert len(decoded) == 1
+    assert encoded == []
+
+
+def test_a_lazy_array_is_flowers_array_when_its_bytes_are_asked_for() -> None:
+    values = np.arange(6, dtype=np.int16).reshape(2, 3)
+    lazy, flowers = LazyArray(values), Array(values)
+    values += 1
+    assert (lazy.dtype, lazy.shape, lazy.stype) == (flowers.dtype, flowers.shape, flowers.stype)
+    assert lazy.data == flowers.data
+    assert lazy.object_id == flowers.object_id
+    assert np.array_equal(lazy.numpy(), flowers.numpy())
+    assert not lazy.numpy().flags.writeable
+    copied = ArrayRecord({"w": lazy})["w"]
+    assert type(copied) is FlowersArray
+    assert np.array_equal(copied.numpy(), flowers.numpy())
+    lazy.data = Array(np.zeros(1)).data
+    assert lazy.numpy().tolist() == [0]
+    mine = LazyArray(np.zeros(2), writable=True).numpy()
+    mine += 1
+
+
+def test_errors_are_error_replies_with_flowers_codes() -> None:
+    def crash(message: Message) -> Message:
+        raise ValueError("no data")
+
+    def leave(message: Message) -> Message:
+        raise SystemExit(3)
+
+    grid, nodes = grid_of(crash, leave, echo)
+    replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_receive(ask(*nodes))}
+    assert replies[nodes[0]].error == Error(
+        ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "<class 'ValueError'>:<'no data'>"
+    )
+    assert replies[nodes[1]].error.code == ErrorCode.CLIENT_APP_CRASHED
+    assert replies[nodes[2]].has_content()
+    app = InProcessGrid(counting_app(), numbers(1))
+    (reply,) = app.send_and_receive([Message(RecordDict(), app.get_node_ids()[0], "query.what")])
+    assert "No query function registered with name 'what'" in reply.error.reason
+
+
+@pytest.mark.parametrize("wrong", [None, {"loss": 1.0}, RecordDict()])
+def test_what_is_no_message_is_an_error_reply_not_a_broken_server(wrong: Any) -> None:
+    app = InProcessGrid(lambda message, context: wrong, [{}])
+    handler, (node,) = grid_of(lambda message: [echo(message), wrong])
+    for grid, asked in ((app, app.get_node_ids()[0]), (handler, node)):
+        (reply,) = grid.send_and_receive(ask(asked))
+        assert reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        assert f"the client returned {type(wrong).__name__}: must be a Message" in reply.error.reason
+
+
+def test_where_an_app_failed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(message: Message, context: Context) -> Message:
+        raise ValueError("no data")
+
+    grid = InProcessGrid(broken, [{}])
+    with caplog.at_level("ERROR", "flwr"):
+        logging.getLogger("flwr").addHandler(caplog.handler)
+        grid.send_and_receive(ask(*grid.get_node_ids()))
+    logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert "in broken" in caplog.text
+
+
+def test_time_passes_in_simulation_only() -> None:
+    grid, nodes = grid_of(echo, echo, echo, latency=lambda message: 100.0 * message.metadata.dst_node_id)
+    began = time.monotonic()
+    messages = ask(*reversed(nodes))
+    replies = grid.send_and_receive(messages, timeout=350)
+    assert [reply.metadata.src_node_id for reply in replies] == nodes[:2]  # as they come in, not as asked
+    assert grid.clock.monotonic() == 350
+    assert time.monotonic() - began < 5
+    grid.clock.sleep(50)
+    (late,) = grid.pull_messages([messages[0].metadata.message_id])
+    assert late.metadata.src_node_id == nodes[2]
+    assert grid.pull_messages([messages[0].metadata.message_id]) == []
+
+
+def test_polling_sees_a_reply_when_it_is_due() -> None:
+    grid, nodes = grid_of(echo, latency=7.0)
+    replies = PollingGrid(grid, 0.5).send_and_receive(ask(*nodes), timeout=100)
+    assert len(replies) == 1
+    assert 7.0 <= grid.clock.monotonic() <= 7.5
+
+
+def test_without_a_timeout_silence_is_not_waited_for_for_ever() -> None:
+    grid, nodes = grid_of(lambda message: None, echo, echo, latency=3.0)
+    grid.latency = lambda message: np.inf if message.metadata.dst_node_id == nodes[2] else 3.0
+    assert [reply.metadata.src_node_id for reply in grid.send_and_receive(ask(*nodes))] == [nodes[1]]
+    assert grid.clock.monotonic() == 3
+
+
+def test_a_node_that_leaves_before_it_answers_is_unavailable_a_while_later() -> None:
+    handled: list[Message] = []
+    grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=10.0)
+    messages = ask(*nodes)
+    grid.push_messages(messages)
+    grid.clock.sleep(4)
+    grid.remove_node(nodes[0])
+    ids = [message.metadata.message_id for message in messages]
+    grid.clock.sleep(49)
+    assert grid.pull_messages(ids) == []
+    grid.clock.sleep(1)
+    (reply,) = grid.pull_messages(ids)
+    assert reply.error.code == ErrorCode.NODE_UNAVAILABLE
+    assert reply.metadata.src_node_id == SUPERLINK
+    assert reply.metadata.reply_to_message_id == ids[0]
+    assert handled == []
+
+
+@pytest.mark.parametrize(("ttl", "expired"), [(99.0, True), (101.0, False)])
+def test_a_message_expires_by_simulated_time(ttl: float, expired: bool) -> None:
+    handled: list[Message] = []
+    grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=100.0)
+    (message_id,) = grid.push_messages(ask(*nodes, ttl=ttl))
+    grid.clock.sleep(100)
+    (reply,) = grid.pull_messages([message_id])
+    assert reply.metadata.reply_to_message_id == message_id
+    assert reply.has_error() == expired
+    assert not expired or reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+    assert len(handled) == 1 - expired
+
+
+def test_a_reply_that_nobody_came_for_is_dropped_but_was_worked_for() -> None:
+    handled: list[Message] = []
+    grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=1.0)
+    (message_id,) = grid.push_messages(ask(*nodes, ttl=5.0))
+    grid.clock.sleep(10)
+    grid.push_messages([])
+    assert len(handled) == 1
+    (reply,) = grid.pull_messages([message_id])
+    assert reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+
+
+def test_a_plain_function_may_answer_more_than_once() -> None:
+    before: list[Message] = []
+
+    def twice(message: Message) -> list[Message]:
+        before.append(message)
+        return [echo(message), echo(message), echo(before[0])]
+
+    grid, nodes = grid_of(twice)
+    grid.send_and_receive(ask(*nodes))
+    answered = [reply.metadata.reply_to_message_id for reply in grid.send_and_receive(ask(*nodes))]
+    assert answered == [before[1].metadata.message_id] * 2 + [before[0].metadata.message_id]
+
+
+def test_sleeping_backwards_is_no_time_machine() -> None:
+    clock = SimulatedClock()
+    clock.sleep(2)
+    clock.sleep(-1)
+    assert clock.monotonic() == 2
+
+
+# Who is online when, and how long they take.
+
+
+def table(*rounds: list[int]) -> Availability:
+    """Who is here in each round, round after round."""
+    rows = [(client, number, number + 1) for number, here in enumerate(rounds) for client in here]
+    recording = Recording(rows)
+    return create("trace", recording.num_clients, recording=recording, assign="same")
+
+
+def drifting(clients: int, rounds: int) -> Availability:
+    """In round 1 all are here, so that all are enrolled at once; then about half of them."""
+    later = create("markov", clients, seed=2, rates=0.5, memory=0.6)
+    return table(list(range(clients)), *(later.here(number).tolist() for number in range(2, rounds + 1)))
+
+
+def named(availability: Availability, **options: Any) -> InProcessGrid:
+    """A grid whose nodes are registered in the order of the availability's clients."""
+    grid = InProcessGrid(counting_app(), availability=availability, **options)
+    for client in range(availability.num_clients):
+        grid.add_node({"number": client}, name=f"client-{client:02d}")
+    return grid
+
+
+def run_selection(grid: InProcessGrid, rounds: int, selector: str = "uniform", **options: Any) -> list[Any]:
+    """Run a SelectionStrategy; return its records of the rounds."""
+    records: list[Any] = []
+    settings: dict[str, Any] = {"clients_per_round": 4, "seed": 5, "ask_status": False, **options}
+    strategy = SelectionStrategy(selector, on_round=records.append, **settings)
+    strategy.start(grid, model(0, 1), num_rounds=rounds)
+    return records
+
+
+def test_who_is_online_is_a_function_of_the_round() -> None:
+    grid = InProcessGrid(
+        counting_app(), numbers(3), availability=table([0, 1, 2], [1], [0, 2]), round_length=100
+    )
+    first, second, third = grid.get_node_ids()
+    assert grid.get_node_ids() == [node.node_id for node in grid.get_nodes()] == [first, second, third]
+    grid.clock.sleep(99)
+    assert (grid.availability_round, len(grid.get_node_ids())) == (1, 3)
+    grid.clock.sleep(1)
+    assert (grid.availability_round, grid.get_node_ids()) == (2, [second])
+    back = grid.rename_node(third)
+    grid.clock.sleep(100)
+    assert grid.get_node_ids() == [first, back]
+    assert grid.client_of(back) == 2
+    grid.remove_node(first)
+    assert grid.get_node_ids() == [back]
+    with pytest.raises(ValueError, match="availability of 3 clients: must be of as many"):
+        grid.add_node({})
+    everybody = InProcessGrid(counting_app(), numbers(2), availability=create("always", 2))
+    assert len(everybody.get_node_ids()) == 2
+
+
+@pytest.mark.parametrize(
+    ("latency", "rounds"), [(0.0, [2, 3]), (60.0, [2, 3]), (70.0, [2, 3]), (150.0, [3, 6])]
+)
+def test_a_round_of_training_takes_at_least_what_is_left_of_its_own(
+    latency: float, rounds: list[int]
+) -> None:
+    grid = InProcessGrid(counting_app(), numbers(2), availability=create("always", 2), latency=latency)
+    for expected in rounds:
+        nodes = grid.get_node_ids()
+        assert len(grid.send_and_receive(ask(*nodes))) == 2
+        grid.get_node_ids()
+        grid.get_nodes()  # looks alone let no time pass
+        assert grid.availability_round == expected
+    # Only training ends a round.
+    grid.latency = lambda message: 0.0
+    grid.send_and_receive([Message(RecordDict(), grid.get_node_ids()[0], "evaluate")])
+    grid.get_node_ids()
+    assert grid.availability_round == rounds[-1]
+
+
+def test_the_rounds_are_exact_after_many_and_a_resumed_run_begins_where_it_was() -> None:
+    grid = InProcessGrid(
+        lambda message, context: echo(message), [{}], availability=create("always", 1), round_length=0.1
+    )
+    for number in range(1, 2000):
+        assert grid.get_node_ids()
+        assert grid.availability_round == number
+        grid.send_and_receive(ask(*grid.get_node_ids()))
+    resumed = InProcessGrid(counting_app(), numbers(2), availability=table([0], [1], [0, 1]), first_round=2)
+    assert [resumed.client_of(node) for node in resumed.get_node_ids()] == [1]
+    for wrong in (0.0, -1.0):
+        with pytest.raises(ValueError, match=f"round_length = {wrong}: must be > 0"):
+            InProcessGrid(round_length=wrong)
+    for wrong in (-1, np.nan):
+        with pytest.raises(ValueError, match=f"latency = {wrong}: must be >= 0"):
+            InProcessGrid(latency=wrong)
+
+
+def test_who_is_away_cannot_be_asked_and_keeps_its_state() -> None:
+    grid = InProcessGrid(counting_app(), numbers(2), availability=table([0, 1], [0], [0, 1]))
+    nodes = grid.get_node_ids()
+    for times, codes in ((1, [None, None]), (2, [None, ErrorCode.NODE_UNAVAILABLE]), (3, [None, None])):
+        grid.get_node_ids()
+        asked = ask(*nodes)
+        replies = {reply.metadata.reply_to_message_id: reply for reply in grid.send_and_receive(asked)}
+        first, second = (replies[message.metadata.message_id] for message in asked)
+        assert [reply.error.code if reply.has_error() else None for reply in (first, second)] == codes
+        assert first.content["metrics"]["times"] == times
+    assert second.content["metrics"]["times"] == 2
+
+
+@pytest.mark.parametrize("selector", ["uniform", "adaptive-osmd"])
+def test_a_selector_chooses_among_who_is_here_as_if_it_were_told(selector: str) -> None:
+    availability = drifting(12, rounds=20)
+    records = run_selection(named(availability), 20, selector, num_rounds=20)
+    alone = selectors.create(selector, 12, clients_per_round=4, num_rounds=20, seed=5)
+    assert [record.round for record in records] == list(range(1, 21))
+    for record in records:
+        here = availability.here(record.round)
+        assert here is not None
+        assert record.num_available == here.size
+        expected = alone.select(record.round, available=here)
+        assert record.selection.clients.tolist() == expected.clients.tolist()
+        assert set(expected.clients.tolist()) <= set(here.tolist())
+        np.testing.assert_array_equal(record.selection.probabilities, expected.probabilities)
+        alone.update(record.round, record.selection, record.feedback)
+
+
+def test_a_strategy_of_flowers_trains_who_is_here() -> None:
+    trained: list[set[int]] = []
+
+    class Watched(InProcessGrid):
+        def push_messages(self, messages: Any) -> list[str]:
+            messages = list(messages)
+            if messages:
+                trained.append({self.client_of(message.metadata.dst_node_id) for message in messages})
+            return super().push_messages(messages)
+
+    grid = Watched(counting_app(), numbers(4), availability=table([0, 1, 2], [2, 3], [0, 3], [1, 2, 3]))
+    FedAvg(fraction_evaluate=0.0).start(grid, model(0), num_rounds=4)
+    assert trained == [{0, 1, 2}, {2, 3}, {0, 3}, {1, 2, 3}]
+
+
+def test_a_strategy_waits_until_enough_are_here() -> None:
+    availability = table([0, 1, 2], [], [1], [1, 2])
+    records = run_selection(named(availability), 3, clients_per_round=2, quorum=2)
+    # Rounds 2 and 3 are waited through; after round 4 the trace begins again.
+    assert [record.selection.clients.tolist() for record in records[1:2]] == [[1, 2]]
+    assert records[2].num_available == 3
+    with pytest.raises(NotEnoughClientsError, match="0 of the 1 clients"):
+        run_selection(named(table([0, 1], *[[]] * 20, [0])), 3, clients_per_round=1, min_available_clients=2)
+
+
+def test_training_takes_the_response_times_and_dropouts_never_answer() -> None:
+    times = ResponseTimes(12, seed=3, median=20, dropout=0.25, tail=1.5)
+    grid = named(create("always", 12), latency=times)
+    records = run_selection(grid, 15, clients_per_round=6, round_deadline=45.0, over_selection=1.5)
+    late = 0
+    for record in records:
+        chosen = record.selection.clients
+        answered, waited = arrivals(times.seconds(record.round, chosen), 45.0, ceil(chosen.size / 1.5))
+        assert record.seconds == pytest.approx(waited, abs=0.2)
+        # The strategy looks every tenth of a second: who comes right after the last may be seen with it.
+        seen = record.feedback.responded
+        assert (seen | ~answered).all()
+        assert (times.seconds(record.round, chosen[seen]) <= waited + 0.2).all()
+        late += int((~answered).sum())
+    assert late > 30
+    silent = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
+    with pytest.raises(ValueError, match="server-round: must be in a config"):
+        grid.push_messages(silent)
+
+
+def test_who_never_answers_leaves_nothing_behind_but_the_error() -> None:
+    grid, nodes = grid_of(echo, latency=np.inf)
+    (message_id,) = grid.push_messages(ask(*nodes, ttl=5.0))
+    assert not grid._letters
+    grid.clock.sleep(10)
+    grid.push_messages([])
+    assert not grid._expires
+    (reply,) = grid.pull_messages([message_id])
+    assert reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+    assert grid.pull_messages([message_id]) == []
+    assert not grid._expired

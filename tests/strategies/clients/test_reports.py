@@ -1,0 +1,121 @@
+"""What clients say of themselves: written on one side, checked on the other."""
+
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.clients.reports import Report
+from strategies.flower.messages import read_report, write_report
+
+from ...support.inprocess import InProcessGrid
+
+FULL = Report(
+    client_id="hospital-3",
+    group="north",
+    num_examples=120,
+    num_steps=5,
+    learning_rate=0.5,
+    train_loss=-0.25,
+    loss=1.5,
+    gradient_variance=2.5,
+    update_norm=0.75,
+    accepts=False,
+    available=False,
+)
+
+
+@pytest.mark.parametrize("report", [FULL, Report(), Report(group=3), Report(group="3"), Report(accepts=True)])
+def test_what_is_written_is_read(report: Report) -> None:
+    InProcessGrid({})
+    assert read_report(write_report(report)) == report
+
+
+def test_numbers_go_into_a_metric_record_and_names_into_a_config_record() -> None:
+    content = write_report(FULL)
+    assert dict(content.config_records["identity"]) == {"client-id": "hospital-3", "group": "north"}
+    assert dict(content.metric_records["metrics"]) == {
+        "num-examples": 120,
+        "num-steps": 5,
+        "learning-rate": 0.5,
+        "train-loss": -0.25,
+        "loss": 1.5,
+        "gradient-variance": 2.5,
+        "update-norm": 0.75,
+        "accepts": 0,
+        "available": 0,
+    }
+    assert list(write_report(Report(num_steps=1))) == ["metrics"]
+
+
+def test_a_foreign_client_says_how_much_data_it_has_and_no_more() -> None:
+    content = RecordDict({"m": MetricRecord({"num-examples": 7, "f1": 0.5, "per-class": [1.0, 2.0]})})
+    assert read_report(content) == Report(num_examples=7)
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("client-id", ""),
+    ("client-id", "x" * 129),
+    ("client-id", 5),
+    ("group", ""),
+    ("group", "x" * 129),
+    ("group", 1.5),
+    ("group", True),
+    ("group", [1]),
+    ("num-steps", 0),
+    ("num-steps", 2.5),
+    ("learning-rate", 0.0),
+    ("learning-rate", -1.0),
+    ("train-loss", float("nan")),
+    ("loss", float("inf")),
+    ("loss", "low"),
+    ("gradient-variance", -1e-9),
+    ("gradient-variance", float("inf")),
+    ("update-norm", -1.0),
+    ("update-norm", float("nan")),
+    ("accepts", 2),
+    ("available", 0.5),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_a_field_that_is_wrong_counts_as_not_sent_and_the_others_are_read(name: str, value: Any) -> None:
+    said = {"num-examples": 3, "train-loss": 0.5, name: value}
+    expected = {"num_examples": 3, "train_loss": 0.5}
+    expected.pop(name.replace("-", "_"), None)
+    assert Report.parse(said) == Report(**expected)
+
+
+@pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf"), 1e13, "many", [3]])
+def test_a_wrong_size_is_told(size: Any) -> None:
+    with pytest.raises(ValueError, match="num-examples = "):
+        Report.parse({"num-examples": size, "group": 1.5})
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([field.alias or "" for field in Report.model_fields.values()]),
+        st.one_of(
+            st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(), st.lists(st.floats()), st.binary()
+        ),
+    )
+)
+def test_whatever_is_sent_is_read_or_refused_for_its_size(said: dict[str, Any]) -> None:
+    size = said.get("num-examples", 1)
+    try:
+        right = 0 < float(size) <= 1e12
+    except (TypeError, ValueError, OverflowError):
+        right = False
+    if not right:
+        with pytest.raises(ValueError, match=r"^num-examples = "):
+            Report.parse(said)
+        return
+    report = Report.parse(said)
+    assert Report.parse({**report.metrics(), **report.identity()}) == report
+
+
+def test_a_config_record_may_hold_any_field() -> None:
+    content = RecordDict({"c": ConfigRecord({"client-id": "a", "num-examples": 4, "group": 2})})
+    assert read_report(content) == Report(client_id="a", num_examples=4, group=2)

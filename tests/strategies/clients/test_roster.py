@@ -1,0 +1,117 @@
+import json
+
+import numpy as np
+import pytest
+
+from strategies.clients.reports import Report
+from strategies.clients.roster import Roster
+
+
+def test_clients_are_numbered_by_identity_not_by_arrival() -> None:
+    one, other = Roster(), Roster()
+    one.enrol({"b": 7, "a": 9, "c": 3})
+    other.enrol({"c": 30, "a": 10, "b": 20})
+    assert one.ids() == other.ids() == ["a", "b", "c"]
+    assert [one.node_of(i) for i in range(3)] == [9, 7, 3]
+
+
+def test_late_joiners_come_next_and_nobody_is_renumbered() -> None:
+    roster = Roster()
+    assert roster.enrol({"m": 1}) == [0]
+    assert roster.enrol({"a": 2, "m": 1}) == [1]
+    assert roster.ids() == ["m", "a"]
+    assert len(roster) == 2
+
+
+def test_a_client_that_comes_back_through_another_node_keeps_its_index() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2})
+    assert roster.enrol({"a": 5}) == []
+    assert roster.node_of(0) == 5
+    assert roster.client_at(5) == 0
+    assert roster.client_at(1) is None
+    assert roster.here([1, 2, 5]).tolist() == [0, 1]
+
+
+def test_here_are_the_online_ones_that_did_not_say_no() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2, "c": 3})
+    roster.note(1, Report(available=False))
+    assert roster.here([3, 2, 1, 99]).tolist() == [0, 2]
+    assert not roster.is_available(1)
+    roster.note(1, Report())
+    assert roster.here([2]).tolist() == [1]
+
+
+def test_sizes_are_what_was_said_last() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2, "c": 3})
+    roster.note(0, Report(num_examples=10))
+    roster.note(2, Report(num_examples=30))
+    roster.note(0, Report())  # says nothing new
+    np.testing.assert_array_equal(roster.sizes(), [10, np.nan, 30])
+
+
+def test_what_changes_nothing_is_not_counted_as_a_change() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2})
+    roster.note(0, Report(num_examples=10))
+    before = roster.changes
+    roster.note(0, Report(num_examples=10, available=False))
+    roster.note(1, Report(group="north"))
+    roster.enrol({"a": 5})
+    assert roster.changes == before
+    roster.note(1, Report(num_examples=10))
+    assert roster.changes > before
+    before = roster.changes
+    roster.enrol({"c": 3})
+    assert roster.changes > before
+
+
+def test_the_first_word_of_a_group_counts() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2})
+    roster.note(0, Report(group=3))
+    roster.note(0, Report(group="4"))
+    roster.note(1, Report())
+    roster.note(1, Report(group="late"))  # others have been numbered meanwhile
+    assert [roster.group_of(0), roster.group_of(1)] == ["3", None]
+
+
+def test_a_state_brings_everything_back() -> None:
+    roster, again = Roster(), Roster()
+    roster.enrol({"a": 1, "b": 2, "c": 3})
+    roster.note(1, Report(num_examples=7, group="north", available=False))
+    again.load(json.loads(json.dumps(roster.state())))
+    assert again.ids() == roster.ids()
+    np.testing.assert_array_equal(again.sizes(), roster.sizes())
+    assert again.group_of(1) == "north"
+    assert again.here([1, 2, 3]).tolist() == [0, 2]  # b has not said that it is available
+    assert again.enrol({"c": 30, "b": 20, "d": 40}) == [3]  # through other nodes
+    assert again.here([1, 30, 20, 40]).tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"num-examples": 0}, "num-examples = 0: .*greater than 0"),
+        ({"num-examples": float("nan")}, "num-examples = nan: .*finite"),
+        ({"num-examples": [1.0, 2.0]}, "num-examples"),
+        ({"num-examples": 1e200}, r"num-examples = 1e\+200: .*less than or equal to 1"),
+    ],
+)
+def test_a_wrong_report_is_refused_by_name(said: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Report.parse(said)
+
+
+def test_a_wrong_field_on_which_nothing_hangs_counts_as_not_said() -> None:
+    said = {"num-examples": 5, "train-loss": float("nan"), "client-id": 17, "num-steps": -1, "available": "?"}
+    assert Report.parse(said) == Report(num_examples=5)
+    assert Report.parse({"train-loss": -3.5}).train_loss == -3.5  # a likelihood's
+
+
+def test_a_report_survives_the_way_over_the_wire() -> None:
+    report = Report(num_examples=12, num_steps=3, train_loss=0.5, available=False)
+    assert Report.parse(report.metrics()) == report
+    assert Report.parse({"num-examples": 3, "accuracy": 0.4}) == Report(num_examples=3)

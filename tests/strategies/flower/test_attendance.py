@@ -1,0 +1,255 @@
+"""Clients that come, go, sleep and come back as somebody else; rounds that are void, early or too small."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from strategies import NotEnoughClientsError, SelectionStrategy
+from strategies.clients.reports import STATUS, Report
+from strategies.flower.messages import OpenRound, write_report
+
+from ...support.inprocess import InProcessGrid, Node
+from ..test_strategy import BAD_NODES, client, model, run
+
+
+class TimedGrid(InProcessGrid):
+    """Answers come after their node's latency, in simulated seconds."""
+
+    def __init__(self, nodes: dict[int, Node], latency: dict[int, float] | None = None) -> None:
+        super().__init__(nodes)
+        self.latency = latency or {}
+        self._due: dict[str, float] = {}
+
+    def push_messages(self, messages: Any) -> list[str]:
+        messages = list(messages)
+        ids = super().push_messages(messages)
+        for message, message_id in zip(messages, ids, strict=True):
+            delay = self.latency.get(message.metadata.dst_node_id, 0.0)
+            self._due[message_id] = self.clock.monotonic() + (
+                delay if message.metadata.message_type == "train" else 0
+            )
+        return ids
+
+    def pull_messages(self, message_ids: Any) -> list[Message]:
+        now = self.clock.monotonic()
+        return super().pull_messages([each for each in message_ids if self._due[each] <= now])
+
+
+def strategy_on(grid: InProcessGrid, **options: Any) -> tuple[SelectionStrategy, Any]:
+    strategy = SelectionStrategy(
+        options.pop("selector", "uniform"), **{"clients_per_round": 2, "num_rounds": 9, **options}
+    )
+
+    def one_round(number: int) -> list[Message]:
+        sent = list(strategy.configure_train(number, model(0, 0), ConfigRecord(), grid))
+        strategy.aggregate_train(number, grid.send_and_receive(sent))
+        return sent
+
+    return strategy, one_round
+
+
+def test_a_restarted_client_waits_for_its_own_ghost_and_keeps_its_index() -> None:
+    """The old node of a client without a key counts as online for a minute after it was killed."""
+    grid = TimedGrid({1: client("a"), 2: client("b"), 3: client("c")})
+    strategy, one_round = strategy_on(grid)
+    one_round(1)
+    grid.nodes[9] = client("c")  # restarted; node 3 is its ghost
+    for number in (2, 3):
+        one_round(number)
+        grid.clock.sleep(25)
+    assert strategy.roster.ids() == ["a", "b", "c"]
+    assert strategy.roster.client_at(9) is None
+    del grid.nodes[3]
+    one_round(4)
+    assert strategy.roster.ids() == ["a", "b", "c"]
+    assert strategy.roster.node_of_id("c") == 9
+
+
+def test_a_double_that_stays_is_a_client_of_its_own() -> None:
+    grid = TimedGrid({1: client("a"), 2: client("b")})
+    strategy, one_round = strategy_on(grid)
+    one_round(1)
+    grid.nodes[9] = client("b")
+    one_round(2)
+    assert strategy.roster.ids() == ["a", "b"]
+    asked = sum(message.metadata.message_type == STATUS for message in grid.sent)
+    one_round(3)  # it waits without being asked again
+    assert sum(message.metadata.message_type == STATUS for message in grid.sent) == asked
+    grid.clock.sleep(100)
+    one_round(4)
+    assert strategy.roster.ids() == ["a", "b", "node-9"]
+
+
+def test_a_round_waits_for_its_quorum_and_goes_on_when_it_comes() -> None:
+    grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)})
+    strategy, one_round = strategy_on(grid, clients_per_round=3, quorum=2, absence_deadline=60)
+    one_round(1)
+    nodes = dict(grid.nodes)
+    grid.nodes = {1: nodes[1]}
+    sleep = grid.clock.sleep
+
+    def and_come_back(seconds: float, /) -> None:
+        sleep(seconds)
+        if grid.clock.monotonic() > 20:
+            grid.nodes = {1: nodes[1], 3: nodes[3]}
+
+    grid.clock.sleep = and_come_back  # type: ignore[method-assign]
+    assert len(one_round(2)) == 2
+    assert 20 < grid.clock.monotonic() < 60
+    grid.nodes = {1: nodes[1]}
+    grid.clock.sleep = sleep  # type: ignore[method-assign]
+    with pytest.raises(
+        NotEnoughClientsError, match=r"1 of the 2 clients that a round needs \(quorum\).* 60 s"
+    ):
+        one_round(3)
+    assert strategy.roster.ids() == ["c1", "c2", "c3"]
+
+
+def test_below_the_quorum_a_round_is_void_and_says_so() -> None:
+    grid = InProcessGrid({1: client("a"), 2: BAD_NODES["silent"], 3: BAD_NODES["silent"]})
+    grid.nodes[3] = lambda message: (
+        client("third")(message) if message.metadata.message_type == STATUS else None
+    )
+    w, records, _ = run(grid, rounds=2, quorum=2, round_deadline=0.05)
+    assert w.size == 0  # no round brought a new model
+    for record in records:
+        assert record.void == "1 usable of 3 answers: fewer than the quorum of 2"
+        assert not record.weights.any()
+        assert len(record.failures) == 2
+
+
+def test_over_selection_goes_on_with_the_first() -> None:
+    latency = {n: float(n) for n in range(1, 9)}
+    grid = TimedGrid({n: client(f"c{n}") for n in range(1, 9)}, latency)
+    _, records, _ = run(
+        grid, rounds=3, clients_per_round=4, over_selection=2.0, min_available_clients=8, round_deadline=100
+    )
+    for record in records:
+        assert record.selection.clients.size == 8
+        assert sorted(record.selection.clients[record.feedback.responded]) == [0, 1, 2, 3]
+        assert record.weights.sum() == pytest.approx(1.0)
+        assert 4 <= record.seconds < 5
+        assert set(record.failures.values()) == {"enough others had answered"}
+
+
+def test_an_answer_to_another_round_is_not_one_of_the_first() -> None:
+    old, *asked = [Message(RecordDict(), node, "train") for node in (1, 1, 2, 3)]
+    for number, message in enumerate((old, *asked)):
+        message.metadata.__dict__["_message_id"] = str(number)
+    opened = OpenRound(1, 0, ArrayRecord(), None, asked, 3, time, enough=2)  # type: ignore[arg-type]
+    answers = [Message(RecordDict({"w": ArrayRecord()}), reply_to=message) for message in (old, asked[0])]
+    assert [reply.failure for reply in opened.match(answers, "num-examples")][1:] == [
+        "no answer by the deadline"
+    ] * 2
+    answers.append(Message(RecordDict({"w": ArrayRecord()}), reply_to=asked[1]))
+    assert opened.match(answers, "num-examples")[2].failure == "enough others had answered"
+
+
+def test_over_selection_waits_for_a_quorum() -> None:
+    """Of 11 asked it waits for 10; the twelfth, who is slow, is one of them where the quorum wants it."""
+    latency = {n: float(n) for n in range(1, 13)}
+    grid = TimedGrid({n: client(f"c{n}") for n in range(1, 13)}, latency)
+    _, records, _ = run(
+        grid, 2, "md", clients_per_round=8, quorum=6, over_selection=1.5, min_available_clients=12, seed=4
+    )
+    for record in records:
+        draws, answered = record.selection.counts.sum(), record.feedback.responded.sum()
+        assert draws == 12
+        assert answered == max(6, np.ceil(record.selection.clients.size * 8 / 12))
+        assert record.void == ""
+
+
+def test_where_nobody_is_to_spare_over_selection_waits_for_all() -> None:
+    grid = TimedGrid({n: client(f"c{n}") for n in range(1, 5)}, {n: float(n) for n in range(1, 5)})
+    _, records, _ = run(grid, clients_per_round=4, over_selection=2.0, round_deadline=100)
+    assert records[0].feedback.responded.all()
+    assert 4 <= records[0].seconds < 5
+
+
+def test_who_declines_at_once_takes_no_place_among_the_first() -> None:
+    def decline(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client(f"c{message.metadata.dst_node_id}")(message)
+        return Message(write_report(Report(available=False)), reply_to=message)
+
+    nodes = {n: decline if n <= 4 else client(f"c{n}") for n in range(1, 9)}
+    grid = TimedGrid(nodes, {n: float(n) for n in range(1, 9)})
+    _, records, _ = run(
+        grid, clients_per_round=4, over_selection=2.0, min_available_clients=8, round_deadline=100
+    )
+    assert sorted(records[0].selection.clients[records[0].feedback.responded]) == [4, 5, 6, 7]
+
+
+def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
+    grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)}, {3: 1e6})
+    _, records, _ = run(grid, rounds=2, round_deadline=30)
+    for record in records:
+        assert record.feedback.responded.sum() == 2
+        assert record.seconds == pytest.approx(30, abs=0.2)
+        assert record.failures == {2: "no answer by the deadline"}
+
+
+def test_declared_sizes_go_before_claims() -> None:
+    nodes = {1: client("a", size=10), 2: client("b", size=900), 3: client("c", size=10)}
+    _, _, strategy = run(InProcessGrid(nodes), client_sizes={"b": 30.0, "nobody": 5.0})
+    assert strategy.selector.client_sizes.tolist() == [10, 30, 10]
+
+
+def test_a_claim_that_is_out_of_line_is_bounded() -> None:
+    nodes = {n: client(f"c{n}", size=10) for n in range(1, 10)}
+    nodes[10] = client("liar", size=10**9)
+    _, _, strategy = run(InProcessGrid(nodes), clients_per_round=3, min_available_clients=10)
+    sizes = dict(zip(strategy.roster.ids(), strategy.selector.client_sizes, strict=True))
+    assert sizes["c1"] == 10
+    assert sizes["liar"] <= 30
+
+
+def test_garbage_again_and_again_is_put_aside_and_tried_again() -> None:
+    nodes = {n: client(f"c{n}") for n in range(1, 5)}
+    nodes[5] = BAD_NODES["nan"]
+    _, records, strategy = run(InProcessGrid(nodes), rounds=30, clients_per_round=5, min_available_clients=5)
+    bad = strategy.roster.ids().index("garbage")
+    aside = [bad in record.aside for record in records]
+    assert aside[:3] == [False, False, False]
+    assert aside[3:13] == [True] * 10
+    assert not all(aside[3:])
+    assert all(bad not in record.selection.clients for record, out in zip(records, aside, strict=True) if out)
+    assert {client for record in records for client in record.aside} == {bad}
+
+
+def test_groups_are_what_clients_say_or_the_operator() -> None:
+    nodes = {n: client(f"c{n}", group=["north", "south"][n % 2]) for n in range(1, 7)}
+    nodes[7] = client("c7")  # says none: a group of its own
+    _, _, strategy = run(
+        InProcessGrid(nodes),
+        selector="flics",
+        clients_per_round=3,
+        min_available_clients=7,
+        client_settings={"groups": {"c1": "north"}},
+    )
+    groups = strategy.selector.state_dict()["groups"]
+    np.testing.assert_array_equal(groups, [0, 0, 1, 0, 1, 0, 2])
+
+
+def test_an_answer_that_comes_late_is_taken_before_the_node_is_asked_again() -> None:
+    grid = TimedGrid({1: client("a"), 2: client("b"), 3: client("slow")})
+    push = grid.push_messages
+
+    def pushing(messages: Any) -> list[str]:
+        messages = list(messages)
+        ids = push(messages)
+        for message, message_id in zip(messages, ids, strict=True):
+            if message.metadata.dst_node_id == 3 and message.metadata.message_type == STATUS:
+                grid._due[message_id] = grid.clock.monotonic() + 70
+        return ids
+
+    grid.push_messages = pushing  # type: ignore[method-assign]
+    strategy = SelectionStrategy("uniform", clients_per_round=3, join_deadline=200)
+    strategy.start(grid, model(0), num_rounds=1)
+    assert strategy.roster.ids() == ["a", "b", "slow"]
+    assert 70 <= grid.clock.monotonic() < 75  # it is asked again after 120 s
+    questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
+    assert len(questions) == 3

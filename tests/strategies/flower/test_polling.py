@@ -1,0 +1,364 @@
+"""What candidates are asked before a round: real messages, in process."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from strategies.clients.reports import GROUP, INVITATION, LOSS, Report
+from strategies.clients.roster import Roster
+from strategies.flower.messages import write_report
+from strategies.flower.polling import Asked, MissingHandlerError, Poll, check_needs
+from strategies.selectors import Selector, available, create
+from strategies.selectors.invitation import GroupMember
+
+from ...support.inprocess import InProcessGrid, Node
+
+ARRAYS = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+
+
+def tells(**report: Any) -> Node:
+    """A client that answers whatever question with this report."""
+    return lambda message: Message(write_report(Report(**report)), reply_to=message)
+
+
+def raw(**metrics: Any) -> Node:
+    """A client that answers whatever question with these metrics, unchecked."""
+    return lambda message: Message(RecordDict({"m": MetricRecord(metrics)}), reply_to=message)
+
+
+def without_handlers(message: Message) -> Message:
+    category, _, action = message.metadata.message_type.partition(".")
+    raise ValueError(f"No {category} function registered with name '{action or 'default'}'")  # as Flower does
+
+
+def evaluating(**metrics: Any) -> Node:
+    """A client of a foreign app, which can be evaluated but not queried."""
+
+    def node(message: Message) -> Message:
+        return (raw(**metrics) if message.metadata.message_type == "evaluate" else without_handlers)(message)  # type: ignore[return-value]
+
+    return node
+
+
+def failing(message: Message) -> Message:
+    raise OSError("no disk")
+
+
+def dead(message: Message) -> Message:
+    """Flower's error reply for a node that died: its source is node 1."""
+    reply = Message(Error(code=5, reason="Node Unavailable"), reply_to=message)
+    reply.metadata.__dict__["_src_node_id"] = 1
+    return reply
+
+
+def federation(*nodes: Node) -> tuple[InProcessGrid, Roster]:
+    roster = Roster()
+    roster.enrol({f"c{i:02d}": 100 + i for i in range(len(nodes))})
+    return InProcessGrid({100 + i: node for i, node in enumerate(nodes)}), roster
+
+
+def pow_d(num_clients: int, name: str = "pow-d", **settings: Any) -> Selector:
+    return create(
+        name, num_clients, clients_per_round=1, num_rounds=10, num_candidates=num_clients, **settings
+    )
+
+
+def ask(poll: Poll, grid: InProcessGrid, roster: Roster, selector: Selector, round: int = 1) -> Asked:
+    return poll.ask(grid, selector, round, None, roster, ARRAYS)
+
+
+def kinds(grid: InProcessGrid) -> list[str]:
+    return [message.metadata.message_type for message in grid.sent]
+
+
+def test_losses_are_asked_of_the_candidates_alone_and_who_has_the_largest_trains() -> None:
+    grid, roster = federation(*[tells(loss=float(i)) for i in range(6)])
+    selector = create("pow-d", 6, clients_per_round=2, num_candidates=4)
+    candidates, reports, train_config = ask(Poll(), grid, roster, selector)
+    expected = selector.candidates(1)
+    assert candidates is not None
+    assert reports is not None
+    assert candidates.tolist() == expected.tolist()  # type: ignore[union-attr]
+    assert [message.metadata.dst_node_id for message in grid.sent] == [100 + c for c in candidates]
+    assert reports["loss"].tolist() == candidates.tolist()
+    assert train_config == {}
+    selection = selector.select(1, candidates=candidates, reports=reports)
+    assert sorted(selection.clients) == sorted(candidates)[-2:]
+
+
+def test_a_question_has_the_model_the_round_and_a_seed_of_its_own() -> None:
+    grid, roster = federation(*[tells(loss=1.0)] * 3)
+    ask(Poll(deadline=20, seed=7, arrays_key="model", config_key="settings"), grid, roster, pow_d(3), round=4)
+    assert [message.content.array_records["model"] for message in grid.sent] == [ARRAYS] * 3
+    configs = [message.content.config_records["settings"] for message in grid.sent]
+    assert all(config["server-round"] == 4 and "batch-size" not in config for config in configs)
+    assert len({config["seed"] for config in configs}) == 3
+    assert {message.metadata.ttl for message in grid.sent} == {320}
+    again, roster = federation(*[tells(loss=1.0)] * 3)
+    ask(Poll(seed=7), again, roster, pow_d(3), round=4)
+    assert [message.content.config_records["config"]["seed"] for message in again.sent] == [
+        config["seed"] for config in configs
+    ]
+
+
+def test_cpow_d_asks_for_a_mini_batch() -> None:
+    grid, roster = federation(*[tells(loss=1.0)] * 2)
+    ask(Poll(), grid, roster, pow_d(2, "cpow-d", batch_size=9))
+    assert [message.content.config_records["config"]["batch-size"] for message in grid.sent] == [9, 9]
+
+
+@pytest.mark.parametrize(
+    "name", ["rpow-d", "afl", "uniform", "adaptive-osmd", "prac-delta", "prac-is", "cohort"]
+)
+def test_most_selectors_need_no_message(name: str) -> None:
+    grid, roster = federation(*[failing] * 3)
+    selector = create(name, 3, clients_per_round=1, num_rounds=9)
+    assert ask(Poll(), grid, roster, selector) == Asked(None, None, {})
+    assert grid.sent == []
+
+
+BAD: dict[str, Node] = {
+    "late": lambda message: None,
+    "failing": failing,
+    "dead": dead,
+    "nan": raw(loss=float("nan")),
+    "infinite": raw(loss=float("inf")),
+    "a list": raw(loss=[1.0, 2.0]),
+    "nothing": tells(),
+    "bad size": raw(**{"loss": 2.0, "num-examples": -1}),
+    "unwilling": tells(loss=9.0, available=False),
+}
+
+
+@pytest.mark.parametrize(
+    ("poll_with", "kind"),
+    [("query", kind) for kind in BAD]
+    # An evaluation says nothing of the others.
+    + [("evaluate", kind) for kind in BAD if kind not in ("unwilling", "bad size", "nothing")],
+)
+def test_who_does_not_answer_well_is_not_available(kind: str, poll_with: str) -> None:
+    grid, roster = federation(tells(loss=3.0), BAD[kind], tells(loss=1.0))
+    selector = pow_d(3)
+    asked = ask(Poll(poll_with=poll_with), grid, roster, selector)
+    assert asked.reports is not None
+    losses = dict(zip(asked.candidates.tolist(), asked.reports["loss"], strict=True))  # type: ignore[union-attr]
+    assert losses[0] == 3.0
+    assert np.isnan(losses[1])
+    assert losses[2] == 1.0
+    selection = selector.select(1, candidates=asked.candidates, reports=asked.reports, budget=3)
+    assert 1 not in selection.clients
+    assert roster.is_available(1) == (kind != "unwilling")
+
+
+def test_answers_are_matched_by_question_and_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(message: Message) -> list[Message]:
+        return [tells(loss=9.0)(message), tells(loss=2.0)(message)]  # type: ignore[list-item]
+
+    grid, roster = federation(tells(loss=0.0), twice, tells(loss=1.0))
+    pull = grid.pull_messages
+    monkeypatch.setattr(grid, "pull_messages", lambda ids: pull(ids)[::-1])
+    candidates, reports, _ = ask(Poll(), grid, roster, pow_d(3))
+    assert dict(zip(candidates.tolist(), reports["loss"], strict=True)) == {0: 0.0, 1: 2.0, 2: 1.0}  # type: ignore[union-attr, index]
+
+
+def test_when_nobody_answers_the_round_is_empty_and_no_error() -> None:
+    grid, roster = federation(*[BAD["late"]] * 3)
+    selector = pow_d(3)
+    asked = ask(Poll(), grid, roster, selector)
+    assert selector.select(1, candidates=asked.candidates, reports=asked.reports).clients.size == 0
+
+
+def test_with_nobody_here_nothing_is_sent() -> None:
+    grid, roster = federation(*[tells(loss=1.0)] * 2)
+    nobody = np.empty(0, dtype=np.int64)
+    asked = Poll().ask(grid, pow_d(2), 1, nobody, roster, ARRAYS)
+    assert grid.sent == []
+    assert asked.candidates is not None
+    assert asked.candidates.size == 0
+
+
+def test_an_app_without_the_handler_is_evaluated_and_not_queried_again() -> None:
+    grid, roster = federation(*[evaluating(**{"loss": float(i), "num-examples": 3}) for i in range(3)])
+    poll = Poll()
+    for round in (1, 2):
+        candidates, reports, _ = ask(poll, grid, roster, pow_d(3), round)
+        assert reports is not None
+        assert candidates is not None
+        assert reports["loss"].tolist() == candidates.tolist()
+    assert kinds(grid) == [LOSS] * 3 + ["evaluate"] * 6
+
+
+def test_an_app_may_be_evaluated_at_once_by_the_name_of_its_metric() -> None:
+    grid, roster = federation(*[evaluating(nll=float(i)) for i in range(2)])
+    poll = Poll(poll_with="evaluate", loss_metric="nll")
+    asked = poll.ask(grid, pow_d(2), 5, None, roster, ARRAYS, evaluate_config=ConfigRecord({"split": "test"}))
+    assert sorted(asked.reports["loss"]) == [0.0, 1.0]  # type: ignore[index]
+    assert kinds(grid) == ["evaluate"] * 2
+    assert dict(grid.sent[0].content.config_records["config"]) == {"split": "test", "server-round": 5}
+
+
+def test_old_and_new_apps_are_each_asked_as_they_can_answer() -> None:
+    grid, roster = federation(tells(loss=1.0), evaluating(loss=2.0))
+    poll = Poll()
+    for round in (1, 2):
+        asked = ask(poll, grid, roster, pow_d(2), round)
+        assert sorted(asked.reports["loss"]) == [1.0, 2.0]  # type: ignore[index]
+    assert kinds(grid) == [LOSS, LOSS, "evaluate"] * 2
+
+
+@pytest.mark.parametrize(
+    ("node", "poll", "message"),
+    [
+        (
+            evaluating(**{"accuracy": 0.5, "num-examples": 3}),
+            Poll(),
+            r"pow-d needs the loss of its candidates, and the clients' app cannot tell it: it has no "
+            r"query.loss handler, and its evaluate handler returns accuracy, num-examples, but not 'loss' "
+            r"\(loss_metric\)",
+        ),
+        (without_handlers, Poll(), "it has no query.loss handler, and it has no evaluate handler"),
+        (
+            evaluating(loss=1.0),
+            Poll(poll_with="evaluate", loss_metric="nll"),
+            r"candidates, and its evaluate handler returns loss, but not 'nll' \(loss_metric\)",
+        ),
+    ],
+)
+def test_the_error_says_which_handler_or_metric_is_missing(node: Node, poll: Poll, message: str) -> None:
+    grid, roster = federation(node, BAD["late"])
+    with pytest.raises(MissingHandlerError, match=message):
+        ask(poll, grid, roster, pow_d(2))
+
+
+def test_a_run_that_was_answered_once_does_not_end_for_one_strange_client() -> None:
+    grid, roster = federation(tells(loss=1.0), without_handlers)
+    poll = Poll()
+    ask(poll, grid, roster, pow_d(2))
+    grid.nodes[100] = BAD["late"]
+    asked = ask(poll, grid, roster, pow_d(2), 2)
+    assert np.isnan(asked.reports["loss"]).all()  # type: ignore[index]
+
+
+def test_a_nan_from_everybody_is_no_missing_metric() -> None:
+    grid, roster = federation(*[evaluating(loss=float("nan"))] * 2)
+    asked = ask(Poll(poll_with="evaluate"), grid, roster, pow_d(2))
+    assert np.isnan(asked.reports["loss"]).all()  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"deadline": 0}, "poll_deadline = 0: must be greater than 0"),
+        ({"deadline": float("nan")}, "poll_deadline = nan"),
+        ({"poll_with": "train"}, "poll_with = 'train': must be one of 'query', 'evaluate'"),
+        ({"loss_metric": ""}, "loss_metric = ''"),
+    ],
+)
+def test_a_wrong_setting_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Poll(**wrong)
+
+
+def test_only_oracles_are_refused() -> None:
+    settings: dict[str, dict[str, Any]] = {
+        "flics": {"groups": [0, 0, 1]},
+        "naive-group": {"groups": [0, 0, 1]},
+        "flics-private": {"group_shares": "1/1"},
+        "lipschitz-is": {"lipschitz": [1, 2, 3]},
+    }
+    for name in available():
+        needs = create(name, 3, clients_per_round=1, num_rounds=9, **settings.get(name, {})).needs
+        if name in ("optimal", "delta", "fed-is"):
+            with pytest.raises(
+                ValueError, match=f"selector = '{name}': needs .* which only a simulation knows"
+            ):
+                check_needs(name, needs)
+        else:
+            check_needs(name, needs)
+
+
+# --- flics-private -----------------------------------------------------------------------------------------
+
+
+def member(group: int, secret: int, change: Callable[[Message, Report], Report] = lambda _, r: r) -> Node:
+    """A client with a private group."""
+
+    def node(message: Message) -> Message:
+        config = message.content.config_records["config"]
+        mine = GroupMember(group, int(config["num-groups"]), 4.0, secret)  # type: ignore[arg-type]
+        round = int(config["server-round"])  # type: ignore[arg-type]
+        if message.metadata.message_type == GROUP:
+            assert config["epsilon"] == 4.0
+            report = Report(group=mine.report(round))
+        else:
+            assert message.metadata.message_type == INVITATION
+            report = Report(accepts=mine.accepts(round, np.array(config["rates"])))
+        return Message(write_report(change(message, report)), reply_to=message)
+
+    return node
+
+
+def flics(num_clients: int, k: int = 4) -> Selector:
+    return create("flics-private", num_clients, clients_per_round=k, group_shares="1/1", epsilon=4.0)
+
+
+def test_private_groups_take_two_exchanges_and_give_the_scales_along() -> None:
+    grid, roster = federation(*[member(i % 2, i) for i in range(12)])
+    selector = flics(12)
+    asked = ask(Poll(), grid, roster, selector, round=3)
+    assert kinds(grid) == [GROUP] * 12 + [INVITATION] * 12
+    assert asked.reports is not None
+    said = [GroupMember(i % 2, 2, 4.0, i).report(3) for i in range(12)]
+    assert asked.reports["group"].tolist() == said
+    invitation = selector.invitation(3, np.arange(12), {"group": np.array(said, dtype=float)})
+    assert invitation is not None
+    yes = [
+        GroupMember(i % 2, 2, 4.0, i).accepts(3, invitation.rates[invitation.versions[i]]) for i in range(12)
+    ]
+    assert asked.reports["accepts"].tolist() == yes
+    assert asked.train_config == {"update-scales": invitation.scales.tolist()}
+    selection = selector.select(3, candidates=asked.candidates, reports=asked.reports)
+    assert selection.clients.tolist() == np.flatnonzero(yes).tolist()
+    assert 0 < len(selection.clients) < 12
+
+
+def test_who_says_nothing_of_its_group_is_not_invited_and_nobodys_group_is_remembered() -> None:
+    wrong: list[Node] = [
+        BAD["late"],
+        failing,
+        tells(group=2),
+        tells(group=-1),
+        tells(group="0"),
+        tells(group=0, available=False),
+    ]
+    grid, roster = federation(*wrong, *[member(i % 2, i) for i in range(6)])
+    asked = ask(Poll(), grid, roster, flics(12))
+    assert asked.reports is not None
+    assert np.flatnonzero(np.isnan(asked.reports["group"])).tolist() == list(range(6))
+    assert np.flatnonzero(np.isnan(asked.reports["accepts"])).tolist() == list(range(6))
+    assert [message.metadata.dst_node_id for message in grid.sent[12:]] == list(range(106, 112))
+    assert all(roster.group_of(i) is None for i in range(12))
+    assert not roster.is_available(5)
+
+
+def test_no_answer_to_the_invitation_is_a_no() -> None:
+    def mute(message: Message, report: Report) -> Report:
+        return report if message.metadata.message_type == GROUP else Report()
+
+    grid, roster = federation(*[member(i % 2, i, mute) for i in range(12)])
+    selector = flics(12, k=11)
+    asked = ask(Poll(), grid, roster, selector)
+    assert asked.reports is not None
+    assert np.isnan(asked.reports["accepts"]).all()
+    assert selector.select(1, candidates=asked.candidates, reports=asked.reports).clients.size == 0
+
+
+def test_an_app_without_private_groups_is_told_of() -> None:
+    grid, roster = federation(*[without_handlers] * 5)
+    with pytest.raises(
+        MissingHandlerError, match=r"query\.group and query\.invitation, but their app has none"
+    ):
+        ask(Poll(), grid, roster, flics(5))

@@ -1,0 +1,287 @@
+"""Liars against every selector: what they gain by it, and that honest clients are left in peace."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from strategies.clients.reports import Report
+from strategies.rounds.guard import Guard
+from strategies.rounds.logic import Reply, RoundLogic, RoundRecord
+from strategies.selectors import available, create
+
+M, K, ROUNDS = 40, 5, 50
+LIARS = np.array([3, 11, 24, 38])  # a tenth
+HONEST = np.setdiff1d(np.arange(M), LIARS)
+
+SETTINGS = {
+    name: {"learning_rate_multiplier": 30.0} for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd")
+} | {
+    "lipschitz-is": {"lipschitz": np.ones(M)},
+    "flics": {"groups": np.arange(M) % 2},
+    "naive-group": {"groups": np.arange(M) % 2},
+    "flics-private": {"group_shares": "1/2", "epsilon": 4.0},
+}
+FAMILIES = [name for name in available() if name != "full"]  # full takes everybody
+LAST_LOSS = ("rpow-d", "afl")
+
+
+@dataclass
+class Lie:
+    """What liars do: numbers are multiplied by these factors."""
+
+    update: float = 1.0
+    loss: float = 1.0
+    size: float = 1.0
+    garbage: bool = False
+    silent: bool = False
+
+
+LIES = {
+    "norms x10": Lie(update=10.0),
+    "norms x1000": Lie(update=1e3),
+    "losses x10": Lie(loss=10.0),
+    "losses x1000": Lie(loss=1e3),
+    "sizes x10": Lie(size=10.0),
+    "sizes x1000": Lie(size=1e3),
+    "sign flips": Lie(update=-1.0),
+    "silence": Lie(silent=True),
+    "garbage": Lie(garbage=True),
+}
+
+
+@dataclass
+class Federation:
+    """Clients with the same data, each with noise of its own; the norms fall by a factor of three."""
+
+    name: str
+    lie: Lie
+    declared: bool = False
+    guarded: bool = True
+    settings: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.guard = Guard(M)
+        claimed = np.full(M, 50.0)
+        claimed[LIARS] *= self.lie.size
+        told = np.full(M, 50.0) if self.declared else None
+        sizes = self.guard.sizes(claimed, told) if self.guarded else claimed
+        self.selector = create(
+            self.name,
+            M,
+            client_sizes=sizes,
+            clients_per_round=K,
+            num_rounds=ROUNDS,
+            seed=4,
+            **(SETTINGS.get(self.name, {}) | self.settings),
+        )
+        self.logic = RoundLogic(self.selector, guard=self.guard if self.guarded else None)
+        self.model = {"w": np.zeros(6)}
+        self.draws = np.zeros(M)
+        self.records: list[RoundRecord] = []
+
+    def play(self, rounds: int = ROUNDS) -> np.ndarray:
+        """Return (M,) how often each client was drawn."""
+        for number in range(1, rounds + 1):
+            rng = np.random.default_rng([number, 7])
+            self.norms = 3 ** (-number / ROUNDS) * rng.lognormal(0, 0.15, M)
+            self.losses = 2 * 3 ** (-number / ROUNDS) * rng.lognormal(0, 0.15, M)
+            self.losses[LIARS] *= self.lie.loss
+            self.moves = rng.normal(size=(M, 6)) + 3
+            self.moves *= (self.norms / np.linalg.norm(self.moves, axis=1))[:, None]
+            self.moves[LIARS] *= self.lie.update
+            self.round(number)
+        return self.draws
+
+    def model_after(self, rounds: int) -> np.ndarray:
+        self.play(rounds)
+        return self.model["w"]
+
+    def round(self, number: int) -> None:
+        here = np.setdiff1d(np.arange(M), self.guard.aside(number))
+        candidates, reports = self.selector.candidates(number, available=here), None
+        if candidates is not None:
+            reports = self.polled(number, candidates)
+        chosen = self.logic.choose(number, here, candidates=candidates, reports=reports)
+        self.draws[chosen.clients] += chosen.counts
+        replies = [self.reply(client) for client in chosen.clients]
+        outcome = self.logic.finish(number, chosen, self.model, replies, here.size)
+        self.records.append(outcome.record)
+        self.model = outcome.arrays or self.model
+
+    def polled(self, number: int, candidates: np.ndarray) -> dict[str, np.ndarray]:
+        norms = np.linalg.norm(self.moves, axis=1)
+        all_of = {
+            "loss": self.losses,
+            "update_norm": norms,
+            "gradient_variance": norms**2,
+            "diversity": norms,
+            "group": np.arange(M) % 2.0,
+        }
+        reports = {kind: all_of[kind][candidates] for kind in self.selector.needs}
+        if self.lie.silent:
+            for values in reports.values():
+                values[np.isin(candidates, LIARS)] = np.nan
+        if self.guarded:
+            reports, _ = self.guard.judge_reports(number, candidates, reports)
+        invitation = self.selector.invitation(number, candidates, reports)
+        if invitation is not None:
+            coins = np.random.default_rng([number, 3]).random(candidates.size)
+            rates = invitation.rates[invitation.versions, candidates % 2]
+            reports["accepts"] = 1.0 * (coins < rates)
+        return reports
+
+    def reply(self, client: int) -> Reply:
+        if client in LIARS and self.lie.silent:
+            return Reply(failure="no answer by the deadline")
+        move = np.full(6, np.nan) if client in LIARS and self.lie.garbage else self.moves[client]
+        report = Report(train_loss=self.losses[client], gradient_variance=self.norms[client] ** 2)
+        return Reply({"w": self.model["w"] + move}, report)
+
+
+def gain(federation: Federation) -> float:
+    """Return how many times as often as an honest client a liar was drawn."""
+    draws = federation.draws
+    return float(draws[LIARS].mean() / draws[HONEST].mean())
+
+
+def noise(federation: Federation) -> float:
+    """Return two standard errors of `gain` where it is 2, draws being counted as Poisson's."""
+    honest = federation.draws[HONEST].mean()
+    return 2 * 2 / np.sqrt(2 * honest * LIARS.size)
+
+
+def cases() -> list[object]:
+    """Pair each selector with lies; all lies are told to one of each family, the others take turns."""
+    whole = ("md", "adaptive-osmd", "avare", "cohort", "prac-delta", "rpow-d")
+    lies = list(LIES)
+    pairs = []
+    for i, name in enumerate(FAMILIES):
+        told = lies if name in whole else [lies[(3 * i + j) % len(lies)] for j in range(3)]
+        told = told + [lie for lie in ("losses x10", "silence") if name in LAST_LOSS and lie not in told]
+        for lie in told:
+            pairs.append(pytest.param(name, lie, id=f"{name}-{lie}"))
+    return pairs
+
+
+@pytest.mark.parametrize(("name", "lie"), cases())
+def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name: str, lie: str) -> None:
+    """By draws; sizes are declared where they count twice (afl: sqrt(size) · loss above a threshold)."""
+    federation = Federation(name, LIES[lie], declared=name == "afl" and "sizes" in lie)
+    federation.play()
+    assert gain(federation) <= 2 + noise(federation)
+    assert federation.guard.counts()["put aside"][HONEST].sum() == 0
+    bounded = [federation.guard.counts()[kind][HONEST].sum() for kind in ("update norm", "loss")]
+    assert sum(bounded) <= 0.01 * federation.draws.sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "lie", "least"),
+    [
+        ("avare", "norms x1000", 4),
+        ("md", "sizes x10", 5),
+        ("rpow-d", "losses x10", 4),
+        ("fed-is", "norms x10", 5),
+    ],
+)
+def test_without_a_guard_they_gain_more(name: str, lie: str, least: float) -> None:
+    federation = Federation(name, LIES[lie], guarded=False)
+    federation.play()
+    assert gain(federation) > least
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [LIES["norms x1000"], LIES["losses x1000"], LIES["garbage"], Lie(update=1e3, loss=1e3)],
+    ids=["norms", "losses", "garbage", "norms and losses"],
+)
+def test_who_lies_again_and_again_is_soon_drawn_less_than_the_honest(lie: Lie) -> None:
+    federation = Federation("uniform", lie)
+    federation.play(100)
+    assert gain(federation) < 0.8
+    assert (federation.guard.counts()["put aside"][LIARS] > 0).all()
+
+
+def test_every_lie_is_in_the_record() -> None:
+    federation = Federation("uniform", LIES["norms x1000"])
+    federation.play()
+    for record in federation.records:
+        lied = set(record.selection.clients) & set(LIARS)
+        assert lied <= record.failures.keys()
+        assert all("far beyond the limit" in record.failures[client] for client in lied)
+        assert not lied & record.bounded.keys()
+    chosen = np.concatenate([record.selection.clients for record in federation.records])
+    assert federation.guard.counts()["update norm"][LIARS].sum() == np.isin(chosen, LIARS).sum() > 0
+
+
+def test_the_model_goes_where_the_honest_take_it() -> None:
+    """With updates times a thousand from a tenth; unguarded, the model ends a hundred times too far off."""
+    ends = [
+        np.linalg.norm(federation.model_after(60))
+        for federation in (
+            Federation("uniform", Lie()),
+            Federation("uniform", LIES["norms x1000"]),
+            Federation("uniform", LIES["norms x1000"], guarded=False),
+        )
+    ]
+    assert ends[1] == pytest.approx(ends[0], rel=0.15)
+    assert ends[2] > 20 * ends[0]
+
+
+def test_declared_sizes_hold_where_honest_ones_are_skewed() -> None:
+    """Of sizes 1, 5, 30 and 100 a tenfold claim is as plausible as an honest one: only the operator knows."""
+    sizes = np.repeat([1.0, 5.0, 30.0, 100.0], [26, 8, 4, 2])
+    claimed = sizes.copy()
+    claimed[:4] *= 10
+    believed, told = Guard(M).sizes(claimed), Guard(M).sizes(claimed, sizes)
+    assert (believed == claimed).all()
+    assert (told == sizes).all()
+    md = create("md", M, client_sizes=told, clients_per_round=K)
+    assert md.probabilities[:4].mean() == pytest.approx(md.probabilities[4:26].mean())
+
+
+# Honest clients that differ by orders of magnitude.
+
+
+def least_squares(rng: np.random.Generator, spread: float, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Appendix F of the OSMD paper: features whose scale is lognormal, the largest scaled to 10."""
+    scale = rng.lognormal(0, spread, m)
+    scale *= 10 / scale.max()
+    deviations = np.sqrt(scale[:, None] * 25.0 ** (np.arange(10) / 9 - 1))
+    x = rng.normal(size=(m, 100, 10)) * deviations[:, None]
+    return x, x @ rng.normal(10, np.sqrt(3), 10) + rng.normal(0, 0.1, (m, 100))
+
+
+@pytest.mark.parametrize(("name", "spread"), [("uniform", 10), ("avare", 1), ("avare", 10), ("cohort", 10)])
+def test_unlike_clients_are_left_in_peace(name: str, spread: float) -> None:
+    m, rounds = 100, 80
+    rng = np.random.default_rng(6)
+    x, y = least_squares(rng, spread, m)
+    guard, w = Guard(m), np.zeros(10)
+    selector = create(name, m, clients_per_round=K, num_rounds=rounds, seed=1)
+    logic = RoundLogic(selector, 0.1, guard=guard)
+    length = cut = bounded = drawn = 0.0
+    for number in range(1, rounds + 1):
+        assert guard.aside(number).size == 0
+        chosen = logic.choose(number)
+        replies = []
+        for client in chosen.clients:
+            batch = rng.choice(100, 10, replace=False)
+            error = x[client, batch] @ w - y[client, batch]
+            each = error[:, None] * x[client, batch]
+            gradient = each.mean(axis=0)
+            report = Report(
+                train_loss=float((error**2).mean() / 2),
+                gradient_variance=float(((each - gradient) ** 2).sum(axis=1).mean()),
+            )
+            replies.append(Reply({"w": w - 0.1 * gradient}, report))
+        outcome = logic.finish(number, chosen, {"w": w}, replies, m)
+        norms = np.array([np.linalg.norm(reply.arrays["w"] - w) for reply in replies]) / 0.1
+        length += chosen.weights @ norms
+        cut += chosen.weights @ (norms - outcome.record.feedback.update_norms)
+        bounded += len(outcome.record.bounded)
+        drawn += chosen.clients.size
+        w = outcome.arrays["w"]
+    assert bounded <= 0.005 * drawn
+    assert cut <= 0.05 * length
+    assert guard.counts()["put aside"].sum() == 0

@@ -1,0 +1,370 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from strategies.numerics.robust import bulk
+from strategies.rounds.guard import Guard, Judgement
+
+NAN, INF = math.nan, math.inf
+
+
+def judge(guard, round, norms, losses=None, variances=None, failures=None, clients=None) -> Judgement:
+    norms = np.asarray(norms, dtype=float)
+    missing = np.full(norms.size, NAN)
+    return guard.judge(
+        round,
+        np.arange(norms.size) if clients is None else clients,
+        norms,
+        missing if losses is None else losses,
+        missing if variances is None else variances,
+        failures,
+    )
+
+
+def seasoned(m=40, spread=0.1, seed=0, **settings):
+    """A guard that has seen everybody three times: norms around 2, losses around 1."""
+    guard, rng = Guard(m, **settings), np.random.default_rng(seed)
+    for round in range(1, 4):
+        judge(guard, round, 2 * rng.lognormal(0, spread, m), rng.lognormal(0, spread, m))
+    return guard
+
+
+def same(left, right):
+    assert left.keys() == right.keys()
+    for key, array in left.items():
+        assert array.dtype == right[key].dtype
+        np.testing.assert_array_equal(array, right[key])
+
+
+def test_an_update_that_is_too_long_is_shortened_to_the_limit():
+    guard = Guard(40)
+    judged = judge(guard, 1, [2.0] * 39 + [7.0])
+    # Quartiles agree, so the spread is that assumed beforehand, for 3 of 42 values (39 when the lie is left
+    # out), and four times that is less than log 2: the limit is twice the median.
+    assert judged.scales[:39].tolist() == [1.0] * 39
+    assert judged.scales[39] * 7 == pytest.approx(4.0, rel=1e-12)
+    assert judged.bounded == {39: "update norm 7 shortened to 4 (limit of recent rounds)"}
+    assert judged.rejected == {}
+    assert guard.counts()["update norm"].tolist() == [0] * 39 + [1]
+
+
+@pytest.mark.parametrize("loss", [1.0, 1000.0])
+def test_an_update_a_thousand_times_the_others_is_left_out_whatever_its_loss(loss):
+    guard = Guard(40)
+    judged = judge(guard, 1, [2.0] * 39 + [2000.0], [1.0] * 39 + [loss])
+    assert judged.rejected == {39: "update norm 2e+03: far beyond the limit of 4"}
+    assert judged.bounded == {}
+    assert guard.counts()["update norm"].tolist() == [0] * 39 + [1]
+
+
+def test_what_the_client_says_is_bounded_or_left_out():
+    guard = seasoned()
+    losses = [1.0, 900.0, -1.0, INF, NAN, 0.0]
+    variances = [1.0, 1.0, 1.0, 1.0, -INF, 1.0]
+    judged = judge(guard, 4, [2.0] * 6, losses, variances)
+    assert judged.losses[[0, 5]].tolist() == [1.0, 0.0]
+    assert 1.5 < judged.losses[1] < 10
+    assert np.isnan(judged.losses[2:5]).all()
+    assert judged.gradient_variances.tolist()[:4] == [1.0] * 4
+    assert np.isnan(judged.gradient_variances[4])
+    assert list(judged.bounded) == [1, 2, 3, 4]
+    assert judged.bounded[2] == "loss -1 left out: must be finite and >= 0"
+    assert judged.bounded[4] == "gradient variance -inf left out: must be finite and >= 0"
+    assert judged.scales.tolist() == [1.0] * 6
+    assert guard.counts()["loss"][:6].tolist() == [0, 1, 1, 1, 0, 0]
+
+
+def test_losses_may_be_negative_where_the_operator_says_so():
+    guard = Guard(20, signed_losses=True)
+    judged = judge(guard, 1, [1.0] * 20, [-3.0] * 19 + [1e6])
+    assert judged.losses[:19].tolist() == [-3.0] * 19
+    assert -3 < judged.losses[19] <= 3
+    assert guard.counts()["loss"].sum() == 1
+
+
+def test_a_large_loss_is_believed_where_the_update_is_as_large():
+    """As with a client whose features are on another scale: far from the usual, and no lie."""
+    guard, rng = Guard(50), np.random.default_rng(0)
+    scale = np.exp(3 * rng.normal(size=50))
+    for round in range(1, 20):
+        norms = scale * rng.lognormal(0, 0.1, 50)
+        judged = judge(guard, round, norms, np.maximum(0.005, norms**2 / 100))
+        assert judged.bounded == {}
+    assert guard.aside(20).size == 0
+
+
+def test_limits_follow_a_common_decay_and_a_new_learning_rate():
+    guard, rng = Guard(60), np.random.default_rng(1)
+    for round in range(1, 300):
+        level = 1000 * 0.97**round * (50 if round > 150 else 1)
+        clients = rng.choice(60, 10, replace=False)
+        norms = level * rng.lognormal(0, 0.2, 10)
+        norms[0] *= 100 if round % 30 == 29 else 1
+        judged = judge(guard, round, norms, clients=clients)
+        if not 150 < round < 155:  # the jump is followed within three rounds
+            assert judged.bounded == {}
+            assert list(judged.rejected) == ([0] if round % 30 == 29 else [])
+    assert guard.aside(300).size == 0
+    assert guard.counts()["put aside"].sum() == 0
+
+
+@pytest.mark.parametrize("m", [20, 100, 500])
+def test_sizes_of_alike_clients_are_bounded_and_skewed_ones_are_not(m):
+    alike = np.full(m, 600.0)
+    alike[::10] *= 1000
+    bounded = Guard(m).sizes(alike)
+    assert bounded.max() <= 600 * 2.2
+    assert bounded[1] == 600
+    skewed = np.repeat([1.0, 5.0, 30.0, 100.0], (np.array([0.65, 0.2, 0.1, 0.05]) * m).astype(int))
+    np.testing.assert_array_equal(Guard(skewed.size).sizes(skewed), skewed)
+    # The price: among these a claim of 1000 by who has 1 is believed ...
+    skewed[0] = 1000
+    assert Guard(skewed.size).sizes(skewed)[0] == 1000
+    # ... unless the operator says what is true.
+    declared = np.full(skewed.size, NAN)
+    declared[0] = 1
+    assert Guard(skewed.size).sizes(skewed, declared)[0] == 1
+
+
+def test_sizes_that_nobody_knows_are_average():
+    guard = Guard(5)
+    sizes = guard.sizes([10.0, NAN, 30.0, -4.0, INF], [NAN, NAN, 20.0, NAN, NAN])
+    assert sizes.tolist() == [10, 15, 20, 15, 15]
+    assert guard.sizes([NAN] * 5).tolist() == [1.0] * 5
+    assert guard.size_limit([NAN] * 5) == INF
+    with pytest.raises(ValueError, match=r"declared holds 0\.0"):
+        guard.sizes([1.0] * 5, [0.0] * 5)
+    with pytest.raises(ValueError, match=r"declared has shape \(4,\)"):
+        guard.sizes([1.0] * 5, [1.0] * 4)
+
+
+def test_who_sends_garbage_is_put_aside_for_ever_longer_and_forgiven():
+    guard = Guard(4, pause=10, longest_pause=35)
+    bad = {0: "array 'w' holds NaN"}
+
+    def answer(round, failures=None):
+        return judge(guard, round, [NAN if failures else 1.0, 1, 1, 1], failures=failures)
+
+    assert answer(1, bad).rejected == bad
+    answer(2)
+    answer(3, bad)
+    assert guard.aside(4).size == 0  # two of three
+    answer(4, bad)
+    assert guard.aside(5).tolist() == [0]
+    assert guard.aside(14).tolist() == [0]
+    assert guard.aside(15).size == 0
+    answer(15, bad)  # on trial: one is enough, and it is twice as long
+    assert guard.aside(35).tolist() == [0]
+    assert guard.aside(36).size == 0
+    answer(36, bad)
+    assert guard.aside(71).tolist() == [0]  # at most 35
+    assert guard.aside(72).size == 0
+    for round in range(72, 79):
+        answer(round)
+    for round in range(79, 82):
+        answer(round, bad)
+    assert guard.aside(91).tolist() == [0]  # a clean slate: 10 rounds again
+    assert guard.aside(92).size == 0
+    assert guard.counts()["answer"].tolist() == [8, 0, 0, 0]
+    assert guard.counts()["put aside"].tolist() == [4, 0, 0, 0]
+
+
+def test_silence_is_no_offence():
+    guard = Guard(4)
+    for round in range(1, 50):
+        judged = judge(guard, round, [NAN, 1, 1, 1])
+        assert not judged.rejected
+        assert not judged.bounded
+        assert judged.scales[0] == 1
+    assert guard.aside(50).size == 0
+
+
+def test_who_lies_again_and_again_is_put_aside():
+    for column, lie in (("norms", 20.0), ("losses", 1000.0)):
+        guard = seasoned()
+        for round in range(4, 8):
+            said = {"norms": np.full(40, 2.0), "losses": np.ones(40)}
+            said[column][7] *= lie
+            judge(guard, round, **said)
+        assert guard.aside(8).tolist() == [7]
+
+
+def test_being_bounded_by_little_puts_nobody_aside():
+    guard = seasoned()
+    for round in range(4, 40):
+        judged = judge(guard, round, [2.0] * 39 + [7.0])
+    assert list(judged.bounded) == [39]
+    assert guard.aside(40).size == 0
+
+
+def test_polls_are_judged_with_what_is_known_of_the_updates():
+    guard = seasoned()
+    reports = {"loss": np.ones(40), "group": np.arange(40.0)}
+    reports["loss"][[3, 5, 6]] = [1e4, -1.0, NAN]
+    said, bounded = guard.judge_reports(4, np.arange(40), reports)
+    assert list(bounded) == [3, 5]
+    assert bounded[5] == "polled loss -1 left out: must be finite and >= 0"
+    assert 1 < said["loss"][3] < 10
+    assert np.isnan(said["loss"][[5, 6]]).all()
+    np.testing.assert_array_equal(said["group"], reports["group"])
+    assert reports["loss"][3] == 1e4
+    for round in (5, 6):
+        guard.judge_reports(round, np.arange(40), reports)
+    assert guard.aside(7).tolist() == [3, 5]
+    # Of clients whose updates nobody has seen a large loss is bounded, but held against nobody.
+    fresh = Guard(40)
+    for round in range(1, 9):
+        said, _ = fresh.judge_reports(round, np.arange(40), {"loss": reports["loss"]})
+    assert said["loss"][3] < 10
+    assert fresh.aside(9).tolist() == [5]
+
+
+def test_state_goes_on_bit_for_bit():
+    rng = np.random.default_rng(3)
+    guard = seasoned(spread=1.0)
+    other = Guard(3)
+    other.load_state_dict(guard.state_dict())
+    for each in (guard, other):
+        each.add_clients(2)
+    assert other.num_clients == 42
+    for round in range(4, 30):
+        clients = rng.choice(42, 6, replace=False)
+        norms = rng.lognormal(0, 3, 6)
+        left, right = (
+            judge(g, round, norms, norms, clients=clients, failures={1: "x"}) for g in (guard, other)
+        )
+        np.testing.assert_array_equal(left.scales, right.scales)
+        np.testing.assert_array_equal(guard.aside(round), other.aside(round))
+    same(guard.state_dict(), other.state_dict())
+    before = guard.state_dict()
+    for spoil in (
+        {"counts": before["counts"][1:]},
+        {"pauses": before["pauses"].astype(float)},
+        {"more": np.zeros(1)},
+        {"window_values": before["window_values"][:, 1:]},
+    ):
+        with pytest.raises(ValueError, match="state"):
+            guard.load_state_dict(before | spoil)
+    same(guard.state_dict(), before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"deviations": 0}, "deviations = 0"),
+        ({"factor": 0.5}, r"factor = 0\.5"),
+        ({"window": 5}, "window = 5: must be >= 32"),
+        ({"strikes": 5}, r"strikes = 5: must be between 1 and 4 \(memory\)"),
+        ({"memory": 9}, "memory = 9"),
+        ({"longest_pause": 2}, "longest_pause = 2: must be >= 10"),
+        ({"signed_losses": 1}, "signed_losses = 1: must be True or False"),
+    ],
+)
+def test_bad_settings_are_named(arguments, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        Guard(4, **arguments)
+
+
+def test_a_bad_call_changes_nothing():
+    guard = seasoned()
+    before = guard.state_dict()
+    for call in (
+        lambda: judge(guard, -1, [1.0]),
+        lambda: judge(guard, 4, [1.0], clients=[40]),
+        lambda: judge(guard, 4, [1.0, 2.0], clients=[3, 3]),
+        lambda: judge(guard, 4, [1.0, 2.0], losses=[1.0]),
+        lambda: judge(guard, 4, [1.0], failures={1: "x"}),
+        lambda: guard.judge_reports(4, [1], {"loss": [1.0, 2.0]}),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            call()
+    same(guard.state_dict(), before)
+
+
+ANY = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data(), st.booleans())
+def test_any_floats_are_judged(data, signed):
+    guard = Guard(9, signed_losses=signed)
+    for round in range(1, 5):
+        size = data.draw(st.integers(0, 9))
+        norms, losses, variances = (data.draw(hnp.arrays(float, size, elements=ANY)) for _ in range(3))
+        judged = judge(guard, round, norms, losses, variances)
+        assert ((judged.scales > 0) & (judged.scales <= 1)).all()
+        kept = np.setdiff1d(np.arange(size), list(judged.rejected))
+        assert not np.isinf(judged.losses).any()
+        assert not (judged.gradient_variances < 0).any()
+        assert (np.isfinite(norms[kept]) | np.isnan(norms[kept])).all()
+        told = np.isfinite(judged.losses)
+        assert (judged.losses[told] <= losses[told]).all()
+        said, _ = guard.judge_reports(round, np.arange(size), {"loss": losses, "diversity": variances})
+        assert not np.isinf(said["loss"]).any()
+        sizes = guard.sizes(data.draw(hnp.arrays(float, 9, elements=ANY)))
+        assert ((sizes > 0) & np.isfinite(sizes)).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(1e-300, 1e300), st.integers(1, 30), st.integers(1, 12))
+def test_clients_that_are_alike_are_never_touched(value, size, rounds):
+    guard = Guard(30)
+    for round in range(1, rounds + 1):
+        judged = judge(guard, round, np.full(size, value), np.full(size, value), np.full(size, value))
+        assert judged.scales.tolist() == [1.0] * size
+        assert judged.bounded == judged.rejected == {}
+        assert (judged.losses == value).all()
+    assert (guard.sizes(np.full(30, 7.0)) == 7.0).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_the_order_of_answers_changes_nothing(seed, size):
+    rng = np.random.default_rng(seed)
+    left, right = Guard(40, window=32), Guard(40, window=32)
+    for round in range(1, 6):
+        clients = rng.choice(40, size, replace=False)
+        norms, losses = rng.lognormal(0, 3, (2, size))
+        order = rng.permutation(size)
+        one = judge(left, round, norms, losses, clients=clients)
+        two = judge(right, round, norms[order], losses[order], clients=clients[order])
+        np.testing.assert_array_equal(one.scales[order], two.scales)
+        np.testing.assert_array_equal(one.losses[order], two.losses)
+        assert {order[i]: text for i, text in two.bounded.items()} == dict(one.bounded)
+        same(left.state_dict(), right.state_dict())
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2])
+@pytest.mark.parametrize("lie", [10.0, 1e3, 1e9])
+def test_liars_do_not_move_the_limits_much(share, lie):
+    """200 values of spread 0.3: the honest margin is about 4 · 0.3."""
+    rng = np.random.default_rng(5)
+    margins = []
+    for _ in range(20):
+        x = 0.3 * rng.normal(size=200)
+        x[: int(share * 200)] += math.log(lie)
+        usual = bulk(x, deviations=4, least=math.log(2), prior=0.5)
+        margins.append(usual.centre + usual.margin)
+    assert 1.0 < np.mean(margins) < 1.6
+
+
+def test_a_round_touches_only_whom_it_concerns():
+    """Of a million clients nothing is copied, also where some of them are counted and put aside."""
+    import tracemalloc
+
+    guard = Guard(1_000_000, strikes=1, memory=1)
+    clients = np.arange(0, 1_000_000, 20_000)
+    norms = np.where(clients == 0, np.nan, 1.0)
+    np.median(norms)  # NumPy imports what it takes the first time
+    tracemalloc.start()
+    for round in range(3):
+        guard.judge(round, clients, norms, norms, norms, {0: "garbage"})
+        guard.judge_reports(round, clients, {"loss": np.where(clients == 0, -1.0, norms)})
+        assert guard.aside(round + 1).tolist() == [0]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200_000  # bytes; one flag a client is five times as much

@@ -1,0 +1,460 @@
+from collections.abc import Iterator, Mapping
+from math import inf, nan, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strategies.clients.reports import Report
+from strategies.rounds.guard import Guard
+from strategies.rounds.logic import Outcome, Reply, RoundLogic, enough_answers
+from strategies.rounds.response_rates import ResponseRates
+from strategies.rounds.variates import FedVARP
+from strategies.selectors import Selection, create
+
+
+def logic(m: int = 4, k: int = 2, name: str = "uniform", settings: Any = None, **parts: Any) -> RoundLogic:
+    selector = create(name, m, clients_per_round=k, num_rounds=10, seed=1, **(settings or {}))
+    return RoundLogic(selector, 0.5, **parts)
+
+
+def selection(clients: list[int], weights: list[float]) -> Selection:
+    ones = np.ones(len(clients))
+    return Selection(np.array(clients), np.ones(len(clients), dtype=int), ones / 4, ones, np.array(weights))
+
+
+MODEL = {"w": np.array([1.0, 2.0], np.float32), "steps": np.array(5, np.int64)}
+
+
+def reply(*w: float, steps: int = 5, **report: Any) -> Reply:
+    return Reply({"w": np.array(w, np.float32), "steps": np.array(steps)}, Report(**report))
+
+
+def finish(rounds: RoundLogic, chosen: Selection, replies: list[Reply], model: Any = MODEL) -> Outcome:
+    return rounds.finish(1, chosen, model, replies, rounds.selector.num_clients)
+
+
+def moved(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.arrays is not None
+    assert outcome.record.void == ""
+    return outcome.arrays
+
+
+def test_the_pseudo_gradient_is_the_weighted_sum_of_the_updates() -> None:
+    replies = [reply(3, 2, train_loss=1.0), reply(1, 3, steps=6, train_loss=4.0)]
+    outcome = finish(logic(), selection([2, 0], [0.5, 2.0]), replies)
+    arrays, record = moved(outcome), outcome.record
+    assert arrays["w"].tolist() == [1 + 0.5 * 2, 2 + 2.0 * 1]
+    assert arrays["steps"].dtype == np.int64
+    assert arrays["steps"] == 5 + 2
+    assert record.feedback.update_norms.tolist() == [2 / 0.5, np.sqrt(2) / 0.5]
+    assert record.train_loss == pytest.approx((0.5 * 1 + 2 * 4) / 2.5)
+    assert record.failures == {}
+    assert MODEL["w"].tolist() == [1, 2]
+
+
+class Undecodable(dict[str, Any]):
+    def __getitem__(self, name: str) -> Any:
+        raise OSError("torn")
+
+
+BAD = {
+    "error 8: killed": Reply(failure="error 8: killed"),
+    r"arrays are named \[\], the model's": Reply(),
+    r"arrays are named \['v'\], the model's are \['steps', 'w'\]": Reply({"v": np.zeros(2)}),
+    r"'w' has shape \(3,\), the model's has \(2,\)": Reply({"w": np.zeros(3), "steps": np.array(1)}),
+    "must be of real numbers": Reply({"w": np.array(["a", "b"]), "steps": np.array(1)}),
+    "complex128: must be of real numbers": Reply({"w": np.array([1j, 0]), "steps": np.array(1)}),
+    "'w' holds NaN or infinite": reply(nan, 0),
+    "holds NaN or infinite": reply(inf, 0),
+    "the norm of the update is not finite": Reply({"w": np.array([1e300, 0]), "steps": np.array(1)}),
+    "unreadable array 'w': torn": Reply(Undecodable(w=0, steps=0)),
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_a_bad_reply_is_left_out_and_the_others_weigh_more(reason: str) -> None:
+    outcome = finish(logic(), selection([2, 0], [0.5, 0.5]), [BAD[reason], reply(2, 2)])
+    assert moved(outcome)["w"].tolist() == [1 + 1.0 * 1, 2]  # weight 0.5, doubled: one of two answered
+    record = outcome.record
+    assert record.weights.tolist() == [0, 1.0]
+    assert record.feedback.responded.tolist() == [False, True]
+    assert np.isnan(record.feedback.update_norms[0])
+    assert list(record.failures) == [2]
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(record.failures[2])
+
+
+def test_nobody_answers() -> None:
+    outcome = finish(logic(), selection([2], [0.5]), [Reply(failure="late")])
+    assert outcome.arrays is None
+    assert outcome.record.weights.tolist() == [0]
+    assert outcome.record.void == "0 usable of 1 answers: fewer than the quorum of 1"
+    assert np.isnan(outcome.record.train_loss)
+    assert list(outcome.answers()) == []
+
+
+def test_nobody_was_chosen() -> None:
+    outcome = finish(logic(), selection([], []), [])
+    assert outcome.arrays is None
+    assert outcome.record.failures == {}
+    assert outcome.record.void == "nobody was chosen"
+
+
+@pytest.mark.parametrize("quorum", [0, -1])
+def test_a_quorum_is_at_least_one(quorum: int) -> None:
+    with pytest.raises(ValueError, match=f"quorum = {quorum}: must be at least 1"):
+        logic(quorum=quorum)
+
+
+def test_below_the_quorum_nothing_is_learned_but_who_answered() -> None:
+    rates = ResponseRates(4)
+    rounds = logic(name="prac-is", quorum=2, responses=rates)
+    before = rounds.state_dict()
+    chosen = selection([2, 0, 1], [0.5, 0.5, 0.5])
+    replies = [reply(9, 9, train_loss=3.0), Reply(failure="late"), reply(nan, 1)]
+    outcome = finish(rounds, chosen, replies)
+    assert outcome.arrays is None
+    assert list(outcome.answers()) == []
+    record = outcome.record
+    assert record.void == "1 usable of 3 answers: fewer than the quorum of 2"
+    assert list(record.failures) == [0, 1]
+    assert record.weights.tolist() == [0, 0, 0]
+    assert not record.feedback.responded.any()
+    after = rounds.state_dict()
+    for name in before:
+        assert np.array_equal(before[name], after[name]) == name.startswith("selector/"), name
+    assert rates.rates([2]) > rates.rates([0])
+    # One more, and it counts.
+    outcome = finish(rounds, chosen, [replies[0], reply(1, 2), replies[2]])
+    weight = outcome.record.weights[0]
+    assert moved(outcome)["w"].tolist() == [1 + weight * 8, 2 + weight * 7]
+    assert not np.array_equal(rounds.state_dict()["selector/levels"], before["selector/levels"])
+
+
+def test_float16_models_are_summed_in_float32() -> None:
+    model = {"w": np.zeros(1, np.float16)}
+    replies = [Reply({"w": np.array([1e-4], np.float16)})] * 3
+    arrays = moved(finish(logic(k=3), selection([0, 1, 2], [1 / 3] * 3), replies, model))
+    assert arrays["w"].dtype == np.float16
+    assert arrays["w"][0] == np.float16(1e-4)
+
+
+def test_a_step_that_overflows_changes_nothing() -> None:
+    replies = [reply(3e38, 0), reply(3e38, 0)]
+    outcome = finish(logic(), selection([2, 0], [1.0, 1.0]), replies)
+    assert outcome.arrays is None
+    assert outcome.record.void == "the step is not finite"
+    assert outcome.record.failures == dict.fromkeys([0, 2], "the step with this update is not finite")
+    assert not outcome.record.feedback.responded.any()
+    assert outcome.record.weights.tolist() == [0, 0]
+
+
+class Counted(Mapping[str, Any]):
+    """Arrays that are made when asked for, and say how many are alive at a time."""
+
+    alive = 0
+    most = 0
+
+    def __init__(self, w: list[float]) -> None:
+        self.w, self.times = w, 0
+
+    def __getitem__(self, name: str) -> Any:
+        self.times += 1
+        array = np.array(self.w, np.float32).view(Watched)
+        Counted.alive += 1
+        Counted.most = max(Counted.most, Counted.alive)
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["w"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Watched(np.ndarray[Any, Any]):
+    def __del__(self) -> None:
+        if self.base is not None and not isinstance(self.base, Watched):
+            Counted.alive -= 1
+
+
+@pytest.mark.parametrize("one_is_bad", [False, True])
+def test_replies_are_decoded_one_at_a_time(one_is_bad: bool) -> None:
+    """Once if all of them are usable; if not, those that are once more."""
+    Counted.alive = Counted.most = 0
+    sent = [Counted([float(i), 0.0]) for i in range(5)]
+    sent[3].w[1] = nan if one_is_bad else 0.0
+    model = {"w": np.zeros(2, np.float32)}
+    outcome = finish(logic(m=5, k=5), selection([0, 1, 2, 3, 4], [0.2] * 5), [Reply(s) for s in sent], model)
+    assert moved(outcome)["w"] == pytest.approx([7 / 4 if one_is_bad else 2.0, 0.0])
+    assert [each.times for each in sent] == ([2, 2, 2, 1, 2] if one_is_bad else [1] * 5)
+    assert Counted.most <= 2  # the last one lives until the next is there
+
+
+def test_the_step_is_the_same_whether_it_takes_one_pass_or_two() -> None:
+    rng = np.random.default_rng(1)
+    model = {"w": rng.standard_normal(40_000).astype(np.float32)}
+    replies = [Reply({"w": model["w"] + rng.standard_normal(40_000, np.float32)}) for _ in range(3)]
+    once = finish(logic(), selection([0, 1, 2], [0.5, 1.0, 1.5]), replies, model)
+    replies.insert(1, Reply({"w": np.full(40_000, nan)}))
+    # One of four is not usable: the others, with 3/4 of the weights, weigh as much as before.
+    twice = finish(logic(), selection([0, 3, 1, 2], [0.375, 0.0, 0.75, 1.125]), replies, model)
+    assert twice.record.weights[[0, 2, 3]].tolist() == once.record.weights.tolist() == [0.5, 1.0, 1.5]
+    assert moved(once)["w"].tobytes() == moved(twice)["w"].tobytes()
+
+
+def test_the_order_of_arrays_in_a_reply_changes_no_bit() -> None:
+    rng = np.random.default_rng(1)
+    model = {f"layer{i}": rng.standard_normal((7, 5)).astype(np.float32) for i in range(6)}
+    clients = [
+        {name: a + rng.standard_normal(a.shape, np.float32) for name, a in model.items()} for _ in "abc"
+    ]
+    chosen = selection([2, 0, 1], [0.1, 0.7, 0.3])
+
+    def bits(replies: list[dict[str, Any]]) -> Any:
+        outcome = finish(logic(), chosen, [Reply(arrays) for arrays in replies], model)
+        norms = outcome.record.feedback.update_norms.tobytes()
+        return norms, {name: array.tobytes() for name, array in moved(outcome).items()}
+
+    backwards = [dict(reversed(arrays.items())) for arrays in clients]
+    assert bits(clients) == bits(backwards)
+
+
+def test_the_selector_learns_from_the_round() -> None:
+    rounds = logic(m=4, k=2, name="adaptive-osmd", settings={"learning_rate_multiplier": 1000})
+    before = rounds.selector.probabilities
+    chosen = rounds.choose(1)
+    replies = [reply(1, 2 + 10.0 * (client == chosen.clients[0])) for client in chosen.clients]
+    finish(rounds, chosen, replies)
+    assert rounds.selector.probabilities[chosen.clients[0]] > before[chosen.clients[0]]
+
+
+def test_only_who_is_here_is_chosen() -> None:
+    rounds = logic(m=6, k=2)
+    drawn = {int(c) for r in range(1, 40) for c in rounds.choose(r, np.array([1, 4, 5])).clients}
+    assert drawn == {1, 4, 5}
+    assert rounds.choose(1, np.array([], dtype=int)).clients.size == 0
+
+
+def test_what_the_candidates_said_and_the_budget_reach_the_selector() -> None:
+    rounds = logic(m=6, k=2, name="pow-d", settings={"num_candidates": 4})
+    candidates = np.array([5, 1, 3, 0])
+    reports = {"loss": np.array([1.0, 9.0, nan, 5.0])}
+    assert set(rounds.choose(1, candidates=candidates, reports=reports).clients) == {1, 0}
+    assert set(rounds.choose(1, candidates=candidates, reports=reports, budget=1).clients) == {1}
+
+
+def test_the_aggregate_is_unbiased() -> None:
+    """Mean of 4,000 rounds of a skewed federation within 4 standard errors of the weighted mean of all."""
+    sizes = np.array([1.0, 2.0, 5.0, 30.0])
+    rounds = logic(m=4, k=2, settings={"client_sizes": sizes})
+    updates = np.array([[4.0, 0.0], [1.0, -3.0], [0.0, 2.0], [-1.0, 1.0]])
+    model = {"w": np.zeros(2)}
+    steps = []
+    for number in range(1, 4001):
+        chosen = rounds.choose(number)
+        outcome = rounds.finish(number, chosen, model, [Reply({"w": updates[c]}) for c in chosen.clients], 4)
+        steps.append(moved(outcome)["w"])
+    error = np.mean(steps, axis=0) - sizes @ updates / sizes.sum()
+    assert np.all(np.abs(error) < 4 * np.std(steps, axis=0) / np.sqrt(len(steps)))
+
+
+# --- diversities and variances ------------------------------------------------------------------------------
+
+
+def test_diversities_are_distances_from_the_weighted_mean() -> None:
+    """By hand: updates (2, 0) and (0, 1) with weights 3/4 and 1/4 have the mean (1.5, 0.25)."""
+    rounds = logic(name="prac-delta")
+    replies = [reply(3, 2, gradient_variance=4.0), reply(1, 3, gradient_variance=9.0)]
+    outcome = finish(rounds, selection([2, 0], [1.5, 0.5]), replies)
+    feedback = outcome.record.feedback
+    expected = np.array([sqrt(0.5**2 + 0.25**2), sqrt(1.5**2 + 0.75**2)]) / 0.5  # local learning rate
+    assert feedback.diversities == pytest.approx(expected)
+    assert feedback.gradient_variances.tolist() == [4.0, 9.0]
+    assert moved(outcome)["w"].tolist() == [1 + 1.5 * 2, 2 + 0.5 * 1]
+    # eq. 16: the two share their mass out by sqrt(ζ²/2 + σ²/2).
+    scores = np.sqrt(expected**2 / 2 + np.array([4.0, 9.0]) / 2)
+    p = rounds.selector.probabilities
+    levels = rounds.state_dict()["selector/levels"]
+    assert levels[[2, 0]] == pytest.approx(2 * scores / scores.sum())
+    assert (p[0] > p[2]) == (scores[1] > scores[0])
+
+
+def test_diversities_from_the_plain_mean_as_the_paper_has_it() -> None:
+    rounds = logic(name="prac-delta", settings={"diversity_mean": "plain"})
+    outcome = finish(rounds, selection([2, 0], [1.5, 0.5]), [reply(3, 2), reply(1, 3)])
+    assert outcome.record.feedback.diversities == pytest.approx([sqrt(1 + 0.25) / 0.5] * 2)
+
+
+def test_diversities_are_measured_for_those_who_learn_from_them() -> None:
+    outcome = finish(logic(name="prac-is"), selection([2, 0], [1.5, 0.5]), [reply(3, 2), reply(1, 3)])
+    assert np.isnan(outcome.record.feedback.diversities).all()
+
+
+def test_who_did_not_answer_has_no_part_in_the_mean() -> None:
+    replies = [reply(3, 2), Reply(failure="late"), reply(3, 2)]
+    outcome = finish(logic(name="prac-delta"), selection([2, 0, 1], [1, 1, 1]), replies)
+    assert outcome.record.feedback.diversities == pytest.approx([0, nan, 0], nan_ok=True)
+
+
+# --- a guard, response rates, variates ---------------------------------------------------------------------
+
+
+def test_an_update_that_is_too_long_is_shortened_everywhere() -> None:
+    rounds = logic(m=20, k=20, name="prac-is", guard=Guard(20, deviations=1.0))
+    model = {"w": np.zeros(2)}
+    clients = list(range(20))
+    replies = [Reply({"w": np.array([0.0, 1.0])}) for _ in clients]
+    replies[3] = Reply({"w": np.array([3.0, 0.0])})
+    outcome = finish(rounds, selection(clients, [0.05] * 20), replies, model)
+    assert list(outcome.record.bounded) == [3]
+    assert outcome.record.failures == {}
+    norms = outcome.record.feedback.update_norms
+    assert norms[3] == pytest.approx(2 * norms[0])
+    assert moved(outcome)["w"] == pytest.approx([0.05 * 0.5 * norms[3], 0.95])
+    sent = dict(outcome.answers())
+    assert list(sent) == clients
+    assert sent[0] is replies[0].arrays
+    assert sent[3]["w"] == pytest.approx([0.5 * norms[3], 0])
+
+
+def test_the_guard_hears_of_what_cannot_be_used_but_not_of_silence() -> None:
+    guard = Guard(4)
+    rounds = logic(guard=guard)
+    replies = [Reply(failure="late"), reply(nan, 1), Reply(failure="two models", sent=True), reply(1, 3)]
+    outcome = finish(rounds, selection([2, 0, 1, 3], [1, 1, 1, 1]), replies)
+    assert set(outcome.record.failures) == {0, 1, 2}
+    assert guard.counts()["answer"].tolist() == [1, 1, 0, 0]
+    assert moved(outcome)["w"].tolist() == [1, 2 + 4.0]
+
+
+def test_weights_follow_the_response_rates() -> None:
+    rates = ResponseRates(4, strength=1.0)
+    for _ in range(10):
+        rates.observe([2, 0], [True, False])
+        rates.observe([2, 0], [True, True])
+    rounds = logic(responses=rates)
+    expected = rates.correct([0.5, 0.5], [2, 0], [True, True])
+    outcome = finish(rounds, selection([2, 0], [0.5, 0.5]), [reply(3, 2), reply(1, 3)])
+    assert outcome.record.weights.tolist() == expected.tolist()
+    assert expected[1] > 1.5 * expected[0]
+    assert expected.sum() == pytest.approx(1)
+
+
+def test_with_variates_an_update_counts_from_its_baseline() -> None:
+    """By hand, two rounds of FedVARP with λ = 1/2: the second has only client 0."""
+    rounds = logic(m=2, k=2, name="full", variates=FedVARP())
+    model = {"w": np.zeros(2)}
+    rounds.choose(1)
+    first = finish(
+        rounds,
+        selection([0, 1], [0.5, 0.5]),
+        [Reply({"w": np.array(w)}) for w in ([2.0, 0], [0, 4.0])],
+        model,
+    )
+    assert moved(first)["w"].tolist() == [1, 2]
+    rounds.choose(2)
+    second = finish(rounds, selection([0], [0.5]), [Reply({"w": np.array([5.0, 0])})], model)
+    assert second.record.feedback.update_norms.tolist() == [3 / 0.5]
+    assert moved(second)["w"].tolist() == [1 + 0.5 * 3, 2]
+    rounds.choose(3)
+    third = finish(rounds, selection([0], [0.5]), [Reply({"w": np.array([5.0, 0])})], model)
+    assert third.record.feedback.update_norms.tolist() == [0]
+    assert moved(third)["w"].tolist() == [2.5, 2]
+
+
+def test_the_mean_of_the_variates_is_over_who_is_here() -> None:
+    rounds = logic(m=3, k=3, name="full", variates=FedVARP())
+    model = {"w": np.zeros(1)}
+    rounds.choose(1)
+    replies = [Reply({"w": np.array([w])}) for w in (3.0, 6.0, 90.0)]
+    finish(rounds, selection([0, 1, 2], [1 / 3] * 3), replies, model)
+    rounds.choose(2, np.array([0, 1]))
+    outcome = finish(rounds, selection([0], [0.0]), [replies[0]], model)
+    assert moved(outcome)["w"] == pytest.approx([4.5])
+
+
+@pytest.mark.parametrize("name", ["flics", "naive-group"])
+def test_with_variates_groups_keep_their_weight_over_time(name: str) -> None:
+    """Mean of 400 rounds; one of two groups is away two times in three, and its clients' data differ."""
+    groups = np.repeat([0, 1], 4)
+    settings = {"groups": groups, "group_shares": (3.0, 1.0), "client_sizes": [1.0, 9, 1, 9, 1, 1, 1, 9]}
+    rounds = logic(m=8, k=3, name=name, settings=settings, variates=FedVARP())
+    rng, total = np.random.default_rng(3), np.zeros(2)
+    for number in range(1, 401):
+        here = np.arange(8) if rng.random() < 1 / 3 else np.arange(4)
+        chosen = rounds.choose(number, here)
+        replies = [Reply({"w": np.eye(2)[groups[client]]}) for client in chosen.clients]
+        outcome = rounds.finish(number, chosen, {"w": np.zeros(2)}, replies, here.size)
+        total += 0 if outcome.arrays is None else outcome.arrays["w"]
+    assert total / 400 == pytest.approx([0.75, 0.25], abs=0.02)
+
+
+def test_who_counts_the_answers_itself_is_not_corrected_twice() -> None:
+    groups = {"groups": [0, 0, 1, 1]}
+    with pytest.raises(ValueError, match="correction = 'rates': must be 'equal' with selector = 'flics'"):
+        logic(name="flics", settings=groups, responses=ResponseRates(4))
+
+
+@pytest.mark.parametrize(
+    ("counts", "k", "quorum", "enough"),
+    [
+        ([1] * 5, 3, 1, 3),  # the first K of all that were chosen
+        ([1] * 13, 10, 1, 10),
+        ([1] * 4, 5, 1, 4),  # there are no more
+        ([3, 1, 1], 3, 1, 2),  # three of five draws, of three clients
+        ([3, 1, 1], 3, 3, 3),
+        ([], 3, 2, 0),
+    ],
+)
+def test_how_many_answers_are_enough(counts: list[int], k: int, quorum: int, enough: int) -> None:
+    ones = np.ones(len(counts))
+    chosen = Selection(np.arange(len(counts)), np.array(counts, dtype=int), ones, ones, ones)
+    assert enough_answers(chosen, k, quorum) == enough
+
+
+def test_a_round_goes_on_bit_for_bit_from_its_state() -> None:
+    def fresh() -> RoundLogic:
+        return logic(
+            m=6,
+            k=3,
+            name="adaptive-osmd",
+            guard=Guard(6),
+            responses=ResponseRates(6),
+            variates=FedVARP(),
+        )
+
+    def play(rounds: RoundLogic, numbers: range) -> list[bytes]:
+        seen = []
+        for number in numbers:
+            chosen = rounds.choose(number)
+            rng = np.random.default_rng(number)
+            replies = [
+                Reply({"w": rng.standard_normal(3)}) if rng.random() < 0.7 else Reply(failure="late")
+                for _ in chosen.clients
+            ]
+            outcome = rounds.finish(number, chosen, {"w": np.ones(3)}, replies, 6)
+            seen.append(b"" if outcome.arrays is None else outcome.arrays["w"].tobytes())
+        return seen
+
+    straight, resumed, again = fresh(), fresh(), fresh()
+    expected = play(straight, range(1, 13))
+    play(resumed, range(1, 7))
+    state = resumed.state_dict()
+    assert {name.partition("/")[0] for name in state} == {"selector", "guard", "responses", "variates"}
+    again.load_state_dict(state)
+    assert play(again, range(7, 13)) == expected[6:]
+
+
+def test_a_state_with_parts_that_the_run_has_not_is_refused() -> None:
+    state = logic(responses=ResponseRates(4)).state_dict()
+    with pytest.raises(ValueError, match="'responses/asked': this run has selector only"):
+        logic().load_state_dict(state)
+
+
+def test_joiners_are_known_to_all_parts() -> None:
+    rates, guard = ResponseRates(4), Guard(4)
+    rounds = logic(responses=rates, guard=guard)
+    rounds.add_clients([1.0, 1.0])
+    assert rounds.selector.num_clients == guard.num_clients == rates.rates(range(6)).size == 6

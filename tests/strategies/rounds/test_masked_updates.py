@@ -1,0 +1,145 @@
+"""Updates that the server sees only as a sum: selection learns from norms that clients report."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message
+from flwr.serverapp.strategy import FedAdam, FedMedian
+
+from strategies import SelectionStrategy
+from strategies.clients.reports import STATUS, Report
+from strategies.flower.messages import write_report
+from strategies.rounds.logic import Reply, RoundLogic
+from strategies.selectors import create
+
+from ...support.inprocess import InProcessGrid, Node
+from ..test_strategy import model, run
+
+SIZES = {1: 10, 2: 20, 3: 70, 4: 40, 5: 5}
+
+
+class Masks:
+    """Pairwise masks among those who train in a round: what one adds another takes off."""
+
+    def __init__(self) -> None:
+        self.cohort: list[int] = []
+
+    def of(self, client: int, number: int) -> np.ndarray:
+        mask = np.zeros(2)
+        for other in self.cohort:
+            pair = np.random.default_rng([number, *sorted((client, other))]).normal(0, 100, 2)
+            mask += np.sign(client - other) * pair
+        return mask.astype(np.float32)
+
+
+def client(number: int, step: float, masks: Masks | None, silent: bool = False) -> Node:
+    def node(message: Message) -> Message | None:
+        report: dict[str, Any] = {"num_examples": SIZES[number]}
+        if message.metadata.message_type == STATUS:
+            return Message(write_report(Report(client_id=f"c{number}", **report)), reply_to=message)
+        if silent:
+            return None
+        w = message.content.array_records["arrays"]["w"].numpy()
+        config = message.content.config_records["config"]
+        update = np.full(2, step, np.float32)
+        if masks is not None:
+            assert config["report-update-norm"]
+            report["update_norm"] = float(np.linalg.norm(update))
+            weight = np.float32(config["update-weight"])  # type: ignore[arg-type]
+            update = weight * update + masks.of(number, int(config["server-round"]))  # type: ignore[arg-type]
+        content = write_report(Report(**report))
+        content["arrays"] = ArrayRecord({"w": Array(w + update)})
+        return Message(content, reply_to=message)
+
+    return node
+
+
+class MaskedGrid(InProcessGrid):
+    """Tells the clients who trains with them, as a protocol for secure aggregation does."""
+
+    def __init__(self, nodes: dict[int, Node], masks: Masks) -> None:
+        super().__init__(nodes)
+        self.masks = masks
+
+    def push_messages(self, messages: Any) -> list[str]:
+        messages = list(messages)
+        self.masks.cohort = [m.metadata.dst_node_id for m in messages if m.metadata.message_type == "train"]
+        return super().push_messages(messages)
+
+
+@pytest.mark.parametrize("selector", ["adaptive-osmd", "cohort", "md", "rpow-d"])
+@pytest.mark.parametrize("server_strategy", [None, FedAdam(fraction_evaluate=0.0)])
+def test_masks_change_nothing_but_rounding(selector: str, server_strategy: Any) -> None:
+    steps = {1: 1.0, 2: -0.5, 3: 0.2, 4: 3.0, 5: 0.7}
+    options = {
+        "selector": selector,
+        "rounds": 12,
+        "clients_per_round": 3,
+        "min_available_clients": 5,
+        "server_strategy": server_strategy,
+        "guard": False,
+    }
+    plain, records, _ = run(InProcessGrid({n: client(n, step, None) for n, step in steps.items()}), **options)
+    masks = Masks()
+    grid = MaskedGrid({n: client(n, step, masks) for n, step in steps.items()}, masks)
+    masked, hidden, _ = run(grid, masked_updates=True, **options)
+    for ours, theirs in zip(hidden, records, strict=True):
+        np.testing.assert_array_equal(ours.selection.clients, theirs.selection.clients)
+        np.testing.assert_allclose(ours.feedback.update_norms, theirs.feedback.update_norms, rtol=1e-5)
+        np.testing.assert_allclose(ours.weights, theirs.weights, rtol=1e-5)
+    np.testing.assert_allclose(masked, plain, rtol=0, atol=2e-3)  # masks of 100 in float32, twelve times
+
+
+def test_a_round_in_which_one_is_missing_is_void() -> None:
+    masks = Masks()
+    grid = MaskedGrid({n: client(n, 1.0, masks, silent=n == 2) for n in (1, 2, 3)}, masks)
+    w, records, _ = run(grid, rounds=2, masked_updates=True, round_deadline=0.05)
+    assert w.size == 0
+    for record in records:
+        assert record.void == "2 usable of 3 answers: without the others' masks there is no sum"
+        assert not record.weights.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variates": "fedvarp"}, "masked_updates = True: must be without variates"),
+        ({"over_selection": 1.5}, "masked_updates = True: must be without .* over_selection"),
+        ({"correction": "rates"}, "masked_updates = True: must be without .* correction = 'rates'"),
+        ({"selector": "prac-delta"}, "selector = 'prac-delta' with masked_updates = True: learns how far"),
+        (
+            {"server_strategy": FedMedian()},
+            r"FedMedian\(\) with masked_updates = True: must step",
+        ),
+    ],
+)
+def test_what_needs_single_updates_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SelectionStrategy(**{"selector": "uniform", **options}, clients_per_round=5, masked_updates=True)
+
+
+def test_the_norms_are_bounded_and_the_updates_are_not() -> None:
+    """A shortened update would not fit its mask any more."""
+    steps = dict.fromkeys(SIZES, 1.0) | {4: 1000.0}
+    masks = Masks()
+    grid = MaskedGrid({n: client(n, step, masks) for n, step in steps.items()}, masks)
+    w, records, _ = run(grid, rounds=1, selector="full", masked_updates=True, start=model(0, 0))
+    expected = sum(SIZES[n] * step for n, step in steps.items()) / sum(SIZES.values())
+    np.testing.assert_allclose(w, expected, rtol=1e-4)
+    assert records[0].feedback.update_norms.max() < 100
+    assert 3 in records[0].bounded
+
+
+def test_the_record_has_the_weights_that_clients_were_told() -> None:
+    """FLICS would weigh anew by sizes that came with the replies; the updates are multiplied already."""
+    selector = create("flics", 3, clients_per_round=3, groups=[0, 1, 1], client_sizes=[10.0, 10, 10])
+    rounds = RoundLogic(selector, updates="masked")
+    chosen = rounds.choose(1)
+    selector.set_sizes([0], [70.0])
+    told = chosen.weights
+    replies = [Reply({"w": np.array([weight * 3 * (i + 1)])}) for i, weight in enumerate(told)]
+    outcome = rounds.finish(1, chosen, {"w": np.zeros(1)}, replies, 3)
+    assert outcome.record.weights.tolist() == told.tolist()
+    assert outcome.arrays is not None
+    assert outcome.arrays["w"] == pytest.approx(told @ [1, 2, 3])

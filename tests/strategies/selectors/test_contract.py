@@ -1,0 +1,612 @@
+"""The contract of every selector; a new name in the registry is tested here without a further line."""
+
+import re
+
+import numpy as np
+import pytest
+
+from strategies.numerics.sampling import Draw
+from strategies.selectors import Feedback, Selection, Selector, available, create
+from strategies.selectors.probability import ProbabilitySelector
+
+from ...support.selections import feedback
+
+SIZES = np.array([1.0, 9.0, 2.0, 4.0, 30.0, 1.0, 3.0, 5.0])
+M, K = SIZES.size, 3
+ROUNDS = 1_500
+
+# What a selector needs beyond the plain `create` to show its behaviour in a few rounds.
+SETTINGS = {
+    name: {"learning_rate_multiplier": 300.0} for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd")
+} | {"flics-private": {"group_shares": "1/2", "epsilon": 4.0}}
+
+MODES = [({}, ""), ({"replacement": False}, "-without")]
+
+
+def has(name, setting):
+    settings = SETTINGS.get(name, {}) | per_client(name, 1)
+    return setting in create(name, 1, clients_per_round=1, num_rounds=1, **settings).allowed_settings()
+
+
+def per_client(name, n):
+    """What a selector must be told of each client."""
+    if name in ("flics", "naive-group"):
+        return {"groups": np.arange(n) % 2}
+    return {"lipschitz": 1.0 + np.arange(n) % 3} if name == "lipschitz-is" else {}
+
+
+CASES = [
+    pytest.param((name, settings), id=f"{name}{suffix}")
+    for name in available()
+    for settings, suffix in MODES
+    if not settings or has(name, "replacement")
+]
+
+
+@pytest.fixture(params=CASES)
+def make(request):
+    name, settings = request.param
+
+    def make(num_clients=M, client_sizes=SIZES, clients_per_round=K, num_rounds=40, seed=5, **more):
+        selector = create(
+            name,
+            num_clients,
+            client_sizes=client_sizes,
+            clients_per_round=clients_per_round,
+            num_rounds=num_rounds,
+            seed=seed,
+            **(SETTINGS.get(name, {}) | per_client(name, num_clients) | settings | more),
+        )
+        return Asked(selector) if selector.needs or per_client(name, 1) else selector
+
+    return make
+
+
+class Asked:
+    """A selector that is told what it asks for: reports of its candidates, who of them accepts an invitation,
+    groups of those who join.
+    """
+
+    def __init__(self, selector):
+        vars(self)["selector"] = selector
+
+    def __getattr__(self, name):
+        return getattr(self.selector, name)
+
+    def select(self, round, **who):
+        asked = {key: value for key, value in who.items() if key != "budget"}
+        candidates = self.selector.candidates(round, **asked)
+        if candidates is not None:
+            groups, values = candidates % 2, norm_of(candidates, round)
+            reports = {kind: groups * 1.0 if kind == "group" else values for kind in self.selector.needs}
+            invitation = self.selector.invitation(round, candidates, reports, budget=who.get("budget"))
+            if invitation is not None:
+                coins = np.random.default_rng(round).random(candidates.size)
+                reports["accepts"] = 1.0 * (coins < invitation.rates[invitation.versions, groups])
+            who |= {"candidates": candidates, "reports": reports}
+        return self.selector.select(round, **who)
+
+    def add_clients(self, client_sizes, **more):
+        groups = per_client(self.selector.name, len(client_sizes))
+        self.selector.add_clients(client_sizes, **(groups | more))
+
+
+def draws(selector):
+    selector = getattr(selector, "selector", selector)
+    return isinstance(selector, ProbabilitySelector) and selector.name != "full"
+
+
+def skip_unless_it_draws(selector):
+    """Skip what holds for K draws from a distribution only."""
+    if not draws(selector):
+        pytest.skip("does not draw K times from a distribution")
+
+
+def norm_of(client, round):
+    """A made-up norm: unlike from client to client, changing over rounds."""
+    return (1 + client % 5) ** 2 * (1 + 0.3 * np.sin(round + client))
+
+
+def play(selector, rounds, **select):
+    """Run rounds in which everybody answers, and return the selections."""
+    selections = []
+    for round in rounds:
+        selection = selector.select(round, **select)
+        selector.update(round, selection, feedback(norm_of(selection.clients, round)))
+        selections.append(selection)
+    return selections
+
+
+def learned(make, **arguments):
+    selector = make(**arguments)
+    play(selector, range(1, 11))
+    return selector
+
+
+def assert_same_selections(left, right):
+    for one, other in zip(left, right, strict=True):
+        for field in ("clients", "counts", "probabilities", "importance", "weights"):
+            np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+
+
+def assert_same_state(left, right):
+    assert left.keys() == right.keys()
+    for key, array in left.items():
+        assert array.dtype == right[key].dtype
+        np.testing.assert_array_equal(array, right[key])
+
+
+def test_declares_what_it_is(make):
+    selector = make()
+    assert isinstance(getattr(selector, "selector", selector), Selector)
+    assert selector.name in available()
+    assert selector.unbiased in {"round", "long-run", "none"}
+    assert selector.needs <= {"loss", "update_norm", "gradient_variance", "diversity", "group"}
+    assert (selector.candidates(1) is None) == (not selector.needs)
+    assert selector.num_clients == M
+    np.testing.assert_array_equal(selector.client_sizes, SIZES)
+    for name, allowed in selector.allowed_settings().items():
+        assert allowed.doc
+        assert allowed.check(name, getattr(selector.settings, name)) == getattr(selector.settings, name)
+
+
+def test_properties_cannot_be_written_through(make):
+    selector = make()
+    for array in (selector.client_sizes, selector.probabilities, selector.select(1).weights):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 7
+    with pytest.raises(AttributeError):
+        selector.settings.replacement = False
+    selector.state_dict()["client_sizes"][0] = 7
+    np.testing.assert_array_equal(selector.client_sizes, SIZES)
+
+
+def test_probabilities_sum_to_1_over_the_living(make):
+    selector = learned(make)
+    assert abs(selector.probabilities.sum() - 1) < 1e-12
+    assert (selector.probabilities > 0).all()
+    selector.remove_clients([1, 4])
+    assert abs(selector.probabilities.sum() - 1) < 1e-12
+    assert (selector.probabilities[[1, 4]] == 0).all()
+    assert (np.delete(selector.probabilities, [1, 4]) > 0).all()
+
+
+@pytest.mark.parametrize("who", [{}, {"available": [6, 0, 4, 7, 2]}, {"unavailable": [1, 3, 5]}])
+def test_a_selection_is_k_draws_of_distinct_clients_who_are_here(make, who):
+    selector = learned(make)
+    here = [0, 2, 4, 6, 7] if who else range(M)
+    for round in range(50):
+        selection = selector.select(round, **who)
+        assert np.isin(selection.clients, here).all()
+        assert np.unique(selection.clients).size == selection.clients.size
+        if draws(selector):
+            assert selection.counts.sum() == K
+        assert ((selection.probabilities > 0) & (selection.probabilities <= 1)).all()
+        assert np.isfinite(selection.weights).all()
+        assert (selection.weights >= 0).all()
+
+
+def test_available_and_unavailable_say_the_same(make):
+    selector = learned(make)
+    left = [selector.select(round, available=[7, 6, 4, 2, 0]) for round in range(20)]
+    assert_same_selections(left, [selector.select(round, unavailable=[3, 1, 5]) for round in range(20)])
+
+
+@pytest.mark.parametrize("k", [K, 5, 8])
+def test_everybody_is_taken_once_if_at_most_k_are_here(make, k):
+    selector = learned(make, clients_per_round=k)
+    skip_unless_it_draws(selector)
+    selection = selector.select(3, available=[5, 1, 4])
+    assert sorted(selection.clients) == [1, 4, 5]
+    assert (selection.counts == 1).all()
+    assert (selection.importance == 1).all()
+    assert (selection.probabilities == 1).all()
+    np.testing.assert_allclose(selection.weights, SIZES[selection.clients] / 40, rtol=1e-14)
+
+
+def test_nobody_here_is_an_empty_selection(make):
+    selector = learned(make)
+    for selection in (
+        selector.select(3, available=[]),
+        selector.select(3, unavailable=range(M)),
+        selector.select(3, budget=0.9),
+    ):
+        assert selection.clients.size == selection.weights.size == 0
+        assert selector.finalize(selection, np.zeros(0, dtype=bool)).size == 0
+        before = selector.state_dict()
+        selector.update(3, selection, feedback([]))
+        assert_same_state(before, selector.state_dict())
+
+
+@pytest.mark.parametrize(("budget", "drawn"), [(1, 1), (2.9, 2), (5, 5), (100, 8)])
+def test_the_budget_is_this_rounds_k(make, budget, drawn):
+    selector = learned(make)
+    skip_unless_it_draws(selector)
+    assert selector.select(3, budget=budget).counts.sum() == drawn
+
+
+@pytest.mark.parametrize("who", [{}, {"available": [0, 2, 4, 6, 7]}])
+@pytest.mark.parametrize("response", [1.0, 0.6])
+def test_the_estimate_is_unbiased(make, who, response):
+    """The mean over ROUNDS is within 5 standard errors: a false alarm about once in a million.
+
+    Under non-response the claim holds given that somebody answered, so a silent round is asked again.
+    """
+    selector = learned(make)
+    if selector.unbiased != "round":
+        pytest.skip("claims no unbiasedness in each round")
+    rng = np.random.default_rng(9)
+    updates = rng.normal(loc=[0, 1, 5], size=(M, 3))
+    here = who.get("available", range(M))
+    truth = np.average(updates[here], axis=0, weights=SIZES[here])
+    estimates = np.empty((ROUNDS, 3))
+    for round in range(ROUNDS):
+        selection = selector.select(round, **who)
+        responded = rng.random(selection.clients.size) < response
+        while not responded.any():
+            responded = rng.random(selection.clients.size) < response
+        estimates[round] = selector.finalize(selection, responded) @ updates[selection.clients]
+    error = estimates.std(axis=0) / np.sqrt(ROUNDS)
+    rounding = 1e-12 * np.abs(truth)
+    assert (np.abs(estimates.mean(axis=0) - truth) <= 5 * error + rounding).all()
+
+
+def test_finalize_scales_those_who_answered(make):
+    selector = learned(make)
+    skip_unless_it_draws(selector)
+    selection = selector.select(3, available=[0, 4, 7])
+    np.testing.assert_array_equal(selector.finalize(selection, [True] * 3), selection.weights)
+    expected = selection.weights * [1.5, 0, 1.5]
+    np.testing.assert_array_equal(selector.finalize(selection, [True, False, True]), expected)
+    np.testing.assert_array_equal(selector.finalize(selection, [False] * 3), np.zeros(3))
+
+
+def test_relabelling_clients_permutes_and_changes_nothing_else(make):
+    order = np.random.default_rng(3).permutation(M)  # client i of the one is client new[i] of the other
+    new = np.argsort(order)
+    selector = make()
+    skip_unless_it_draws(selector)
+    permuted = {key: values[order] for key, values in per_client(selector.name, M).items()}
+    other = make(client_sizes=SIZES[order], **permuted)
+    for round in range(1, 11):
+        chosen = selector.select(round)
+        permuted = Selection(
+            new[chosen.clients], chosen.counts, chosen.probabilities, chosen.importance, chosen.weights
+        )
+        norms = feedback(norm_of(chosen.clients, round))
+        selector.update(round, chosen, norms)
+        other.update(round, permuted, norms)
+        np.testing.assert_allclose(other.probabilities[new], selector.probabilities, rtol=1e-12)
+    selector.remove_clients([2])
+    other.remove_clients(new[[2]])
+    np.testing.assert_allclose(other.probabilities[new], selector.probabilities, rtol=1e-12)
+
+
+def test_the_same_seed_and_round_give_the_same_selection(make):
+    selector = learned(make)
+    selections = [selector.select(round) for round in range(30)]
+    assert_same_selections(selections, [selector.select(round) for round in range(30)])
+    skip_unless_it_draws(selector)
+    assert len({tuple(selection.clients) for selection in selections}) > 5
+    other = learned(make, seed=6)
+    assert [tuple(s.clients) for s in selections] != [tuple(other.select(r).clients) for r in range(30)]
+
+
+def test_a_resumed_run_is_the_same_run(make):
+    selector = learned(make)
+    selector.add_clients([2.0, 6.0])
+    selector.remove_clients([0, 8])
+    selector.set_sizes([3, 9], [8.0, 1.5])
+    play(selector, range(11, 15))
+
+    resumed = make()  # created with fewer clients than the state has
+    resumed.load_state_dict(selector.state_dict())
+    assert resumed.num_clients == M + 2
+    assert_same_state(selector.state_dict(), resumed.state_dict())
+    assert_same_selections(play(selector, range(15, 25)), play(resumed, range(15, 25)))
+    for each in (selector, resumed):
+        each.add_clients([3.0])
+        each.remove_clients([5])
+    assert_same_selections(play(selector, range(25, 30)), play(resumed, range(25, 30)))
+    assert_same_state(selector.state_dict(), resumed.state_dict())
+
+
+def test_a_loaded_state_is_a_copy(make):
+    selector, other = learned(make), make()
+    state = selector.state_dict()
+    other.load_state_dict(state)
+    for array in state.values():
+        array.fill(0)
+    assert_same_state(selector.state_dict(), other.state_dict())
+
+
+def test_clients_join(make):
+    selector = learned(make)
+    selector.add_clients([10.0, 20.0])
+    assert selector.num_clients == M + 2
+    np.testing.assert_array_equal(selector.client_sizes, [*SIZES, 10.0, 20.0])
+    assert abs(selector.probabilities.sum() - 1) < 1e-12
+    seen = np.concatenate([selection.clients for selection in play(selector, range(11, 111))])
+    assert {M, M + 1} <= set(seen)
+    selector.add_clients([])
+    assert selector.num_clients == M + 2
+
+
+def test_clients_leave_for_good(make):
+    selector = learned(make)
+    selector.remove_clients([4, 1])
+    selector.add_clients([7.0])
+    assert selector.num_clients == M + 1
+    assert selector.client_sizes[4] == 30.0
+    seen = np.concatenate([selection.clients for selection in play(selector, range(11, 111))])
+    everyone = {0, 2, 3, 5, 6, 7, 8}
+    assert set(seen) == everyone if draws(selector) else set(seen) <= everyone  # others may pass one over
+    selector.select(3, unavailable=[4, 0])  # naming a removed client as unavailable is harmless
+
+
+def test_weights_follow_the_sizes_of_those_here_and_living(make):
+    selector = make(clients_per_round=M)
+    skip_unless_it_draws(selector)
+    selector.remove_clients([4])
+    selector.set_sizes([1], [19.0])
+    weights = selector.select(1, unavailable=[0]).weights
+    np.testing.assert_allclose(weights, np.array([19, 2, 4, 1, 3, 5]) / 34, rtol=1e-14)
+
+
+def test_all_clients_gone_and_one_comes_back(make):
+    selector = learned(make)
+    selector.remove_clients(range(M))
+    assert not selector.probabilities.any()
+    assert selector.select(11).clients.size == 0
+    assert selector.select(11, available=[]).clients.size == 0
+    other = make()
+    other.load_state_dict(selector.state_dict())
+    for each in (selector, other):
+        each.add_clients([3.0])
+        np.testing.assert_allclose(each.probabilities, [0.0] * M + [1.0], rtol=1e-15)
+        assert play(each, [12])[0].clients.tolist() == [M]
+
+
+def test_one_client(make):
+    selector = make(num_clients=1, client_sizes=[3.0], clients_per_round=1)
+    for selection in play(selector, range(1, 6)):
+        assert selection.clients.tolist() == [0]
+        assert selection.weights.tolist() == [1.0]
+    np.testing.assert_allclose(selector.probabilities, [1.0], rtol=1e-15)
+    selector.add_clients([1.0, 1.0, 1.0])
+    play(selector, range(6, 30))
+    assert abs(selector.probabilities.sum() - 1) < 1e-12
+
+
+def test_nothing_explored_yet(make):
+    selector = make(client_sizes=None)
+    np.testing.assert_array_equal(selector.client_sizes, np.ones(M))
+    assert (selector.probabilities > 0).all()
+    skip_unless_it_draws(selector)
+    assert selector.select(1).counts.sum() == K
+
+
+@pytest.mark.parametrize(
+    "norms",
+    [
+        [0.0] * 4,
+        [np.nan] * 4,
+        [np.inf] * 4,
+        [0.0, np.nan, np.inf, -np.inf],
+        [1e-320, 0.0, 1e308, 5.0],
+        [1e308] * 4,
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_any_norm_leaves_a_distribution(make, norms, first):
+    selector = make(clients_per_round=4) if first else learned(make, clients_per_round=4)
+    skip_unless_it_draws(selector)
+    for round in range(20, 30):
+        selection = selector.select(round)
+        selector.update(round, selection, feedback(norms[: selection.clients.size]))
+        assert abs(selector.probabilities.sum() - 1) < 1e-12
+        assert (selector.probabilities > 0).all()
+    play(selector, range(30, 35))
+    assert abs(selector.probabilities.sum() - 1) < 1e-12
+
+
+@pytest.mark.parametrize("norms", [[np.nan] * 3, [np.inf] * 3])
+def test_unusable_norms_teach_nothing(make, norms):
+    selector = learned(make)
+    skip_unless_it_draws(selector)
+    selection = selector.select(11, available=[0, 3, 5])
+    before = selector.state_dict()
+    selector.update(11, selection, feedback(norms))
+    selector.update(11, selection, feedback([4.0, 5.0, 6.0], responded=[False] * 3))
+    assert_same_state(before, selector.state_dict())
+
+
+def test_a_missing_norm_counts_like_no_answer(make):
+    left, right = learned(make), learned(make)
+    skip_unless_it_draws(left)
+    selection = left.select(11, available=[0, 3, 5])
+    left.update(11, selection, feedback([4.0, np.nan, 6.0]))
+    right.update(11, selection, feedback([4.0, 9.0, 6.0], responded=[True, False, True]))
+    assert_same_state(left.state_dict(), right.state_dict())
+
+
+def test_feedback_of_a_client_removed_meanwhile_is_left_out(make):
+    left, right = learned(make), learned(make)
+    skip_unless_it_draws(left)
+    selection = left.select(11, available=[0, 3, 5])
+    for each in (left, right):
+        each.remove_clients([3])
+    left.update(11, selection, feedback([4.0, 9.0, 6.0]))
+    right.update(11, selection, feedback([4.0, np.nan, 6.0]))
+    assert_same_state(left.state_dict(), right.state_dict())
+    assert left.probabilities[3] == 0
+
+
+CREATE_ERRORS = [
+    ({"num_clients": 0}, ValueError, "num_clients = 0: must be >= 1"),
+    ({"num_clients": 2.5}, TypeError, "num_clients = 2.5"),
+    ({"client_sizes": [1.0] * 7}, ValueError, r"client_sizes has shape \(7,\): must be \(8,\)"),
+    ({"client_sizes": [[1.0] * 8]}, ValueError, "client_sizes has shape"),
+    ({"client_sizes": [1.0] * 7 + [0.0]}, ValueError, r"client_sizes holds 0\.0"),
+    ({"client_sizes": [1.0] * 7 + [-2.0]}, ValueError, r"client_sizes holds -2\.0"),
+    ({"client_sizes": [1.0] * 7 + [np.nan]}, ValueError, "client_sizes holds nan"),
+    ({"client_sizes": [1.0] * 7 + [np.inf]}, ValueError, "client_sizes holds inf"),
+    ({"client_sizes": ["a"] * 8}, TypeError, "client_sizes"),
+    ({"clients_per_round": 12}, ValueError, r"clients_per_round = 12: must be between 1 and 8 \(the number"),
+    ({"clients_per_round": 0}, ValueError, "clients_per_round = 0"),
+    ({"clients_per_round": True}, TypeError, "clients_per_round = True"),
+    ({"num_rounds": 0}, ValueError, "num_rounds = 0"),
+    ({"num_rounds": 10.0}, TypeError, r"num_rounds = 10\.0"),
+    ({"seed": -1}, ValueError, "seed = -1"),
+    ({"no_such": 3}, ValueError, "no_such = 3: no such setting; known are"),
+    ({"replacement": 1}, TypeError, "replacement = 1: must be True or False"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "kind", "text"), CREATE_ERRORS)
+def test_creation_names_the_bad_argument(make, arguments, kind, text):
+    if "replacement" in arguments and "replacement" not in make().allowed_settings():
+        pytest.skip("has no such setting")
+    with pytest.raises(kind, match=text):
+        make(**arguments)
+
+
+def choose(round=3, **arguments):
+    return lambda selector, selection: selector.select(round, **arguments)
+
+
+CALL_ERRORS = {
+    "round": (choose(round=-1), "round = -1"),
+    "round type": (choose(round=1.5), r"round = 1\.5"),
+    "both": (choose(available=[1], unavailable=[2]), "available = .*must be at most one"),
+    "available range": (choose(available=[1, 8]), "available holds 8: must be between 0 and 7"),
+    "available negative": (choose(available=[-1]), "available holds -1"),
+    "available twice": (choose(available=[1, 2, 1]), "available holds 1 more than once"),
+    "available removed": (choose(available=[0, 2]), "available holds 2: that client was removed"),
+    "available mask": (choose(available=[True] * 8), "available has dtype bool"),
+    "available floats": (choose(available=[1.0]), "available has dtype float64"),
+    "available shape": (choose(available=[[1]]), r"available has shape \(1, 1\)"),
+    "unavailable range": (choose(unavailable=[8]), "unavailable holds 8"),
+    "budget": (choose(budget=-1), "budget = -1"),
+    "budget nan": (choose(budget=np.nan), "budget = nan"),
+    "budget inf": (choose(budget=np.inf), "budget = inf"),
+    "budget type": (choose(budget="3"), "budget = '3'"),
+    "responded": (lambda s, chosen: s.finalize(chosen, [True]), r"responded has shape \(1,\)"),
+    "responded type": (lambda s, chosen: s.finalize(chosen, [1, 0, 1]), "responded has dtype int64"),
+    "update round": (lambda s, chosen: s.update(-4, chosen, feedback([1, 1, 1])), "round = -4"),
+    "update length": (
+        lambda s, chosen: s.update(3, chosen, feedback([1, 1])),
+        r"feedback.responded has shape \(2,\)",
+    ),
+    "norm sign": (lambda s, chosen: s.update(3, chosen, feedback([1, -2, 1])), r"update_norms holds -2\.0"),
+    "other sizes": (
+        lambda s, chosen: s.update(
+            3, Selection([9, 1, 3], [1] * 3, [0.1] * 3, [1] * 3, [1] * 3), feedback([1, 1, 1])
+        ),
+        "selection.clients holds 9",
+    ),
+    "join size": (lambda s, chosen: s.add_clients([1.0, 0.0]), r"client_sizes holds 0\.0"),
+    "join setting": (lambda s, chosen: s.add_clients([1.0], groups=[1]), "groups"),
+    "sizes length": (lambda s, chosen: s.set_sizes([1, 3], [1.0]), r"client_sizes has shape \(1,\)"),
+    "sizes sign": (lambda s, chosen: s.set_sizes([1], [-1.0]), r"client_sizes holds -1\.0"),
+    "sizes range": (lambda s, chosen: s.set_sizes([8], [1.0]), "clients holds 8"),
+    "leave range": (lambda s, chosen: s.remove_clients([1, 8]), "clients holds 8"),
+    "leave again": (lambda s, chosen: s.remove_clients([1, 2]), "clients holds 2: that client was removed"),
+    "leave twice": (lambda s, chosen: s.remove_clients([1, 1]), "clients holds 1 more than once"),
+}
+
+
+@pytest.mark.parametrize(("call", "text"), CALL_ERRORS.values(), ids=CALL_ERRORS)
+def test_a_bad_call_names_the_argument_and_changes_nothing(make, call, text):
+    selector = learned(make)
+    selector.remove_clients([2])
+    selection = selector.select(3, available=[1, 3, 5])
+    if not draws(selector) and ("responded" in text or "groups" in text):
+        pytest.skip("chooses another number, or has groups")
+    before = selector.state_dict()
+    with pytest.raises((TypeError, ValueError), match=text):
+        call(selector, selection)
+    assert_same_state(before, selector.state_dict())
+
+
+BAD_STATES = {
+    "missing key": (lambda state: state.pop("living"), "state has keys"),
+    "extra key": (lambda state: state.update(more=np.zeros(2)), "state has keys"),
+    "other name": (
+        lambda state: state.update(selector=np.frombuffer(b"other", np.uint8)),
+        "b'other': must be",
+    ),
+    "short array": (
+        lambda state: state.update(living=state["living"][1:]),
+        r"state\['living'\] has shape \(7,\)",
+    ),
+    "dtype": (lambda state: state.update(living=np.ones(M)), r"state\['living'\] has dtype float64"),
+    "dimensions": (
+        lambda state: state.update(living=state["living"][None]),
+        r"state\['living'\] has shape \(1, 8\)",
+    ),
+    "sizes": (lambda state: state.update(client_sizes=-SIZES), r"state\['client_sizes'\] holds"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "text"), BAD_STATES.values(), ids=BAD_STATES)
+def test_a_bad_state_is_refused_and_changes_nothing(make, spoil, text):
+    selector, state = make(), learned(make).state_dict()
+    spoil(state)
+    before = selector.state_dict()
+    with pytest.raises(ValueError, match=text):
+        selector.load_state_dict(state)
+    assert_same_state(before, selector.state_dict())
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(
+        ValueError, match=re.escape(f"selector = 'best': must be one of {', '.join(available())}")
+    ):
+        create("best", 4, clients_per_round=1)
+
+
+def test_what_select_returns_is_read_only_and_would_pass_the_checks(make):
+    selector = learned(make)
+    for round, arguments in enumerate(({}, {"available": [1, 3, 6]}, {"unavailable": [0]}, {"budget": 0})):
+        selection = selector.select(round, **arguments)
+        fields = {name: getattr(selection, name) for name in Selection.__dataclass_fields__}
+        again = Selection(**fields)
+        for name, array in fields.items():
+            assert not array.flags.writeable
+            assert array.dtype == getattr(again, name).dtype
+
+
+def test_a_draw_spoilt_by_overflow_is_refused():
+    draw = Draw(np.array([4]), np.array([1]), np.array([1e-310]), np.array([np.inf]))
+    with pytest.raises(ValueError, match="importance holds inf"):
+        Selection.of_draw(draw, draw.importance * 0.1)
+
+
+def test_selection_and_feedback_are_checked_copies():
+    clients = np.array([3, 1])
+    selection = Selection(clients, [1, 2], [0.2, 0.4], [1.0, 2.0], [0.5, 0.5])
+    clients[0] = 9
+    assert selection.clients.tolist() == [3, 1]
+    for field, bad in (
+        ("clients", [1, 1]),
+        ("counts", [0, 1]),
+        ("counts", [1.0, 1.0]),
+        ("probabilities", [0.5, 1.5]),
+        ("importance", [np.nan, 1.0]),
+        ("weights", [np.inf, 1.0]),
+        ("weights", [1.0]),
+    ):
+        with pytest.raises((TypeError, ValueError), match=field):
+            Selection(**(vars(selection) | {field: bad}))
+    reported = vars(feedback([1.0, 2.0]))
+    for field, bad in (
+        ("update_norms", [-1.0, 1.0]),
+        ("gradient_variances", [-1.0, 1.0]),
+        ("diversities", [1.0]),
+        ("losses", [[1.0, 2.0]]),
+        ("responded", [1, 0]),
+    ):
+        with pytest.raises((TypeError, ValueError), match=field):
+            Feedback(**(reported | {field: bad}))
+    assert np.isneginf(feedback([-np.inf]).update_norms)  # not finite: not reported

@@ -1,0 +1,485 @@
+"""DELTA, FedIS, their practical forms and cluster-based IS: by hand, unbiased, and the figures of the toy."""
+
+import math
+
+import numpy as np
+import pytest
+
+from strategies.selectors import Selection
+from strategies.selectors.delta.cluster_is import ClusterISSelector, _boundaries, _rounded
+from strategies.selectors.delta.delta import DeltaSelector
+from strategies.selectors.delta.fed_is import FedISSelector
+from strategies.selectors.delta.prac_delta import PracDeltaSelector
+from strategies.selectors.delta.prac_is import PracISSelector
+
+from ...support.selections import feedback
+
+NO_FLOOR = 1e-9
+
+
+def make(kind, num_clients, **arguments):
+    return kind(num_clients, **({"clients_per_round": 2, "seed": 3} | arguments))
+
+
+def ask(selector, reports, round=1, **who):
+    """Select with reports of all who are here, taken from arrays (M,)."""
+    candidates = selector.candidates(round, **who)
+    told = {kind: np.asarray(values)[candidates] for kind, values in reports.items()}
+    return selector.select(round, candidates=candidates, reports=told, **who)
+
+
+def p_of(selector, reports):
+    """The whole p of a selector, from as many rounds as it takes to see everybody drawn."""
+    p = np.full(selector.num_clients, np.nan)
+    for round in range(5000):
+        selection = ask(selector, reports, round)
+        p[selection.clients] = selection.probabilities
+        if not np.isnan(p).any():
+            return p
+    raise AssertionError("somebody is never drawn")
+
+
+def of(gradients):
+    """The reports of clients with these gradients (M, d) and no local variance."""
+    return {
+        "update_norm": np.linalg.norm(gradients, axis=1),
+        "diversity": np.linalg.norm(gradients - gradients.mean(axis=0), axis=1),
+        "gradient_variance": np.zeros(len(gradients)),
+    }
+
+
+def drawn(clients, m):
+    """The selection of one draw each, from the uniform distribution."""
+    clients = np.array(clients)
+    p = np.full(clients.size, 1 / m)
+    importance = np.full(clients.size, m / clients.size)
+    return Selection(clients, np.ones(clients.size, dtype=int), p, importance, importance / m)
+
+
+# DELTA and FedIS with full information
+
+
+def test_delta_by_hand():
+    """ζ = (3, 0, 4), σ² = (16, 25, 9): scores sqrt(25/2), sqrt(25/2), sqrt(25/2); sizes (1, 2, 1)."""
+    reports = {"diversity": [3.0, 0.0, 4.0], "gradient_variance": [16.0, 25.0, 9.0]}
+    selector = make(DeltaSelector, 3, client_sizes=[1.0, 2.0, 1.0], floor=NO_FLOOR)
+    np.testing.assert_allclose(p_of(selector, reports), [0.25, 0.5, 0.25], rtol=1e-8)
+    # α1 = 1, α2 = 0: λζ as 3, 0, 4. The floor ε = .3 lets the second be drawn all the same.
+    selector = make(DeltaSelector, 3, client_sizes=[1.0, 2.0, 1.0], alpha_1=1, alpha_2=0, floor=0.3)
+    np.testing.assert_allclose(p_of(selector, reports), [0.4, 0.1, 0.5], rtol=1e-14)
+    # Two local steps: ζ/2 = (1.5, 0, 2), so the squared scores are (18.25, 25, 13)/2.
+    selector = make(DeltaSelector, 3, local_steps=2, floor=NO_FLOOR)
+    scores = np.sqrt([18.25, 25, 13])
+    np.testing.assert_allclose(p_of(selector, reports), scores / scores.sum(), rtol=1e-8)
+
+
+def test_alphas_from_the_constants_of_corollary_3_7():
+    """K = 5, L = 2, η_L = .01, η = 1, n = 4: α1 = 20 * 25 * 2 * .01 and α2 = 5 * 5 * 2 * .01 + 1/4."""
+    constants = {"smoothness": 2.0, "local_learning_rate": 0.01, "global_learning_rate": 1.0}
+    settings = make(DeltaSelector, 6, local_steps=5, **constants).settings
+    np.testing.assert_allclose(settings.alphas(4), (10.0, 0.75), rtol=1e-14)
+    assert make(DeltaSelector, 6).settings.alphas(4) == (0.5, 0.5)
+    # ζ = 10 of five steps is 2 a step: sqrt(10 * 4 + .75 * 12) = 7.
+    scores = settings.scores(np.array([10.0]), np.array([12.0]), 4)
+    np.testing.assert_allclose(scores, [7.0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("kind", [DeltaSelector, PracDeltaSelector])
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"smoothness": 1.0}, "smoothness = 1.0, local_learning_rate = None, .*must all be given, or none"),
+        ({"alpha_1": 0, "alpha_2": 0}, r"alpha_1 = 0\.0, alpha_2 = 0\.0: must not both be 0"),
+        ({"alpha_1": -1.0}, r"alpha_1 = -1\.0"),
+        ({"local_steps": 0}, "local_steps = 0"),
+        ({"floor": 0.0}, r"floor = 0\.0: must be finite and between 1e-09 and 1"),
+        ({"design": "pareto"}, "design = 'pareto': must be one of 'draws', 'systematic'"),
+    ],
+)
+def test_bad_settings_are_refused(kind, settings, text):
+    with pytest.raises(ValueError, match=text):
+        make(kind, 4, **settings)
+
+
+def test_a_client_that_misses_a_report_has_not_answered():
+    selector = make(DeltaSelector, 5)
+    reports = {"diversity": [1, np.nan, 2, 3, 1.0], "gradient_variance": [1, 1, 1, np.inf, 1.0]}
+    seen = {int(client) for round in range(40) for client in ask(selector, reports, round).clients}
+    assert seen == {0, 2, 4}
+
+
+def test_bad_reports_are_refused():
+    selector = make(DeltaSelector, 3)
+    fine = np.ones(3)
+    for reports, text in (
+        (None, "reports = None: delta needs 'diversity' and 'gradient_variance'"),
+        ({"diversity": fine}, "needs 'diversity' and 'gradient_variance'"),
+        ({"diversity": fine, "gradient_variance": -fine}, r"reports\['gradient_variance'\] holds -1\.0"),
+        ({"diversity": -fine, "gradient_variance": fine}, r"reports\['diversity'\] holds -1\.0"),
+        ({"diversity": fine[:2], "gradient_variance": fine}, r"reports\['diversity'\] has shape \(2,\)"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            selector.select(1, candidates=[0, 1, 2], reports=reports)
+    with pytest.raises(ValueError, match="candidates holds 5"):
+        selector.select(1, candidates=[0, 1, 5], reports={"diversity": fine, "gradient_variance": fine})
+    with pytest.raises(ValueError, match="reports = None"):
+        selector.select(1, candidates=None, reports=None)
+
+
+# The figures of algorithms.md
+
+TOY = np.array([[2.0, 2.0], [4.0, 1.0], [6.0, -3.0]])
+
+
+def variance(gradients, p, k):
+    """The exact variance of the estimate (1/K) sum g/(M p) over K draws with replacement."""
+    m = len(gradients)
+    second = (np.square(gradients).sum(axis=1) / p).sum() / m**2
+    return (second - np.square(gradients.mean(axis=0)).sum()) / k
+
+
+def test_the_toy_of_appendix_b_1_as_the_paper_reads_it():
+    """The paper takes plain means of the pair that each method likes best: FedAvg (1, 2), IS, DELTA."""
+    pairs = {}
+    for kind in (FedISSelector, DeltaSelector):
+        scores = p_of(make(kind, 3, floor=NO_FLOOR), of(TOY))
+        pairs[kind] = sorted(np.argsort(scores)[1:].tolist())
+    assert pairs == {FedISSelector: [1, 2], DeltaSelector: [0, 2]}
+    distances = [
+        np.linalg.norm(TOY[pair].mean(axis=0) - TOY.mean(axis=0))
+        for pair in ([0, 1], pairs[FedISSelector], pairs[DeltaSelector])
+    ]
+    np.testing.assert_allclose(distances, [1.803, 1.414, 0.500], atol=5e-4)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(FedISSelector, 2.37), (DeltaSelector, 5.34)])
+def test_the_toy_with_unbiased_weights(kind, expected):
+    """The order turns round; exactly, and by the weights themselves (within 5 standard errors)."""
+    selector = make(kind, 3, floor=NO_FLOOR)
+    exact = variance(TOY, p_of(selector, of(TOY)), 2)
+    assert abs(exact - expected) < 0.005
+    assert abs(variance(TOY, np.full(3, 1 / 3), 2) - 3.67) < 0.005
+    estimates = np.empty((800, 2))
+    for round in range(800):
+        selection = ask(selector, of(TOY), round)
+        estimates[round] = selection.weights @ TOY[selection.clients]
+    errors = np.square(estimates - TOY.mean(axis=0)).sum(axis=1)
+    assert abs(errors.mean() - exact) < 5 * errors.std() / math.sqrt(800)
+
+
+def test_plain_weights_without_replacement_are_biased_on_the_toy():
+    """1/(K p) for two distinct clients is off by .296, over all ordered pairs; the weights here are exact."""
+    selector = make(DeltaSelector, 3, floor=NO_FLOOR, replacement=False)
+    p = p_of(selector, of(TOY))
+    pairs, round = {}, 0
+    while len(pairs) < 6:
+        selection = ask(selector, of(TOY), round)
+        pairs[tuple(selection.clients.tolist())] = selection.weights @ TOY[selection.clients]
+        round += 1
+    own, plain = np.zeros(2), np.zeros(2)
+    for (first, second), estimate in pairs.items():
+        probability = p[first] * p[second] / (1 - p[first])
+        own += probability * estimate
+        plain += probability * (TOY[first] / p[first] + TOY[second] / p[second]) / (3 * 2)
+    np.testing.assert_allclose(own, TOY.mean(axis=0), atol=1e-12)
+    assert abs(np.linalg.norm(plain - TOY.mean(axis=0)) - 0.296) < 0.001
+
+
+def relative_variances(seed, common, heavy):
+    """Exact variance of IS and DELTA over uniform's: 50 Gaussian gradients around a common one, d = 20."""
+    rng = np.random.default_rng(seed)
+    gradients = rng.normal(size=(50, 20))
+    if heavy:
+        gradients *= rng.lognormal(0, 1, 50)[:, None]
+    gradients += common
+    uniform = variance(gradients, np.full(50, 1 / 50), 5)
+    return [
+        variance(gradients, p_of(make(kind, 50, clients_per_round=45, floor=NO_FLOOR), of(gradients)), 5)
+        / uniform
+        for kind in (FedISSelector, DeltaSelector)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("common", "heavy", "expected"),
+    [
+        (0.0, False, (0.98, 0.98)),
+        (1.0, False, (0.96, 1.00)),
+        (3.0, False, (0.95, 1.22)),
+        (1.0, True, (0.54, 0.63)),
+    ],
+)
+def test_exact_variance_relative_to_uniform(common, heavy, expected):
+    """DELTA gets worse than uniform as the common part grows; heavy tails help both. Mean of 8 seeds."""
+    ratios = np.mean([relative_variances(seed, common, heavy) for seed in range(8)], axis=0)
+    np.testing.assert_allclose(ratios, expected, atol=0.04 if heavy else 0.02)
+
+
+@pytest.mark.parametrize(
+    ("floor", "largest", "effective"), [(0.1, (9.9, 10), (100, 200)), (1e-9, (5e5, 1e6), (0, 7))]
+)
+def test_the_floor_bounds_the_weights(floor, largest, effective):
+    """A tenth of the scores is near 0: W = 1/(M q) is 1/ε at most, and the effective sample size stays up."""
+    scores = np.ones(200)
+    scores[:20] = 1e-6
+    selector = make(PracISSelector, 200, clients_per_round=200, floor=floor)
+    selector.update(1, selector.select(1), feedback(scores))
+    weights = 1 / (200 * selector.probabilities)
+    assert largest[0] < weights.max() <= largest[1]
+    assert effective[0] < 200 / weights.mean() < effective[1]  # of 200 draws: E[W²] is the mean of W
+
+
+# The practical forms
+
+
+def test_prac_is_by_hand():
+    """p = (.1, .2, .3, .4); clients 1 and 3 have .6 between them, shared out as λ||g|| = .2 * 6, .4 * 1."""
+    selector = make(PracISSelector, 4, client_sizes=[1.0, 2.0, 3.0, 4.0], floor=NO_FLOOR)
+    np.testing.assert_allclose(selector.probabilities, [0.1, 0.2, 0.3, 0.4], rtol=1e-7)
+    selector.update(1, drawn([1, 3], 4), feedback([6.0, 1.0]))
+    np.testing.assert_allclose(selector.probabilities, [0.1, 0.45, 0.3, 0.15], rtol=1e-7)
+    selector.update(2, drawn([0, 1], 4), feedback([1.0, 0.0]))  # all .55 to the first
+    np.testing.assert_allclose(selector.probabilities, [0.55, 0, 0.3, 0.15], rtol=0, atol=1e-8)
+    selector.update(3, drawn([1, 2], 4), feedback([3.0, 1.0]))  # .3 as 2 * 3, 3 * 1: not absorbed
+    np.testing.assert_allclose(selector.probabilities, [0.55, 0.2, 0.1, 0.15], rtol=1e-7)
+    selector.update(4, drawn([1, 2], 4), feedback([0.0, 0.0]))  # nothing to go by
+    np.testing.assert_allclose(selector.probabilities, [0.55, 0.2, 0.1, 0.15], rtol=1e-7)
+
+
+def test_prac_delta_by_hand():
+    """ζ = 8 and 6 of two steps, σ² = 9 and 0: scores as sqrt(16 + 9) = 5 and 3, sharing 1/2."""
+    selector = make(PracDeltaSelector, 4, local_steps=2, floor=0.2)
+    told = {"diversities": np.array([8.0, 6.0]), "gradient_variances": np.array([9.0, 0.0])}
+    selector.update(1, drawn([0, 2], 4), feedback([1.0, 1.0], **told))
+    p = np.array([5 / 16, 1 / 4, 3 / 16, 1 / 4])
+    np.testing.assert_allclose(selector.probabilities, 0.8 * p + 0.05, rtol=1e-14)
+
+
+def test_a_missing_variance_is_the_mean_of_those_reported():
+    scores = []
+    for variances in ([9.0, np.nan, 16.0, 2.0], [9.0, 12.5, 16.0, np.nan]):
+        selector = make(PracDeltaSelector, 5, clients_per_round=4)
+        told = {"diversities": np.array([4.0, 1.0, 3.0, np.nan]), "gradient_variances": np.array(variances)}
+        responded = np.array([True, True, True, False])
+        selector.update(1, drawn([0, 1, 2, 3], 5), feedback([1.0] * 4, responded=responded, **told))
+        scores.append(selector.probabilities)
+    np.testing.assert_array_equal(*scores)
+    assert scores[0][3] == scores[0][4]  # who did not answer keeps its own
+    # Nobody reports one: diversities alone. The largest floats do not overflow into "unknown".
+    selector = make(PracDeltaSelector, 2, floor=NO_FLOOR)
+    selector.update(1, drawn([0, 1], 2), feedback([1.0, 1.0], diversities=np.array([3.0, 1.0])))
+    np.testing.assert_allclose(selector.probabilities, [0.75, 0.25], rtol=1e-8)
+    largest = {"diversities": np.array([1e308, 0.0]), "gradient_variances": np.array([1e308, 1.7e308])}
+    selector.update(1, drawn([0, 1], 2), feedback([1.0, 1.0], **largest))
+    assert selector.probabilities[0] > 0.99
+
+
+@pytest.mark.parametrize("kind", [PracISSelector, PracDeltaSelector])
+def test_a_distribution_to_the_last_bit_and_the_others_keep_theirs(kind):
+    selector = make(kind, 40, clients_per_round=6, client_sizes=np.arange(1.0, 41.0), floor=NO_FLOOR)
+    rng = np.random.default_rng(4)
+    for round in range(200):
+        selection = selector.select(round)
+        norms = rng.lognormal(0, 2, selection.clients.size)
+        before = selector.probabilities
+        selector.update(round, selection, feedback(norms, diversities=norms, gradient_variances=norms))
+        after = selector.probabilities
+        assert abs(after.sum() - 1) < 4.5e-16
+        others = np.setdiff1d(np.arange(40), selection.clients)
+        np.testing.assert_allclose(after[others], before[others], rtol=1e-12)
+    assert after.max() > 10 * np.median(after)
+
+
+@pytest.mark.parametrize("kind", [PracISSelector, PracDeltaSelector])
+def test_the_unit_of_scores_changes_nothing(kind):
+    one, other = make(kind, 6), make(kind, 6)
+    for round in range(20):
+        selection = one.select(round)
+        x = 1.0 + selection.clients
+        one.update(round, selection, feedback(x, diversities=x, gradient_variances=x**2))
+        other.update(round, selection, feedback(1e3 * x, diversities=1e3 * x, gradient_variances=1e6 * x**2))
+        np.testing.assert_allclose(other.probabilities, one.probabilities, rtol=1e-12)
+    assert one.probabilities.max() > 1.2 * one.probabilities.min()
+
+
+def test_joiners_get_p_lambda_leavers_share_theirs_and_sizes_move_p():
+    selector = make(PracISSelector, 3, client_sizes=[1.0, 2.0, 1.0], floor=NO_FLOOR)
+    selector.update(1, drawn([0, 1], 3), feedback([4.0, 1.0]))  # .75 as 4, 2
+    np.testing.assert_allclose(selector.probabilities, [0.5, 0.25, 0.25], rtol=1e-7)
+    selector.add_clients([4.0])  # half of the data
+    np.testing.assert_allclose(selector.probabilities, [0.25, 0.125, 0.125, 0.5], rtol=1e-7)
+    selector.remove_clients([1])
+    np.testing.assert_allclose(selector.probabilities, np.array([2, 0, 1, 4]) / 7, rtol=1e-7, atol=1e-300)
+    selector.set_sizes([2], [4.0])
+    np.testing.assert_allclose(selector.probabilities, np.array([2, 0, 4, 4]) / 10, rtol=1e-7, atol=1e-300)
+    selector.remove_clients([0, 2, 3])
+    assert not selector.probabilities.any()
+    selector.add_clients([1.0, 3.0])
+    np.testing.assert_allclose(selector.probabilities[4:], [0.25, 0.75], rtol=1e-7)
+
+
+# Clusters
+
+
+def test_clusters_by_hand():
+    """Norms 1, 1, 2, 9, 11 and one unseen, K = 3: clusters of 3, 2 and 1; ε = .3.
+
+    Within the low one p is .7 (1, 1, 2)/4 + .1, within the high one .7 (9, 11)/20 + .15; their shares are
+    3/6, 2/6 and 1/6.
+    """
+    selector = make(
+        ClusterISSelector, 6, clients_per_round=3, floor=0.3, update_norms=[1.0, 9.0, -1.0, 2.0, 11.0, 1.0]
+    )
+    low, high = np.array([0.275, 0.275, 0.45]), np.array([0.465, 0.535])
+    expected = np.array([low[0] / 2, high[0] / 3, 1 / 6, low[2] / 2, high[1] / 3, low[1] / 2])
+    np.testing.assert_allclose(selector.probabilities, expected, rtol=1e-14)
+    for round in range(60):  # quotas 1.5, 1 and .5
+        selection = selector.select(round)
+        counts = np.zeros(6)
+        counts[selection.clients] = selection.counts
+        in_low, in_high, unseen = counts[[0, 3, 5]].sum(), counts[[1, 4]].sum(), counts[2]
+        assert (in_low, in_high, unseen) in {(2, 1, 0), (1, 1, 1)}
+        np.testing.assert_allclose(selection.probabilities, expected[selection.clients], rtol=1e-14)
+        within = expected * np.array([2, 3, 6, 2, 3, 2])
+        draws = np.array([in_low, 1, 1, in_low, 1, in_low])
+        weights = counts / (draws * within * np.array([1, 1, 0.5, 1, 1, 1]))
+        np.testing.assert_allclose(selection.importance, weights[selection.clients], rtol=1e-13)
+
+
+def test_clusters_learn_the_last_norms():
+    selector = make(ClusterISSelector, 4)
+    np.testing.assert_array_equal(selector.probabilities, [0.25] * 4)  # all unseen: uniform
+    selector.update(1, drawn([0, 2], 4), feedback([8.0, 2.0]))
+    selector.update(2, drawn([2, 3], 4), feedback([1.0, np.nan]))
+    assert selector.state_dict()["update_norms"].tolist() == [8, -1, 1, -1]
+    np.testing.assert_allclose(selector.probabilities, 0.25, rtol=1e-15)  # clusters of 1, 1 and 2
+
+
+def test_the_never_seen_are_drawn_uniformly_and_the_others_by_lambda_and_norm():
+    sizes = [1.0, 3.0, 1.0, 3.0]
+    selector = make(
+        ClusterISSelector,
+        4,
+        client_sizes=sizes,
+        floor=0.2,
+        num_clusters=1,
+        update_norms=[6.0, 1.0, -1.0, -1.0],
+    )
+    within = 0.8 * np.array([6, 3]) / 9 + 0.1
+    np.testing.assert_allclose(selector.probabilities, [*(within / 2), 0.25, 0.25], rtol=1e-14)
+
+
+def test_clusters_of_those_who_are_here():
+    """Four of low and two of high norm; with two of the low ones away, each two get half of the draws."""
+    selector = make(ClusterISSelector, 6, update_norms=[1.0, 1.0, 1.0, 1.0, 50.0, 60.0])
+    for round in range(20):
+        selection = selector.select(round, unavailable=[1, 2])
+        assert np.isin(selection.clients, [0, 3]).sum() == 1
+        assert selection.counts.sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "k", "expected"),
+    [
+        ([], 2, []),
+        ([5.0], 2, []),
+        ([1.0, 2.0, 10.0, 11.0], 1, []),
+        ([11.0, 1.0, 10.0, 2.0], 2, [10.0]),
+        ([1.0, 1.1, 5.0, 5.1, 5.2, 90.0], 3, [5.0, 90.0]),
+        ([0.0, 0.0, 0.0], 2, []),
+        ([1e150, 1e150, 1.0, 2.0], 2, [1e150]),
+    ],
+)
+def test_k_means(values, k, expected):
+    found = _boundaries(np.array(values), k)
+    assert [bound for bound in found if bound > min(values)] == expected
+
+
+def test_k_means_is_a_fixed_point():
+    """Every value is nearest to the mean of its own cluster."""
+    values = np.random.default_rng(5).lognormal(0, 1, 300)
+    for k in (2, 3, 5):
+        labels = np.searchsorted(_boundaries(values, k), values, side="right")
+        means = np.array([values[labels == label].mean() for label in range(k)])
+        np.testing.assert_array_equal(np.abs(values[:, None] - means).argmin(axis=1), labels)
+
+
+def test_quotas_are_rounded_right_on_average():
+    rng, quotas = np.random.default_rng(6), np.array([1.3, 0.2, 2.5, 1.0])
+    rounded = np.array([_rounded(quotas, 5, rng) for _ in range(4000)])
+    assert (rounded.sum(axis=1) == 5).all()
+    assert ((rounded >= np.floor(quotas)) & (rounded <= np.ceil(quotas))).all()
+    error = np.sqrt(quotas % 1 * (1 - quotas % 1) / 4000)
+    assert (np.abs(rounded.mean(axis=0) - quotas) <= 5 * error).all()
+
+
+# All
+
+KINDS = [FedISSelector, DeltaSelector, PracISSelector, PracDeltaSelector, ClusterISSelector]
+MODES = [{}, {"replacement": False}, {"design": "systematic"}]
+SIZES = np.array([1.0, 9.0, 2.0, 4.0, 20.0, 1.0, 3.0])
+SCORES = np.array([5.0, 0.0, 2.0, 9.0, 1.0, 4.0, 3.0])
+
+
+def run(selector, round, **who):
+    if not selector.needs:
+        return selector.select(round, **who)
+    reports = {"update_norm": SCORES, "diversity": SCORES, "gradient_variance": SCORES}
+    return ask(selector, {kind: reports[kind] for kind in selector.needs}, round, **who)
+
+
+@pytest.mark.parametrize("who", [{}, {"available": [0, 1, 2, 5, 6]}])
+@pytest.mark.parametrize("mode", MODES, ids=["with", "without", "systematic"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_estimate_is_unbiased(kind, mode, who):
+    """The mean of 400 rounds is within 5 standard errors, also for a client whose score is 0."""
+    selector = make(kind, 7, client_sizes=SIZES, clients_per_round=3, **mode)
+    for round in range(20):
+        selection = run(selector, round)
+        told = SCORES[selection.clients]
+        selector.update(round, selection, feedback(told, diversities=told, gradient_variances=told))
+    if kind is ClusterISSelector:
+        selector.add_clients([5.0])  # never seen
+        selector.remove_clients([4])
+    sizes = selector.client_sizes
+    updates = np.random.default_rng(9).normal(loc=[0, 1, 5], size=(sizes.size, 3))
+    estimates = np.empty((400, 3))
+    for round in range(400):
+        selection = run(selector, round, **who)
+        assert selection.counts.sum() == 3
+        if "design" in mode:
+            assert (selection.counts == 1).all()
+        estimates[round] = selection.weights @ updates[selection.clients]
+    here = who.get("available", np.flatnonzero(selector.probabilities))
+    truth = np.average(updates[here], axis=0, weights=sizes[here])
+    error = estimates.std(axis=0) / math.sqrt(400)
+    assert (np.abs(estimates.mean(axis=0) - truth) < 5 * error).all()
+
+
+def test_the_systematic_design_has_less_variance_than_draws():
+    """On skewed norms the error of the fixed-size design is smaller by more than the noise of 600 rounds."""
+    rng = np.random.default_rng(7)
+    norms = rng.lognormal(0, 1.5, 20)
+    updates = rng.normal(size=(20, 5)) * norms[:, None]
+    errors = {}
+    for name, mode in (("with", {}), ("systematic", {"design": "systematic"})):
+        selector = make(FedISSelector, 20, clients_per_round=5, **mode)
+        squares = np.empty(600)
+        for round in range(600):
+            selection = ask(selector, {"update_norm": norms}, round)
+            estimate = selection.weights @ updates[selection.clients]
+            squares[round] = np.square(estimate - updates.mean(axis=0)).sum()
+        errors[name] = squares
+    gap = errors["with"].mean() - errors["systematic"].mean()
+    assert gap > 5 * math.hypot(*(each.std() / math.sqrt(600) for each in errors.values()))
+
+
+def test_systematic_holds_inclusion_probabilities():
+    """Norms 1, 7, 2 and K = 2: the second is certain, the others share 1 (ε next to none)."""
+    selector = make(FedISSelector, 3, design="systematic", floor=NO_FLOOR)
+    for round in range(20):
+        selection = ask(selector, {"update_norm": [1.0, 7.0, 2.0]}, round)
+        pi = np.array([1 / 3, 1, 2 / 3])[selection.clients]
+        np.testing.assert_allclose(selection.probabilities, pi, rtol=1e-7)
+        np.testing.assert_allclose(selection.weights, 1 / 3 / pi, rtol=1e-7)
+        assert 1 in selection.clients

@@ -1,0 +1,442 @@
+"""Cohort: its formulas by hand, its invariances, its draws, and what it promises on made-up streams."""
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments.forecast.streams import make_stream, regret_on_stream
+from benchmarks.experiments.osmd.images import _batch, section_g
+from strategies.selectors import Selection
+from strategies.selectors import create as registry_create
+from strategies.selectors.baselines.md import MultinomialSelector
+from strategies.selectors.baselines.uniform import UniformSelector
+from strategies.selectors.forecast.forecast import CohortSelector
+
+from ...support.selections import feedback
+
+
+def make(num_clients, **arguments):
+    return CohortSelector(num_clients, **({"clients_per_round": 2, "seed": 3} | arguments))
+
+
+def drawn(clients, counts=None):
+    """A selection of these clients; Cohort learns from clients and counts alone."""
+    counts = np.ones(len(clients), dtype=int) if counts is None else np.array(counts)
+    ones = np.ones(len(clients))
+    return Selection(np.array(clients), counts, ones / 2, ones, ones)
+
+
+def play(selector, norms_of, rounds, **select):
+    for round in rounds:
+        selection = selector.select(round, **select)
+        selector.update(round, selection, feedback(norms_of(selection.clients)))
+
+
+def dense(selector):
+    """p from the state's arrays alone, over all clients."""
+    state = selector.state_dict()
+    sizes, living, slots = state["client_sizes"], state["living"], state["slots"]
+    seen, rows = slots >= 0, slots[slots >= 0]
+    x = np.clip(np.rint(np.log(sizes / state["median_size"]) / 0.02), -800, 800) * 0.02
+    here = living & seen
+    s = np.zeros(sizes.size)
+    s[seen] = state["means"][rows, 3]
+    if not here.any():
+        pi, u = np.exp(x), 1.0
+    else:
+        dx = x[here] - x[here].mean()
+        b = (dx @ np.log(np.maximum(s[here], 1e-4)) + 4) / (dx @ dx + 4)
+        residual = s[here] * np.exp(-min(max(b, -3), 3) * x[here])
+        pi = residual.mean() * np.exp(min(max(b, -3), 3) * x)
+        u = math.sqrt((residual**2).mean()) / residual.mean()
+    score = u**1.5 * pi
+    score[seen] = state["scores"][rows] * math.sqrt(1 + state["noise"])
+    score = np.where(living, score, 0)
+    return 0.95 * score / score.sum() + 0.05 * living / living.sum()
+
+
+def test_starts_at_the_sizes_with_a_floor():
+    selector = make(4, client_sizes=np.exp([0.0, 1.0, -1.0, 0.0]))
+    weights = np.exp([0.0, 1.0, -1.0, 0.0])
+    np.testing.assert_allclose(selector.probabilities, 0.95 * weights / weights.sum() + 0.05 / 4, rtol=1e-14)
+
+
+def test_the_first_round_by_hand():
+    """Equal sizes, clients 0 and 1 send 1 and 3: the unit is 2, y = 1/2 and 3/2, L = 1, u² = (1/4 + 9/4)/2.
+
+    All forecasts were 1: the weights w only forget and share, and the mean y/θ of 1 calibrates nothing.
+    Nobody was known before, so ν is still 0.
+    """
+    selector = make(4)
+    selector.update(1, drawn([0, 1]), feedback([1.0, 3.0]))
+    state = selector.state_dict()
+    assert (state["unit"], state["level"], state["noise"]) == (2, 0, 0)
+    np.testing.assert_array_equal(state["means"][:2], [[0.5] * 4, [1.5] * 4])
+    np.testing.assert_allclose(state["log_means"][:2, 0], np.log([0.5, 1.5]), rtol=1e-15)
+    np.testing.assert_allclose(state["shifts"], 0, atol=1e-15)
+    weights = np.array([0.7 / 8, 0.1 / 8, 0.1 / 8, 0.1 / 8] * 8) ** 0.998
+    weights = (1 - 0.002) * weights / weights.sum() + 0.002 / 32
+    np.testing.assert_allclose(np.exp(state["log_weights"]), weights, rtol=1e-12)
+    np.testing.assert_allclose(state["dispersion"], 1 + 0.05 * ((0.5 / 1.1) ** 2 - 1), rtol=1e-14)
+
+    kappa, w = np.array([0.02, 0.3, 3.0, 30.0]), weights[:4] * 4  # the memories agree after one visit
+    u2, geometric = 1.25, math.log(0.75) / 2
+    score = np.empty(4)
+    for m, y in enumerate([0.5, 1.5]):
+        score[m] = w @ ((kappa + y) / (kappa + 1))
+        score[m] += w @ np.exp((kappa * geometric + math.log(y)) / (kappa + 1))
+    score[2:] = u2**0.75
+    expected = 0.95 * score / score.sum() + 0.05 / 4
+    np.testing.assert_allclose(selector.probabilities, expected, rtol=1e-12)
+
+
+def test_the_noise_is_the_squared_error_of_those_known():
+    """One of two draws is known: ν moves by half the rate towards its squared error, θ being 1 exactly."""
+    selector = make(2)
+    selector.update(1, drawn([0]), feedback([1.0]))
+    before = selector.probabilities
+    selector.update(2, drawn([0, 1]), feedback([3.1, 1.0]))
+    state = selector.state_dict()
+    np.testing.assert_allclose(state["noise"], 0.05 * 0.5 * (2.1 / 1.1) ** 2, rtol=1e-12)
+    np.testing.assert_allclose(selector.probabilities, dense(selector), rtol=1e-12)
+    np.testing.assert_allclose(before, 0.5, rtol=1e-12)
+
+
+def test_memories_of_one_client():
+    """y = 1 at the first visit sets the unit; then 2, 4, 8, at a level that stays (theirs is no evidence)."""
+    selector = make(2)
+    values = [1.0, 2.0, 4.0, 8.0]
+    expected = np.zeros(4)
+    for visit, norm in enumerate(values, start=1):
+        level = float(selector.state_dict()["level"])
+        selector.update(visit, drawn([0]), feedback([norm]))
+        y = norm * math.exp(-float(selector.state_dict()["level"]))
+        assert visit > 1 or level == 0
+        expected += (y - expected) / np.minimum(visit, [1, 3, 12, np.inf])
+        np.testing.assert_allclose(selector.state_dict()["means"][0], expected, rtol=1e-14)
+        assert selector.state_dict()["visits"][0] == visit
+
+
+def test_the_exponent_of_sizes_is_a_ridge_regression():
+    """Norms in proportion to size³ at 3 clients: slopes shrink from λ ||g|| ∝ size⁴ towards 1."""
+    x = np.array([-1.0, 0.0, 1.0])
+    selector = make(4, client_sizes=np.exp([*x, 2.0]))
+    # The median of the sizes lies between two, so x is off by a constant, and rounded to .02.
+    selector.update(1, drawn([0, 1, 2]), feedback(np.exp(x)))
+    state = selector.state_dict()
+    classes = np.rint(np.log(state["client_sizes"] / state["median_size"]) / 0.02) * 0.02
+    dx = classes[:3] - classes[:3].mean()
+    b = (dx @ (2 * x) + 4) / (dx @ dx + 4)
+    assert 1 < b < 2
+    np.testing.assert_allclose(selector._mixed().prior.slope, b, rtol=1e-12)
+
+
+def test_everybody_at_once_restarts_the_level():
+    selector = make(10, clients_per_round=5)
+    play(selector, lambda clients: 1.0 + clients, range(1, 101))
+    before, p = float(selector.state_dict()["level"]), selector.probabilities
+    selector.update(101, drawn([1, 4, 5, 7, 9]), feedback(100 * (1.0 + np.array([1, 4, 5, 7, 9]))))
+    assert abs(float(selector.state_dict()["level"]) - before - math.log(100)) < 0.2
+    np.testing.assert_allclose(selector.probabilities, p, rtol=0.1)
+
+
+def test_one_of_five_is_no_change_of_all():
+    selector = make(10, clients_per_round=5)
+    play(selector, lambda clients: 1.0 + clients, range(1, 101))
+    before = float(selector.state_dict()["level"])
+    selector.update(101, drawn([1, 4, 5, 7, 9]), feedback([2.0, 5.0, 600.0, 8.0, 10.0]))
+    assert abs(float(selector.state_dict()["level"]) - before) < 0.1
+
+
+def level_after(rate, noise, rounds=150):
+    rng = np.random.default_rng(1)
+    selector = make(30, clients_per_round=5)
+    for round in range(1, rounds + 1):
+        selection = selector.select(round)
+        norms = (1 + selection.clients) * rng.lognormal(0, noise, selection.clients.size)
+        selector.update(round, selection, feedback(norms * math.exp(-rate * round)))
+    return float(selector.state_dict()["level"])
+
+
+def test_the_level_follows_a_decay_and_no_noise():
+    """Heavy noise once made a bolder level run away, to -300."""
+    for noise in (0.0, 2.0):
+        assert abs(level_after(0.0, noise)) < 0.5, noise
+    assert -15 < level_after(0.1, 0.3) < -4
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_units_of_norms_and_sizes_change_nothing(replacement):
+    sizes = np.array([1.0, 4.0, 2.0, 9.0, 3.0, 5.0])
+    plain, norms_1000, sizes_7 = (
+        make(6, client_sizes=scale * sizes, replacement=replacement) for scale in (1, 1, 7)
+    )
+    for round in range(1, 101):
+        selection = plain.select(round)
+        norms = (1 + selection.clients) * (1 + 0.5 * np.sin(round))
+        plain.update(round, selection, feedback(norms))
+        norms_1000.update(round, selection, feedback(1000 * norms))
+        sizes_7.update(round, selection, feedback(norms))
+        np.testing.assert_allclose(norms_1000.probabilities, plain.probabilities, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(sizes_7.probabilities, plain.probabilities, rtol=0, atol=1e-12)
+    assert plain.probabilities.max() > 1.5 * plain.probabilities.min()
+
+
+def test_the_cached_p_is_that_of_the_state():
+    """Through joins, leaves and new sizes, with more clients than a round recomputes."""
+    rng = np.random.default_rng(2)
+    sizes = rng.lognormal(0, 1, 400)
+    selector = make(400, client_sizes=sizes, clients_per_round=7)
+    for round in range(1, 161):
+        play(selector, lambda clients: rng.lognormal(clients % 3, 0.5), [round])
+        if round == 50:
+            selector.add_clients(rng.lognormal(0, 1, 30))
+        if round == 80:
+            selector.remove_clients(rng.choice(430, 40, replace=False))
+        if round == 110:
+            living = np.flatnonzero(selector.state_dict()["living"])
+            selector.set_sizes(living[::5], rng.lognormal(1, 1, living[::5].size))
+        np.testing.assert_allclose(selector.probabilities, dense(selector), rtol=1e-9)
+    assert int(selector.state_dict()["num_seen"]) > 200
+
+
+@pytest.mark.parametrize("learned", [0, 40])
+def test_draws_follow_p(learned):
+    """Frequencies of 200,000 draws, within 5 standard deviations; some are seen, some removed."""
+    selector = make(40, client_sizes=np.geomspace(1, 50, 40), clients_per_round=3)
+    play(selector, lambda clients: 1.0 + clients % 7, range(1, learned + 1))
+    selector.remove_clients([0, 5, 39])
+    n, p = 200_000, selector.probabilities
+    draws = selector._stream(np.random.default_rng(1))(n)
+    found = np.bincount(draws, minlength=40) / n
+    assert (np.abs(found - p) <= 5 * np.sqrt(p * (1 - p) / n)).all()
+
+
+def test_the_last_unseen_of_a_class_is_found():
+    selector = make(3000, clients_per_round=3)
+    others = np.delete(np.arange(3000), 1234)
+    selector.update(1, drawn(others), feedback(np.ones(2999)))
+    n = 200_000
+    found = np.count_nonzero(selector._stream(np.random.default_rng(1))(n) == 1234)
+    p = selector.probabilities[1234]
+    assert abs(found / n - p) < 5 * math.sqrt(p / n)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("who", [{}, {"unavailable": [3, 17, 20, 38]}, {"available": range(0, 40, 3)}])
+def test_the_estimate_is_unbiased_in_every_round(replacement, who):
+    """Within 5 standard errors of 1,000 rounds; some clients are seen, others not."""
+    sizes = np.geomspace(1, 50, 40)
+    selector = make(40, client_sizes=sizes, clients_per_round=4, replacement=replacement)
+    play(selector, lambda clients: 1.0 + clients % 7, range(1, 9))
+    here = who.get("available") or np.setdiff1d(np.arange(40), who.get("unavailable", []))
+    u = np.random.default_rng(4).normal(1, 1, 40)
+    estimates = []
+    for round in range(100, 1100):
+        selection = selector.select(round, **who)
+        estimates.append(selection.weights @ u[selection.clients])
+    error = np.std(estimates) / math.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - np.average(u[list(here)], weights=sizes[list(here)])) < 5 * error
+
+
+@pytest.mark.parametrize("lazy_from", [0, 10_000])
+@pytest.mark.parametrize("absent", [[], [3, 17, 38]])
+def test_k_draws_are_one_from_each_kth_of_the_mass(monkeypatch, lazy_from, absent):
+    """The mean of N_m is K p_m within 5 errors; where nobody is absent, N_m itself is less than 2 away.
+
+    Independent draws stand in for the absent, so that there is no such bound then.
+    """
+    monkeypatch.setattr(CohortSelector, "lazy_from", lazy_from)
+    selector = make(40, client_sizes=np.geomspace(1, 50, 40), clients_per_round=10)
+    for round in range(1, 5):
+        everybody = np.arange(40)
+        selector.update(round, drawn(everybody), feedback(1.0 + everybody % 7))
+    expected = 10 * selector.probabilities
+    expected[absent] = 0
+    expected *= 10 / expected.sum()
+    counts = np.zeros((2000, 40))
+    for round in range(2000):
+        selection = selector.select(round, unavailable=absent)
+        counts[round, selection.clients] = selection.counts
+        np.testing.assert_allclose(selection.importance, selection.counts / expected[selection.clients])
+        assert selection.counts.sum() == 10
+    error = np.sqrt(expected / 2000)
+    assert (np.abs(counts.mean(axis=0) - expected) <= 5 * error).all()
+    if not absent:
+        # The uniform share of p, where a client is drawn anew, adds at most one draw.
+        assert (np.abs(counts - expected) < 2 + (lazy_from == 0)).all()
+    independent = expected * (1 - expected / 10)
+    assert counts.var(axis=0).sum() < (0.95 if absent and not lazy_from else 0.8) * independent.sum()
+
+
+def test_no_client_weighs_more_than_twenty_times_its_uniform_weight():
+    """Whatever was sent: p >= .05/M, so that W <= 20 M/K a draw."""
+    rng = np.random.default_rng(5)
+    selector = make(30, client_sizes=rng.lognormal(0, 2, 30), clients_per_round=3)
+    for round in range(1, 301):
+        play(selector, lambda clients: rng.lognormal(0, 6, clients.size), [round])
+        assert selector.probabilities.min() >= 0.05 / 30 * (1 - 1e-12)
+
+
+def test_scores_are_recomputed_in_turn(monkeypatch):
+    """1000 clients with 5 each round: 100 rows a round, so all scores are of the last 10 rounds' weights."""
+    selector = make(1000, clients_per_round=5)
+    selector.update(1, drawn(range(1000)), feedback(np.ones(1000)))
+    assert int(selector.state_dict()["cursor"]) == 100
+    monkeypatch.setattr(CohortSelector, "_scores", lambda self, rows, *_: np.full(rows.size, 7.0))
+    for round in range(2, 12):
+        selector.update(round, drawn([3]), feedback([1.0]))
+        done = np.count_nonzero(selector.state_dict()["scores"][:1000] == 7)
+        # Client 3 is recomputed whenever it is drawn; the turn of the first hundred comes last.
+        assert done == (100 * (round - 1) + 1 if round < 11 else 1000)
+
+
+def test_known_norms_are_learned_before_the_first_round():
+    norms = np.array([1.0, -1.0, 9.0, 0.0])
+    informed, asked = make(4, update_norms=norms), make(4)
+    asked.update(0, drawn([0, 2, 3]), feedback([1.0, 9.0, 0.0]))
+    np.testing.assert_array_equal(informed.probabilities, asked.probabilities)
+    assert informed.probabilities.argmax() == 2
+    informed.add_clients([1.0, 1.0], update_norms=[20.0, -1.0])
+    assert informed.probabilities.argmax() == 4
+    assert int(informed.state_dict()["num_seen"]) == 4
+
+
+def test_new_sizes_rescale_what_is_known():
+    selector = make(6)
+    play(selector, lambda clients: 1.0 + clients, range(1, 60))
+    before = selector.state_dict()
+    selector.set_sizes([2], [10.0])
+    after = selector.state_dict()
+    row = before["slots"][2]
+    np.testing.assert_allclose(after["means"][row], 10 * before["means"][row], rtol=1e-14)
+    np.testing.assert_allclose(after["log_means"][row], before["log_means"][row] + math.log(10), rtol=1e-12)
+    assert selector.probabilities.argmax() == 2
+
+
+def test_only_zeros_are_survived_and_unlearned():
+    selector = make(5)
+    play(selector, lambda clients: np.zeros(clients.size), range(1, 30))
+    assert float(selector.state_dict()["unit"]) == 0
+    play(selector, lambda clients: 1.0 + 9 * (clients == 3), range(30, 130))
+    assert selector.probabilities.argmax() == 3
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda state: state.update(sums=np.zeros((7, 5))), "state.'sums'. has 7 classes: must be 1601"),
+        (lambda state: state.update(evidence=np.zeros(2)), "state.'evidence'. has shape"),
+        (lambda state: state.update(num_seen=np.array(99)), "state.'num_seen'. is 99"),
+    ],
+)
+def test_a_state_of_another_form_is_refused(spoil, text):
+    selector = make(4)
+    state = selector.state_dict()
+    spoil(state)
+    with pytest.raises(ValueError, match=text):
+        selector.load_state_dict(state)
+
+
+# What it promises. Regret over 250 rounds, M = 40, K = 5, of two seeds that nothing was tuned on.
+
+
+def regret(kind, name):
+    total = 0.0
+    for seed in (101, 102):
+        total += regret_on_stream(
+            lambda sizes, seed=seed: kind(sizes.size, client_sizes=sizes, clients_per_round=5, seed=seed),
+            make_stream(name, seed, 40, 250),
+            5,
+        )
+    return total
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("static", 0.2), ("80 % zeros", 0.25), ("everybody x100", 0.2), ("noise 1", 0.9)]
+)
+def test_beats_uniform(name, share):
+    assert regret(CohortSelector, name) < share * regret(UniformSelector, name)
+
+
+def test_beats_the_sizes_where_they_mislead():
+    assert regret(CohortSelector, "sizes anti-informative") < 0.1 * regret(
+        MultinomialSelector, "sizes anti-informative"
+    )
+
+
+def test_costs_little_where_sizes_are_exact():
+    name = "sizes exact, noise 1"
+    assert regret(CohortSelector, name) < 1.35 * regret(MultinomialSelector, name)
+
+
+def test_a_query_before_the_first_round_saves_the_exploration():
+    def lost(informed):
+        total = 0.0
+        for seed in (101, 102):
+            stream = make_stream("static", seed, 40, 100)
+
+            def create(sizes, seed=seed, stream=stream):
+                known = {"update_norms": stream.norms[0]} if informed else {}
+                return CohortSelector(sizes.size, client_sizes=sizes, clients_per_round=5, seed=seed, **known)
+
+            total += regret_on_stream(create, stream, 5)
+        return total
+
+    assert lost(informed=True) < 0.2 * lost(informed=False)
+
+
+# The test bed of section G, on made-up images.
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    rng = np.random.default_rng(8)
+    y = rng.integers(10, size=2000)
+    x = rng.integers(60, size=(2000, 28, 28))
+    x[np.arange(2000), y] += 150  # a bright row says the class
+    path = tmp_path_factory.mktemp("images") / "made_up.npz"
+    np.savez(path, x_train=x.astype(np.uint8), y_train=y)
+    return path
+
+
+def arms(*names):
+    def maker(name):
+        return lambda sizes, norms: registry_create(
+            name, sizes.size, client_sizes=sizes, clients_per_round=4, num_rounds=30, seed=1
+        )
+
+    return {name: maker(name) for name in names}
+
+
+def test_section_g_learns_and_is_a_function_of_the_seed(images):
+    def run(seed, *names):
+        return section_g(arms(*names), seed, images, num_clients=60, clients_per_round=4, num_rounds=30)
+
+    both = run(1, "uniform", "md")
+    assert both["md"].regret < 0.5 * both["uniform"].regret
+    assert all(arm.loss < math.log(10) - 0.3 and arm.accuracy > 0.5 for arm in both.values())
+    alone = run(1, "md")
+    assert alone["md"] == pytest.approx(both["md"], rel=1e-5)  # arms do not touch each other
+    assert alone == run(1, "md") != run(2, "md")
+
+
+def test_section_g_norms_are_those_of_the_gradients():
+    rng = np.random.default_rng(9)
+    x = rng.random((3, 4, 6), dtype=np.float32)
+    y, w = rng.integers(10, size=(3, 4)), rng.normal(size=(6, 2, 10)).astype(np.float32)
+    batch = _batch(x, y, w)
+    for arm in range(2):
+        e = np.exp(x @ w[:, arm])
+        e = e / e.sum(axis=2, keepdims=True) - np.eye(10)[y]
+        g = x.transpose(0, 2, 1) @ e / 4
+        np.testing.assert_allclose(batch.norms[arm], np.linalg.norm(g, axis=(1, 2)), rtol=1e-5)
+
+
+def test_section_g_says_what_the_file_lacks(images, tmp_path):
+    with pytest.raises(ValueError, match="holds 2000 images: must be at least"):
+        section_g(arms("md"), 1, images)
+    np.savez(tmp_path / "other.npz", a=1)
+    with pytest.raises(ValueError, match=r"must hold .'x_train', 'y_train'. too"):
+        section_g(arms("md"), 1, tmp_path / "other.npz")

@@ -1,0 +1,470 @@
+"""The OSMD family: lazy against dense, OSMD, the doubling trick; uniform and md at scale."""
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from strategies.selectors import Selection
+from strategies.selectors.baselines.md import MultinomialSelector
+from strategies.selectors.baselines.uniform import UniformSelector
+from strategies.selectors.osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
+from strategies.selectors.osmd.adaptive_osmd import AdaptiveOSMDSelector
+from strategies.selectors.osmd.experts import ExpertsSelector
+from strategies.selectors.osmd.osmd import OSMDSelector
+
+from ...support.selections import feedback
+from . import test_contract
+from .test_adaptive_osmd import drawn
+
+FAMILY = [AdaptiveOSMDSelector, OSMDSelector, AdaptiveDoublingOSMDSelector]
+StreamedUniform = type("StreamedUniform", (UniformSelector,), {"lazy_from": 1})
+StreamedMultinomial = type("StreamedMultinomial", (MultinomialSelector,), {"lazy_from": 1})
+
+# The contract suite over the lazy form, at its eight clients; those of the registry are dense there.
+globals().update({name: test for name, test in vars(test_contract).items() if name.startswith("test_")})
+
+
+@pytest.fixture(
+    params=[
+        pytest.param({}, id="lazy"),
+        pytest.param({"initial": "sizes"}, id="lazy-by-size"),
+        pytest.param({"replacement": False}, id="lazy-without", marks=pytest.mark.slow),
+    ]
+)
+def make(request, monkeypatch):
+    monkeypatch.setattr(ExpertsSelector, "lazy_from", 1)
+
+    def make(num_clients=test_contract.M, client_sizes=test_contract.SIZES, num_rounds=40, **more):
+        arguments = {"clients_per_round": test_contract.K, "seed": 5, "learning_rate_multiplier": 300.0}
+        arguments |= request.param | more
+        return AdaptiveOSMDSelector(
+            num_clients, client_sizes=client_sizes, num_rounds=num_rounds, **arguments
+        )
+
+    return make
+
+
+def both(kind, *arguments, **settings):
+    """One selector in the dense form and one in the lazy form."""
+    dense = type("Dense", (kind,), {"lazy_from": 10**9})(*arguments, **settings)
+    return dense, type("Lazy", (kind,), {"lazy_from": 1})(*arguments, **settings)
+
+
+def rescaled(selector, selection, here):
+    """The same draws, weighed by another selector's p over those who are here."""
+    p = selector.probabilities[selection.clients] / selector.probabilities[here].sum()
+    sizes = selector.client_sizes
+    importance = selection.counts / (selection.counts.sum() * p)
+    weights = importance * sizes[selection.clients] / sizes[here].sum()
+    return Selection(selection.clients, selection.counts, p, importance, weights)
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+@pytest.mark.parametrize("initial", ["uniform", "sizes"])
+@pytest.mark.parametrize("multiplier", [1.0, 100.0, 1e4])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_lazy_equals_dense(kind, multiplier, initial, seed):
+    """140 rounds of 400 to 500 clients who sleep, join and leave, for the lot 7 experts (osmd: 1)."""
+    rng = np.random.default_rng(seed)
+    m, k = 400, 12
+    settings = {"client_sizes": rng.lognormal(0, 1, m), "clients_per_round": k, "num_rounds": 1000}
+    settings |= {"seed": seed, "learning_rate_multiplier": multiplier, "initial": initial}
+    dense, lazy = both(kind, m, **settings)
+    np.testing.assert_allclose(lazy.probabilities, dense.probabilities, rtol=1e-9)
+    scale = rng.lognormal(0, 2, 600)
+    for round in range(1, 141):
+        asleep = rng.permutation(dense.num_clients)[: rng.integers(0, 40)]
+        here = np.setdiff1d(np.flatnonzero(dense.state_dict()["living"]), asleep)
+        selection = lazy.select(round, unavailable=asleep)
+        expected = rescaled(dense, selection, here)
+        np.testing.assert_allclose(selection.probabilities, expected.probabilities, rtol=1e-9)
+        np.testing.assert_allclose(selection.importance, expected.importance, rtol=1e-9)
+        np.testing.assert_allclose(selection.weights, expected.weights, rtol=1e-9)
+        norms = scale[selection.clients] * rng.lognormal(0, 0.3, selection.clients.size)
+        norms[rng.random(norms.size) < 0.1] = np.nan
+        for each in (dense, lazy):
+            each.update(round, selection, feedback(norms))
+        if round % 20 == 0:
+            joining = rng.lognormal(0, 1, rng.integers(0, 20))
+            leaving = rng.choice(here, 9, replace=False)
+            for each in (dense, lazy):
+                each.add_clients(joining)
+                each.remove_clients(leaving)
+        np.testing.assert_allclose(lazy.probabilities, dense.probabilities, rtol=1e-9)
+        np.testing.assert_allclose(
+            np.exp(lazy.state_dict()["log_theta"]),
+            np.exp(dense.state_dict()["log_theta"]),
+            rtol=1e-9,
+            atol=1e-15,
+        )
+        assert abs(lazy.probabilities.sum() - 1) < 1e-12
+    num_experts = {"adaptive-osmd": 7, "osmd": 1, "adaptive-doubling-osmd": 5}[kind.name]
+    assert lazy.state_dict()["experts"].shape[0] == num_experts
+    if multiplier > 100:
+        assert lazy.probabilities.max() > 1.5 / m
+
+
+def test_joiners_may_change_the_form(monkeypatch):
+    monkeypatch.setattr(AdaptiveOSMDSelector, "lazy_from", 40)
+    dense, _ = both(
+        AdaptiveOSMDSelector, 38, clients_per_round=4, num_rounds=50, learning_rate_multiplier=1e3
+    )
+    changing = AdaptiveOSMDSelector(38, clients_per_round=4, num_rounds=50, learning_rate_multiplier=1e3)
+    for round in range(1, 60):
+        if round == 10:
+            for each in (dense, changing):
+                each.remove_clients([3])
+        if round in (20, 30):
+            for each in (dense, changing):
+                each.add_clients(np.ones(2))
+        selection = changing.select(round)
+        norms = feedback(1.0 + selection.clients % 7)
+        for each in (dense, changing):
+            each.update(round, selection, norms)
+        np.testing.assert_allclose(changing.probabilities, dense.probabilities, rtol=1e-9)
+        assert (changing.state_dict()["touched"].size == changing.num_clients) == (round < 20)
+    resumed = AdaptiveOSMDSelector(4, clients_per_round=4, num_rounds=50, learning_rate_multiplier=1e3)
+    resumed.load_state_dict(changing.state_dict())
+    np.testing.assert_array_equal(resumed.probabilities, changing.probabilities)
+
+
+@pytest.mark.parametrize("initial", ["uniform", "sizes"])
+@pytest.mark.parametrize("kind", FAMILY)
+def test_a_lazy_run_resumes_bit_for_bit(kind, initial):
+    """With growth of the tree, restarts, leavers and joiners between the checkpoint and the end."""
+
+    def make(num_clients, sizes=None):
+        settings = {"clients_per_round": 30, "num_rounds": 1000, "learning_rate_multiplier": 1e3}
+        return both(kind, num_clients, client_sizes=sizes, initial=initial, **settings)[1]
+
+    one = make(3000, np.random.default_rng(4).lognormal(0, 0.5, 3000))
+    test_contract.play(one, range(1, 50), unavailable=range(100))
+    other = make(40)
+    other.load_state_dict(one.state_dict())
+    for each in (one, other):
+        each.remove_clients([5, 2000])
+        each.add_clients(np.ones(50))
+    left, right = (test_contract.play(each, range(50, 150)) for each in (one, other))
+    test_contract.assert_same_selections(left, right)
+    test_contract.assert_same_state(one.state_dict(), other.state_dict())
+    assert one.state_dict()["touched"].size > 1024
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+def test_a_start_in_proportion_to_data_by_hand(kind):
+    """Sizes 1, 1, 2, 16 and floor .1: λ = 1/20, 1/20, 1/10, 4/5, so 2, 16 share .8 and then 2 sinks too."""
+    settings = {"clients_per_round": 2, "num_rounds": 9, "initial": "sizes"}
+    for selector in both(kind, 4, client_sizes=[1, 1, 2, 16], **settings):
+        np.testing.assert_allclose(selector.probabilities, [0.1, 0.1, 0.1, 0.7], rtol=1e-14)
+        selector.set_sizes([0], [100.0])
+        np.testing.assert_allclose(selector.probabilities, [0.1, 0.1, 0.1, 0.7], rtol=1e-14)
+    for selector in both(kind, 3, client_sizes=[2, 3, 5], **settings):
+        np.testing.assert_allclose(selector.probabilities, [0.2, 0.3, 0.5], rtol=1e-14)
+        selector.add_clients([7.0])
+        np.testing.assert_allclose(selector.probabilities, [0.15, 0.225, 0.375, 0.25], rtol=1e-14)
+
+
+def test_saving_changes_nothing():
+    one, other = (
+        both(AdaptiveOSMDSelector, 500, clients_per_round=5, num_rounds=20, learning_rate_multiplier=1e3)[1]
+        for _ in range(2)
+    )
+    for round in range(1, 30):
+        one.state_dict()
+        test_contract.assert_same_selections(
+            test_contract.play(one, [round]), test_contract.play(other, [round])
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"touched": np.array([1, 1])}, "holds 1 more than once"),
+        ({"touched": np.array([1, 30])}, "holds 30: must be between 0 and 19"),
+        ({"touched": np.array([1, 7])}, "holds a client that was removed"),
+    ],
+)
+def test_a_bad_lazy_state_is_refused(change, text):
+    selector = both(AdaptiveOSMDSelector, 20, clients_per_round=3, num_rounds=9)[1]
+    selector.remove_clients([7])
+    state = selector.state_dict() | change
+    state["experts"] = np.ones((state["default"].size, 2))
+    with pytest.raises(ValueError, match=text):
+        selector.load_state_dict(state)
+
+
+def test_a_dense_state_holds_everybody():
+    lazy = both(AdaptiveOSMDSelector, 20, clients_per_round=3, num_rounds=9)[1]
+    dense = AdaptiveOSMDSelector(20, clients_per_round=3, num_rounds=9)
+    with pytest.raises(ValueError, match=r"state\['touched'\] = \[\]: must be all clients, 0..19"):
+        dense.load_state_dict(lazy.state_dict())
+
+
+def test_absent_clients_with_nearly_all_the_mass():
+    """Two of 100 hold .99 of it: rejection would take long, so the draw is made from the others' p."""
+    settings = {"clients_per_round": 3, "num_rounds": 9, "learning_rate_multiplier": 1e9, "alpha": 0.05}
+    dense, lazy = both(AdaptiveOSMDSelector, 100, **settings)
+    for round in range(1, 5):
+        for each in (dense, lazy):
+            each.update(round, drawn([0, 1], [1, 1], dense.probabilities), feedback([1.0, 1.0]))
+    assert lazy.probabilities[:2].sum() > 0.9
+    for round in range(20):
+        selection = lazy.select(round, unavailable=[0, 1])
+        assert selection.clients.min() > 1
+        expected = rescaled(dense, selection, np.arange(2, 100))
+        np.testing.assert_allclose(selection.weights, expected.weights, rtol=1e-9)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("asleep", [[], [2, 30, 31]])
+@pytest.mark.parametrize("kind", [AdaptiveOSMDSelector, StreamedUniform, StreamedMultinomial])
+def test_unbiased_where_draws_are_a_stream(kind, asleep, replacement):
+    """800 rounds of 60 clients, 5 removed; within 5 standard errors."""
+    rng = np.random.default_rng(7)
+    m, rounds = 60, 800
+    settings = {"client_sizes": rng.lognormal(0, 1, m), "clients_per_round": 6, "replacement": replacement}
+    if kind in FAMILY:
+        settings |= {"num_rounds": 40, "learning_rate_multiplier": 1e3, "alpha": 0.2}
+        selector = both(kind, m, **settings)[1]
+    else:
+        selector = kind(m, **settings)
+    test_contract.play(selector, range(1, 31))
+    selector.remove_clients(range(40, 45))
+    here = np.setdiff1d(np.arange(m), [*range(40, 45), *asleep])
+    u = rng.normal(1, 1, m)
+    truth = np.average(u[here], weights=selector.client_sizes[here])
+    estimates = np.array(
+        [
+            selection.weights @ u[selection.clients]
+            for selection in (selector.select(round, unavailable=asleep) for round in range(rounds))
+        ]
+    )
+    assert abs(estimates.mean() - truth) < 5 * estimates.std() / math.sqrt(rounds)
+
+
+@pytest.mark.parametrize("kind", [StreamedUniform, StreamedMultinomial])
+def test_most_clients_removed(kind):
+    """A fifth of 100 lives: uniform draws then come from a list of the living."""
+    selector = kind(100, client_sizes=np.arange(1.0, 101.0), clients_per_round=4)
+    selector.remove_clients(np.arange(80))
+    found = np.concatenate([selector.select(round).clients for round in range(300)])
+    assert set(found) == set(range(80, 100))
+    selector.set_sizes([85], [1e6])  # and md follows at once
+    share = np.mean([85 in selector.select(round).clients for round in range(300)])
+    assert share == 1.0 if kind is StreamedMultinomial else share < 0.4
+
+
+def test_the_way_absence_is_told_makes_no_difference():
+    """99 of 100 are listed, or one is said to be missing: the same draws from a stream."""
+    selector = StreamedMultinomial(100, client_sizes=np.arange(1.0, 101.0), clients_per_round=4)
+    for round in range(20):
+        test_contract.assert_same_selections(
+            [
+                selector.select(round, available=np.arange(1, 100)),
+                selector.select(round, available=range(100)),
+            ],
+            [selector.select(round, unavailable=[0]), selector.select(round)],
+        )
+
+
+def test_one_giant_asleep():
+    """λ is renormalised over the others, whose sizes vanish next to the absent one's."""
+    selector = StreamedMultinomial(20, client_sizes=[1e100, *[1.0] * 19], clients_per_round=4)
+    selection = selector.select(1, unavailable=[0])
+    np.testing.assert_allclose(selection.weights, selection.counts / 4, rtol=1e-14)
+    selector = StreamedUniform(20, client_sizes=[1e100, *[1.0] * 19], clients_per_round=4)
+    np.testing.assert_allclose(
+        selector.select(1, unavailable=[0]).weights,
+        selector.select(1, unavailable=[0]).counts / 4,
+        rtol=1e-14,
+    )
+
+
+# OSMD
+
+
+def test_osmd_hand_computed():
+    """M = 4, K = 2, T = 8, α = .4: a = (1, 1/4), W = 2; η = 10 · 2 · .001 · sqrt(log 4 / 16) = .005887050."""
+    selector = OSMDSelector(4, clients_per_round=2, num_rounds=8, learning_rate_multiplier=10.0)
+    selector.update(1, drawn([1, 3], [1, 1], selector.probabilities), feedback([2.0, 1.0]))
+    # exponents η W a/(K p²) = 16 η a
+    weights = np.array([1, math.exp(0.0941928), 1, math.exp(0.0235482)])
+    np.testing.assert_allclose(selector.probabilities, weights / weights.sum(), rtol=0, atol=1e-7)
+    # Drawn again, twice: W = 2/(2 p), a = (1/2)² of the largest so far.
+    p = selector.probabilities
+    selector.update(2, drawn([0], [2], p), feedback([1.0]))
+    weights = p * np.exp([0.00588705 * (1 / p[0]) * 0.25 / (2 * p[0] ** 2), 0, 0, 0])
+    np.testing.assert_allclose(selector.probabilities, weights / weights.sum(), rtol=0, atol=1e-7)
+
+
+def test_osmd_with_the_printed_base_is_k_times_faster():
+    fast = OSMDSelector(6, clients_per_round=3, num_rounds=8, expert_base="K2")
+    slow = OSMDSelector(6, clients_per_round=3, num_rounds=8, learning_rate_multiplier=3.0)
+    for each in (fast, slow):
+        each.update(1, drawn([1, 3], [2, 1], each.probabilities), feedback([2.0, 1.0]))
+    np.testing.assert_allclose(fast.probabilities, slow.probabilities, rtol=1e-14)
+
+
+def test_osmd_is_the_first_expert():
+    osmd, adaptive = (
+        kind(8, clients_per_round=3, num_rounds=60, learning_rate_multiplier=1e3)
+        for kind in (OSMDSelector, AdaptiveOSMDSelector)
+    )
+    for round in range(1, 20):
+        selection = osmd.select(round)
+        for each in (osmd, adaptive):
+            each.update(round, selection, feedback(1.0 + selection.clients))
+    np.testing.assert_allclose(
+        osmd.state_dict()["experts"][0], adaptive.state_dict()["experts"][0], rtol=1e-12
+    )
+    with pytest.raises(ValueError, match="num_rounds = None: osmd needs"):
+        OSMDSelector(8, clients_per_round=3)
+
+
+# Adaptive-Doubling-OSMD
+
+
+def doubling(num_clients=6, **arguments):
+    return AdaptiveDoublingOSMDSelector(num_clients, **({"clients_per_round": 2} | arguments))
+
+
+def e_of(block, m, alpha=0.4):
+    """Eq. 16."""
+    length = 2 ** (block - 1)
+    return math.floor(0.5 * math.log2(1 + 4 * math.log(m / alpha) / math.log(m) * (length - 1))) + 1
+
+
+def test_blocks_end_at_powers_of_two():
+    selector = doubling()
+    assert int(selector.state_dict()["block"]) == 1
+    for round in range(1, 70):
+        test_contract.play(selector, [round])
+        state, block = selector.state_dict(), (round + 1).bit_length()
+        assert int(state["block"]) == block
+        assert state["log_theta"].size == len(state["experts"]) == e_of(block, 6)
+        if round + 1 == 2 ** (block - 1):
+            e = np.arange(1, state["log_theta"].size + 1)
+            theta = (1 + 1 / e.size) / (e * (e + 1))
+            np.testing.assert_allclose(np.exp(state["log_theta"]), theta, rtol=1e-14)
+            assert float(state["largest"]) == 0
+
+
+def test_the_reference_is_the_largest_of_the_previous_block():
+    selector, seen = doubling(4), []
+    norms = {1: 5.0, 2: 3.0, 3: 2.0, 4: 0.0, 5: np.nan, 6: 0.0, 7: np.inf, 8: 9.0}
+    for round in range(1, 17):
+        p = selector.probabilities
+        selector.update(round, drawn([0, 2], [1, 1], p), feedback([norms.get(round, 1.0), 0.0]))
+        seen.append(float(selector.state_dict()["reference"]))
+    # Rounds 1 | 2 3 | 4 .. 7 | 8 .. 15 | 16: block 3 saw only zeros and keeps what block 2 taught.
+    assert seen == [5.0, 5.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 9.0, 9.0]
+
+
+def test_nothing_seen_in_the_first_blocks():
+    selector = doubling(4)
+    for round, norm in enumerate([0.0, 0.0, 0.0, 2.0, 6.0], start=1):
+        p = selector.probabilities
+        selector.update(round, drawn([0, 2], [1, 1], p), feedback([norm, 0.0]))
+    state = selector.state_dict()
+    assert (float(state["reference"]), float(state["largest"]), int(state["block"])) == (2.0, 6.0, 3)
+
+
+def test_doubling_hand_computed():
+    """M = 4, K = 2, α = .4, the rates times 10.
+
+    Block 1 (T = 1, E = 1): η = .02 sqrt(log 4 / 2) = .01665109, exponents 16 η a. Block 2
+    (T = 2, E = 2) starts from that p, with ā of round 1: a = 1.44 for a norm of 2.4 after 2, and
+    η_1 = .02 sqrt(log 4 / 4) = .01177410.
+    """
+    selector = doubling(4, learning_rate_multiplier=10.0)
+    selector.update(1, drawn([1, 3], [1, 1], selector.probabilities), feedback([2.0, 1.0]))
+    first = np.array([1, math.exp(0.26641744), 1, math.exp(0.06660436)])
+    first /= first.sum()
+    np.testing.assert_allclose(selector.probabilities, first, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(selector.state_dict()["experts"], [first, first], rtol=0, atol=1e-7)
+    selector.update(2, drawn([0], [2], first), feedback([2.4]))
+    expected = np.zeros(4)
+    for theta, rate in ((0.75, 0.01177410), (0.25, 0.02354820)):
+        q = first * np.exp([rate * (1 / first[0]) * 1.44 / (2 * first[0] ** 2), 0, 0, 0])
+        q /= q.sum()
+        assert q.min() > 0.1  # nobody comes near the floor
+        expected += theta * q
+    np.testing.assert_allclose(selector.probabilities, expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("initial", ["uniform", "sizes"])
+@pytest.mark.parametrize("lazy_from", [1, 10**9])
+def test_warm_and_cold_starts(lazy_from, initial, monkeypatch):
+    monkeypatch.setattr(ExpertsSelector, "lazy_from", lazy_from)
+    settings = {"learning_rate_multiplier": 100.0, "initial": initial}
+    warm, cold = (doubling(30, warm_start=each, **settings) for each in (True, False))
+    for round in range(1, 16):
+        selection = warm.select(round)
+        for each in (warm, cold):
+            each.update(round, selection, feedback(1.0 + selection.clients))
+        if round == 14:
+            assert cold.probabilities.max() > 1.2 * cold.probabilities.min()
+    np.testing.assert_allclose(cold.probabilities, 1 / 30, rtol=1e-12)
+    assert warm.probabilities.max() > 1.5 * warm.probabilities.min()
+    floor = 0.4 / 30
+    assert warm.probabilities.min() >= floor * (1 - 1e-12)
+
+
+def test_a_late_round_ends_a_block_too():
+    selector = doubling()
+    test_contract.play(selector, [0])
+    assert int(selector.state_dict()["block"]) == 1
+    test_contract.play(selector, [100])
+    assert int(selector.state_dict()["block"]) == 7
+    test_contract.play(selector, [5])
+    assert int(selector.state_dict()["block"]) == 7
+
+
+@pytest.mark.parametrize("kind", [OSMDSelector, AdaptiveDoublingOSMDSelector])
+def test_units_change_nothing(kind):
+    sizes = np.array([1.0, 4.0, 2.0, 9.0, 3.0, 5.0])
+    settings = {"clients_per_round": 2, "num_rounds": 50, "learning_rate_multiplier": 300.0}
+    plain, norms_1000, sizes_7 = (kind(6, client_sizes=each * sizes, **settings) for each in (1, 1, 7))
+    for round in range(1, 51):
+        selection = plain.select(round)
+        norms = (1 + selection.clients) * (1 + 0.5 * np.sin(round))
+        plain.update(round, selection, feedback(norms))
+        norms_1000.update(round, norms_1000.select(round), feedback(1000 * norms))
+        sizes_7.update(round, sizes_7.select(round), feedback(norms))
+        np.testing.assert_allclose(norms_1000.probabilities, plain.probabilities, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(sizes_7.probabilities, plain.probabilities, rtol=0, atol=1e-12)
+    assert plain.probabilities.max() > 1.5 * plain.probabilities.min()
+
+
+def test_norms_far_above_the_reference():
+    """ā = 1e-600 of what comes next: finite, and the drawn take all that the floor leaves."""
+    for lazy_from in (1, 10**9):
+        selector = type("Forced", (AdaptiveDoublingOSMDSelector,), {"lazy_from": lazy_from})(
+            10, clients_per_round=2
+        )
+        for round, norm in enumerate([1e-300, 1e-300, 1e-300, 1e300], start=1):
+            selector.update(round, drawn([4], [2], selector.probabilities), feedback([norm]))
+        assert abs(selector.probabilities.sum() - 1) < 1e-12
+        np.testing.assert_allclose(selector.probabilities[4], 1 - 9 * 0.04, rtol=1e-12)
+
+
+# Scale
+
+
+@pytest.mark.parametrize("kind", [*FAMILY, StreamedUniform, StreamedMultinomial])
+def test_a_round_touches_nothing_of_size_m(kind):
+    """Apart from what is made once, a round of a million clients allocates less than one byte for each."""
+    m = 1_000_000
+    settings = {"learning_rate_multiplier": 1e3} if kind in FAMILY else {}
+    selector = kind(m, clients_per_round=50, num_rounds=1000, **settings)
+    selector.remove_clients(np.arange(0, 2000, 2))
+    asleep = np.arange(1, 4000, 2)
+    test_contract.play(selector, [5, 6], unavailable=asleep)
+    tracemalloc.start()
+    test_contract.play(selector, [6])
+    test_contract.play(selector, [6], unavailable=asleep)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < m

@@ -1,0 +1,134 @@
+"""The strategies by name: their examples, and a few rounds of each."""
+
+import doctest
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message
+
+import strategies.presets
+from strategies import RoundRecord, SelectionStrategy
+from strategies.clients.reports import LOSS, STATUS, Report
+from strategies.flower.messages import write_report
+from strategies.presets import AdaptiveOSMD, Cohort, Delta, Flics, PowerOfChoice
+
+from ..support.inprocess import InProcessGrid, Node
+
+
+def client(number: int, group: str | None = None) -> Node:
+    """A client whose loss and step are its number."""
+
+    def node(message: Message) -> Message:
+        kind = message.metadata.message_type
+        if kind == STATUS:
+            report = Report(client_id=f"c{number}", num_examples=10, group=group)
+            return Message(write_report(report), reply_to=message)
+        if kind == LOSS:
+            return Message(write_report(Report(loss=float(number))), reply_to=message)
+        w = message.content.array_records["arrays"]["w"].numpy()
+        config = message.content.config_records["config"]
+        asked = bool(config.get("report-gradient-variance", False))
+        content = write_report(
+            Report(
+                num_examples=10,
+                num_steps=5,
+                train_loss=float(number),
+                gradient_variance=float(number) if asked else None,
+            )
+        )
+        content["arrays"] = ArrayRecord({"w": Array(w + np.float32(number))})
+        return Message(content, reply_to=message)
+
+    return node
+
+
+def run(kind: type[SelectionStrategy], rounds: int = 3, nodes: int = 6, **settings: Any) -> list[RoundRecord]:
+    records: list[RoundRecord] = []
+    grid = InProcessGrid({n: client(n, settings.pop(f"group_{n}", None)) for n in range(1, nodes + 1)})
+    strategy = kind(
+        min_available_clients=nodes, guard=False, on_round=records.append, poll_interval=0.01, **settings
+    )
+    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=rounds)
+    return records
+
+
+def test_the_examples_run() -> None:
+    result = doctest.testmod(strategies.presets)
+    assert result.failed == 0
+    assert result.attempted >= 10
+
+
+@pytest.mark.parametrize("kind", [AdaptiveOSMD, Cohort])
+def test_the_unbiased_ones_find_the_large_updates(kind: type[SelectionStrategy]) -> None:
+    settings = {"learning_rate_multiplier": 1000} if kind is AdaptiveOSMD else {}
+    records = run(kind, rounds=40, clients_per_round=2, **settings)
+    assert len(records) == 40
+    drawn = np.concatenate([np.repeat(r.selection.clients, r.selection.counts) for r in records[20:]])
+    assert (drawn >= 3).sum() > 1.5 * (drawn < 3).sum()
+
+
+def test_delta_asks_for_variances_and_learns_from_them() -> None:
+    records = run(Delta, clients_per_round=3, local_steps=5, systematic=True)
+    for record in records:
+        assert record.selection.clients.size == 3
+        assert record.feedback.gradient_variances.tolist() == (record.selection.clients + 1).tolist()
+        assert np.isfinite(record.feedback.diversities).all()
+    assert not np.allclose(records[0].selection.probabilities, records[-1].selection.probabilities)
+
+
+@pytest.mark.parametrize("variant", ["pow-d", "cpow-d", "adapow-d"])
+def test_power_of_choice_takes_the_largest_losses(variant: Any) -> None:
+    records = run(PowerOfChoice, rounds=4, clients_per_round=2, variant=variant, num_candidates=6)
+    # adapow-d has shrunk to d = K at half of the rounds.
+    for record in records[:1] if variant == "adapow-d" else records:
+        assert sorted(record.selection.clients) == [4, 5]
+
+
+def test_rpow_d_asks_nobody() -> None:
+    records = run(PowerOfChoice, rounds=12, clients_per_round=2, variant="rpow-d", num_candidates=6)
+    assert sorted(records[-1].selection.clients) == [4, 5]
+
+
+def test_flics_takes_groups_from_the_operator_and_else_from_the_clients() -> None:
+    reported = {f"group_{n}": "night" if n <= 4 else "day" for n in range(1, 7)}
+    records = run(Flics, rounds=30, clients_per_round=2, group_shares={"day": 1, "night": 1}, **reported)
+    took_part = np.concatenate([record.selection.clients for record in records])
+    assert (took_part >= 4).mean() == pytest.approx(0.5, abs=0.15)  # two of the six, half of the weight
+    declared = {f"c{n}": "night" if n <= 1 else "day" for n in range(1, 7)}
+    records = run(
+        Flics,
+        rounds=30,
+        clients_per_round=2,
+        group_shares={"day": 1, "night": 1},
+        groups=declared,
+        **reported,
+    )
+    took_part = np.concatenate([record.selection.clients for record in records])
+    assert (took_part == 0).mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_flics_without_groups_takes_each_client_for_one() -> None:
+    records = run(Flics, rounds=30, clients_per_round=2)
+    took_part = np.bincount(np.concatenate([record.selection.clients for record in records]), minlength=6)
+    assert took_part.min() >= 5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PowerOfChoice(2, variant="pow"), "variant = 'pow': must be one of 'pow-d'"),  # type: ignore[arg-type]
+        (lambda: PowerOfChoice(2, batch_size=8), "batch_size = 8: only cpow-d has it, not pow-d"),
+        (lambda: PowerOfChoice(2, num_candidates=1), "num_candidates"),
+        (lambda: Delta(2, diversity_weight=0, variance_weight=0), "must not both be 0"),
+        (lambda: Flics(2, private=True), "group_shares = None: must be a sequence with private=True"),
+        (lambda: Flics(2, private=True, group_shares=[1], groups={}), "groups: must not be given"),
+        (lambda: Flics(2, epsilon=1.0), r"epsilon = 1\.0: needs private=True"),
+        (lambda: Flics(2, coin_epsilon=1.0), r"coin_epsilon = 1\.0: needs private=True"),
+        (lambda: Flics(2, group_shares=[1, 2]), "must say which group has which share"),
+        (lambda: AdaptiveOSMD(2, alpha=2), r"alpha = 2"),
+    ],
+)
+def test_a_wrong_setting_is_refused_at_construction(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

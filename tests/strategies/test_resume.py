@@ -1,0 +1,223 @@
+"""A run that ends and is resumed is the run that never ended: in process, every selector, bit for bit."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.serverapp.strategy import FedAdam, FedAvgM, Result, Strategy
+
+from strategies import SelectionStrategy, selectors
+from strategies.checkpoint import CheckpointError
+from strategies.clients.reports import LOSS, STATUS, Report
+from strategies.flower.messages import write_report
+from strategies.rounds.logic import RoundRecord
+
+from ..support.inprocess import InProcessGrid, Node
+from .test_strategy import model
+
+NUM_CLIENTS = 6
+
+
+def trainer(number: int) -> Node:
+    """A client whose answers are a function of the question: quadratic loss around (number, -number)."""
+    center = np.array([number, -number], np.float32)
+
+    def node(message: Message) -> Message:
+        report: dict[str, Any] = {"num_examples": 10.0 * (number + 1), "group": f"group {number % 2}"}
+        if message.metadata.message_type == STATUS:
+            return Message(write_report(Report(client_id=f"c{number}", **report)), reply_to=message)
+        w = message.content.array_records["arrays"]["w"].numpy()
+        loss = float(np.square(w - center).sum())
+        if message.metadata.message_type == LOSS:
+            return Message(write_report(Report(loss=loss)), reply_to=message)
+        seed = message.content.config_records["config"]["seed"]
+        noise = np.random.default_rng(int(seed)).standard_normal(2).astype(np.float32)  # type: ignore[arg-type]
+        gradient = w - center + 0.3 * noise
+        control = message.content.array_records.get("control")
+        if control is not None:
+            gradient = gradient + control["w"].numpy()
+        report |= {"train_loss": loss, "num_steps": 1, "gradient_variance": 0.1 + number}
+        content = write_report(Report(**report))
+        content["arrays"] = ArrayRecord({"w": Array(w - np.float32(0.1) * gradient.astype(np.float32))})
+        return Message(content, reply_to=message)
+
+    return node
+
+
+def grid(clients: int = NUM_CLIENTS, first_node: int = 1) -> InProcessGrid:
+    return InProcessGrid({first_node + number: trainer(number) for number in range(clients)})
+
+
+def run(
+    folder: Path | None, rounds: int, *, on: InProcessGrid | None = None, **options: Any
+) -> tuple[Result, list[RoundRecord]]:
+    records: list[RoundRecord] = []
+    strategy = SelectionStrategy(
+        options.pop("selector", "adaptive-osmd"),
+        **{
+            "clients_per_round": 3,
+            "min_available_clients": NUM_CLIENTS,
+            "num_rounds": 6,
+            "local_learning_rate": 0.1,
+            "poll_interval": 0.01,
+            "seed": 5,
+            "on_round": records.append,
+            "checkpoint_dir": folder,
+            **options,
+        },
+    )
+    result = strategy.start(on or grid(), model(1, 2), num_rounds=rounds)
+    return result, records
+
+
+def assert_same(ours: RoundRecord, theirs: RoundRecord) -> None:
+    for field in dataclasses.fields(RoundRecord):
+        one, other = getattr(ours, field.name), getattr(theirs, field.name)
+        if field.name == "seconds":
+            continue
+        if dataclasses.is_dataclass(one):
+            for inner in dataclasses.fields(one):
+                np.testing.assert_array_equal(getattr(one, inner.name), getattr(other, inner.name))
+        else:
+            np.testing.assert_equal(one, other)
+
+
+# Needs of the updates themselves are for experiments; this one's clients decide by messages of their own.
+USABLE = [
+    name for name in selectors.available() if name not in {"optimal", "delta", "fed-is", "flics-private"}
+]
+VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
+    *((name, lambda name=name: {"selector": name}) for name in USABLE if name != "lipschitz-is"),
+    (
+        "lipschitz-is",
+        lambda: {"selector": "lipschitz-is", "client_settings": {"lipschitz": {"c1": 2.0, "c3": 9.0}}},
+    ),
+    ("FedAvgM", lambda: {"server_strategy": FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)}),
+    ("FedAdam", lambda: {"server_strategy": FedAdam(fraction_evaluate=0.0)}),
+    ("FedVARP", lambda: {"variates": "fedvarp"}),
+    ("SCAFFOLD", lambda: {"variates": "scaffold"}),
+    ("rates", lambda: {"correction": "rates", "over_selection": 1.5}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=[name for name, _ in VARIANTS])
+def test_a_resumed_run_is_the_run_that_never_stopped(
+    name: str, options: Callable[[], dict[str, Any]], tmp_path: Path
+) -> None:
+    whole, records = run(None, 6, **options())
+    _, first = run(tmp_path, 2, **options())
+    _, second = run(tmp_path, 3, resume=True, **options())
+    # Other node ids, as after a restart of a SuperLink without authentication.
+    resumed, third = run(tmp_path, 6, resume=True, on=grid(first_node=100), **options())
+    assert [record.round for record in records] == [1, 2, 3, 4, 5, 6]
+    for ours, theirs in zip([*first, *second, *third], records, strict=True):
+        assert_same(ours, theirs)
+    assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())
+    assert resumed.train_metrics_clientapp == whole.train_metrics_clientapp
+
+
+def test_late_joiners_are_still_there_after_a_resume(tmp_path: Path) -> None:
+    def history(stops: list[int]) -> list[RoundRecord]:
+        folder, records = tmp_path / str(len(stops)), []
+        for rounds in stops:
+            here = grid(NUM_CLIENTS if rounds <= 3 else NUM_CLIENTS + 2)
+            records += run(folder, rounds, on=here, resume=True)[1]
+        return records
+
+    for ours, theirs in zip(history([3, 4, 6]), history([3, 6]), strict=True):
+        assert_same(ours, theirs)
+
+
+def test_a_run_that_is_over_does_nothing_more(tmp_path: Path) -> None:
+    whole, _ = run(tmp_path, 6)
+    result, records = run(tmp_path, 6, resume=True, on=InProcessGrid({}))
+    assert records == []
+    assert np.array_equal(result.arrays["w"].numpy(), whole.arrays["w"].numpy())
+    assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
+
+
+def test_nothing_to_resume_is_a_beginning(tmp_path: Path) -> None:
+    _, records = run(tmp_path / "new", 2, resume=True)
+    assert [record.round for record in records] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"server_strategy": FedAvgM(fraction_evaluate=0.5, server_momentum=0.8)},
+            r"server_settings\.server_momentum = 0\.8: the run to be resumed has 0\.9$",
+        ),
+        ({"resume": False}, "holds a run; resume=True goes on with it"),
+        ({"seed": 6}, "seed = 6: the run to be resumed has 5"),
+        ({"selector": "md"}, "selector = 'md': the run to be resumed has 'adaptive-osmd'"),
+        ({"selector_settings": {"alpha": 0.5}}, r"selector_settings\.alpha = '0\.5'"),
+        ({"server_strategy": FedAdam(fraction_evaluate=0.0)}, "server_strategy = 'FedAdam'"),
+        ({"guard": False}, "guard = "),
+    ],
+)
+def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    first = {"server_strategy": FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)}
+    run(tmp_path, 1, **first)
+    with pytest.raises(CheckpointError, match=message):
+        run(tmp_path, 2, **{**first, "resume": True, **changed})
+
+
+def test_a_folder_that_cannot_be_made_ends_it_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint_dir = .*file/x: cannot be made .*: Not a directory"
+    ):
+        run(tmp_path / "file" / "x", 1)
+
+
+def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path: Path) -> None:
+    def stop(round: int, metrics: MetricRecord | None) -> bool:
+        assert metrics is not None
+        return metrics["w"] >= 0.2  # type: ignore[operator]
+
+    def attempt(resume: bool) -> list[int]:
+        seen: list[int] = []
+        strategy = SelectionStrategy(
+            "uniform", clients_per_round=3, checkpoint_dir=tmp_path, resume=resume, stop=stop
+        )
+
+        def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+            seen.append(round)
+            return MetricRecord({"w": round / 10})
+
+        strategy.start(grid(), model(1, 2), num_rounds=5, evaluate_fn=evaluate)
+        return seen
+
+    assert attempt(False) == [0, 1, 2]
+    assert attempt(True) == []
+
+
+def test_a_strategy_of_ones_own_is_remembered(tmp_path: Path) -> None:
+    class Slowing(FedAvgM):
+        """Counts its rounds, in a state of its own."""
+
+        steps_from_average = True
+        count = 0
+
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            self.count += 1
+            return super().aggregate_train(server_round, replies)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": np.array(self.count)}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.count = int(state["count"])
+
+    def made() -> Strategy:
+        return Slowing(fraction_evaluate=0.0, server_momentum=0.5)
+
+    whole, _ = run(None, 4, server_strategy=made())
+    run(tmp_path, 2, server_strategy=made())
+    resumed, _ = run(tmp_path, 4, server_strategy=made(), resume=True)
+    assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())

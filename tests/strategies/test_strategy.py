@@ -1,0 +1,709 @@
+"""The Flower layer, in process: real messages and strategies, nodes that are functions."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Krum, QFedAvg
+
+from strategies import AdaptiveOSMD, NotEnoughClientsError, RoundRecord, SelectionStrategy
+from strategies.clients.reports import STATUS, Report
+from strategies.flower.grids import PollingGrid
+from strategies.flower.messages import write_report
+
+from ..support.inprocess import InProcessGrid, Node
+
+
+def model(*values: float) -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.array(values, np.float32))})
+
+
+def trained(message: Message, step: float, **report: Any) -> Message:
+    """Reply with every parameter moved by ``step``."""
+    w = next(iter(message.content.array_records.values()))["w"].numpy()
+    content = write_report(Report(**report))
+    content["arrays"] = ArrayRecord({"w": Array(w + np.float32(step))})
+    return Message(content, reply_to=message)
+
+
+def client(client_id: str | None, step: float = 1.0, size: int = 10, **status: Any) -> Node:
+    """A client with a status handler."""
+
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            report = Report(client_id=client_id, num_examples=size, **status)
+            return Message(write_report(report), reply_to=message)
+        return trained(message, step, num_examples=size, train_loss=abs(step))
+
+    return node
+
+
+def stranger(step: float = 1.0, size: int = 10) -> Node:
+    """A client of a foreign app: no status handler, arrays and num-examples only."""
+
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            raise ValueError("No query function registered with name 'status'")  # as Flower does
+        w = next(iter(message.content.array_records.values()))["w"].numpy()
+        content = RecordDict(
+            {
+                "my-arrays": ArrayRecord({"w": Array(w + np.float32(step))}),
+                "my-metrics": MetricRecord({"num-examples": size}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+    return node
+
+
+def run(
+    grid: InProcessGrid,
+    rounds: int = 1,
+    selector: str = "uniform",
+    start: ArrayRecord | None = None,
+    **options: Any,
+) -> tuple[np.ndarray, list[RoundRecord], SelectionStrategy]:
+    records: list[RoundRecord] = []
+    options.setdefault("clients_per_round", len(grid.nodes))
+    strategy = SelectionStrategy(
+        selector, on_round=records.append, poll_interval=0.01, join_deadline=0.2, **options
+    )
+    result = strategy.start(grid, start or model(0, 0), num_rounds=rounds)
+    w = result.arrays["w"].numpy() if result.arrays else np.array([])
+    return w, records, strategy
+
+
+def silent(message: Message) -> Message | None:
+    return client("silent")(message) if message.metadata.message_type == STATUS else None
+
+
+def silent_to_all(message: Message) -> None:
+    return None
+
+
+def dead(message: Message) -> Message | None:
+    """Flower's error reply for a node that died while training: its source is node 1."""
+    if message.metadata.message_type == STATUS:
+        return client("dead")(message)
+    reply = Message(Error(code=5, reason="Node Unavailable"), reply_to=message)
+    reply.metadata.__dict__["_src_node_id"] = 1
+    return reply
+
+
+def garbage(content: Callable[[], RecordDict]) -> Node:
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client("garbage")(message)
+        return Message(content(), reply_to=message)
+
+    return node
+
+
+def test_with_everybody_chosen_the_model_is_the_weighted_mean() -> None:
+    w, records, _ = run(InProcessGrid({1: client("a", 1.0, size=10), 2: client("b", 4.0, size=30)}))
+    assert w == pytest.approx([3.25, 3.25])
+    assert records[0].train_loss == pytest.approx(3.25)
+    assert records[0].failures == {}
+
+
+@pytest.mark.parametrize("order", [[1, 2, 3, 4, 5, 6], [4, 6, 2, 1, 5, 3]])
+def test_arrival_order_and_node_ids_change_nothing(order: list[int]) -> None:
+    grid = InProcessGrid({n * 1000 + order[0]: client(f"c{n}", n, size=10 * n) for n in order})
+    w, records, _ = run(
+        grid, rounds=5, selector="adaptive-osmd", clients_per_round=2, min_available_clients=6, seed=3
+    )
+    chosen = [record.selection.clients.tolist() for record in records]
+    reference = InProcessGrid({n: client(f"c{n}", n, size=10 * n) for n in range(1, 7)})
+    w2, records2, _ = run(
+        reference, rounds=5, selector="adaptive-osmd", clients_per_round=2, min_available_clients=6, seed=3
+    )
+    assert chosen == [record.selection.clients.tolist() for record in records2]
+    assert np.array_equal(w, w2)
+
+
+def test_a_registered_name_takes_precedence_over_a_claim() -> None:
+    grid = InProcessGrid({1: client("c1"), 2: client("c1"), 3: client("c3")}, names={1: "", 2: "c2"})
+    _, _, strategy = run(grid)
+    assert strategy.roster.ids() == ["c1", "c2", "c3"]
+    assert strategy.roster.node_of_id("c2") == 2
+
+
+def test_an_identity_belongs_to_whom_has_it_while_that_one_is_online() -> None:
+    grid = InProcessGrid({1: client("twin"), 2: client("twin"), 3: client("c")})
+    _, _, strategy = run(grid)
+    assert strategy.roster.ids() == ["c", "node-2", "twin"]
+
+
+def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
+    grid = InProcessGrid({1: stranger(1.0, 10), 2: stranger(4.0, 30)})
+    w, records, strategy = run(grid, rounds=2)
+    assert strategy.roster.ids() == ["node-1", "node-2"]
+    assert strategy.selector.client_sizes.tolist() == [10, 30]
+    # Round 1 was weighed before the sizes were known (mean of 1 and 4), round 2 after.
+    assert w == pytest.approx([2.5 + 3.25] * 2)
+    assert records[1].failures == {}
+
+
+def test_without_asking_no_query_is_sent() -> None:
+    grid = InProcessGrid({1: stranger(), 2: stranger()})
+    run(grid, ask_status=False)
+    assert {message.metadata.message_type for message in grid.sent} == {"train"}
+
+
+def test_each_message_has_the_round_and_a_seed_of_its_own() -> None:
+    grid = InProcessGrid({n: client(f"c{n}") for n in (1, 2, 3)})
+    run(grid, rounds=2)
+    trains = [message for message in grid.sent if message.metadata.message_type == "train"]
+    configs = [message.content.config_records["config"] for message in trains]
+    assert [config["server-round"] for config in configs] == [1, 1, 1, 2, 2, 2]
+    assert len({config["seed"] for config in configs}) == 6
+    again = InProcessGrid({n: client(f"c{n}") for n in (1, 2, 3)})
+    run(again, rounds=1)
+    assert [message.content.config_records["config"]["seed"] for message in again.sent[3:]] == [
+        config["seed"] for config in configs[:3]
+    ]
+
+
+def test_the_callers_config_is_not_written_into() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    strategy = SelectionStrategy("uniform", clients_per_round=2)
+    config = ConfigRecord({"lr": 0.1})
+    strategy.start(grid, model(0), num_rounds=1, train_config=config)
+    assert dict(config) == {"lr": 0.1}
+    assert grid.sent[-1].content.config_records["config"]["lr"] == 0.1
+
+
+BAD_NODES = {
+    "crash": garbage(lambda: 1 / 0),  # type: ignore[arg-type, return-value]
+    "dead": dead,
+    "silent": silent,
+    "empty": garbage(RecordDict),
+    "two models": garbage(lambda: RecordDict({"a": model(1, 1), "b": model(1, 1)})),
+    "other names": garbage(lambda: RecordDict({"a": ArrayRecord({"v": Array(np.zeros(2))})})),
+    "other shape": garbage(lambda: RecordDict({"a": model(1, 1, 1)})),
+    "nan": garbage(lambda: RecordDict({"a": model(1, np.nan)})),
+    "not an array": garbage(
+        lambda: RecordDict({"a": ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", b"junk")})})
+    ),
+    "negative size": garbage(lambda: RecordDict({"a": model(1, 1), "m": MetricRecord({"num-examples": -3})})),
+    "absurd size": garbage(
+        lambda: RecordDict({"a": model(1, 1), "m": MetricRecord({"num-examples": 1e200})})
+    ),
+    "beyond float32": garbage(lambda: RecordDict({"a": ArrayRecord({"w": Array(np.array([1e300, 0.0]))})})),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_NODES)
+def test_a_bad_client_does_not_stop_the_round(kind: str) -> None:
+    grid = InProcessGrid({1: client("a", 1.0), 2: BAD_NODES[kind], 3: client("z", 3.0)})
+    w, records, strategy = run(grid, rounds=2, round_deadline=0.05)
+    assert w == pytest.approx([4.0, 4.0])  # twice the mean of 1 and 3
+    bad = strategy.roster.client_at(2)
+    assert all(list(record.failures) == [bad] for record in records)
+    assert all(record.failures[bad] for record in records)
+
+
+def test_a_second_answer_to_a_message_is_ignored() -> None:
+    def twice(message: Message) -> Any:
+        first = client("a", 1.0)(message)
+        return [first, trained(message, 100.0)] if message.metadata.message_type != STATUS else first
+
+    w, _, _ = run(InProcessGrid({1: twice, 2: client("b", 1.0)}))
+    assert w == pytest.approx([1.0, 1.0])
+
+
+def test_when_nobody_answers_the_model_stays_and_the_run_goes_on() -> None:
+    answers = iter([silent, silent, client("a", 1.0), client("a", 1.0)])
+
+    def node(message: Message) -> Any:
+        return client("a")(message) if message.metadata.message_type == STATUS else next(answers)(message)
+
+    w, records, _ = run(InProcessGrid({1: node, 2: node}), rounds=2, round_deadline=0.05, ask_status=False)
+    assert w == pytest.approx([1.0, 1.0])
+    assert [record.feedback.responded.tolist() for record in records] == [[False, False], [True, True]]
+
+
+def test_everybody_leaves_and_one_comes_back() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=3, absence_deadline=0.2)
+    arrays = model(0)
+    sent = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+    strategy.aggregate_train(1, grid.send_and_receive(sent))
+    nodes, grid.nodes = grid.nodes, {}
+    with pytest.raises(NotEnoughClientsError, match=r"0 of the 1 clients that a round needs .*in 0\.2 s"):
+        strategy.configure_train(2, arrays, ConfigRecord(), grid)
+    grid.nodes = {77: nodes[2]}  # b, through another node
+    sent = list(strategy.configure_train(3, arrays, ConfigRecord(), grid))
+    assert [message.metadata.dst_node_id for message in sent] == [77]
+    assert strategy.roster.ids() == ["a", "b"]
+
+
+def test_a_late_joiner_comes_next() -> None:
+    grid = InProcessGrid({1: client("m", size=10), 2: client("n", size=10)})
+    strategy = SelectionStrategy("md", clients_per_round=2, num_rounds=2)
+    sent = list(strategy.configure_train(1, model(0), ConfigRecord(), grid))
+    strategy.aggregate_train(1, grid.send_and_receive(sent))
+    grid.nodes[3] = client("a", size=60)
+    list(strategy.configure_train(2, model(0), ConfigRecord(), grid))
+    assert strategy.roster.ids() == ["m", "n", "a"]
+    assert strategy.selector.probabilities == pytest.approx([1 / 8, 1 / 8, 6 / 8])
+
+
+def test_who_says_no_is_asked_again() -> None:
+    willing = [False]
+
+    def moody(message: Message) -> Message:
+        return client("moody", available=willing[0])(message)
+
+    grid = InProcessGrid({1: moody, 2: client("b")})
+    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=3)
+    counts = []
+    for number in (1, 2, 3):
+        willing[0] = number == 3
+        sent = list(strategy.configure_train(number, model(0), ConfigRecord(), grid))
+        strategy.aggregate_train(number, grid.send_and_receive(sent))
+        counts.append(len(sent))
+    assert counts == [1, 1, 2]
+
+
+def test_a_silent_newcomer_is_asked_again_but_does_not_hold_up_every_round() -> None:
+    asked, talks = [], [False]
+
+    def shy(message: Message) -> Any:
+        asked.append(message)
+        return client("shy")(message) if talks[0] else None
+
+    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: shy})
+    polling = PollingGrid(grid, 0.01)
+    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=99, status_deadline=0.1)
+
+    def one_round(number: int) -> None:
+        sent = list(strategy.configure_train(number, model(0), ConfigRecord(), polling))
+        strategy.aggregate_train(number, grid.send_and_receive(sent))
+
+    for number in range(1, 11):
+        one_round(number)
+    assert len(asked) < 10
+    assert strategy.roster.ids() == ["a", "b"]
+    talks[0] = True
+    grid.clock.sleep(5)
+    one_round(11)
+    assert strategy.roster.ids() == ["a", "b", "shy"]
+
+
+def test_a_status_handler_that_fails_once_is_asked_again() -> None:
+    fails = [True]
+
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS and fails[0]:
+            fails[0] = False
+            raise OSError("disk is busy")
+        return client("me", size=70)(message)
+
+    grid = InProcessGrid({1: node, 2: client("b")})
+    _, _, strategy = run(grid, status_deadline=0.01)
+    assert strategy.roster.ids() == ["b", "me"]
+    assert strategy.selector.client_sizes.tolist() == [10, 70]
+
+
+def test_an_app_without_a_status_handler_is_asked_once() -> None:
+    grid = InProcessGrid({number: stranger() for number in range(1, 6)})
+    _, records, strategy = run(grid, rounds=2, clients_per_round=5)
+    grid.nodes[9] = stranger()
+    list(strategy.configure_train(3, model(0), ConfigRecord(), grid))
+    assert sum(message.metadata.message_type == STATUS for message in grid.sent) == 1
+    assert strategy.roster.ids() == [f"node-{number}" for number in (1, 2, 3, 4, 5, 9)]
+    assert [record.num_available for record in records] == [5, 5]
+
+
+def test_that_the_app_has_no_status_handler_is_known_after_a_resume() -> None:
+    grid = InProcessGrid({number: stranger() for number in range(1, 4)})
+    before = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
+    list(before.configure_train(1, model(0), ConfigRecord(), grid))
+    after = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
+    after._attendance.load(before._attendance.state())
+    grid.nodes[4] = grid.nodes[5] = stranger()
+    list(after.configure_train(2, model(0), ConfigRecord(), grid))
+    assert sum(message.metadata.message_type == STATUS for message in grid.sent) == 1
+    assert len(after.roster) == 5
+
+
+def test_the_first_to_be_asked_may_be_dead() -> None:
+    grid = InProcessGrid({1: silent_to_all, 2: client("b"), 3: client("c")})
+    _, _, strategy = run(grid, clients_per_round=2, min_available_clients=2, status_deadline=60)
+    assert strategy.roster.ids() == ["b", "c"]
+    assert 30 <= grid.clock.monotonic() < 31
+
+
+def test_a_claim_takes_nothing_that_is_somebody_elses() -> None:
+    claims = {9: "node-5", 5: None, 7: "x", 1: "c2", 2: "me"}
+    grid = InProcessGrid({node: client(claim) for node, claim in claims.items()}, names={2: "c2"})
+    _, _, strategy = run(grid, rounds=2)
+    assert strategy.roster.ids() == ["c2", "node-1", "node-5", "node-9", "x"]
+    assert strategy.roster.node_of_id("c2") == 2
+    assert strategy.roster.node_of_id("node-5") == 5
+    # Not while its owner is away, either.
+    grid.nodes = {9: grid.nodes[9], 5: grid.nodes[5], 30: client("c2")}
+    list(strategy.configure_train(3, model(0), ConfigRecord(), grid))
+    assert strategy.roster.node_of_id("c2") == 2
+    assert "node-30" in strategy.roster.ids()
+
+
+def test_a_registered_name_takes_its_identity_back_from_a_claim() -> None:
+    grid = InProcessGrid({1: client("c2"), 3: client("c3")})
+    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
+    list(strategy.configure_train(1, model(0), ConfigRecord(), grid))
+    assert strategy.roster.node_of_id("c2") == 1
+    grid.nodes[2], grid.names[2] = client(None), "c2"
+    for number in (2, 3):
+        list(strategy.configure_train(number, model(0), ConfigRecord(), grid))
+    assert strategy.roster.node_of_id("c2") == 2
+    assert strategy.roster.node_of_id("node-1") == 1
+
+
+def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: client("c")}, names={1: "twin", 2: "twin"})
+    _, records, strategy = run(grid, rounds=3)
+    assert strategy.roster.ids() == ["c", "node-2", "twin"]
+    assert all(record.feedback.responded.all() for record in records)
+    questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
+    assert len(questions) == 3  # nobody is asked again in each round
+
+
+def test_round_1_goes_on_without_who_never_came() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: silent_to_all})
+    w, _, strategy = run(grid, clients_per_round=1, min_available_clients=3, status_deadline=0.05)
+    assert strategy.roster.ids() == ["a", "b"]
+    assert w == pytest.approx([1.0, 1.0])
+
+
+def test_too_few_clients_is_a_clear_end() -> None:
+    with pytest.raises(
+        NotEnoughClientsError, match=r"1 of 2 clients had joined after 0\.2 s .*1 nodes were online"
+    ):
+        run(InProcessGrid({1: client("a")}), clients_per_round=2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FedAvg(fraction_evaluate=0.0),
+        lambda: FedAvgM(fraction_evaluate=0.0, server_learning_rate=0.5, server_momentum=0.9),
+        lambda: FedAdam(fraction_evaluate=0.0, beta_1=0.9, beta_2=0.99),
+        lambda: FedYogi(fraction_evaluate=0.0, beta_1=0.9, beta_2=0.99),
+        lambda: FedProx(fraction_evaluate=0.0, proximal_mu=0.1),
+    ],
+)
+def test_with_everybody_chosen_a_server_strategy_steps_as_it_does_alone(make: Callable[[], FedAvg]) -> None:
+    def nodes() -> dict[int, Node]:
+        return {n: client(f"c{n}", float(n), size=10 * n) for n in (1, 2, 3)}
+
+    alone = make().start(InProcessGrid(nodes()), model(0, 1), num_rounds=3).arrays["w"].numpy()
+    ours, _, _ = run(InProcessGrid(nodes()), rounds=3, start=model(0, 1), server_strategy=make())
+    assert ours == pytest.approx(alone, rel=1e-5)
+
+
+def test_a_server_strategys_own_settings_reach_the_clients() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    run(grid, server_strategy=FedProx(fraction_evaluate=0.0, proximal_mu=0.25))
+    assert grid.sent[-1].content.config_records["config"]["proximal-mu"] == 0.25
+
+
+def test_a_cohort_of_one_does_not_hang_on_flowers_minimum() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: client("c")})
+    _, records, _ = run(grid, rounds=3, clients_per_round=1, server_strategy=FedAdam(fraction_evaluate=0.0))
+    assert [record.selection.clients.size for record in records] == [1, 1, 1]
+
+
+def test_federated_evaluation_takes_its_share_of_the_nodes() -> None:
+    asked: list[int] = []
+
+    def node(number: int) -> Node:
+        def answer(message: Message) -> Message:
+            if message.metadata.message_type == "evaluate":
+                asked.append(number)
+                metrics = MetricRecord({"loss": float(number), "num-examples": 1})
+                return Message(RecordDict({"metrics": metrics}), reply_to=message)
+            return client(f"c{number}")(message)
+
+        return answer
+
+    grid = InProcessGrid({n: node(n) for n in (1, 2, 3, 4)})
+    strategy = SelectionStrategy(
+        "uniform", clients_per_round=2, server_strategy=FedAvg(fraction_evaluate=0.5)
+    )
+    result = strategy.start(grid, model(0), num_rounds=2)
+    assert len(asked) == 4
+    assert result.evaluate_metrics_clientapp[1]["loss"] == pytest.approx(np.mean(asked[:2]))
+
+
+def test_one_bad_answer_does_not_spoil_the_evaluation() -> None:
+    def node(loss: float, size: int) -> Node:
+        def answer(message: Message) -> Message:
+            if message.metadata.message_type == "evaluate":
+                record = MetricRecord({"loss": loss, "num-examples": size})
+                return Message(RecordDict({"metrics": record}), reply_to=message)
+            return client(f"c{loss}")(message)
+
+        return answer
+
+    def evaluations(nodes: dict[int, Node]) -> dict[int, MetricRecord]:
+        strategy = SelectionStrategy("uniform", clients_per_round=2, server_strategy=FedAvg())
+        return strategy.start(InProcessGrid(nodes), model(0), num_rounds=1).evaluate_metrics_clientapp
+
+    found = evaluations({1: node(1.0, 10), 2: node(3.0, 10), 3: node(9.0, 0), 4: node(float("nan"), 10)})
+    assert found[1]["loss"] == pytest.approx(2.0)
+    assert evaluations({1: node(1.0, 0), 2: node(2.0, 0)}) == {}
+
+
+def test_what_clients_measured_is_averaged_as_fedavg_does() -> None:
+    def node(size: int, accuracy: float) -> Node:
+        def answer(message: Message) -> Message:
+            if message.metadata.message_type == STATUS:
+                return client(f"c{size}", size=size)(message)
+            reply = trained(message, 1.0, num_examples=size)
+            measured = MetricRecord({**reply.content.metric_records["metrics"], "train-accuracy": accuracy})
+            reply.content["metrics"] = measured
+            return reply
+
+        return answer
+
+    grid = InProcessGrid({1: node(10, 0.5), 2: node(30, 0.9)})
+    result = SelectionStrategy("uniform", clients_per_round=2).start(grid, model(0), num_rounds=1)
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["train-accuracy"] == pytest.approx((10 * 0.5 + 30 * 0.9) / 40)
+    assert metrics["num-clients"] == 2
+
+
+def test_one_bad_answer_does_not_spoil_what_clients_measured() -> None:
+    """NaN, a list where others have a number, another name, a size that nobody believes."""
+
+    def node(number: int, size: int, **measured: Any) -> Node:
+        def answer(message: Message) -> Message:
+            if message.metadata.message_type == STATUS:
+                return client(f"c{number}", size=size)(message)
+            reply = trained(message, 1.0, num_examples=size)
+            reply.content["metrics"] = MetricRecord({"num-examples": size, **measured})
+            return reply
+
+        return answer
+
+    said = [*({"f1": 0.5},) * 8, {"f1": 1.0}, {"f1": float("nan")}, {"f1": [0.1, 0.2]}, {"f2": 1.0}]
+    sizes = [10] * 8 + [10**9] + [10] * 3
+    nodes = {n: node(n, size, **each) for n, (size, each) in enumerate(zip(sizes, said, strict=True))}
+    result = SelectionStrategy("full", clients_per_round=12).start(
+        InProcessGrid(nodes), model(0), num_rounds=1
+    )
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics.keys() == {"f1", "num-clients"}
+    assert metrics["num-clients"] == 12
+    assert 0.5 < metrics["f1"] < 0.7  # the ninth counts for as much as its size is believed
+
+
+def test_the_default_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = SelectionStrategy("uniform", clients_per_round=2)
+    assert strategy.server_strategy.fraction_evaluate == 0.0  # type: ignore[attr-defined]
+    assert caplog.records == []
+
+
+def test_a_step_that_would_break_the_model_is_not_taken() -> None:
+    """The large client's update is finite in float32, 1.8 times that is not."""
+    grid = InProcessGrid({1: client("a", 0.0, size=1), 2: client("b", 3.5e37, size=9)})
+    w, records, _ = run(grid, 8, start=model(3e38, 0), clients_per_round=1, min_available_clients=2)
+    refused = [record for record in records if record.selection.clients.tolist() == [1]]
+    assert refused
+    for record in refused:
+        assert record.failures == {1: "the step with this update is not finite"}
+        assert not record.feedback.responded.any()
+    assert w.tolist() == model(3e38, 0)["w"].numpy().tolist()
+
+
+def test_counters_keep_their_type() -> None:
+    def node(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client(f"c{message.metadata.dst_node_id}")(message)
+        seen = message.content.array_records["arrays"]["seen"].numpy()
+        return Message(RecordDict({"a": ArrayRecord({"seen": Array(seen + 3)})}), reply_to=message)
+
+    start = ArrayRecord({"seen": Array(np.array([5]))})
+    strategy = SelectionStrategy("uniform", clients_per_round=2)
+    result = strategy.start(InProcessGrid({1: node, 2: node}), start, num_rounds=2)
+    assert result.arrays["seen"].numpy().dtype == np.int64
+    assert result.arrays["seen"].numpy().tolist() == [11]
+
+
+def test_messages_expire_soon_after_their_deadline() -> None:
+    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    run(grid, round_deadline=50, status_deadline=20, server_strategy=FedAvg())
+    assert {(m.metadata.message_type, m.metadata.ttl) for m in grid.sent} == {
+        (STATUS, 320),
+        ("train", 350),
+        ("evaluate", 350),
+    }
+
+
+def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts: list[float | None] = []
+    original = PollingGrid.send_and_receive
+
+    def spy(self: PollingGrid, messages: Any, *, timeout: float | None = None, **more: Any) -> list[Message]:
+        timeouts.append(timeout)
+        return original(self, messages, timeout=timeout, **more)
+
+    monkeypatch.setattr(PollingGrid, "send_and_receive", spy)
+    for timeout, expected in ((None, 7200), (5, 5)):
+        grid = InProcessGrid({1: client("a"), 2: client("b")})
+        strategy = SelectionStrategy("uniform", clients_per_round=2, round_deadline=7200, ask_status=False)
+        strategy.start(grid, model(0), num_rounds=1, timeout=timeout)
+        assert timeouts[-1] == expected
+
+
+def test_a_failures_reason_is_kept_short() -> None:
+    def chatty(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client("chatty")(message)
+        return Message(Error(code=2, reason="x" * 100_000), reply_to=message)
+
+    _, records, _ = run(InProcessGrid({1: chatty, 2: client("b")}))
+    assert len(records[0].failures[1]) <= 300
+
+
+@pytest.mark.parametrize("refused", [object(), FedAdam])
+def test_what_is_no_server_strategy_is_refused(refused: Any) -> None:
+    with pytest.raises(TypeError, match=r"server_strategy = \w+(\(\))?: must be an object of one of FedAvg"):
+        SelectionStrategy("uniform", clients_per_round=2, server_strategy=refused)
+
+
+@pytest.mark.parametrize("refused", [Krum(), QFedAvg(client_learning_rate=0.1)])
+def test_a_server_strategy_that_does_not_go_with_the_selector_is_refused(refused: Any) -> None:
+    with pytest.raises(ValueError, match=r"server_strategy = \w+\(\) with selector = 'adaptive-osmd': "):
+        SelectionStrategy("adaptive-osmd", clients_per_round=5, server_strategy=refused)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"selector": "best"}, "selector = 'best': must be one of"),
+        ({"clients_per_round": 0}, "clients_per_round = 0: must be >= 1"),
+        ({"selector": "delta"}, "selector = 'delta': needs the diversity and the gradient_variance of"),
+        ({"selector": "optimal"}, "selector = 'optimal': needs the update_norm of"),
+        ({"quorum": 3}, r"quorum = 3: must be between 1 and 2 \(clients_per_round\)"),
+        ({"over_selection": 0.5}, r"over_selection = 0\.5: must be finite and between 1 and 100"),
+        ({"correction": "none"}, "correction = 'none': must be 'equal' or 'rates'"),
+        ({"resume": True}, "resume = True: needs a checkpoint_dir"),
+        ({"client_sizes": {"a": 0}}, r"client_sizes\['a'\] = 0\.0: must be finite and between 1e-100 and"),
+        ({"client_sizes": {"a": 1e200}}, r"client_sizes\['a'\] = 1e\+200: must be finite and between 1e-100"),
+        ({"seed": -1}, "seed = -1: must be >= 0"),
+        ({"num_rounds": 0}, "num_rounds = 0: must be >= 1"),
+        ({"poll_deadline": 0}, "poll_deadline = 0: must be greater than 0"),
+        ({"local_learning_rate": float("inf")}, "local_learning_rate = inf: must be finite and greater"),
+        ({"checkpoint_dir": "", "resume": True}, "checkpoint_dir = '': must be a folder, or None"),
+        (
+            {"selector": "lipschitz-is", "client_settings": {"lipschitz": {"a": -1.0}}},
+            r"client_settings\['lipschitz'\] holds -1\.0: must be between",
+        ),
+        ({"selector": "lipschitz-is"}, "client_settings has no 'lipschitz': lipschitz-is must have it"),
+        (
+            {"selector": "flics", "correction": "rates"},
+            "correction = 'rates': must be 'equal' with selector = 'flics', which counts who answers",
+        ),
+        ({"guard": {"factor": 0.5}}, r"factor = 0\.5"),
+        (
+            {"client_settings": {"groups": {"a": "north"}}},
+            r"client_settings\['groups'\]: uniform has no such setting per client; it has none",
+        ),
+        ({"variates": "svrg"}, "variates = 'svrg': must be one of fedvarp, scaffold"),
+        ({"variates": "scaffold"}, "local_learning_rate = None: must be the clients'"),
+        ({"selector_settings": {"alpha": 0.4}}, "alpha"),
+        ({"selector": "adaptive-osmd", "selector_settings": {"alpha": 1.5}}, r"alpha = 1\.5"),
+        ({"round_deadline": 0}, "round_deadline = 0: must be greater than 0"),
+        ({"poll_interval": float("nan")}, "poll_interval = nan"),
+        (
+            {"min_available_clients": 1},
+            r"min_available_clients = 1: must be >= 2 \(clients_per_round\)",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_refused_at_construction(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SelectionStrategy(**{"selector": "uniform", "clients_per_round": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clients_per_round": "2"}, "clients_per_round = '2': must be an integer >= 1"),
+        ({"seed": 1.5}, r"seed = 1\.5: must be an integer >= 0"),
+        ({"quorum": 1.5}, r"quorum = 1\.5: must be an integer between 1 and 2 \(clients_per_round\)"),
+        ({"round_deadline": None}, "round_deadline = None: must be a number of seconds greater than 0"),
+        ({"min_available_clients": 2.5}, r"min_available_clients = 2\.5: must be an integer >= 2"),
+        ({"client_sizes": {"a": True}}, r"client_sizes\['a'\] = True: must be a number"),
+        ({"guard": None}, "guard = None: must be True, False or a mapping"),
+    ],
+)
+def test_a_setting_of_a_wrong_type_is_refused_at_construction(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        SelectionStrategy(**{"selector": "uniform", "clients_per_round": 2, **options})
+
+
+def test_adaptive_osmd_by_name() -> None:
+    grid = InProcessGrid({n: client(f"c{n}", 10.0 if n == 1 else 0.1) for n in range(1, 9)})
+    strategy = AdaptiveOSMD(
+        clients_per_round=3,
+        learning_rate_multiplier=1000,
+        min_available_clients=8,
+        seed=2,
+        guard=False,  # one in eight whose updates are a hundred times the others' looks like a liar
+    )
+    strategy.start(grid, model(0, 0), num_rounds=30)
+    p = strategy.selector.probabilities
+    assert p[0] > 0.3  # whose updates are large is drawn more often,
+    assert p[1:].min() >= 0.4 / 8 - 1e-12  # nobody less often than the floor
+
+
+def test_polling_ends_at_the_deadline_with_what_there_is() -> None:
+    grid = PollingGrid(InProcessGrid({1: client("a"), 2: silent}), 0.01)
+    content = RecordDict({"arrays": model(0)})
+    replies = grid.send_and_receive([Message(content, n, "train") for n in (1, 2)], timeout=0.2)
+    assert len(replies) == 1
+    assert grid.clock.monotonic() == pytest.approx(0.2)
+
+
+def test_polling_does_not_wait_for_a_message_that_could_not_be_sent() -> None:
+    inner = InProcessGrid({1: client("a")})
+    push = inner.push_messages
+    inner.push_messages = lambda messages: [*push(messages), None]  # type: ignore[method-assign, list-item]
+    replies = PollingGrid(inner, 0.01).send_and_receive(
+        [Message(RecordDict({"a": model(0)}), 1, "train")], timeout=5
+    )
+    assert len(replies) == 1
+
+
+class Overloaded(InProcessGrid):
+    """A grid whose SuperLink cannot take the TRAIN messages of some rounds."""
+
+    def __init__(self, rounds: range) -> None:
+        super().__init__({1: client("a"), 2: client("b")})
+        self.rounds = rounds
+        self.round = 0
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        messages = list(messages)
+        self.round += messages[0].metadata.message_type == "train"
+        if self.round in self.rounds:
+            raise RuntimeError("Failed to push object: the session may have expired")
+        return super().push_messages(messages)
+
+
+def test_messages_that_could_not_be_sent_cost_the_round_only() -> None:
+    w, records, _ = run(Overloaded(range(2, 5)), rounds=6)
+    assert [bool(record.void) for record in records] == [False, True, True, True, False, False]
+    assert records[1].failures == dict.fromkeys((0, 1), "no answer by the deadline")
+    assert w.tolist() == [3, 3]
+
+
+def test_a_superlink_that_never_takes_messages_ends_the_run() -> None:
+    with pytest.raises(RuntimeError, match="the session may have expired"):
+        run(Overloaded(range(2, 99)), rounds=9)

@@ -1,0 +1,71 @@
+"""Made-up histories, in the form that server/history.py writes."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deploy.runs.history import ArmHistory
+
+SIZES = [10, 20, 30, 60]
+
+
+def write_history(
+    folder: Path,
+    losses: Sequence[float | None],
+    selector: str = "uniform",
+    selector_settings: str = "",
+    clients: Sequence[Sequence[int]] = (),
+    *,
+    end: bool = True,
+    error: str = "",
+    started: str = "2026-01-01T00:00:00.000+00:00",
+) -> ArmHistory:
+    """Write a history with one test loss a round (round 0 first) and read it again.
+
+    In each round `clients` (default: 0 and 3) are drawn once each, but the first twice. A loss that is
+    not finite is None, as in the file.
+    """
+    lines: list[dict[str, Any]] = [
+        {
+            "type": "run",
+            "selector": selector,
+            "selector_settings": selector_settings,
+            "num_rounds": len(losses) - 1,
+            "started": started,
+        },
+        {"type": "round", "round": 0, "test_loss": losses[0], "test_accuracy": 0.1},
+        {
+            "type": "roster",
+            "client_ids": [f"client-{i:02d}" for i in range(len(SIZES))],
+            "client_sizes": SIZES,
+        },
+    ]
+    for round, loss in enumerate(losses[1:], start=1):
+        drawn = list(clients[round - 1]) if clients else [0, 3]
+        lines.append(
+            {
+                "type": "round",
+                "round": round,
+                "clients": drawn,
+                "client_ids": [f"client-{i:02d}" for i in drawn],
+                "counts": [2, *[1] * (len(drawn) - 1)][: len(drawn)],
+                "probabilities": [0.25] * len(drawn),
+                "responded": [position == 0 for position in range(len(drawn))],
+                "failures": [{"client": f"client-{i:02d}", "reason": "late"} for i in drawn[1:]],
+                "train_loss": None if loss is None else loss + 0.1,
+                "test_loss": loss,
+                "test_accuracy": 0.1 if loss is None else 1 - loss / 10,
+                "seconds": 2.0,
+                "of no interest": None,
+            }
+        )
+    if end:
+        lines.append({"type": "end", "rounds": len(losses) - 1, "seconds": 9.0, "model": None})
+    if error:
+        lines.append({"type": "error", "reason": error})
+    folder.mkdir(parents=True)
+    (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    history = ArmHistory(folder / "history.jsonl")
+    history.read()
+    return history
