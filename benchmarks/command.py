@@ -83,8 +83,8 @@ _command(
 def _list(known: Mapping[str, Experiment]) -> None:
     width = max(map(len, known))
     for each in known.values():
-        needs = f"; needs {each.data}" if each.data else ""
-        typer.echo(f"{each.name:{width}}  {each.title} ({each.source}; {each.seeds} seeds{needs})")
+        polls_for = f"; needs {each.data}" if each.data else ""
+        typer.echo(f"{each.name:{width}}  {each.title} ({each.source}; {each.seeds} seeds{polls_for})")
 
 
 def _run(

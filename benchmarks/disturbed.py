@@ -57,7 +57,7 @@ def faulty_app(folder: Path) -> Path:
     return folder
 
 
-def declared(clients: int, seed: int, file: Path) -> Path:
+def overrides(clients: int, seed: int, file: Path) -> Path:
     """Write down how many samples each client holds."""
     task = tasks.create("digits")
     sizes = {f"client-{m:02d}": len(task.client_data(m, clients, seed)) for m in range(clients)}
@@ -75,7 +75,7 @@ def settings(selector: str, rounds: int, seed: int, clients: int, folder: Path) 
         "round-deadline": faulty.DEADLINE,
         # Half of these clients hold 7 samples, one holds 745: where honest sizes differ so much a lie about
         # one's size cannot be told from the truth, and the operator has to say it.
-        "client-sizes": str(declared(clients, seed, folder.with_suffix(".json"))),
+        "client-sizes": str(overrides(clients, seed, folder.with_suffix(".json"))),
         "seed": seed,
         "output-dir": str(folder),
     }
@@ -149,13 +149,13 @@ def measure(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
                 "in_peace_tail": statistics.fmean(peace[-tail:]),
                 "disturbed_tail": statistics.fmean(faults[-tail:]),
                 "rounds": len(rounds),
-                "void": sum(bool(line["void"]) for line in rounds),
+                "skipped": sum(bool(line["skipped"]) for line in rounds),
                 "failures": sum(len(line["failures"]) for line in rounds),
-                "bounded": sum(len(line["bounded"]) for line in rounds),
+                "clipped": sum(len(line["clipped"]) for line in rounds),
                 "honest_bounded": sum(
-                    each["client"] not in liars for line in rounds for each in line["bounded"]
+                    each["client"] not in liars for line in rounds for each in line["clipped"]
                 ),
-                "honest_aside": sorted({each for line in rounds for each in line["aside"]} - liars),
+                "honest_aside": sorted({each for line in rounds for each in line["quarantined"]} - liars),
                 "resumes": sum(line["type"] == "resume" for line in lines),
                 "seconds": seconds,
             }
@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--selector", default="cohort")
+    parser.add_argument("--selector", default="forecast")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="cohort-disturbed-"))

@@ -31,7 +31,7 @@ EPSILONS = (10.0, 1.0, 0.1)
 COLUMNS = ("exact", "clipped", *(f"ε = {epsilon:g}" for epsilon in EPSILONS))
 
 
-class Arm(NamedTuple):
+class Trial(NamedTuple):
     """A selector under test."""
 
     label: str
@@ -40,14 +40,14 @@ class Arm(NamedTuple):
 
 
 BY_NORM = (
-    Arm("cohort", "cohort", {}),
-    Arm("adaptive-osmd × 100", "adaptive-osmd", {"learning_rate_multiplier": 100.0}),
-    Arm("avare", "avare", {}),
+    Trial("forecast", "forecast", {}),
+    Trial("adaptive-osmd × 100", "adaptive-osmd", {"learning_rate_multiplier": 100.0}),
+    Trial("avare", "avare", {}),
 )
 BY_LOSS = (
-    Arm("pow-d, d = 20", "pow-d", {"num_candidates": 20}),
-    Arm("rpow-d", "rpow-d", {}),
-    Arm("afl", "afl", {"alpha2": 1.0}),
+    Trial("pow-d, d = 20", "pow-d", {"num_candidates": 20}),
+    Trial("rpow-d", "rpow-d", {}),
+    Trial("afl", "afl", {"alpha2": 1.0}),
 )
 BEDS = ("static", "section F, σ = 3", "section F, σ = 10")
 
@@ -119,19 +119,19 @@ def first_norms(bed: str, seed: int) -> Floats:
     return seen[0]
 
 
-def regret(bed: str, arm: Arm, column: str, seed: int, num_rounds: int) -> float:
+def regret(bed: str, trial: Trial, column: str, seed: int, num_rounds: int) -> float:
     """Return the cumulative regret of a selector that is told what was released."""
     release = Release(column, float(np.quantile(first_norms(bed, seed), QUANTILE)), seed)
 
     def make(sizes: Floats) -> Selector:
         selector = create(
-            arm.selector,
+            trial.selector,
             sizes.size,
             client_sizes=sizes,
             clients_per_round=CLIENTS_PER_ROUND,
             num_rounds=num_rounds,
             seed=seed,
-            **arm.settings,
+            **trial.settings,
         )
         return cast("Selector", Reported(selector, release))
 
@@ -141,7 +141,7 @@ def regret(bed: str, arm: Arm, column: str, seed: int, num_rounds: int) -> float
     return streams.regret_on_stream(make, stream, CLIENTS_PER_ROUND)
 
 
-def chosen_loss(arm: Arm, column: str, seed: int, num_rounds: int) -> float:
+def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
     """Return the mean true loss of who was chosen, over that of all; losses are lognormal, and do not change.
 
     The first tenth of the rounds, in which rpow-d and afl see everybody for the first time, does not count.
@@ -149,7 +149,7 @@ def chosen_loss(arm: Arm, column: str, seed: int, num_rounds: int) -> float:
     losses = np.random.default_rng(seed).lognormal(0, 1, NUM_CLIENTS)
     release = Release(column, float(np.quantile(losses, QUANTILE)), seed)
     selector = create(
-        arm.selector, NUM_CLIENTS, clients_per_round=CLIENTS_PER_ROUND, seed=seed, **arm.settings
+        trial.selector, NUM_CLIENTS, clients_per_round=CLIENTS_PER_ROUND, seed=seed, **trial.settings
     )
     found = []
     for round in range(1, num_rounds + 1):
@@ -182,25 +182,25 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"\nRegret over that of uniform sampling, mean ± sd over {given.seeds} seeds:\n")
     print(_row("", "", *COLUMNS))
     print(_row(*["---"] * (2 + len(COLUMNS))))
-    uniform = Arm("uniform", "uniform", {})
+    uniform = Trial("uniform", "uniform", {})
     for bed in BEDS:
         base = np.array([regret(bed, uniform, "exact", seed, given.rounds) for seed in seeds])
-        for arm in BY_NORM:
+        for trial in BY_NORM:
             cells = []
             for column in COLUMNS:
-                found = np.array([regret(bed, arm, column, seed, given.rounds) for seed in seeds])
+                found = np.array([regret(bed, trial, column, seed, given.rounds) for seed in seeds])
                 cells.append(_cell(found / base))
-            print(_row(bed, arm.label, *cells), flush=True)
+            print(_row(bed, trial.label, *cells), flush=True)
 
     print("\nMean true loss of who was chosen over that of all (uniform: 1):\n")
     print(_row("", *COLUMNS))
     print(_row(*["---"] * (1 + len(COLUMNS))))
-    for arm in BY_LOSS:
+    for trial in BY_LOSS:
         cells = [
-            _cell(np.array([chosen_loss(arm, column, seed, given.rounds) for seed in seeds]))
+            _cell(np.array([chosen_loss(trial, column, seed, given.rounds) for seed in seeds]))
             for column in COLUMNS
         ]
-        print(_row(arm.label, *cells), flush=True)
+        print(_row(trial.label, *cells), flush=True)
     print(f"\n{time.perf_counter() - began:.0f} s", file=sys.stderr)
 
 

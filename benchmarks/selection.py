@@ -44,7 +44,7 @@ OF_SETTING: dict[str, dict[str, Any]] = {
     SYSTEMATIC: {"design": "systematic"},
     BY_SIZE: {"initial": "sizes"},
 }
-IN_ALL_SCENARIOS = ("uniform", "md", "osmd", "adaptive-osmd", "cohort")
+IN_ALL_SCENARIOS = ("uniform", "md", "osmd", "adaptive-osmd", "forecast")
 
 
 class Cell(NamedTuple):
@@ -201,7 +201,7 @@ def ours(
         if asked is not None:
             known = {"loss": norms, "update_norm": norms, "gradient_variance": norms**2, "diversity": norms}
             known["group"] = (np.arange(m) % 100).astype(np.float64)
-            reports = {kind: known[kind][asked] for kind in selector.needs}
+            reports = {kind: known[kind][asked] for kind in selector.polls_for}
             start = time.process_time()
             invitation = selector.invitation(round, asked, reports)
             seconds += time.process_time() - start

@@ -27,7 +27,7 @@ from deploy.processes.groups import processes_with, wait_until
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import draw
 from deploy.runs.history import FILE_NAME, ArmHistory, read_run
-from deploy.runs.trials import PLAN, Arm, parse_setting, plan, read_plan, train, try_out, write_plan
+from deploy.runs.trials import PLAN, Trial, parse_setting, plan, read_plan, train, try_out, write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -187,15 +187,15 @@ def simulate(
 
 class _Comparison(NamedTuple):
     folder: Path
-    arms: list[Arm]
+    trials: list[Trial]
 
     @property
     def clients(self) -> int:
-        return int(self.arms[0].run_config["num-clients"])
+        return int(self.trials[0].run_config["num-clients"])
 
     @property
     def title(self) -> str:
-        settings = self.arms[0].run_config
+        settings = self.trials[0].run_config
         return (
             f"{settings['num-clients']} clients · {settings['clients-per-round']} a round · "
             f"{settings['task']} · seed {settings['seed']}"
@@ -229,9 +229,9 @@ def _comparison(
         common[key] = value
     if common.get("data-dir"):  # the apps run in folders of their own
         common["data-dir"] = str(Path(str(common["data-dir"])).expanduser().absolute())
-    arms = plan(selectors or SELECTORS, common, APP, folder)
+    trials = plan(selectors or SELECTORS, common, APP, folder)
     try_out(common)
-    return _Comparison(folder, arms)
+    return _Comparison(folder, trials)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
@@ -253,22 +253,22 @@ def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
         folder = Path(run).absolute()
     if "out" in given:
         raise ValueError(f"out = {given['out']}: a resumed run stays in its folder")
-    arms = read_plan(folder)
+    trials = read_plan(folder)
     asked = {key: given[name] for name, key in KEY_OF.items() if name in given}
     asked |= dict(map(parse_setting, given.get("settings", ())))
     rounds = asked.pop("num-rounds", 0)
-    for arm in arms:
+    for trial in trials:
         for key, value in asked.items():
-            if arm.run_config.get(key) != value:
-                had = arm.run_config.get(key, "the default")
+            if trial.run_config.get(key) != value:
+                had = trial.run_config.get(key, "the default")
                 raise ValueError(f"{key} = {value}: the run to be resumed has {had}")
-        arm.run_config["num-rounds"] = max(rounds, arm.run_config["num-rounds"])
+        trial.run_config["num-rounds"] = max(rounds, trial.run_config["num-rounds"])
     if "selectors" in given:
-        names = [arm.name for arm in plan(given["selectors"], arms[0].run_config, APP, folder)]
-        if names != [arm.name for arm in arms]:
-            had = ", ".join(arm.name for arm in arms)
+        names = [trial.name for trial in plan(given["selectors"], trials[0].run_config, APP, folder)]
+        if names != [trial.name for trial in trials]:
+            had = ", ".join(trial.name for trial in trials)
             raise ValueError(f"selector = {', '.join(given['selectors'])}: the run to be resumed has {had}")
-    return _Comparison(folder, arms)
+    return _Comparison(folder, trials)
 
 
 def _compare(
@@ -278,25 +278,25 @@ def _compare(
     at_once: bool,
     quiet: bool,
 ) -> None:
-    """Train the arms on the engine, show how it goes, and exit with what the run deserves."""
-    folder, arms = comparison
+    """Train the trials on the engine, show how it goes, and exit with what the run deserves."""
+    folder, trials = comparison
     title = comparison.title
     console = Console(highlight=False, markup=False)
     display: PlainDisplay
     if console.is_terminal and not quiet:
-        display = LiveDisplay(console, arms, title)
+        display = LiveDisplay(console, trials, title)
     else:
         display = PlainDisplay(console, rounds=not quiet)
     try:
         with _signals_end_the_block():
             console.print(f"{title}: starting; everything goes to {_short(folder)}", soft_wrap=True)
-            if all(arm.done for arm in arms):
+            if all(trial.done for trial in trials):
                 console.print("all is trained already")
             else:
                 with engine:
                     console.print(engine.started)
                     with display:
-                        train(engine, arms, display, at_once=at_once)
+                        train(engine, trials, display, at_once=at_once)
     except (EngineError, KeyboardInterrupt) as error:
         command = {RaySimulation: "simulate", BatchedSimulation: "simulate --engine batched"}.get(
             type(engine), "up"
@@ -304,8 +304,8 @@ def _compare(
         stopped = isinstance(error, KeyboardInterrupt)
         what = "stopped" if stopped else str(error)
         _fail(f"{what}\nto go on: cohort {command} --resume {_short(folder)}", 130 if stopped else 1)
-    _conclude(console, folder, [arm.history for arm in arms])
-    if any(arm.problem for arm in arms):
+    _conclude(console, folder, [trial.history for trial in trials])
+    if any(trial.problem for trial in trials):
         raise typer.Exit(1)
 
 
@@ -364,7 +364,7 @@ def _claim(comparison: _Comparison, *, again: bool) -> None:
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"out = {folder}: must be a new or an empty folder")
         (folder / "logs").mkdir(parents=True)
-        write_plan(folder, comparison.arms)
+        write_plan(folder, comparison.trials)
     except OSError as error:
         raise ValueError(f"out = {folder}: cannot be made or written to: {error.strerror}") from error
 

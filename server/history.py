@@ -7,8 +7,8 @@ run    the first line: every setting of the run, when it started, the versions
 round  one line a round; round 0 is the model before training: ``test_loss``, ``test_accuracy``, and from
        round 1 on who was chosen (``clients``: indexes in draw order, and aligned with it ``client_ids``,
        ``counts``, ``probabilities``, ``weights``, ``responded``, ``update_norms``, ``train_losses``),
-       ``failures``, ``bounded`` (each a ``client`` and a ``reason``), ``aside`` (ids of those who were here
-       but put aside for bad reports), ``void`` (why the round changed nothing, empty if it did),
+       ``failures``, ``clipped`` (each a ``client`` and a ``reason``), ``quarantined`` (ids of those who were here
+       but put aside for bad reports), ``skipped`` (why the round changed nothing, empty if it did),
        ``train_loss``, ``num_available``, ``seconds``
 roster who is enrolled, in the order of their indexes: ``client_ids``, ``client_sizes``; written before
        the first round and again when it has changed
@@ -130,9 +130,9 @@ class History:
             train_losses=record.feedback.losses,
             train_loss=record.train_loss,
             failures=by_id(record.failures),
-            bounded=by_id(record.bounded),
-            void=record.void,
-            aside=[client_ids[client] for client in record.aside],
+            clipped=by_id(record.clipped),
+            skipped=record.skipped,
+            quarantined=[client_ids[client] for client in record.quarantined],
             seconds=record.seconds,
             **more,
         )

@@ -23,7 +23,7 @@ from strategies.options import check_round_options
 from strategies.rounds.guard import Guard
 from strategies.rounds.logic import Reply, RoundLogic, RoundRecord, client_seed, enough_answers
 from strategies.rounds.response_rates import ResponseRates
-from strategies.rounds.trained_batch import CohortUpdates, TrainedCohort
+from strategies.rounds.trained_clients import ClientUpdates, TrainedClients
 from strategies.rounds.variates import create_variates
 from strategies.selectors import Selection, Selector, create, selector_type
 from tasks.base import Arrays, Dataset, Metrics, batches
@@ -208,16 +208,16 @@ class Simulator:
             **{name: values[:known] for name, values in self._per_client.items()},
             **settings,
         )
-        if "group" in chosen.needs:
+        if "group" in chosen.polls_for:
             raise ValueError(
                 f"selector = {selector!r}: its clients decide for themselves, which needs messages"
             )
-        if "gradient_variance" in chosen.needs and local_steps == 1:
+        if "gradient_variance" in chosen.polls_for and local_steps == 1:
             raise ValueError(
                 f"local_steps = 1 with selector = {selector!r}: must be at least 2, since it needs the "
                 "variance of gradients over steps"
             )
-        self._measures_variance = "gradient_variance" in (chosen.learns | chosen.needs)
+        self._measures_variance = "gradient_variance" in (chosen.feedback_used | chosen.polls_for)
         self._server: FlowerStep | None = None
         if server_strategy is not None:
             self._server = FlowerStep(
@@ -268,24 +268,24 @@ class Simulator:
             proximal_mu=self._proximal_mu,
             measure_variance=self._measures_variance,
         )
-        here, aside = self._who_is_here(number)
+        here, quarantined = self._who_is_here(number)
         candidates = self.selector.candidates(number, available=here)
-        reports, bounded = (None, {}) if candidates is None else self._ask(plan, candidates)
+        reports, clipped = (None, {}) if candidates is None else self._ask(plan, candidates)
         budget = None
         if self.over_selection > 1:
             budget = float(ceil(self.clients_per_round * self.over_selection))
         selection = self._logic.choose(number, here, candidates=candidates, reports=reports, budget=budget)
         cohort, waited = self._train(plan, selection)
-        num_available = int(np.count_nonzero(self.selector.living)) if here is None else here.size
+        num_available = int(np.count_nonzero(self.selector.registered)) if here is None else here.size
         outcome = self._logic.finish(number, selection, self.arrays, cohort, num_available)
-        arrays, void = outcome.arrays, outcome.record.void
+        arrays, skipped = outcome.arrays, outcome.record.skipped
         if self._server is not None and arrays is not None:
-            arrays, void = self._server.step(number, self.arrays, outcome)
+            arrays, skipped = self._server.step(number, self.arrays, outcome)
         record = replace(
             outcome.record,
-            void=void,
-            aside=tuple(aside.tolist()),
-            bounded={**bounded, **outcome.record.bounded},
+            skipped=skipped,
+            quarantined=tuple(quarantined.tolist()),
+            clipped={**clipped, **outcome.record.clipped},
             seconds=waited,
         )
         if arrays is not None:
@@ -304,12 +304,12 @@ class Simulator:
             if joining.stop > joining.start:
                 self._logic.add_clients(**{name: each[joining] for name, each in self._per_client.items()})
         guard = self._logic.guard
-        aside = np.empty(0, dtype=np.int64) if guard is None else guard.aside(number)
-        if aside.size:
+        quarantined = np.empty(0, dtype=np.int64) if guard is None else guard.quarantined(number)
+        if quarantined.size:
             everybody = np.arange(self.selector.num_clients) if here is None else here
-            aside = np.intersect1d(everybody, aside)
-            here = np.setdiff1d(everybody, aside)
-        return here, aside
+            quarantined = np.intersect1d(everybody, quarantined)
+            here = np.setdiff1d(everybody, quarantined)
+        return here, quarantined
 
     def evaluate(self, data: Dataset) -> Metrics:
         """Return the mean loss and the accuracy of the model on ``data``.
@@ -381,23 +381,23 @@ class Simulator:
         return judged, {int(candidates[position]): what for position, what in found.items()}
 
     def _reports(self, plan: Plan, candidates: Ints) -> dict[str, Floats]:
-        needs = self.selector.needs
-        reports: dict[str, Floats] = {name: np.empty(0) for name in needs}
+        polls_for = self.selector.polls_for
+        reports: dict[str, Floats] = {name: np.empty(0) for name in polls_for}
         if not candidates.size:
             return reports
-        if "loss" in needs:
+        if "loss" in polls_for:
             asked, size = self.data, getattr(self.selector, "loss_batch_size", None)
             who = candidates
             if size is not None:
                 asked, who = self._some_samples(plan, candidates, size), np.arange(candidates.size)
             reports["loss"] = self.kernel.losses(self.arrays, asked, who)
-        if needs - {"loss"}:  # what only training tells
+        if polls_for - {"loss"}:  # what only training tells
             trained = self.kernel.train(self.arrays, self.data, candidates, plan)
             reports["update_norm"] = trained.updates.norms() / plan.learning_rate
             reports["gradient_variance"] = trained.gradient_variances
-            if "diversity" in needs:
+            if "diversity" in polls_for:
                 reports["diversity"] = self._diversities(trained.updates, candidates) / plan.learning_rate
-        return {name: values for name, values in reports.items() if name in needs}
+        return {name: values for name, values in reports.items() if name in polls_for}
 
     def _some_samples(self, plan: Plan, candidates: Ints, size: int) -> FederatedData:
         """Return one mini-batch of each candidate, the one that its ClientApp would be asked for."""
@@ -408,7 +408,7 @@ class Simulator:
             parts.append(begin + next(batches(int(end - begin), size, 1, seed)))
         return federate(Dataset(self.data.inputs, self.data.labels), parts)
 
-    def _diversities(self, updates: CohortUpdates, clients: Ints) -> Floats:
+    def _diversities(self, updates: ClientUpdates, clients: Ints) -> Floats:
         """Return (R,) how far each update is from their weighted mean."""
         # One that is not finite has no part in the mean, and no diversity.
         weights = np.where(np.isfinite(updates.norms()), self.selector.client_sizes[clients], 0.0)
@@ -420,7 +420,7 @@ class Simulator:
                 apart[row] += float(np.square(model[name] - array - mean[name], dtype=np.float64).sum())
         return np.sqrt(apart)
 
-    def _train(self, plan: Plan, selection: Selection) -> tuple[TrainedCohort | list[Reply], float]:
+    def _train(self, plan: Plan, selection: Selection) -> tuple[TrainedClients | list[Reply], float]:
         """Train those of the chosen who answer in time; return also how long the round waits, in seconds."""
         clients, waited = selection.clients, 0.0
         answered = np.ones(clients.size, dtype=np.bool_)
@@ -439,7 +439,7 @@ class Simulator:
             sent = {m: self._logic.variates.outgoing(m) for m in here.tolist()}
             controls = {m: control for m, control in sent.items() if control is not None} or None
         trained = self.kernel.train(self.arrays, self.data, here, plan, controls)
-        cohort = TrainedCohort(
+        cohort = TrainedClients(
             positions,
             trained.updates,
             trained.losses,

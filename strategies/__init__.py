@@ -3,16 +3,16 @@
 from .checkpoint import CheckpointError
 from .flower.attendance import NotEnoughClientsError
 from .flower.polling import MissingHandlerError
-from .presets import AdaptiveOSMD, Cohort, Delta, Flics, PowerOfChoice
+from .presets import AdaptiveOSMD, Delta, Flics, Forecast, PowerOfChoice
 from .rounds.logic import RoundRecord
 from .strategy import SelectionStrategy
 
 __all__ = [
     "AdaptiveOSMD",
     "CheckpointError",
-    "Cohort",
     "Delta",
     "Flics",
+    "Forecast",
     "MissingHandlerError",
     "NotEnoughClientsError",
     "PowerOfChoice",

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Strategy
 
 from . import selectors
 from .clients.overrides import GROUPS
-from .flower.polling import check_needs
+from .flower.polling import check_polls_for
 from .rounds.logic import RoundRecord, check_correction
 from .selectors import checks
 from .server_steps.compatibility import View, view_of
@@ -76,7 +76,7 @@ def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any
         **each,
         **settings,
     )
-    check_needs(name, kind.needs)
+    check_polls_for(name, kind.polls_for)
 
 
 def check_round_options(clients_per_round: int, quorum: int, over_selection: float, correction: str) -> None:
@@ -178,7 +178,7 @@ def _check_masked(kind: type[selectors.Selector], server_strategy: Strategy | No
             "masked_updates = True: must be without variates, which need single updates, and without "
             "over_selection and correction = 'rates', since the sum needs everybody"
         )
-    if "diversity" in kind.learns:
+    if "diversity" in kind.feedback_used:
         raise ValueError(
             f"selector = {kind.name!r} with masked_updates = True: learns how far single updates are from "
             "their mean, and they are hidden"

@@ -63,7 +63,7 @@ class AdaptiveOSMD(SelectionStrategy):
         )
 
 
-class Cohort(SelectionStrategy):
+class Forecast(SelectionStrategy):
     """The default: forecasts what each client's update will weigh, from its size and what it sent before.
 
     Not from a paper; it mixes what drawing by data size, by the last norm and by averaged norms get right,
@@ -79,13 +79,13 @@ class Cohort(SelectionStrategy):
 
     Examples
     --------
-    >>> strategy = Cohort(clients_per_round=10, min_available_clients=50)
+    >>> strategy = Forecast(clients_per_round=10, min_available_clients=50)
     >>> strategy.selector_name
-    'cohort'
+    'forecast'
     """
 
     def __init__(self, clients_per_round: int, **options: Unpack[Options]) -> None:
-        super().__init__("cohort", clients_per_round=clients_per_round, **options)
+        super().__init__("forecast", clients_per_round=clients_per_round, **options)
 
 
 class Delta(SelectionStrategy):
@@ -295,4 +295,4 @@ class Flics(SelectionStrategy):
             selector_settings=settings,
             **options,
         )
-        self._declared = replace(self._declared, group_names=names)
+        self._overrides = replace(self._overrides, group_names=names)

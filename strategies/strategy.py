@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
 from .checkpoint import CheckpointError, CheckpointFolder
-from .clients.overrides import Declared
+from .clients.overrides import Overrides
 from .flower.arrays import ReceivedArrays, to_record
 from .flower.attendance import Attendance
 from .flower.grids import NodesGrid, PollingGrid, clock_of
@@ -198,7 +198,7 @@ class SelectionStrategy(Strategy):
         self.stop = stop
         self.on_round = on_round
         self._kind = selectors.selector_type(selector)
-        self._declared = Declared(client_sizes or {}, client_settings or {})
+        self._overrides = Overrides(client_sizes or {}, client_settings or {})
         self._guard_settings = {} if guard is True else guard
         if self._guard_settings is not False:
             Guard(0, **self._guard_settings)
@@ -399,7 +399,7 @@ class SelectionStrategy(Strategy):
             self._logic = self._create_logic(sizes)
         known = self.selector.num_clients
         if len(sizes) > known:
-            each = self._declared.per_client(self._kind, self.roster, known)
+            each = self._overrides.per_client(self._kind, self.roster, known)
             self._logic.add_clients(sizes[known:], **each)
         changed = np.flatnonzero(sizes != self.selector.client_sizes)
         if changed.size:
@@ -413,7 +413,7 @@ class SelectionStrategy(Strategy):
             clients_per_round=self.clients_per_round,
             num_rounds=self.num_rounds or 1,
             seed=self.seed,
-            **self._declared.per_client(self._kind, self.roster),
+            **self._overrides.per_client(self._kind, self.roster),
             **self.selector_settings,
         )
         logic = RoundLogic(
@@ -432,10 +432,10 @@ class SelectionStrategy(Strategy):
 
     def _sizes(self) -> NDArray[np.float64]:
         """Return (M,) sizes: declared, else said and bounded, else the average of those known."""
-        said, declared = self.roster.sizes(), self._declared.sizes_of(self.roster.ids())
+        said, overrides = self.roster.sizes(), self._overrides.sizes_of(self.roster.ids())
         if self._guard is not None:
-            return self._guard.sizes(said, declared)
-        sizes = np.where(np.isnan(declared), said, declared)
+            return self._guard.sizes(said, overrides)
+        sizes = np.where(np.isnan(overrides), said, overrides)
         known = np.isfinite(sizes)
         return np.where(known, sizes, sizes[known].mean() if known.any() else 1.0)
 
@@ -458,8 +458,10 @@ class SelectionStrategy(Strategy):
         here = self._attendance.wait_for_quorum(grid)
         began = clock.monotonic()
         self._tell_selector()
-        aside = np.intersect1d(here, [] if self._guard is None else self._guard.aside(server_round))
-        here = np.setdiff1d(here, aside)
+        quarantined = np.intersect1d(
+            here, [] if self._guard is None else self._guard.quarantined(server_round)
+        )
+        here = np.setdiff1d(here, quarantined)
         among = None if len(here) == self.selector.num_clients else here
         budget = None if self.over_selection == 1 else ceil(self.clients_per_round * self.over_selection)
         asked = self._poll.ask(
@@ -472,10 +474,10 @@ class SelectionStrategy(Strategy):
             evaluate_config=self._evaluate_config,
             budget=budget,
         )
-        reports, bounded = asked.reports, {}
+        reports, clipped = asked.reports, {}
         if self._guard is not None and asked.candidates is not None and reports is not None:
             reports, found = self._guard.judge_reports(server_round, asked.candidates, reports)
-            bounded = {int(asked.candidates[position]): what for position, what in found.items()}
+            clipped = {int(asked.candidates[position]): what for position, what in found.items()}
         selection = self._opened.choose(
             server_round, among, candidates=asked.candidates, reports=reports, budget=budget
         )
@@ -491,8 +493,8 @@ class SelectionStrategy(Strategy):
             num_available=len(here),
             clock=clock,
             enough=enough,
-            aside=tuple(int(client) for client in aside),
-            bounded=bounded,
+            quarantined=tuple(int(client) for client in quarantined),
+            clipped=clipped,
         )
         log(INFO, "configure_train: chose %s", self._describe(selection))
         return self._round.messages
@@ -511,7 +513,7 @@ class SelectionStrategy(Strategy):
         nodes = [self.roster.node_of(client) for client in clients]
         prepared = self._step.configure(number, arrays, config, NodesGrid(grid, nodes))
         content_for = {message.metadata.dst_node_id: message.content for message in prepared}
-        if "gradient_variance" in self._kind.learns:
+        if "gradient_variance" in self._kind.feedback_used:
             extra = {**extra, "report-gradient-variance": True}
         if self.masked_updates:
             extra = {**extra, "report-update-norm": True}
@@ -552,9 +554,9 @@ class SelectionStrategy(Strategy):
         stepped = self._server_step(opened, arrays, outcome)
         record = replace(
             outcome.record,
-            void=stepped.void,
-            aside=opened.aside,
-            bounded={**opened.bounded, **outcome.record.bounded},
+            skipped=stepped.skipped,
+            quarantined=opened.quarantined,
+            clipped={**opened.clipped, **outcome.record.clipped},
             seconds=opened.clock.monotonic() - opened.began,
         )
         self._tell(record)
@@ -571,7 +573,7 @@ class SelectionStrategy(Strategy):
     def _server_step(self, opened: OpenRound, arrays: Arrays, outcome: Outcome) -> Step:
         """Let the server strategy step from the aggregate, or from what single clients sent."""
         if outcome.arrays is None:
-            return Step(None, outcome.record.void)
+            return Step(None, outcome.record.skipped)
         each = contributions_of(outcome)
         return self._step.step(outcome.record.round, arrays, outcome.arrays, each, opened.messages)
 
@@ -580,12 +582,12 @@ class SelectionStrategy(Strategy):
         name = self.roster.id_of
         for client, reason in record.failures.items():
             log(WARNING, "%s left out of round %d: %s", name(client), record.round, reason)
-        for client, what in record.bounded.items():
+        for client, what in record.clipped.items():
             log(WARNING, "%s in round %d: %s", name(client), record.round, what)
-        if record.aside:
-            log(WARNING, "Put aside for bad reports: %s", ", ".join(map(name, record.aside)))
-        if record.void:
-            log(WARNING, "Round %d changed nothing: %s", record.round, record.void)
+        if record.quarantined:
+            log(WARNING, "Put aside for bad reports: %s", ", ".join(map(name, record.quarantined)))
+        if record.skipped:
+            log(WARNING, "Round %d changed nothing: %s", record.round, record.skipped)
 
     def _average_metrics(self, answers: list[Reply], record: RoundRecord) -> MetricRecord:
         """Average what the clients measured, with the server strategy's own function, as FedAvg does."""

@@ -1,104 +1,122 @@
-"""The arrows between the rooms, as ARCHITECTURE.md draws them."""
+"""The arrows between rooms and files, as ARCHITECTURE.md draws them."""
 
 import ast
+import graphlib
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("strategies", "tasks", "client", "server", "simulation", "deploy", "benchmarks")
-MAY_IMPORT = {
-    "strategies": set(),
-    "tasks": set(),
-    "client": {"strategies", "tasks"},
-    "server": {"strategies", "tasks"},
-    "simulation": {"strategies", "tasks"},
-    "deploy": {"strategies", "tasks", "client", "server", "simulation"},
-    "benchmarks": {"strategies", "tasks", "client", "server", "simulation", "deploy"},
-}
+# A room may import the rooms of the rows above its own.
+ROOMS = (
+    ("strategies", "tasks"),
+    ("client", "server", "simulation"),
+    ("deploy",),
+    ("benchmarks",),
+)
+# Inside strategies/: a folder or module may import those of the rows above its own.
+STRATEGIES = (
+    ("numerics", "checkpoint"),
+    ("selectors",),
+    ("clients",),
+    ("rounds",),
+    ("server_steps", "flower"),
+    ("options", "progress"),
+    ("strategy",),
+    ("presets",),
+)
+WITHOUT_FLOWER = ("numerics", "selectors", "clients", "rounds")
+LARGEST_FOLDER = 13  # files, without __init__.py
 
 
-def imports(path: Path) -> list[tuple[int, str]]:
-    """Return (level, module) of each import in a file."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found += [(0, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found.append((node.level, node.module or ""))
+def files(room: str) -> list[Path]:
+    found = [path for path in (ROOT / room).rglob("*.py") if "__pycache__" not in path.parts]
+    assert found, room
     return found
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_rooms_import_one_way(room: str) -> None:
-    files = list((ROOT / room).rglob("*.py"))
-    assert files
-    for path in files:
-        for level, module in imports(path):
-            top = module.split(".")[0]
-            if level == 0 and top in ROOMS and top != room:
-                # The entry point gathers all commands, `cohort bench` too.
-                gathers = (path.name, module) == ("cli.py", "benchmarks.command")
-                assert top in MAY_IMPORT[room] or gathers, f"{path.relative_to(ROOT)} imports {module}"
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def test_strategies_stand_alone() -> None:
-    """Another app may have the folder under any name: no absolute import of itself."""
-    for path in (ROOT / "strategies").rglob("*.py"):
-        for level, module in imports(path):
-            assert level > 0 or module.split(".")[0] != "strategies", path
+@cache
+def modules() -> dict[str, Path]:
+    return {name_of(path): path for row in ROOMS for room in row for path in files(room)}
 
 
-# Inside strategies/: a module may import those of the rows above its own.
-LAYERS = (
-    {"numerics", "checkpoint", "wire"},
-    {"selectors", "privacy", "limits"},
-    {"reports", "grid", "measured", "progress", "aggregation", "guard", "responses", "variates"},
-    {"trained"},
-    {"answers"},
-    {"roster", "round", "composition"},
-    {"declared", "messages", "server_step"},
-    {"attendance", "polling"},
-    {"options"},
-    {"strategy"},
-    {"named"},
-)
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Return the absolute names of all that a file imports, wherever in it: modules, not what is in them."""
+    name = name_of(path)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inside = f"{source}.{alias.name}"
+                found.add(inside if inside in modules() else source)
+    return frozenset(found)
+
+
+def check_rows(rows: tuple[tuple[str, ...], ...], depth: int, inside: str = "") -> None:
+    """Check that each name at a depth of the dotted names imports from the rows above its own only."""
+    row_of = {name: number for number, row in enumerate(rows) for name in row}
+    for name, path in modules().items():
+        parts = name.split(".")
+        if not name.startswith(inside) or len(parts) <= depth:
+            continue
+        for imported in imports(path):
+            other = imported.split(".")
+            if not imported.startswith(inside) or len(other) <= depth or other[depth] not in row_of:
+                continue
+            if other[depth] != parts[depth]:
+                assert row_of[other[depth]] < row_of[parts[depth]], f"{name} imports {imported}"
+
+
+def test_rooms_import_one_way() -> None:
+    check_rows(ROOMS, 0)
 
 
 def test_strategies_import_downwards_only() -> None:
     root = ROOT / "strategies"
-    layer_of = {name: depth for depth, names in enumerate(LAYERS) for name in names}
-    modules = {path.stem for path in root.iterdir() if path.is_dir() or path.suffix == ".py"}
-    assert layer_of.keys() == {name for name in modules if not name.startswith("__")}
-    for path in root.rglob("*.py"):
-        inside = path.relative_to(root).with_suffix("").parts
-        if inside == ("__init__",):
-            continue
-        for level, module in imports(path):
-            if level == 0:
+    inside = {path.stem for path in root.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert {name for row in STRATEGIES for name in row} == inside - {"__init__"}
+    check_rows(STRATEGIES, 1, "strategies.")
+
+
+def test_no_circle_of_files() -> None:
+    graph = {name: imports(path) & modules().keys() - {name} for name, path in modules().items()}
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_no_folder_is_crowded() -> None:
+    for row in ROOMS:
+        for room in row:
+            for folder in {path.parent for path in files(room)}:
+                count = sum(path.name != "__init__.py" for path in folder.glob("*.py"))
+                assert count <= LARGEST_FOLDER, f"{folder.relative_to(ROOT)} has {count} files"
+
+
+def test_strategies_stand_alone() -> None:
+    """Another app may have the folder under any name: imports of itself are relative."""
+    for path in files("strategies"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            else:
                 continue
-            # "from . import selectors" names no module: its names are modules themselves.
-            package = inside[: len(inside) - level]
-            names = [module] if module else imported_names(path, level)
-            for name in names:
-                target = (*package, *name.split("."))[0]
-                if target != inside[0]:
-                    assert layer_of[target] < layer_of[inside[0]], (
-                        f"{path.relative_to(ROOT)} imports {target}"
-                    )
-
-
-def imported_names(path: Path, level: int) -> list[str]:
-    """Return what a file imports by "from . import a, b" at a level."""
-    return [
-        alias.name
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.level == level and not node.module
-        for alias in node.names
-    ]
+            assert not any(name.split(".")[0] == "strategies" for name in names), path
 
 
 def test_strategies_work_under_another_name(tmp_path: Path) -> None:
@@ -117,27 +135,17 @@ def test_strategies_work_under_another_name(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
-def test_selectors_and_numerics_are_numpy_only() -> None:
-    allowed = {"numpy", "cvxpy", *sys.stdlib_module_names} - {"random", "socket"}
-    for folder in ("selectors", "numerics"):
-        for path in (ROOT / "strategies" / folder).rglob("*.py"):
-            for level, module in imports(path):
-                assert level > 0 or module.split(".")[0] in allowed, (
-                    f"{path.relative_to(ROOT)} imports {module}"
-                )
+@pytest.mark.parametrize("folder", ["selectors", "numerics"])
+def test_selectors_and_numerics_are_numpy_only(folder: str) -> None:
+    allowed = {"strategies", "numpy", "cvxpy", *sys.stdlib_module_names} - {"random", "socket"}
+    for path in files(f"strategies/{folder}"):
+        for imported in imports(path):
+            assert imported.split(".")[0] in allowed, f"{path.relative_to(ROOT)} imports {imported}"
 
 
-def test_numerics_know_no_selector() -> None:
-    for path in (ROOT / "strategies" / "numerics").rglob("*.py"):
-        for level, module in imports(path):
-            assert level < 2, f"{path.relative_to(ROOT)} reaches out to {module}"
-
-
-def test_the_round_knows_no_message() -> None:
-    without_flower = (
-        *("aggregation", "answers", "checkpoint", "declared", "guard", "limits", "privacy"),
-        *("reports", "responses", "roster", "round", "trained", "variates"),
-    )
-    for name in without_flower:
-        for _, module in imports(ROOT / "strategies" / f"{name}.py"):
-            assert module.split(".")[0] != "flwr", name
+@pytest.mark.parametrize("folder", WITHOUT_FLOWER)
+def test_the_round_knows_no_message(folder: str) -> None:
+    for path in files(f"strategies/{folder}"):
+        assert not any(imported.split(".")[0] in {"flwr", "grpc", "torch"} for imported in imports(path)), (
+            path
+        )

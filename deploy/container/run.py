@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from deploy.runs.history import ArmHistory
-    from deploy.runs.trials import Arm
+    from deploy.runs.trials import Trial
 
 FIGURE = "cohort.png"
 LOOK = 0.25  # seconds between two looks at the log and the history
@@ -46,18 +46,18 @@ def main() -> int:
     """Train with each selector in turn; return 0 if all came to their planned end."""
     signal.signal(signal.SIGTERM, _leave)
     try:
-        folder, arms = _last_or_new(RESULTS)
+        folder, trials = _last_or_new(RESULTS)
         write_connection()
-        for arm in arms:
-            _train(arm)
+        for trial in trials:
+            _train(trial)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    _conclude(folder, [arm.history for arm in arms])
-    return 0 if all(arm.history.finished for arm in arms) else 1
+    _conclude(folder, [trial.history for trial in trials])
+    return 0 if all(trial.history.finished for trial in trials) else 1
 
 
-def _last_or_new(results: Path) -> tuple[Path, list[Arm]]:
+def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
     """Return the last training that was left unfinished, if the settings are still its own, or a new one.
 
     Raises
@@ -69,46 +69,46 @@ def _last_or_new(results: Path) -> tuple[Path, list[Arm]]:
         folder = file.parent
         earlier, now = read_plan(folder), planned(folder)
         if [(a.name, a.run_config) for a in earlier] == [(a.name, a.run_config) for a in now]:
-            if not all(arm.done for arm in earlier):
+            if not all(trial.done for trial in earlier):
                 say(f"goes on with {folder}; remove it to begin again")
                 return folder, earlier
-        elif not all(arm.done for arm in earlier):
+        elif not all(trial.done for trial in earlier):
             say(f"{folder} is unfinished, but its settings were others: this is a new training")
     folder = results / datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
-    arms = planned(folder)
+    trials = planned(folder)
     folder.mkdir()
-    write_plan(folder, arms)
-    return folder, arms
+    write_plan(folder, trials)
+    return folder, trials
 
 
-def _train(arm: Arm) -> None:
-    while not arm.done:
-        run_id = _under_way(arm) or _submit(arm)
-        _run_id(arm).write_text(run_id)
-        say(f"{arm.name} is run {run_id}")
+def _train(trial: Trial) -> None:
+    while not trial.done:
+        run_id = _under_way(trial) or _submit(trial)
+        _run_id(trial).write_text(run_id)
+        say(f"{trial.name} is run {run_id}")
         try:
-            status = _follow(run_id, arm.history)
+            status = _follow(run_id, trial.history)
         except SystemExit:  # this container is being stopped: the clients shall not go on for nobody
             flwr("stop", run_id, CONNECTION)
             raise
-        if arm.history.finished:
+        if trial.history.finished:
             break
-        if not arm.died():
-            say(f"{arm.name} failed: {arm.problem if arm.history.end else status}")
+        if not trial.died():
+            say(f"{trial.name} failed: {trial.problem if trial.history.end else status}")
             break
-        say(f"{arm.name}: its ServerApp ended without a word; it is started again")
+        say(f"{trial.name}: its ServerApp ended without a word; it is started again")
 
 
-def _run_id(arm: Arm) -> Path:
-    folder = arm.history.path.parent
+def _run_id(trial: Trial) -> Path:
+    folder = trial.history.path.parent
     return folder.with_name(f"{folder.name}.run-id")
 
 
-def _under_way(arm: Arm) -> str | None:
-    """Return the id of the arm's run if this container was killed and the run is not over yet."""
-    if not _run_id(arm).exists():
+def _under_way(trial: Trial) -> str | None:
+    """Return the id of the trial's run if this container was killed and the run is not over yet."""
+    if not _run_id(trial).exists():
         return None
-    run_id = _run_id(arm).read_text()
+    run_id = _run_id(trial).read_text()
     return run_id if _how_it_ended(run_id) is None else None
 
 
@@ -124,7 +124,7 @@ def _how_it_ended(run_id: str) -> str | None:
         time.sleep(RETRY)  # it is away, or its database is busy
 
 
-def _submit(arm: Arm) -> str:
+def _submit(trial: Trial) -> str:
     """Submit a training as soon as the SuperLink answers; return Flower's id of the run.
 
     Raises
@@ -133,7 +133,7 @@ def _submit(arm: Arm) -> str:
         If Flower refuses it.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as config:
-        for key, value in arm.start().items():
+        for key, value in trial.start().items():
             config.write(f"{key} = {toml(value)}\n")
         config.flush()
         while True:
@@ -142,7 +142,7 @@ def _submit(arm: Arm) -> str:
                 return str(told["run-id"])
             message = str(told.get("error-message", "no answer"))
             if UNAVAILABLE not in message:
-                raise ValueError(f"{arm.name}: Flower refused the run: {message}")
+                raise ValueError(f"{trial.name}: Flower refused the run: {message}")
             time.sleep(RETRY)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from deploy.flower.submission import ConfigValue
-    from deploy.runs.trials import Arm
+    from deploy.runs.trials import Trial
 
 APP = Path(__file__).resolve().parents[2]
 # Each variable and the setting of the run that it gives; an empty one leaves the app's default.
@@ -30,7 +30,7 @@ VARIABLES = {
 OTHERS = "COHORT_SET"
 
 
-def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[Arm]:
+def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[Trial]:
     """Return the trainings that the environment asks for, one for each selector.
 
     Parameters
@@ -60,7 +60,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[A
             if key in ("selector-settings", "output-dir"):
                 raise ValueError(f"set = {key}={value}: cannot be given here")
             given[key] = value
-        arms = plan(selectors, given, APP, folder)
+        trials = plan(selectors, given, APP, folder)
         settings.update(given)
         try_out(settings)
     except ModuleNotFoundError as error:
@@ -70,7 +70,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[A
         raise ValueError(f"COHORT_TASK = {settings['task']!r}: {needs}") from None
     except (TypeError, ValueError) as error:
         raise ValueError(_with_variables(str(error))) from None
-    return arms
+    return trials
 
 
 def _with_variables(message: str) -> str:

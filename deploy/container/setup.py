@@ -31,8 +31,8 @@ RENEWAL = timedelta(days=30)  # certificates that end sooner are made anew
 def main() -> int:
     """Prepare the volumes, then sleep: for --exit-code-from, a container that ends would end them all."""
     try:
-        arms = planned(RESULTS)
-        count = int(arms[0].run_config["num-clients"])
+        trials = planned(RESULTS)
+        count = int(trials[0].run_config["num-clients"])
         names = [FLEET_HOST, CONTROL_HOST, *os.environ.get("COHORT_NAMES", "").split()]
         prepare(PUBLIC, SERVER / "private", KEYS / "private", names, count)
         write_secret(EXECUTOR_SECRET)
@@ -46,7 +46,7 @@ def main() -> int:
             f"{reason}; `docker compose down -v` removes volumes that were made for another", file=sys.stderr
         )
         return 2
-    say(f"{count} clients, {' and '.join(arm.name for arm in arms)}: everything is ready")
+    say(f"{count} clients, {' and '.join(trial.name for trial in trials)}: everything is ready")
     READY.touch()
     os.execvp("sleep", ["sleep", "infinity"])
     return 0  # not reached

@@ -109,8 +109,8 @@ def run(config: Mapping[str, Any]) -> None:
         task = tasks.create(settings.task, partition=settings.partition, data_dir=settings.data_dir)
         data = task.federated_data(settings.num_clients, settings.seed)
         names = [client_name(m, settings.num_clients) for m in range(settings.num_clients)]
-        declared = read_client_sizes(settings.client_sizes)
-        sizes = np.array([declared.get(name, held) for name, held in zip(names, data.sizes(), strict=True)])
+        overrides = read_client_sizes(settings.client_sizes)
+        sizes = np.array([overrides.get(name, held) for name, held in zip(names, data.sizes(), strict=True)])
         simulator = Simulator(
             data,
             kernel_of(task),

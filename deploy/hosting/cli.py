@@ -22,7 +22,7 @@ from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import CONNECTION, FILE, Server, ServerError
 from deploy.processes.groups import is_free, processes_with, wait_until
 from deploy.runs.history import FILE_NAME, ArmHistory
-from deploy.runs.trials import Arm, parse_setting
+from deploy.runs.trials import Trial, parse_setting
 from server.settings import RunSettings, check_same_run
 
 if TYPE_CHECKING:
@@ -178,38 +178,40 @@ def run(
             config = _resumed(out, given)
         this.check_is_up()
         out.mkdir(exist_ok=resume is not None)
-        arm = Arm(out.name, config, ArmHistory(Path(str(config["output-dir"])) / FILE_NAME))
+        trial = Trial(out.name, config, ArmHistory(Path(str(config["output-dir"])) / FILE_NAME))
         environment = this.environment()
         program = shutil.which("flwr", path=environment["PATH"])
         try:
             while True:
                 new = next(path for n in count(1) if not (path := out / f"submitted-{n}").exists())
-                command = run_command(APP, CONNECTION, arm.start(), new, this.folder)
+                command = run_command(APP, CONNECTION, trial.start(), new, this.folder)
                 subprocess.run(command, executable=program, env=environment, check=False)
-                _wait_for_end(arm)
-                if not arm.begun or not arm.died():
+                _wait_for_end(trial)
+                if not trial.begun or not trial.died():
                     break
                 _say("the ServerApp ended without a word; it is started again")
         except KeyboardInterrupt:
             flwr = f"FLWR_HOME={this.folder / 'flwr'} flwr"
             _fail(
-                f"no longer followed; the run goes on, its history: {arm.history.path}\n"
+                f"no longer followed; the run goes on, its history: {trial.history.path}\n"
                 f"to end it: {flwr} list {CONNECTION}, and {flwr} stop RUN-ID {CONNECTION}",
                 130,
             )
-    if not arm.history.finished:  # `flwr run` ends with 0 whatever became of the run
-        reason = arm.history.end["reason"] if arm.history.end else "see above"
-        _fail(f"the run failed: {reason}\nto go on: cohort server run --resume {arm.history.path.parent}", 1)
-    typer.echo(f"history and models: {arm.history.path.parent}")
+    if not trial.history.finished:  # `flwr run` ends with 0 whatever became of the run
+        reason = trial.history.end["reason"] if trial.history.end else "see above"
+        _fail(
+            f"the run failed: {reason}\nto go on: cohort server run --resume {trial.history.path.parent}", 1
+        )
+    typer.echo(f"history and models: {trial.history.path.parent}")
 
 
-def _wait_for_end(arm: Arm) -> None:
+def _wait_for_end(trial: Trial) -> None:
     """Wait until the ServerApp has ended: a SuperLink that is restarted ends only Flower's stream."""
-    if not wait_until(lambda: not arm.alive, LAST_WORDS):
-        _say(f"Flower's log broke off, but the run goes on; its history: {arm.history.path}")
-        while arm.alive:
+    if not wait_until(lambda: not trial.alive, LAST_WORDS):
+        _say(f"Flower's log broke off, but the run goes on; its history: {trial.history.path}")
+        while trial.alive:
             time.sleep(1)
-    arm.history.read()
+    trial.history.read()
 
 
 def _earlier(server: Server, run: str) -> Path:

@@ -1,6 +1,6 @@
-"""What selection brought: the arms of a run compared, and said no louder than one seed allows.
+"""What selection brought: the trials of a run compared, and said no louder than one seed allows.
 
-One run of each arm cannot show that one is better: uniform selection against itself, with other draws,
+One run of each trial cannot show that one is better: uniform selection against itself, with other draws,
 differs by more than the noise from round to round in half of the cases. So nothing here says so.
 """
 
@@ -30,7 +30,7 @@ ONE_SEED = (
 
 @dataclass(frozen=True)
 class Summary:
-    """One arm in numbers. NaN where the history does not say, or says that it was not finite."""
+    """One trial in numbers. NaN where the history does not say, or says that it was not finite."""
 
     test_loss: float
     """Mean of the last rounds (see `LAST`)."""
@@ -50,10 +50,10 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far an arm ended from the baseline, in one metric."""
+    """How far an trial ended from the baseline, in one metric."""
 
     value: float
-    """Arm minus baseline, means of the last rounds."""
+    """Trial minus baseline, means of the last rounds."""
     noise: float
     """Standard deviation of the changes from one round to the next, over the last rounds (see
     `NOISE_WINDOW`), of the noisier one. A smaller difference could not be seen in this run; whether a larger
@@ -82,10 +82,10 @@ def large_clients(sizes: Sequence[float]) -> set[int]:
     return chosen
 
 
-def summarise(arm: ArmHistory) -> Summary:
-    """Put an arm into numbers."""
-    rounds = arm.trained
-    large = large_clients(arm.client_sizes)
+def summarise(trial: ArmHistory) -> Summary:
+    """Put an trial into numbers."""
+    rounds = trial.trained
+    large = large_clients(trial.client_sizes)
     draws = [pair for line in rounds for pair in zip(line["clients"], line["counts"], strict=True)]
     return Summary(
         test_loss=_mean(_values(rounds, "test_loss")[-LAST:]),
@@ -98,22 +98,22 @@ def summarise(arm: ArmHistory) -> Summary:
     )
 
 
-def difference(arm: ArmHistory, baseline: ArmHistory, metric: str) -> Difference:
-    """Compare the ends of two arms in `test_loss` or `test_accuracy`."""
-    ours, theirs = _values(arm.trained, metric), _values(baseline.trained, metric)
+def difference(trial: ArmHistory, baseline: ArmHistory, metric: str) -> Difference:
+    """Compare the ends of two trials in `test_loss` or `test_accuracy`."""
+    ours, theirs = _values(trial.trained, metric), _values(baseline.trained, metric)
     return Difference(
         value=_mean(ours[-LAST:]) - _mean(theirs[-LAST:]),
         noise=float(np.max([_noise(ours), _noise(theirs)])),
     )
 
 
-def area_ratio(arm: ArmHistory, baseline: ArmHistory) -> float:
-    """Return the area under the arm's test-loss curve (trapezoids, rounds 0 to n) over the baseline's."""
-    ours, theirs = (_area(_values(each.rounds, "test_loss")) for each in (arm, baseline))
+def area_ratio(trial: ArmHistory, baseline: ArmHistory) -> float:
+    """Return the area under the trial's test-loss curve (trapezoids, rounds 0 to n) over the baseline's."""
+    ours, theirs = (_area(_values(each.rounds, "test_loss")) for each in (trial, baseline))
     return ours / theirs if theirs else math.nan
 
 
-def faults(arm: ArmHistory) -> dict[str, dict[str, int]]:
+def faults(trial: ArmHistory) -> dict[str, dict[str, int]]:
     """Count for each client with faults how often what befell it, who has most first.
 
     Returns
@@ -122,11 +122,11 @@ def faults(arm: ArmHistory) -> dict[str, dict[str, int]]:
         "left out" (its reply was missing or of no use), "bounded" and "put aside", in rounds.
     """
     counts: dict[str, dict[str, int]] = {}
-    for line in arm.trained:
+    for line in trial.trained:
         befell = {
             "left out": [each["client"] for each in line["failures"]],
-            "bounded": [each["client"] for each in line.get("bounded", ())],
-            "put aside": line.get("aside", ()),
+            "clipped": [each["client"] for each in line.get("clipped", ())],
+            "put aside": line.get("quarantined", ()),
         }
         for what, clients in befell.items():
             for client in clients:
@@ -135,33 +135,33 @@ def faults(arm: ArmHistory) -> dict[str, dict[str, int]]:
     return dict(sorted(counts.items(), key=lambda item: (-sum(item[1].values()), item[0])))
 
 
-def same_cohorts(arm: ArmHistory, baseline: ArmHistory) -> tuple[int, int]:
+def same_cohorts(trial: ArmHistory, baseline: ArmHistory) -> tuple[int, int]:
     """Return in how many rounds both drew the same clients, each as often, and how many rounds both have."""
-    ours, theirs = ({line["round"]: _cohort(line) for line in each.trained} for each in (arm, baseline))
+    ours, theirs = ({line["round"]: _cohort(line) for line in each.trained} for each in (trial, baseline))
     both = ours.keys() & theirs.keys()
     return sum(ours[round] == theirs[round] for round in both), len(both)
 
 
-def verdict(arms: Sequence[ArmHistory]) -> list[str]:
-    """Say in plain sentences how each arm differs from uniform selection.
+def verdict(trials: Sequence[ArmHistory]) -> list[str]:
+    """Say in plain sentences how each trial differs from uniform selection.
 
     Returns
     -------
     list[str]
-        A sentence for each arm that finished, and what to make of them, or why there is none; empty if there
+        A sentence for each trial that finished, and what to make of them, or why there is none; empty if there
         is nothing to compare.
     """
-    if len(arms) > 1 and all(arm.label != BASELINE for arm in arms):
+    if len(trials) > 1 and all(trial.label != BASELINE for trial in trials):
         return [f"To tell, train {BASELINE} as well (--selector {BASELINE})."]
-    baseline = next((arm for arm in arms if arm.label == BASELINE and arm.finished), None)
-    others = [arm for arm in arms if arm is not baseline and arm.finished]
+    baseline = next((trial for trial in trials if trial.label == BASELINE and trial.finished), None)
+    others = [trial for trial in trials if trial is not baseline and trial.finished]
     if baseline is None or not others:
         return []
-    if min(len(arm.trained) for arm in (baseline, *others)) <= NOISE_WINDOW:
+    if min(len(trial.trained) for trial in (baseline, *others)) <= NOISE_WINDOW:
         return [f"Too few rounds to tell a difference from noise: more than {NOISE_WINDOW} are needed."]
     if not difference(baseline, baseline, "test_loss").known:
         return [_not_finite(baseline)]
-    return [*(_sentence(arm, baseline) for arm in others), ONE_SEED]
+    return [*(_sentence(trial, baseline) for trial in others), ONE_SEED]
 
 
 def number(value: float | None, form: str, unit: str = "", *, scale: float = 1.0) -> str:
@@ -169,14 +169,14 @@ def number(value: float | None, form: str, unit: str = "", *, scale: float = 1.0
     return "–" if value is None or not math.isfinite(value) else f"{scale * value:{form}}{unit}"
 
 
-def _sentence(arm: ArmHistory, baseline: ArmHistory) -> str:
-    loss = difference(arm, baseline, "test_loss")
-    accuracy = difference(arm, baseline, "test_accuracy")
+def _sentence(trial: ArmHistory, baseline: ArmHistory) -> str:
+    loss = difference(trial, baseline, "test_loss")
+    accuracy = difference(trial, baseline, "test_accuracy")
     if not (loss.known and accuracy.known):
-        return _not_finite(arm)
+        return _not_finite(trial)
     others = (
         f"accuracy {number(accuracy.value, '+z.1f', ' points', scale=100)}, "
-        f"area under the loss curve {number(area_ratio(arm, baseline) - 1, '+z.0f', ' %', scale=100)}"
+        f"area under the loss curve {number(area_ratio(trial, baseline) - 1, '+z.0f', ' %', scale=100)}"
     )
     if loss.within_noise and accuracy.within_noise:
         differs = f"no difference that this run could show (test loss {loss.value:+z.3f}, {others})"
@@ -184,12 +184,12 @@ def _sentence(arm: ArmHistory, baseline: ArmHistory) -> str:
         differs = f"{'lower' if loss.value < 0 else 'higher'} test loss by {abs(loss.value):.3f}, {others}"
     else:
         differs = f"the same test loss, {others}"
-    same, rounds = same_cohorts(arm, baseline)
-    return f"{arm.label}: {differs}; drew the same clients as {BASELINE} in {same} of {rounds} rounds."
+    same, rounds = same_cohorts(trial, baseline)
+    return f"{trial.label}: {differs}; drew the same clients as {BASELINE} in {same} of {rounds} rounds."
 
 
-def _not_finite(arm: ArmHistory) -> str:
-    return f"{arm.label}: nothing to compare: its test loss was not finite."
+def _not_finite(trial: ArmHistory) -> str:
+    return f"{trial.label}: nothing to compare: its test loss was not finite."
 
 
 def _cohort(line: Line) -> dict[str, int]:

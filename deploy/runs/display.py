@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from deploy.runs.history import ArmHistory, Line
-    from deploy.runs.trials import Arm
+    from deploy.runs.trials import Trial
 
 
 MOST = 5  # clients with faults that are named
 
 
 class PlainDisplay:
-    """A line of text for each round of each arm, or for failures alone.
+    """A line of text for each round of each trial, or for failures alone.
 
     Parameters
     ----------
@@ -54,22 +54,22 @@ class PlainDisplay:
         """Print a line of its own."""
         self._print(text)
 
-    def lines(self, arm: Arm, lines: Sequence[Line]) -> None:
+    def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
         """Print the rounds, and always their failures."""
         for line in lines:
             if line["type"] == "resume":
-                self._print(f"{arm.name}  goes on after round {line['round']}")
+                self._print(f"{trial.name}  goes on after round {line['round']}")
             if line["type"] != "round":
                 continue
             for failure in line.get("failures", ()):
                 self._print(
-                    f"{arm.name}  round {line['round']}: {failure['client']} left out: {failure['reason']}"
+                    f"{trial.name}  round {line['round']}: {failure['client']} left out: {failure['reason']}"
                 )
-            if line.get("void"):
-                self._print(f"{arm.name}  round {line['round']}: the model stays as it is: {line['void']}")
+            if line.get("skipped"):
+                self._print(f"{trial.name}  round {line['round']}: the model stays as it is: {line['void']}")
             if self._rounds:
                 self._print(
-                    f"{arm.name}  round {line['round']}/{arm.history.settings['num_rounds']}  "
+                    f"{trial.name}  round {line['round']}/{trial.history.settings['num_rounds']}  "
                     + "  ".join(filter(None, [chosen(line).plain, metrics(line).plain]))
                 )
 
@@ -81,21 +81,21 @@ class PlainDisplay:
 
 
 class LiveDisplay(PlainDisplay):
-    """The state of all arms, redrawn in place; failures scroll by above it.
+    """The state of all trials, redrawn in place; failures scroll by above it.
 
     Parameters
     ----------
     console : Console
         A terminal.
-    arms : Sequence[Arm]
-        All arms, in the order in which they are shown.
+    trials : Sequence[Trial]
+        All trials, in the order in which they are shown.
     title : str
         The first line.
     """
 
-    def __init__(self, console: Console, arms: Sequence[Arm], title: str) -> None:
+    def __init__(self, console: Console, trials: Sequence[Trial], title: str) -> None:
         super().__init__(console, rounds=False)
-        self._arms = arms
+        self._trials = trials
         self._title = title
         self._began = time.monotonic()
         self._live = Live(console=console, auto_refresh=False)
@@ -115,30 +115,30 @@ class LiveDisplay(PlainDisplay):
         """Draw the state of now."""
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         parts: list[RenderableType] = [Text(f"{self._title} · {minutes}:{seconds:02d}", style="dim")]
-        for arm in self._arms:
+        for trial in self._trials:
             try:
-                parts += [Text(), *_state(arm.history)]
-            except Exception as error:  # whatever is wrong with one arm, the training goes on
-                parts.append(Text(f"{arm.name}: cannot be shown: {error!r}", style="red"))
+                parts += [Text(), *_state(trial.history)]
+            except Exception as error:  # whatever is wrong with one trial, the training goes on
+                parts.append(Text(f"{trial.name}: cannot be shown: {error!r}", style="red"))
         self._live.update(Group(*parts), refresh=True)
 
 
-def _state(arm: ArmHistory) -> list[RenderableType]:
-    """Draw one arm: progress, how good the model is, who trained last. Three lines of up to 80 columns."""
-    if not arm.rounds:
-        return [Text(arm.label, style="bold"), Text("  waiting to begin", style="dim"), Text()]
-    last, total = arm.rounds[-1], int(arm.settings["num_rounds"])
+def _state(trial: ArmHistory) -> list[RenderableType]:
+    """Draw one trial: progress, how good the model is, who trained last. Three lines of up to 80 columns."""
+    if not trial.rounds:
+        return [Text(trial.label, style="bold"), Text("  waiting to begin", style="dim"), Text()]
+    last, total = trial.rounds[-1], int(trial.settings["num_rounds"])
     head = Table.grid(padding=(0, 1), expand=True)
     head.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     head.add_column(width=16)
     head.add_column(justify="right", no_wrap=True)
     head.add_row(
-        Text(arm.label, style="bold"),
+        Text(trial.label, style="bold"),
         ProgressBar(total=total, completed=last["round"], width=16),
         f"round {last['round']:>{len(str(total))}}/{total}",
     )
     figures = Text("  ").append_text(metrics(last))
-    if failures := sum(len(line["failures"]) for line in arm.trained):
+    if failures := sum(len(line["failures"]) for line in trial.trained):
         figures.append(f"  {failures} failed", style="red")
     return [head, figures, Text("  ", no_wrap=True, overflow="ellipsis").append_text(chosen(last))]
 
@@ -177,8 +177,8 @@ def _probability(value: float | None) -> str:
     return number(value, ".2f").removeprefix("0")
 
 
-def report(arms: Sequence[ArmHistory]) -> Group:
-    """Compare the arms side by side, and say what selection brought."""
+def report(trials: Sequence[ArmHistory]) -> Group:
+    """Compare the trials side by side, and say what selection brought."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("selector", vertical="bottom", overflow="fold")
     for head in (
@@ -191,10 +191,10 @@ def report(arms: Sequence[ArmHistory]) -> Group:
         "to\nlarge",
     ):
         table.add_column(head, justify="right")
-    for arm in arms:
-        summary = summarise(arm)
-        name = Text(arm.label.replace(" (", "\n").removesuffix(")"))
-        if not arm.finished:
+    for trial in trials:
+        summary = summarise(trial)
+        name = Text(trial.label.replace(" (", "\n").removesuffix(")"))
+        if not trial.finished:
             name.append("\nnot finished", style="red")
         table.add_row(
             name,
@@ -207,7 +207,7 @@ def report(arms: Sequence[ArmHistory]) -> Group:
             number(summary.large_share, ".0f", " %", scale=100),
         )
     notes = f"Losses and accuracy are means of the last {LAST} rounds."
-    if sizes := next((arm.client_sizes for arm in arms if arm.client_sizes), None):
+    if sizes := next((trial.client_sizes for trial in trials if trial.client_sizes), None):
         large = large_clients(sizes)
         share = sum(sizes[i] for i in large) / sum(sizes)
         notes += (
@@ -215,9 +215,9 @@ def report(arms: Sequence[ArmHistory]) -> Group:
             f"clients, with {100 * share:.0f} % of the samples."
         )
     parts: list[RenderableType] = [table, Text(notes, style="dim")]
-    if troubles := [text for arm in arms if (text := _faults(arm))]:
+    if troubles := [text for trial in trials if (text := _faults(trial))]:
         parts += [Text(), Text("Rounds in which clients were", style="bold"), *troubles]
-    if sentences := verdict(arms):
+    if sentences := verdict(trials):
         parts += [
             Text(),
             Text("What selection brought", style="bold"),
@@ -226,13 +226,13 @@ def report(arms: Sequence[ArmHistory]) -> Group:
     return Group(*parts)
 
 
-def _faults(arm: ArmHistory) -> Text | None:
+def _faults(trial: ArmHistory) -> Text | None:
     """Put into words which clients had most faults: "uniform: client-03 12 left out, 2 put aside"."""
     found = [
         f"{client} {', '.join(f'{count} {what}' for what, count in counts.items())}"
-        for client, counts in faults(arm).items()
+        for client, counts in faults(trial).items()
     ]
     if not found:
         return None
     others = [f"{len(found) - MOST} more clients"] if len(found) > MOST else []
-    return Text(f"  {arm.label}: {'; '.join([*found[:MOST], *others])}")
+    return Text(f"  {trial.label}: {'; '.join([*found[:MOST], *others])}")

@@ -26,12 +26,12 @@ COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#5
 STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
 
 
-def draw(arms: Sequence[ArmHistory], path: Path) -> None:
-    """Draw the arms and write the figure.
+def draw(trials: Sequence[ArmHistory], path: Path) -> None:
+    """Draw the trials and write the figure.
 
     Parameters
     ----------
-    arms : Sequence[ArmHistory]
+    trials : Sequence[ArmHistory]
         At least one; those without a round are left out.
     path : Path
         The PNG file.
@@ -41,20 +41,20 @@ def draw(arms: Sequence[ArmHistory], path: Path) -> None:
     ModuleNotFoundError
         If matplotlib is missing.
     ValueError
-        If no arm has a round to draw.
+        If no trial has a round to draw.
     """
-    arms = [arm for arm in arms if arm.trained]
-    if not arms:
+    trials = [trial for trial in trials if trial.trained]
+    if not trials:
         raise ValueError(f"nothing to draw: no {FILE_NAME} has a round yet")
-    rows = (len(arms) + 1) // 2
-    tall = 0.2 * max(len(arm.client_ids) for arm in arms) + 1.0  # inches of one raster
+    rows = (len(trials) + 1) // 2
+    tall = 0.2 * max(len(trial.client_ids) for trial in trials) + 1.0  # inches of one raster
     with figure_file(path, width=12, height=4.2 + rows * tall) as figure:
         parts = figure.add_gridspec(2, 1, height_ratios=(4.2, rows * tall))
         above, below = figure.add_subfigure(parts[0]), figure.add_subfigure(parts[1])
-        _draw_curves(arms, *above.subplots(1, 2))
-        for axes, arm in zip(below.subplots(rows, 2, squeeze=False).flat, arms, strict=False):
-            _draw_choices(arm, axes)
-        if len(arms) % 2:
+        _draw_curves(trials, *above.subplots(1, 2))
+        for axes, trial in zip(below.subplots(rows, 2, squeeze=False).flat, trials, strict=False):
+            _draw_choices(trial, axes)
+        if len(trials) % 2:
             below.axes[-1].set_axis_off()
         below.suptitle(
             "Who was chosen when: clients (samples held), the darker the more often drawn, × gave no answer",
@@ -86,13 +86,13 @@ def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
         figure.savefig(path, dpi=130)
 
 
-def _draw_curves(arms: Sequence[ArmHistory], losses: Axes, accuracies: Axes) -> None:
-    """Draw all arms' test loss and test accuracy."""
-    for arm, colour, style in zip(arms, cycle(COLOURS), cycle(STYLES), strict=False):
-        rounds = [line["round"] for line in arm.rounds]
+def _draw_curves(trials: Sequence[ArmHistory], losses: Axes, accuracies: Axes) -> None:
+    """Draw all trials' test loss and test accuracy."""
+    for trial, colour, style in zip(trials, cycle(COLOURS), cycle(STYLES), strict=False):
+        rounds = [line["round"] for line in trial.rounds]
         for axes, metric, scale in ((losses, "test_loss", 1), (accuracies, "test_accuracy", 100)):
-            values = [scale * _value(line[metric]) for line in arm.rounds]
-            axes.plot(rounds, values, color=colour, linestyle=style, linewidth=1.8, label=arm.label)
+            values = [scale * _value(line[metric]) for line in trial.rounds]
+            axes.plot(rounds, values, color=colour, linestyle=style, linewidth=1.8, label=trial.label)
     losses.set_title("Test loss", loc="left", fontweight="bold")
     accuracies.set_title("Test accuracy (%)", loc="left", fontweight="bold")
     losses.legend(frameon=False)
@@ -104,13 +104,13 @@ def _draw_curves(arms: Sequence[ArmHistory], losses: Axes, accuracies: Axes) -> 
         axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_choices(arm: ArmHistory, axes: Axes) -> None:
+def _draw_choices(trial: ArmHistory, axes: Axes) -> None:
     """Draw who was chosen when: a row for each client, the largest on top, a column for each round."""
-    order = sorted(range(len(arm.client_ids)), key=lambda i: -arm.client_sizes[i])
+    order = sorted(range(len(trial.client_ids)), key=lambda i: -trial.client_sizes[i])
     row_of = {client: row for row, client in enumerate(order)}
-    last = arm.trained[-1]["round"]
+    last = trial.trained[-1]["round"]
     counts = np.zeros((len(order), last))
-    for line in arm.trained:
+    for line in trial.trained:
         for client, count, responded in zip(line["clients"], line["counts"], line["responded"], strict=True):
             counts[row_of[client], line["round"] - 1] = count
             if not responded:
@@ -124,8 +124,8 @@ def _draw_choices(arm: ArmHistory, axes: Axes) -> None:
         interpolation="nearest",
         extent=(0.5, last + 0.5, len(order) - 0.5, -0.5),
     )
-    axes.set_title(arm.label, loc="left", fontsize=10)
-    labels = [f"{arm.client_ids[i].removeprefix('client-')} ({arm.client_sizes[i]:g})" for i in order]
+    axes.set_title(trial.label, loc="left", fontsize=10)
+    labels = [f"{trial.client_ids[i].removeprefix('client-')} ({trial.client_sizes[i]:g})" for i in order]
     axes.set_yticks(range(len(order)), labels, fontsize=8)
     axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("round")

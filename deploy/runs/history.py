@@ -16,13 +16,13 @@ Line = dict[str, Any]
 
 @dataclass
 class ArmHistory:
-    """What is known so far about one arm: one training of the federation with one selector.
+    """What is known so far about one trial: one training of the federation with one selector.
 
     Lines of unknown type are skipped, so that the history may say more than is read here.
     """
 
     path: Path
-    """The history file; its folder is named after the arm."""
+    """The history file; its folder is named after the trial."""
     settings: Line = field(default_factory=dict)
     """The run's settings."""
     client_ids: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class ArmHistory:
 
     @property
     def label(self) -> str:
-        """What the arm is called: its selector with the settings that were given."""
+        """What the trial is called: its selector with the settings that were given."""
         if not self.settings:
             return self.path.parent.name
         given = self.settings["selector_settings"]
@@ -111,18 +111,18 @@ class ArmHistory:
 
 
 def read_run(folder: Path) -> list[ArmHistory]:
-    """Read all histories below a run's folder, in the order in which the arms began.
+    """Read all histories below a run's folder, in the order in which the trials began.
 
     Raises
     ------
     ValueError
         If there is none, or one of them is damaged.
     """
-    arms = [ArmHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
-    if not arms:
+    trials = [ArmHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
+    if not trials:
         raise ValueError(
             f"{folder}: holds no history (*/{FILE_NAME}); it must be the folder of a `cohort up`"
         )
-    for arm in arms:
-        arm.read()
-    return sorted(arms, key=lambda arm: str(arm.settings.get("started")))
+    for trial in trials:
+        trial.read()
+    return sorted(trials, key=lambda trial: str(trial.settings.get("started")))

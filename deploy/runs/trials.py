@@ -1,4 +1,4 @@
-"""The arms of a comparison: the same federation trained once with each selector."""
+"""The trials of a comparison: the same federation trained once with each selector."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from deploy.runs.history import Line
 
 WATCH_INTERVAL = 0.2  # seconds between two looks at the histories
-PLAN = "run.json"  # in a run's folder: what its arms are, so that they can be resumed
+PLAN = "run.json"  # in a run's folder: what its trials are, so that they can be resumed
 PLAN_VERSION = 1
 FULL = 1 << 20  # bytes that are free on a disk without space, at most
-TRIES = 3  # how often in a row an arm is submitted without bringing a new round
+TRIES = 3  # how often in a row an trial is submitted without bringing a new round
 
 
 @dataclass
-class Arm:
+class Trial:
     """One training of the federation."""
 
     name: str
-    """Unique among the arms; the name of its folder and log."""
+    """Unique among the trials; the name of its folder and log."""
     run_config: dict[str, ConfigValue]
     history: ArmHistory
     handle: RunHandle | None = None
@@ -54,7 +54,7 @@ class Arm:
 
     @property
     def begun(self) -> bool:
-        """Whether the ServerApp has begun since the arm was submitted."""
+        """Whether the ServerApp has begun since the trial was submitted."""
         return self.history.starts > self._starts
 
     @property
@@ -72,7 +72,7 @@ class Arm:
         return CheckpointFolder(self.history.path.parent / CHECKPOINTS)
 
     def start(self) -> dict[str, ConfigValue]:
-        """Return the run config to submit; an arm that has a history goes on from its last checkpoint."""
+        """Return the run config to submit; an trial that has a history goes on from its last checkpoint."""
         self.history.read()
         self.history.end = None
         self._starts = self.history.starts
@@ -99,7 +99,7 @@ class Arm:
 
     @property
     def problem(self) -> str | None:
-        """Why the arm failed, once it is over; None if it did not."""
+        """Why the trial failed, once it is over; None if it did not."""
         if self.history.finished:
             return None
         if self.history.end is not None:
@@ -115,29 +115,29 @@ class Arm:
 class Watcher(Protocol):
     """Who wants to know how the training goes."""
 
-    def lines(self, arm: Arm, lines: Sequence[Line]) -> None:
-        """Hear what an arm's history says since the last call."""
+    def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
+        """Hear what an trial's history says since the last call."""
 
     def event(self, text: str) -> None:
-        """Hear of something that concerns all arms."""
+        """Hear of something that concerns all trials."""
 
     def refresh(self) -> None:
         """Hear that all histories have been looked at."""
 
 
-def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path, folder: Path) -> list[Arm]:
-    """Turn the command line's words into arms, all settings checked.
+def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path, folder: Path) -> list[Trial]:
+    """Turn the command line's words into trials, all settings checked.
 
     Parameters
     ----------
     selectors : Sequence[str]
         "name" or "name:setting=value,setting=value".
     common : Mapping[str, ConfigValue]
-        Run-config settings of all arms that differ from the app's defaults.
+        Run-config settings of all trials that differ from the app's defaults.
     app : Path
         The folder whose pyproject.toml holds the defaults.
     folder : Path
-        Each arm's files go into a folder of its own below this one.
+        Each trial's files go into a folder of its own below this one.
 
     Raises
     ------
@@ -145,11 +145,11 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
         One line for each wrong setting: its name, its value, what is allowed.
     """
     defaults = default_config(app)
-    arms: dict[str, Arm] = {}
+    trials: dict[str, Trial] = {}
     for text in selectors:
         selector, colon, settings = text.partition(":")
         name = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
-        if name in arms:
+        if name in trials:
             raise ValueError(f"selector = {text!r}: given twice")
         if bool(colon) != bool(settings):
             raise ValueError(f"selector = {text!r}: must be name or name:setting=value,setting=value")
@@ -160,8 +160,8 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
             "output-dir": str(folder / name),
         }
         RunSettings.from_run_config({**defaults, **run_config})
-        arms[name] = Arm(name, run_config, ArmHistory(folder / name / FILE_NAME))
-    return list(arms.values())
+        trials[name] = Trial(name, run_config, ArmHistory(folder / name / FILE_NAME))
+    return list(trials.values())
 
 
 def try_out(settings: Mapping[str, ConfigValue]) -> None:
@@ -179,21 +179,21 @@ def try_out(settings: Mapping[str, ConfigValue]) -> None:
     task.client_data(0, int(settings["num-clients"]), int(settings["seed"]))
 
 
-def write_plan(folder: Path, arms: Sequence[Arm]) -> None:
-    """Write down what a run's arms are, in its folder.
+def write_plan(folder: Path, trials: Sequence[Trial]) -> None:
+    """Write down what a run's trials are, in its folder.
 
     Raises
     ------
     OSError
         If that cannot be written.
     """
-    told = {arm.name: {k: v for k, v in arm.run_config.items() if k != "output-dir"} for arm in arms}
+    told = {trial.name: {k: v for k, v in trial.run_config.items() if k != "output-dir"} for trial in trials}
     with replacing(folder / PLAN) as file:
-        file.write(json.dumps({"version": PLAN_VERSION, "arms": told}, indent=1).encode())
+        file.write(json.dumps({"version": PLAN_VERSION, "trials": told}, indent=1).encode())
 
 
-def read_plan(folder: Path) -> list[Arm]:
-    """Return the arms of an earlier run, as far as they got; the folder may have been moved.
+def read_plan(folder: Path) -> list[Trial]:
+    """Return the trials of an earlier run, as far as they got; the folder may have been moved.
 
     Raises
     ------
@@ -204,17 +204,17 @@ def read_plan(folder: Path) -> list[Arm]:
         told = json.loads((folder / PLAN).read_bytes())
         if told["version"] != PLAN_VERSION:
             raise ValueError(f"is of version {told['version']}, this program reads {PLAN_VERSION}")
-        arms = [
-            Arm(name, {**config, "output-dir": str(folder / name)}, ArmHistory(folder / name / FILE_NAME))
-            for name, config in told["arms"].items()
+        trials = [
+            Trial(name, {**config, "output-dir": str(folder / name)}, ArmHistory(folder / name / FILE_NAME))
+            for name, config in told["trials"].items()
         ]
     except FileNotFoundError:
         raise ValueError(f"{folder}: holds no {PLAN}, so there is no run to resume") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / PLAN}: cannot be used: {error}") from None
-    for arm in arms:
-        arm.history.read()
-    return arms
+    for trial in trials:
+        trial.history.read()
+    return trials
 
 
 def parse_setting(text: str) -> tuple[str, ConfigValue]:
@@ -235,8 +235,8 @@ def parse_setting(text: str) -> tuple[str, ConfigValue]:
     return key, parsed if isinstance(parsed, ConfigValue) else value
 
 
-def train(engine: Engine, arms: Sequence[Arm], watcher: Watcher, *, at_once: bool) -> None:
-    """Run the arms on the engine until all are over, each however it went (see `Arm.problem`).
+def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once: bool) -> None:
+    """Run the trials on the engine until all are over, each however it went (see `Trial.problem`).
 
     Those that are done stay as they are, and those that have begun earlier go on. So does, at once, one whose
     ServerApp is killed.
@@ -244,7 +244,7 @@ def train(engine: Engine, arms: Sequence[Arm], watcher: Watcher, *, at_once: boo
     Parameters
     ----------
     at_once : bool
-        Whether all arms train at the same time, their messages taking turns at the clients, or one
+        Whether all trials train at the same time, their messages taking turns at the clients, or one
         after the other.
 
     Raises
@@ -252,34 +252,34 @@ def train(engine: Engine, arms: Sequence[Arm], watcher: Watcher, *, at_once: boo
     EngineError
         If the engine dies.
     """
-    waiting = [arm for arm in arms if not arm.done]
-    running: list[Arm] = []
+    waiting = [trial for trial in trials if not trial.done]
+    running: list[Trial] = []
     while waiting or running:
         for client in engine.check():
             watcher.event(f"{client} died; the rounds go on without it (log: {engine.logs / client}.log)")
         # Each begins only when the one before has begun its history. All ServerApps share the SuperLink's
         # home, where the first unpacks the app: started together, the others would import half-written
-        # files. And the histories begin in the order of the arms, by which `read_run` finds it again.
+        # files. And the histories begin in the order of the trials, by which `read_run` finds it again.
         if waiting and (not running or (at_once and running[-1].begun)):
-            arm = waiting.pop(0)
-            arm.submit(engine)
-            running.append(arm)
-        for arm in list(running):
+            trial = waiting.pop(0)
+            trial.submit(engine)
+            running.append(trial)
+        for trial in list(running):
             # Looked at first: the last lines come before it.
-            over = arm.killed or (arm.handle is not None and arm.handle.over)
+            over = trial.killed or (trial.handle is not None and trial.handle.over)
             try:
-                watcher.lines(arm, arm.history.read())
-            except Exception as error:  # whatever is wrong with one arm's lines, all go on
-                watcher.event(f"{arm.name}: cannot be shown: {error!r}")
+                watcher.lines(trial, trial.history.read())
+            except Exception as error:  # whatever is wrong with one trial's lines, all go on
+                watcher.event(f"{trial.name}: cannot be shown: {error!r}")
             if over:
-                running.remove(arm)
-                if arm.died():
-                    if arm.handle is not None and not arm.handle.over:
-                        engine.abort(arm.handle)
-                    watcher.event(f"{arm.name}: its ServerApp ended without a word; it is started again")
-                    arm.submit(engine)
-                    running.append(arm)
-                elif arm.problem:
-                    watcher.event(f"{arm.name} failed: {arm.problem}")
+                running.remove(trial)
+                if trial.died():
+                    if trial.handle is not None and not trial.handle.over:
+                        engine.abort(trial.handle)
+                    watcher.event(f"{trial.name}: its ServerApp ended without a word; it is started again")
+                    trial.submit(engine)
+                    running.append(trial)
+                elif trial.problem:
+                    watcher.event(f"{trial.name} failed: {trial.problem}")
         watcher.refresh()
         time.sleep(WATCH_INTERVAL)

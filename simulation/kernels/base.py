@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from strategies.numerics.arrays import Floats, Ints
 from strategies.rounds.logic import client_seed
-from strategies.rounds.trained_batch import CohortUpdates
+from strategies.rounds.trained_clients import ClientUpdates
 from tasks.base import Arrays, Dataset, Metrics, batches
 from tasks.federated import FederatedData
 
@@ -62,7 +62,7 @@ class Plan:
 class Trained(NamedTuple):
     """What R clients' local training brought."""
 
-    updates: CohortUpdates
+    updates: ClientUpdates
     losses: Floats  # (R,) mean over the mini-batches, each before its step
     gradient_variances: Floats  # (R,) σ²; NaN where it was not asked for, or there was one step only
 
@@ -181,7 +181,7 @@ class MiniBatches:
             yield inputs, data.labels[drawn]
 
 
-class StackedUpdates(CohortUpdates):
+class StackedUpdates(ClientUpdates):
     """Updates as the rows of a matrix.
 
     Parameters

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.numerics.arrays import Floats, Ints
-from strategies.rounds.trained_batch import CohortUpdates
+from strategies.rounds.trained_clients import ClientUpdates
 from tasks.base import Arrays, Dataset, GradientVariance, Metrics
 from tasks.federated import FederatedData
 
@@ -302,7 +302,7 @@ class MLP(Dense):
         return arrays
 
 
-class _OneStep(CohortUpdates):
+class _OneStep(ClientUpdates):
     """One step of a model of one layer: w_m - w_t = -X_m' E_m, a product that is not formed.
 
     Parameters

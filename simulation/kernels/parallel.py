@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.numerics.arrays import Floats, Ints
-from strategies.rounds.trained_batch import CohortUpdates
+from strategies.rounds.trained_clients import ClientUpdates
 from tasks.base import Arrays, Dataset, Metrics
 from tasks.federated import FederatedData
 
@@ -172,10 +172,10 @@ class Parallel(Kernel):
         return self._kernel.evaluate(arrays, data)
 
 
-class _Joined(CohortUpdates):
+class _Joined(ClientUpdates):
     """Updates of several parts of a cohort, each with the positions of its clients."""
 
-    def __init__(self, parts: Sequence[tuple[Ints, CohortUpdates]], size: int) -> None:
+    def __init__(self, parts: Sequence[tuple[Ints, ClientUpdates]], size: int) -> None:
         self._parts = parts
         self._part, self._row = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
         for number, (positions, _) in enumerate(parts):
@@ -192,7 +192,7 @@ class _Joined(CohortUpdates):
         return {name: sum((each[name] for each in sums[1:]), first) for name, first in sums[0].items()}
 
     def model(self, row: int) -> Mapping[str, NDArray[Any]]:
-        updates: CohortUpdates = self._parts[self._part[row]][1]
+        updates: ClientUpdates = self._parts[self._part[row]][1]
         return updates.model(int(self._row[row]))
 
 

@@ -21,7 +21,7 @@ GROUPS = "groups"
 
 
 @dataclass(frozen=True)
-class Declared:
+class Overrides:
     """Facts about clients that the server need not take from them.
 
     Attributes
@@ -64,21 +64,21 @@ class Declared:
         ids = roster.ids()
         found: dict[str, NDArray[Any]] = {}
         for name in selector.per_client:
-            declared = self.settings.get(name, {})
+            overrides = self.settings.get(name, {})
             if name == GROUPS:
                 found[name] = self._groups(roster)[first:]
-            elif declared:
-                usual = float(np.median([float(value) for value in declared.values()]))
-                found[name] = np.array([float(declared.get(each, usual)) for each in ids[first:]])
+            elif overrides:
+                usual = float(np.median([float(value) for value in overrides.values()]))
+                found[name] = np.array([float(overrides.get(each, usual)) for each in ids[first:]])
         return found
 
     def _groups(self, roster: Roster) -> NDArray[np.int64]:
         """Return (M,) the number of each client's group; a client without one is a group of its own."""
-        declared = self.settings.get(GROUPS, {})
+        overrides = self.settings.get(GROUPS, {})
         numbers: dict[object, int] = {name: number for number, name in enumerate(self.group_names)}
         groups = np.empty(len(roster), dtype=np.int64)
         for index, client_id in enumerate(roster.ids()):
-            group = declared.get(client_id, roster.group_of(index))
+            group = overrides.get(client_id, roster.group_of(index))
             key = (index,) if group is None else str(group)  # a tuple is nobody's name
             # Where the operator numbered the groups, what it did not name is one more.
             unnamed = len(numbers)

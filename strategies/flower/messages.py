@@ -139,8 +139,8 @@ class OpenRound:
     num_available: int
     clock: Clock
     enough: int  # how many answers with a model end the round
-    aside: tuple[int, ...] = ()  # clients that are here and put aside for bad reports
-    bounded: Mapping[int, str] = field(default_factory=dict)  # client -> what of its answer to a poll was
+    quarantined: tuple[int, ...] = ()  # clients that are here and put aside for bad reports
+    clipped: Mapping[int, str] = field(default_factory=dict)  # client -> what of its answer to a poll was
 
     def match(self, replies: Iterable[Message], size_key: str) -> list[Reply]:
         """Return (S,) the answer of each chosen client.

@@ -55,7 +55,7 @@ class Asked(NamedTuple):
     train_config: Mapping[str, list[float]] = {}
 
 
-def check_needs(name: str, needs: frozenset[str]) -> None:
+def check_polls_for(name: str, polls_for: frozenset[str]) -> None:
     """Refuse a selector that needs to know what clients cannot be asked.
 
     Raises
@@ -63,7 +63,7 @@ def check_needs(name: str, needs: frozenset[str]) -> None:
     ValueError
         If it does: what that is.
     """
-    if unknown := sorted(needs - _ASKABLE):
+    if unknown := sorted(polls_for - _ASKABLE):
         raise ValueError(
             f"selector = {name!r}: needs the {' and the '.join(unknown)} of everybody before it selects, "
             "which only a simulation knows"

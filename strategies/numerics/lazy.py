@@ -63,7 +63,7 @@ class Untouched(NamedTuple):
 
 
 class LazyExperts:
-    """E distributions q_e over the same living clients, each at least floor = α / (number living).
+    """E distributions q_e over the same registered clients, each at least floor = α / (number living).
 
     ``q_e,m = scale_e w_e,m`` where client m is free and ``floor`` where it is not; the touched have a w each,
     a leaf of a tree over them, the untouched of an expert those of `Untouched`. The scale is not stored:
@@ -75,16 +75,16 @@ class LazyExperts:
     Parameters
     ----------
     touched : ndarray of int, shape (n,)
-        Distinct living clients.
+        Distinct registered clients.
     weights : ndarray, shape (E, n)
         Their w in any unit, > 0 and below 1e100, or AT_FLOOR. Those too small for the floor are put there:
         this is the projection onto the floored simplex.
     untouched : Untouched
         The same for the untouched.
-    living : ndarray of bool, shape (M,)
+    registered : ndarray of bool, shape (M,)
         Who may be drawn.
     alpha : float
-        The floor times the number of living clients, in (0, 1].
+        The floor times the number of registered clients, in (0, 1].
     base : Ranking, optional
         b; needed where a cut is finite.
     """
@@ -94,19 +94,19 @@ class LazyExperts:
         touched: Ints,
         weights: Floats,
         untouched: Untouched,
-        living: Bools,
+        registered: Bools,
         alpha: float,
         base: "Ranking | None" = None,
     ) -> None:
-        num_living = int(np.count_nonzero(living))
-        self.floor = alpha / max(1, num_living)
+        num_registered = int(np.count_nonzero(registered))
+        self.floor = alpha / max(1, num_registered)
         self.untouched = untouched
-        self.num_untouched = num_living - touched.size
-        self._base = None if base is None else _Base(base, living, touched)
-        self._living = living
-        # Uniform draws hit a living client at least every second time.
-        self._pool = living.size if 2 * num_living >= living.size else np.flatnonzero(living)
-        self._slots = np.full(living.size, -1, dtype=np.int32)  # client -> leaf, -1 for the untouched
+        self.num_untouched = num_registered - touched.size
+        self._base = None if base is None else _Base(base, registered, touched)
+        self._registered = registered
+        # Uniform draws hit a registered clients at least every second time.
+        self._pool = registered.size if 2 * num_registered >= registered.size else np.flatnonzero(registered)
+        self._slots = np.full(registered.size, -1, dtype=np.int32)  # client -> leaf, -1 for the untouched
         self._slots[touched] = np.arange(touched.size)
         self._num_touched = touched.size
         self._touched = touched  # leaf -> client; room for more at the end, as in the leaves
@@ -135,7 +135,7 @@ class LazyExperts:
         return self._q(self._leaves[:, : self._num_touched]), untouched
 
     def at(self, clients: Ints) -> Floats:
-        """Return q (E, S) of living clients."""
+        """Return q (E, S) of registered clients."""
         slots = self._slots[clients]
         default, slope, cut = (each[:, None] for each in self.untouched)
         if self._base is None:
@@ -151,12 +151,12 @@ class LazyExperts:
         """Return a fresh array (M,): sum_e theta_e q_e, 0 for those not living."""
         touched, (default, slope, cut) = self.values()
         if self._base is None:
-            p: Floats = np.where(self._living, theta @ default, 0.0)
+            p: Floats = np.where(self._registered, theta @ default, 0.0)
         else:
-            b, p = self._base.of.values, np.zeros(self._living.size)
+            b, p = self._base.of.values, np.zeros(self._registered.size)
             for each in zip(theta, default, slope, cut, strict=True):
                 p += each[0] * np.where(b >= each[3], np.maximum(each[2] * b, self.floor), each[1])
-            p *= self._living
+            p *= self._registered
         p[self.touched] = theta @ touched
         return p
 
@@ -192,7 +192,7 @@ class LazyExperts:
         Parameters
         ----------
         clients : ndarray of int, shape (S,)
-            Distinct living clients.
+            Distinct registered clients.
         exponents : ndarray, shape (E, S)
             Finite and >= 0.
         """
@@ -221,7 +221,7 @@ class LazyExperts:
         """Return a stream of independent draws from sum_e theta_e q_e, theta a distribution (E,)."""
         anybody = accepted(
             uniform_stream(self._pool, rng),
-            lambda clients: (self._slots[clients] < 0) & self._living[clients],
+            lambda clients: (self._slots[clients] < 0) & self._registered[clients],
             max(1, self.num_untouched) / (self._pool if isinstance(self._pool, int) else self._pool.size),
         )
         above, sums = self._above, self._sums
@@ -411,15 +411,15 @@ class _Base:
     ----------
     of : Ranking
         All clients.
-    living : ndarray of bool, shape (M,)
+    registered : ndarray of bool, shape (M,)
         Those who count.
     touched : ndarray of int
         Those of them who do not.
     """
 
-    def __init__(self, of: Ranking, living: Bools, touched: Ints) -> None:
+    def __init__(self, of: Ranking, registered: Bools, touched: Ints) -> None:
         self.of = of
-        counted = living[of.clients]
+        counted = registered[of.clients]
         counted[of.ranks[touched]] = False
         self._tree = SumTree(np.where(counted, -of.negative, 0.0))
         self._gone = np.flatnonzero(~counted)  # ranks of all others, ascending

@@ -146,7 +146,7 @@ class Model:
                 return None  # beyond float16
         return moved
 
-    def bounded(self, update: Update) -> Arrays:
+    def clipped(self, update: Update) -> Arrays:
         """Return y_m + s_m (w_m - w_t - y_m), which is w_m - w_t unless it is shortened: the caller's own."""
         step = self.fold([(1.0, update)])
         for name, flat in step.items():

@@ -16,7 +16,7 @@ from ..clients.reports import Report
 from ..numerics.arrays import Bools, Floats
 from ..selectors import Selection
 from .aggregation import Arrays, Model, UnusableError, Update
-from .trained_batch import TrainedCohort, TrainedModel, spread
+from .trained_clients import TrainedClients, TrainedModel, spread
 from .variates import ClientVariates
 
 
@@ -46,8 +46,8 @@ class Answers:
     num_steps: Floats  # (S,) as reported
     failures: dict[int, str]
     at_fault: list[int]  # positions of failures that are the client's own: it sent something
-    bounded: Mapping[int, str] = field(default_factory=dict)
-    cohort: TrainedCohort | None = None  # where they came in one piece
+    clipped: Mapping[int, str] = field(default_factory=dict)
+    cohort: TrainedClients | None = None  # where they came in one piece
     step: Arrays | None = None  # the sum with the coefficients of `examine`; None if some are not usable
 
     def usable(self) -> Bools:
@@ -100,9 +100,9 @@ class Answers:
         return [(float(coefficients[position]), update) for position, update in self.updates.items()]
 
 
-def who_sent(replies: Sequence[Reply] | TrainedCohort, selection: Selection) -> Bools:
+def who_sent(replies: Sequence[Reply] | TrainedClients, selection: Selection) -> Bools:
     """Return (S,) whether there are arrays: known before any is looked at."""
-    if isinstance(replies, TrainedCohort):
+    if isinstance(replies, TrainedClients):
         sent = np.zeros(selection.clients.size, dtype=np.bool_)
         sent[replies.positions] = True
         return sent
@@ -112,7 +112,7 @@ def who_sent(replies: Sequence[Reply] | TrainedCohort, selection: Selection) -> 
 def examine(
     model: Model,
     selection: Selection,
-    replies: Sequence[Reply] | TrainedCohort,
+    replies: Sequence[Reply] | TrainedClients,
     coefficients: Floats,
     learning_rate: float,
     *,
@@ -127,7 +127,7 @@ def examine(
         w_t.
     selection : Selection
         Who was chosen.
-    replies : sequence of Reply, or TrainedCohort
+    replies : sequence of Reply, or TrainedClients
         (S,) aligned with the selection.
     coefficients : ndarray, shape (S,)
         What the sum would weigh each update with.
@@ -138,7 +138,7 @@ def examine(
     masked : bool (default: False)
         Lengths are the clients' word.
     """
-    if isinstance(replies, TrainedCohort):
+    if isinstance(replies, TrainedClients):
         if variates is None:
             return _examine_cohort(model, selection, replies, coefficients, learning_rate)
         replies = _one_by_one(replies, selection)
@@ -176,7 +176,7 @@ def examine(
 
 
 def _examine_cohort(
-    model: Model, selection: Selection, cohort: TrainedCohort, coefficients: Floats, learning_rate: float
+    model: Model, selection: Selection, cohort: TrainedClients, coefficients: Floats, learning_rate: float
 ) -> Answers:
     """Look at a cohort in one piece; what it is asked to sum is finite."""
     size, positions = selection.clients.size, cohort.positions
@@ -201,7 +201,7 @@ def _examine_cohort(
     )
 
 
-def _one_by_one(cohort: TrainedCohort, selection: Selection) -> list[Reply]:
+def _one_by_one(cohort: TrainedClients, selection: Selection) -> list[Reply]:
     """Return a cohort's replies, for what works on each client's update."""
     replies = [Reply(failure=cohort.failures.get(i, "no answer")) for i in range(selection.clients.size)]
     for row, position in enumerate(cohort.positions.tolist()):

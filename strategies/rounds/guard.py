@@ -15,7 +15,7 @@ from ..numerics.arrays import Array, Bools, Floats, Ints
 from ..selectors import checks
 from .limits import ASKED, COUNTED, KINDS, RECENT, WINDOWS, Changes, Limits, Lines
 
-_PER_CLIENT = ("offences", "aside_until", "pauses", "counts")
+_PER_CLIENT = ("offences", "quarantined_until", "pauses", "counts")
 _ABSURD = 2.0
 """How many times its limit an update is an offence even of a client whose loss is as far off."""
 
@@ -40,7 +40,7 @@ class Judgement:
     losses: Floats
     gradient_variances: Floats
     rejected: Mapping[int, str] = field(default_factory=dict)
-    bounded: Mapping[int, str] = field(default_factory=dict)
+    clipped: Mapping[int, str] = field(default_factory=dict)
 
 
 class Guard:
@@ -77,7 +77,7 @@ class Guard:
     far beyond, it is the federation that has changed (a learning rate), and nobody's offence.
 
     **What it costs** honest clients, measured: on the least squares of the OSMD paper's appendix F (σ = 1, 3,
-    10; 100 clients, 600 rounds, `uniform`, `avare`, `cohort`) at most 0.06 % of the updates are shortened, by
+    10; 100 clients, 600 rounds, `uniform`, `avare`, `forecast`) at most 0.06 % of the updates are shortened, by
     at most 3 % of the weighted sum of norms, nearly all in the first 50 rounds, and nobody is put aside. On
     softmax regression with labels by Dirichlet(0.1) none is under `uniform`, `md` and `avare`.
 
@@ -136,7 +136,7 @@ class Guard:
         self._state: dict[str, npt.NDArray[Any]] = {
             # Per client. Offences are bits, the newest lowest: of trained answers, and of polled ones.
             "offences": np.zeros((m, 2), dtype=np.uint8),
-            "aside_until": np.zeros(m, dtype=np.int64),  # the first round in which it is tried again
+            "quarantined_until": np.zeros(m, dtype=np.int64),  # the first round in which it is tried again
             "pauses": np.zeros(m, dtype=np.int64),  # how many that it has not made good
             "counts": np.zeros((m, len(COUNTED)), dtype=np.int64),
             # Last values of the clients heard of most recently, a row a kind, the newest at the end.
@@ -150,7 +150,7 @@ class Guard:
     @property
     def num_clients(self) -> int:
         """M, how many clients there are."""
-        return int(self._state["aside_until"].size)
+        return int(self._state["quarantined_until"].size)
 
     def judge(
         self,
@@ -219,7 +219,7 @@ class Guard:
             offence |= ~np.isnan(norm.excess) & place.flagrant(norm.excess)
         believed = np.minimum(norm.excess, norm.margin)
         norms, losses, variances = (
-            place.bounded(changes, lines, why)
+            place.clipped(changes, lines, why)
             for place, why in ((norm, believed), (loss, believed), (variance, believed))
         )
         if np.isfinite(norm.margin):
@@ -232,8 +232,8 @@ class Guard:
         changes.commit()
         with np.errstate(invalid="ignore", divide="ignore", under="ignore"):
             scales = np.where(norms < sent[0], norms / sent[0], 1.0)
-        bounded = {i: what for i, what in lines.joined().items() if i not in rejected}
-        return Judgement(np.maximum(scales, np.finfo(np.float64).tiny), losses, variances, rejected, bounded)
+        clipped = {i: what for i, what in lines.joined().items() if i not in rejected}
+        return Judgement(np.maximum(scales, np.finfo(np.float64).tiny), losses, variances, rejected, clipped)
 
     def judge_reports(
         self, round: int, candidates: npt.ArrayLike, reports: Mapping[str, npt.ArrayLike]
@@ -276,12 +276,12 @@ class Guard:
             answered |= ~np.isnan(said[name])
             place = self._limits.place(changes, ASKED[name], who, said[name], lines)
             offence |= place.impossible | (~np.isnan(norms) & place.flagrant(norms))
-            said[name] = place.bounded(changes, lines, believed)
+            said[name] = place.clipped(changes, lines, believed)
         self._remember(changes, round, who[answered], offence[answered], polled=True)
         changes.commit()
         return said, lines.joined()
 
-    def sizes(self, claimed: npt.ArrayLike, declared: npt.ArrayLike | None = None) -> Floats:
+    def sizes(self, claimed: npt.ArrayLike, overrides: npt.ArrayLike | None = None) -> Floats:
         """Return how much data each client counts as having.
 
         Parameters
@@ -302,20 +302,20 @@ class Guard:
         TypeError, ValueError
             If the lengths differ, or a declared size is out of range.
         """
-        known, is_claim = self._known_sizes(claimed, declared)
+        known, is_claim = self._known_sizes(claimed, overrides)
         limit = self._limits.size(known)
-        bounded: Floats = np.where(is_claim, np.minimum(known, limit), known)
-        unknown = np.isnan(bounded)
-        bounded[unknown] = 1.0 if unknown.all() else bounded[~unknown].mean()
-        return bounded
+        clipped: Floats = np.where(is_claim, np.minimum(known, limit), known)
+        unknown = np.isnan(clipped)
+        clipped[unknown] = 1.0 if unknown.all() else clipped[~unknown].mean()
+        return clipped
 
-    def size_limit(self, claimed: npt.ArrayLike, declared: npt.ArrayLike | None = None) -> float:
+    def size_limit(self, claimed: npt.ArrayLike, overrides: npt.ArrayLike | None = None) -> float:
         """Return the largest size that is believed of a claim, see `sizes`; inf where nobody said any."""
-        return self._limits.size(self._known_sizes(claimed, declared)[0])
+        return self._limits.size(self._known_sizes(claimed, overrides)[0])
 
-    def aside(self, round: int) -> Ints:
+    def quarantined(self, round: int) -> Ints:
         """Return the clients put aside in a round, ascending."""
-        return self._ever_aside[self._state["aside_until"][self._ever_aside] > round]
+        return self._ever_aside[self._state["quarantined_until"][self._ever_aside] > round]
 
     def counts(self) -> dict[str, Ints]:
         """Return (M,) for each kind how often the guard stepped in.
@@ -361,7 +361,7 @@ class Guard:
         arrays = {name: np.array(array) for name, array in state.items()}
         if arrays.keys() != self._state.keys():
             raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(self._state)}")
-        m = arrays["aside_until"].size
+        m = arrays["quarantined_until"].size
         for name, own in self._state.items():
             shape = (m, *own.shape[1:]) if name in _PER_CLIENT else own.shape
             if arrays[name].shape != shape or arrays[name].dtype != own.dtype:
@@ -370,7 +370,7 @@ class Guard:
                     f"must be {own.dtype} of shape {shape}"
                 )
         self._state = arrays
-        self._ever_aside = np.flatnonzero(arrays["aside_until"])
+        self._ever_aside = np.flatnonzero(arrays["quarantined_until"])
 
     def _remember(self, changes: Changes, round: int, clients: Ints, offence: Bools, polled: bool) -> None:
         """Write down who offended, and put aside whom it is time to."""
@@ -386,20 +386,20 @@ class Guard:
         length = np.minimum(self._pause * 2.0 ** np.minimum(pauses[struck], 60), self._longest_pause)
         pauses[struck] += 1
         changes.write("pauses", clients, pauses)
-        changes.write("aside_until", out, round + 1 + length.astype(np.int64))
+        changes.write("quarantined_until", out, round + 1 + length.astype(np.int64))
         changes.write("offences", out, (1 << (self._strikes - 1)) - 1)  # on trial: the next is one too many
         changes.count(out, "put aside")
         self._ever_aside = np.union1d(self._ever_aside, out)
 
-    def _known_sizes(self, claimed: npt.ArrayLike, declared: npt.ArrayLike | None) -> tuple[Floats, Bools]:
+    def _known_sizes(self, claimed: npt.ArrayLike, overrides: npt.ArrayLike | None) -> tuple[Floats, Bools]:
         """Return (M,) sizes as declared or claimed, NaN = neither, and which of them are claims."""
         sizes = checks.floats("claimed", claimed)
         sizes[~((sizes >= checks.SMALLEST_SIZE) & (sizes <= checks.LARGEST_SIZE))] = nan
         is_claim = ~np.isnan(sizes)
-        if declared is not None:
-            told = checks.floats("declared", declared, sizes.size)
+        if overrides is not None:
+            told = checks.floats("overrides", overrides, sizes.size)
             is_told = ~np.isnan(told)
-            checks.in_range("declared", told[is_told], checks.SMALLEST_SIZE, checks.LARGEST_SIZE)
+            checks.in_range("overrides", told[is_told], checks.SMALLEST_SIZE, checks.LARGEST_SIZE)
             sizes[is_told] = told[is_told]
             is_claim &= ~is_told
         return sizes, is_claim

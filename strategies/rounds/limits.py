@@ -22,7 +22,7 @@ ASKED = {
     name: f"polled {name.replace('_', ' ')}"
     for name in ("loss", "update_norm", "gradient_variance", "diversity")
 }
-"""Numbers that candidates report before a round (`Selector.needs`), and the kind each is judged as."""
+"""Numbers that candidates report before a round (`Selector.polls_for`), and the kind each is judged as."""
 
 WINDOWS = (*KINDS, *ASKED.values())
 COUNTED = ("answer", *WINDOWS, "put aside")
@@ -121,7 +121,7 @@ class Place:
         beyond: Bools = self.excess > np.fmax(self.margin, power * norms) + self.gap
         return beyond
 
-    def bounded(self, changes: Changes, lines: Lines, norms: Floats) -> Floats:
+    def clipped(self, changes: Changes, lines: Lines, norms: Floats) -> Floats:
         """Return the values within their limits, and write down who was bounded."""
         margins = np.full(norms.size, self.margin)
         if self.kind in _POWERS and not self.signed:

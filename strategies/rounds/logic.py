@@ -20,7 +20,7 @@ from .aggregation import Arrays, Model, Update
 from .answers import Answers, Reply, examine, who_sent
 from .guard import Guard
 from .response_rates import ResponseRates
-from .trained_batch import TrainedCohort
+from .trained_clients import TrainedClients
 from .variates import ClientVariates
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "Reply",
     "RoundLogic",
     "RoundRecord",
-    "TrainedCohort",
+    "TrainedClients",
     "check_correction",
     "client_seed",
     "enough_answers",
@@ -54,9 +54,9 @@ class RoundRecord:
     weights: NDArray[np.float64]  # (S,) c_m with which each update went into the pseudo-gradient
     feedback: Feedback  # as the selector was told
     failures: Mapping[int, str] = field(default_factory=dict)  # client index -> why it was left out
-    bounded: Mapping[int, str] = field(default_factory=dict)  # client index -> what of it was bounded
-    void: str = ""  # why the round changed nothing; "" if it did
-    aside: tuple[int, ...] = ()  # clients that were here, and put aside for bad reports
+    clipped: Mapping[int, str] = field(default_factory=dict)  # client index -> what of it was bounded
+    skipped: str = ""  # why the round changed nothing; "" if it did
+    quarantined: tuple[int, ...] = ()  # clients that were here, and put aside for bad reports
     train_loss: float = nan  # of the clients that answered, weighted as their updates
     seconds: float = nan  # from the choice to the new model, waiting included
 
@@ -171,7 +171,7 @@ class RoundLogic:
         """Return (M,) the share of each client in what the selector's aggregate is an estimate of."""
         if isinstance(self.selector, GroupSelector):  # over time: those who are away, too
             return self.selector.probabilities
-        sizes = np.where(self.selector.living, self.selector.client_sizes, 0.0)
+        sizes = np.where(self.selector.registered, self.selector.client_sizes, 0.0)
         if here is not None:
             sizes[np.setdiff1d(np.arange(sizes.size), here)] = 0.0
         shares: Floats = sizes / (sizes.sum() or 1.0)
@@ -191,7 +191,7 @@ class RoundLogic:
         round: int,
         selection: Selection,
         arrays: Arrays,
-        replies: Sequence[Reply] | TrainedCohort,
+        replies: Sequence[Reply] | TrainedClients,
         num_available: int,
     ) -> Outcome:
         """Aggregate what came back and let the selector learn from it.
@@ -214,7 +214,7 @@ class RoundLogic:
             What `choose` returned.
         arrays : dict of arrays
             w_t, the model that was sent out; stays as it is.
-        replies : sequence of Reply, or TrainedCohort
+        replies : sequence of Reply, or TrainedClients
             (S,) aligned with ``selection.clients``; or all in one piece, which needs no pass over clients
             unless there are variates or diversities, or an update is shortened.
         num_available : int
@@ -245,23 +245,23 @@ class RoundLogic:
         updates, usable = answers.updates, answers.usable()
         weights = guess if np.array_equal(usable, likely) else self._weights(selection, usable)
         diversities = np.full(usable.size, nan)
-        moved, void = None, self._why_void(usable)
-        if not void:
+        moved, skipped = None, self._why_void(usable)
+        if not skipped:
             coefficients = self._coefficients(weights)
             step = answers.combined(coefficients, as_examined=weights is guess)
-            if "diversity" in self.selector.learns:
+            if "diversity" in self.selector.feedback_used:
                 plain = getattr(self.selector.settings, "diversity_mean", "weighted") == "plain"
                 apart = answers.distances(coefficients, step, plain=plain)
                 diversities[usable] = np.array(apart) / self.local_learning_rate
             moved = model.moved(step, mean=None if self.variates is None else self.variates.mean())
             if moved is None:  # a sum that is not finite is nobody's in particular: all are left out
-                void = "the step is not finite"
+                skipped = "the step is not finite"
                 answers.failures |= dict.fromkeys(updates, "the step with this update is not finite")
         if self.responses is not None:
             self.responses.observe(selection.clients, usable)
-        if void:
+        if skipped:
             updates = {}
-        responded = usable & (not void)
+        responded = usable & (not skipped)
         weights = np.where(responded, weights, 0.0)
 
         feedback = Feedback(
@@ -275,7 +275,7 @@ class RoundLogic:
         if self.variates is not None and updates:
             self.variates.remember(
                 selection.clients[responded],
-                ((int(selection.clients[i]), model.bounded(update)) for i, update in updates.items()),
+                ((int(selection.clients[i]), model.clipped(update)) for i, update in updates.items()),
                 answers.num_steps[responded],
                 self.local_learning_rate,
             )
@@ -291,8 +291,8 @@ class RoundLogic:
             weights=weights,
             feedback=feedback,
             failures=_by_client(selection, answers.failures),
-            bounded=_by_client(selection, answers.bounded),
-            void=void,
+            clipped=_by_client(selection, answers.clipped),
+            skipped=skipped,
             train_loss=train_loss,
         )
         return Outcome(moved, record, model, updates)
@@ -344,10 +344,10 @@ class RoundLogic:
         )
         answers.norms = answers.norms * judged.scales
         answers.losses, answers.gradient_variances = judged.losses, judged.gradient_variances
-        answers.bounded = judged.bounded
+        answers.clipped = judged.clipped
         if self.updates == "masked":  # none can be left out or shortened
             numbers = {position: judged.rejected[position] for position in judged.rejected.keys() - at_fault}
-            answers.bounded = {**judged.bounded, **numbers}
+            answers.clipped = {**judged.clipped, **numbers}
             return
         answers.failures |= judged.rejected
         answers.updates = {

@@ -20,7 +20,7 @@ from .delta.prac_is import PracISSelector
 from .flics.flics import FLICSSelector
 from .flics.flics_private import FLICSPrivateSelector
 from .flics.naive_group import NaiveGroupSelector
-from .forecast.forecast import CohortSelector
+from .forecast.forecast import ForecastSelector
 from .importance.avare import AvareSelector
 from .importance.lipschitz_is import LipschitzISSelector
 from .importance.mabs import MABSSelector
@@ -65,7 +65,7 @@ _SELECTORS: dict[str, type[Selector]] = {
         FLICSSelector,
         FLICSPrivateSelector,
         NaiveGroupSelector,
-        CohortSelector,
+        ForecastSelector,
     )
 }
 
@@ -94,7 +94,7 @@ def register(kind: _Kind) -> _Kind:
     ...     name = "by-square-root"
     ...
     ...     def _distribution(self):
-    ...         p = np.where(self._living, np.sqrt(self.client_sizes), 0.0)
+    ...         p = np.where(self._registered, np.sqrt(self.client_sizes), 0.0)
     ...         return p / (p.sum() or 1.0)
     >>> create("by-square-root", 3, client_sizes=[1, 4, 25], clients_per_round=2).probabilities
     array([0.125, 0.25 , 0.625])

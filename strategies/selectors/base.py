@@ -47,19 +47,19 @@ class Selector(ABC):
 
     name: ClassVar[str]
     unbiased: ClassVar[Literal["round", "long-run", "none"]]
-    needs: ClassVar[frozenset[str]] = frozenset()
-    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "never"
+    polls_for: ClassVar[frozenset[str]] = frozenset()
+    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "never"
     """Whether each draw may have one vote of equal weight, as a median of the replies asks for: never where
     weights make up for unequal chances."""
-    blind: ClassVar[bool] = False
+    data_independent: ClassVar[bool] = False
     """Whether nothing that clients learn from their data decides who is chosen or what weighs what. Sizes,
     groups and constants given beforehand count as public."""
-    learns: ClassVar[frozenset[str]] = frozenset()
+    feedback_used: ClassVar[frozenset[str]] = frozenset()
     """What `update` must be told that costs something to measure: of "diversity", "gradient_variance"."""
     state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "selector": ("letters",),
         "client_sizes": ("clients",),
-        "living": ("clients",),
+        "registered": ("clients",),
     }
     """Keys of the state and the names of their axes; axes of one name have one length."""
     per_client: ClassVar[Mapping[str, PerClient]] = {}
@@ -99,7 +99,7 @@ class Selector(ABC):
                 # Bytes rather than str: every array format can hold them.
                 "selector": np.frombuffer(self.name.encode(), dtype=np.uint8),
                 "client_sizes": sizes,
-                "living": np.ones(num_clients, dtype=np.bool_),
+                "registered": np.ones(num_clients, dtype=np.bool_),
                 **each,
             }
         )
@@ -108,7 +108,7 @@ class Selector(ABC):
     @property
     def num_clients(self) -> int:
         """M: how many indexes were ever given, those of removed clients included."""
-        return self._living.size
+        return self._registered.size
 
     @property
     def client_sizes(self) -> Floats:
@@ -117,9 +117,9 @@ class Selector(ABC):
         return sizes
 
     @property
-    def living(self) -> Bools:
+    def registered(self) -> Bools:
         """(M,) who was not removed, read-only."""
-        return self._living
+        return self._registered
 
     @property
     def settings(self) -> Settings:
@@ -134,7 +134,7 @@ class Selector(ABC):
     @property
     @abstractmethod
     def probabilities(self) -> Floats:
-        """(M,) current sampling distribution; sums to 1 over the living, 0 for the removed."""
+        """(M,) current sampling distribution; sums to 1 over the registered clients, 0 for the removed."""
 
     def candidates(
         self, round: int, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
@@ -190,11 +190,11 @@ class Selector(ABC):
         round : int
             The round, >= 0.
         available : array_like of int, optional
-            Distinct indexes of living clients that are here.
+            Distinct indexes of registered clients that are here.
         unavailable : array_like of int, optional
             Distinct indexes of those who are not; at most one of the two is given, neither means everyone.
         candidates, reports
-            Who was asked, and what they said (arrays by name, NaN = no answer), where `needs` asks for it.
+            Who was asked, and what they said (arrays by name, NaN = no answer), where `polls_for` asks for it.
         budget : float, optional
             This round's K where it varies, finite and >= 0, rounded down (default: clients_per_round).
 
@@ -280,15 +280,15 @@ class Selector(ABC):
         for name in per_client.keys() - self.per_client.keys():
             raise ValueError(f"{name}: {self.name} has no such setting per client")
         joining = checks.sizes("client_sizes", client_sizes)
-        living = np.concatenate([self._living, np.ones(joining.size, dtype=np.bool_)])
+        registered = np.concatenate([self._registered, np.ones(joining.size, dtype=np.bool_)])
         changes: dict[str, Array] = {
             "client_sizes": np.concatenate([self.client_sizes, joining]),
-            "living": living,
+            "registered": registered,
         }
         for name, kind in self.per_client.items():
             values = kind.check(name, per_client.get(name), joining.size)
             changes[name] = np.concatenate([self._array(name), values])
-        self._assign(changes | self._joined(living))
+        self._assign(changes | self._joined(registered))
 
     def set_sizes(self, clients: npt.ArrayLike, client_sizes: npt.ArrayLike) -> None:
         """Correct the sizes of clients.
@@ -296,7 +296,7 @@ class Selector(ABC):
         Parameters
         ----------
         clients : array_like of int, shape (n,)
-            Distinct indexes of living clients.
+            Distinct indexes of registered clients.
         client_sizes : array_like, shape (n,)
             Their sizes.
 
@@ -305,7 +305,7 @@ class Selector(ABC):
         TypeError, ValueError
             If an argument is refused; nothing has changed then.
         """
-        who = self._living_indexes("clients", clients)
+        who = self._registered_indexes("clients", clients)
         sizes = self.client_sizes.copy()
         sizes[who] = checks.sizes("client_sizes", client_sizes, who.size)
         self._assign({"client_sizes": sizes})
@@ -316,17 +316,17 @@ class Selector(ABC):
         Parameters
         ----------
         clients : array_like of int, shape (n,)
-            Distinct indexes of living clients.
+            Distinct indexes of registered clients.
 
         Raises
         ------
         TypeError, ValueError
             If one is unknown or already removed; nothing has changed then.
         """
-        living = self._living.copy()
-        living[self._living_indexes("clients", clients)] = False
-        changes: dict[str, Array] = {"living": living}
-        self._assign(changes | self._left(living))
+        registered = self._registered.copy()
+        registered[self._registered_indexes("clients", clients)] = False
+        changes: dict[str, Array] = {"registered": registered}
+        self._assign(changes | self._left(registered))
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of all arrays needed to go on, bit for bit, by name."""
@@ -378,12 +378,12 @@ class Selector(ABC):
         """Return what a round changes; the arguments are checked."""
         return {}
 
-    def _joined(self, living: Bools) -> dict[str, Array]:
-        """Return what joiners change; `living` (M,) already has them at its end, ``self`` does not."""
+    def _joined(self, registered: Bools) -> dict[str, Array]:
+        """Return what joiners change; `registered` (M,) already has them at its end, ``self`` does not."""
         return {}
 
-    def _left(self, living: Bools) -> dict[str, Array]:
-        """Return what leavers change; `living` (M,) is already without them, ``self`` still has them."""
+    def _left(self, registered: Bools) -> dict[str, Array]:
+        """Return what leavers change; `registered` (M,) is already without them, ``self`` still has them."""
         return {}
 
     def _check_state(self, state: Mapping[str, Array]) -> None:
@@ -393,9 +393,9 @@ class Selector(ABC):
     # Common machinery.
 
     @property
-    def _living(self) -> Bools:
-        living: Bools = self._array("living")
-        return living
+    def _registered(self) -> Bools:
+        registered: Bools = self._array("registered")
+        return registered
 
     def _array(self, key: str) -> Any:
         return self._state[key]
@@ -409,18 +409,20 @@ class Selector(ABC):
         return value
 
     @property
-    def _num_living(self) -> int:
-        return self._cached("num_living", ("living",), lambda: int(np.count_nonzero(self._living)))
+    def _num_registered(self) -> int:
+        return self._cached(
+            "num_registered", ("registered",), lambda: int(np.count_nonzero(self._registered))
+        )
 
     @property
-    def _living_size(self) -> float:
-        """The sum of the living's sizes."""
+    def _registered_size(self) -> float:
+        """The sum of the registered clients's sizes."""
 
         def compute() -> float:
-            everyone = self._num_living == self.num_clients
-            return float((self.client_sizes if everyone else self.client_sizes[self._living]).sum())
+            everyone = self._num_registered == self.num_clients
+            return float((self.client_sizes if everyone else self.client_sizes[self._registered]).sum())
 
-        return self._cached("living_size", ("living", "client_sizes"), compute)
+        return self._cached("registered_size", ("registered", "client_sizes"), compute)
 
     def _assign(self, changes: Mapping[str, Array]) -> None:
         for array in changes.values():
@@ -430,15 +432,15 @@ class Selector(ABC):
             name: known for name, known in self._memo.items() if changes.keys().isdisjoint(known[0])
         }
 
-    def _living_indexes(self, name: str, values: npt.ArrayLike) -> Ints:
+    def _registered_indexes(self, name: str, values: npt.ArrayLike) -> Ints:
         clients = checks.indexes(name, values, self.num_clients)
-        gone = clients[~self._living[clients]]
+        gone = clients[~self._registered[clients]]
         if gone.size:
             raise ValueError(f"{name} holds {gone[0]}: that client was removed")
         return clients
 
     def _here(self, available: npt.ArrayLike | None, unavailable: npt.ArrayLike | None) -> Ints:
-        """Return the living clients that are here, ascending."""
+        """Return the registered clients clients that are here, ascending."""
         return self._presence(available, unavailable).clients
 
     def _presence(self, available: npt.ArrayLike | None, unavailable: npt.ArrayLike | None) -> Presence:
@@ -450,23 +452,25 @@ class Selector(ABC):
             raise ValueError(
                 f"available = {available}, unavailable = {unavailable}: must be at most one of them"
             )
-        living, count = self._living, self._num_living
+        registered, count = self._registered, self._num_registered
         if available is None and unavailable is None:
-            return Presence(living, self.client_sizes, count, self._living_size, NOBODY)
+            return Presence(registered, self.client_sizes, count, self._registered_size, NOBODY)
         if available is not None:
-            listed = np.sort(self._living_indexes("available", available))
+            listed = np.sort(self._registered_indexes("available", available))
             if (count - listed.size) * FEW > count:
-                return Presence(living, self.client_sizes, listed.size, self._living_size, None, listed)
-            elsewhere = living.copy()
+                return Presence(
+                    registered, self.client_sizes, listed.size, self._registered_size, None, listed
+                )
+            elsewhere = registered.copy()
             elsewhere[listed] = False
             absent = np.flatnonzero(elsewhere)
         else:
             named = checks.indexes("unavailable", unavailable, self.num_clients)
-            absent = np.sort(named[living[named]])
-        few = Presence(living, self.client_sizes, count - absent.size, self._living_size, absent)
+            absent = np.sort(named[registered[named]])
+        few = Presence(registered, self.client_sizes, count - absent.size, self._registered_size, absent)
         if absent.size * FEW <= count:
             return few
-        return Presence(living, self.client_sizes, few.count, self._living_size, None, few.clients)
+        return Presence(registered, self.client_sizes, few.count, self._registered_size, None, few.clients)
 
     def _cohort_size(self, budget: float | None) -> int:
         """Return this round's K: the budget rounded down, or `clients_per_round`."""
@@ -504,7 +508,7 @@ class Selector(ABC):
 
         S'' of S chosen clients are: their importance is W S/S'', on the assumption of `finalize`.
         """
-        usable = feedback.responded & np.isfinite(values) & self._living[selection.clients]
+        usable = feedback.responded & np.isfinite(values) & self._registered[selection.clients]
         number = int(np.count_nonzero(usable))
         if number == usable.size:
             return selection.clients, selection.importance, values

@@ -42,7 +42,7 @@ class ProbabilitySelector(Selector):
 
     @property
     def probabilities(self) -> Floats:
-        """(M,) current sampling distribution; sums to 1 over the living, 0 for the removed."""
+        """(M,) current sampling distribution; sums to 1 over the registered clients, 0 for the removed."""
         p = self._distribution()
         p.flags.writeable = False
         return p
@@ -74,7 +74,7 @@ class ProbabilitySelector(Selector):
 
     @abstractmethod
     def _distribution(self) -> Floats:
-        """Return a fresh array (M,): p over the living, 0 for the removed, all 0 when nobody lives."""
+        """Return a fresh array (M,): p over the registered clients, 0 for the removed, all 0 when nobody lives."""
 
     def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
         """Draw k of the clients that are here, 1 <= k < their number."""
@@ -82,7 +82,7 @@ class ProbabilitySelector(Selector):
         return draw._replace(clients=here.at(draw.clients))
 
     def _probabilities_of(self, clients: Ints) -> Floats:
-        """Return p (n,) of distinct living clients."""
+        """Return p (n,) of distinct registered clients."""
         return self._distribution()[clients]
 
     def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
@@ -92,7 +92,7 @@ class ProbabilitySelector(Selector):
 
 
 class StreamSelector(ProbabilitySelector):
-    """Draws from p over all the living, and leaves out the absent: a round costs the same at any M.
+    """Draws from p over all the registered clients, and leaves out the absent: a round costs the same at any M.
 
     Where many are absent, or the few hold almost all mass, it draws from p over those who are here. So it
     does below `lazy_from` clients: selectors of one seed then draw with the same random numbers, and
@@ -127,8 +127,8 @@ class StreamSelector(ProbabilitySelector):
 
     @abstractmethod
     def _probabilities_of(self, clients: Ints) -> Floats:
-        """Return p (n,) of distinct living clients, normalised over all the living."""
+        """Return p (n,) of distinct registered clients, normalised over all the registered clients."""
 
     @abstractmethod
     def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
-        """Return a stream of independent draws from p over all the living, see `numerics.rejection`."""
+        """Return a stream of independent draws from p over all the registered clients, see `numerics.rejection`."""

@@ -149,16 +149,16 @@ def refusal(
             else f"what {variates} remembers of a client has no noise, and other clients would be sent it"
         )
     with_replacement = bool((settings or {}).get("replacement", True))
-    equal = selector.equal_votes == "always" or (
-        selector.equal_votes == "with replacement" and with_replacement
+    equal = selector.equal_weight_draws == "always" or (
+        selector.equal_weight_draws == "with replacement" and with_replacement
     )
-    if view is View.ESTIMATES and not selector.blind:
+    if view is View.ESTIMATES and not selector.data_independent:
         return (
             "whom it chooses depends on norms or losses that carry no noise: what hides a client's update "
             "does not hide its part in later choices"
         )
     if not equal:
-        how = "; with replacement it would do" if selector.equal_votes == "with replacement" else ""
+        how = "; with replacement it would do" if selector.equal_weight_draws == "with replacement" else ""
         if view is View.ESTIMATES:
             return (
                 "importance weights enlarge the replies of rarely drawn clients: the clip would cut off just "
@@ -236,7 +236,7 @@ def matrix(variates: str | None = None) -> list[Cell]:
     for name, server_strategy in examples().items():
         for selector in available():
             kind = selector_type(selector)
-            both = kind.equal_votes == "with replacement"
+            both = kind.equal_weight_draws == "with replacement"
             for settings in ({}, {"replacement": False}) if both else ({},):
                 try:
                     reason = refusal(server_strategy, kind, settings, variates=variates)

@@ -67,7 +67,7 @@ class Step(NamedTuple):
     """The new model, in the types of the old one; None and the reason if the model stays as it is."""
 
     arrays: Arrays | None
-    void: str = ""
+    skipped: str = ""
 
 
 class ServerStep:

@@ -4,7 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks.experiments.delta import mnist
+from benchmarks.experiments.delta import mnist as delta_mnist
 from benchmarks.experiments.delta.mnist import (
     BASELINE,
     FIGURE_2,
@@ -19,7 +19,7 @@ from benchmarks.experiments.report import Curve
 from tasks import datasets
 from tasks.base import Dataset
 
-BY_NAME = {each.name: each for each in mnist.EXPERIMENTS}
+BY_NAME = {each.name: each for each in delta_mnist.EXPERIMENTS}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def mnist(tmp_path_factory):
         labels = np.arange(size) % 10
         images = patterns[labels] + rng.integers(0, 56, (size, 28, 28))
         arrays |= {f"x_{half}": images.astype(np.uint8), f"y_{half}": labels.astype(np.uint8)}
-    path = tmp_path_factory.mktemp("data") / "mnist.npz"
+    path = tmp_path_factory.mktemp("data") / "delta_mnist.npz"
     np.savez(path, **arrays)
     return path
 
@@ -60,7 +60,7 @@ def shrunk(experiment):
 def one_run(mnist, method=METHODS[BASELINE], seed=0, **changes):
     federation = replace(small(TABLES), **changes)
     images = datasets.load("mnist", str(mnist))
-    return mnist.train_all(federation, {"row": method}, seed, images)["row"]
+    return delta_mnist.train_all(federation, {"row": method}, seed, images)["row"]
 
 
 @pytest.mark.parametrize("experiment", BY_NAME.values(), ids=lambda each: each.name)
@@ -128,12 +128,12 @@ def test_it_learns_and_norms_are_of_the_chosen(mnist):
 def test_selectors_get_the_papers_settings(mnist, monkeypatch):
     asked = {}
 
-    class Spy(mnist.Simulator):
+    class Spy(delta_mnist.Simulator):
         def __init__(self, data, kernel, selector, **settings):
             asked[selector] = settings
             super().__init__(data, kernel, selector, **settings)
 
-    monkeypatch.setattr(mnist, "Simulator", Spy)
+    monkeypatch.setattr(delta_mnist, "Simulator", Spy)
     for name in ("pow-d", "prac-delta", "delta", "md"):
         one_run(mnist, Method(name), num_rounds=1)
     assert asked["pow-d"]["selector_settings"] == {"num_candidates": 8}
@@ -148,10 +148,10 @@ def test_selectors_get_the_papers_settings(mnist, monkeypatch):
 @pytest.mark.parametrize(
     "backbone",
     [
-        mnist.MOMENTUM,
+        delta_mnist.MOMENTUM,
         Backbone(proximal_mu=5.0),
         Backbone(variates="fedvarp"),
-        *(each.backbone for each in mnist.TABLE_6.values()),
+        *(each.backbone for each in delta_mnist.TABLE_6.values()),
     ],
 )
 def test_a_backbone_changes_the_run(mnist, backbone):
@@ -166,7 +166,7 @@ def test_a_backbone_changes_the_run(mnist, backbone):
 def test_the_federations_are_the_papers():
     assert (FIGURE_2.num_clients, FIGURE_2.clients_per_round, FIGURE_2.num_rounds) == (200, 10, 500)
     assert FIGURE_2.learning_rate == 0.01
-    assert (mnist.LOCAL_STEPS, mnist.BATCH_SIZE) == (5, 32)
+    assert (delta_mnist.LOCAL_STEPS, delta_mnist.BATCH_SIZE) == (5, 32)
     assert TABLES.clients_per_round / TABLES.num_clients == 20 / 300
     labels = np.arange(6000) % 10
     images = datasets.InMemory(np.zeros((6000, 4), np.uint8), labels)
@@ -191,6 +191,6 @@ def test_the_whole_test_set_is_measured_once_in_so_many_rounds(mnist, monkeypatc
 
 
 def test_another_file_is_refused(tmp_path):
-    (tmp_path / "mnist.npz").write_bytes(b"no archive")
+    (tmp_path / "delta_mnist.npz").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"mnist\.npz must be an \.npz"):
-        BY_NAME["delta-mnist"].run(0, tmp_path / "mnist.npz")
+        BY_NAME["delta-mnist"].run(0, tmp_path / "delta_mnist.npz")

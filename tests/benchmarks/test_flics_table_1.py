@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.experiments.flics.theorem_2 import table_1 as figures
+from benchmarks.experiments.flics import table_1 as figures
 from tasks.federated import FederatedData
 
 ROWS = ("Poisson", "trace, correlated")
@@ -45,7 +45,7 @@ def check(run, **settings):
     same(one, again)
     assert one.cells.keys() == other.cells.keys()
     assert list(one.cells.values()) != list(other.cells.values())
-    assert {column for _, column in one.cells} == set(figures.ARMS)
+    assert {column for _, column in one.cells} == set(figures.TRIALS)
     assert {*ROWS} == one.curves.keys()
     for (row, column), value in one.cells.items():
         if row in ROWS:
@@ -54,7 +54,7 @@ def check(run, **settings):
 
 
 @pytest.mark.usefixtures("small")
-def test_the_synthetic_federation_runs_in_all_arms(monkeypatch):
+def test_the_synthetic_federation_runs_in_all_trials(monkeypatch):
     outcome = check(figures.run_synthetic, num_rounds=10)
     for lines in outcome.curves.values():
         for curve in lines.values():
@@ -67,11 +67,11 @@ def test_the_synthetic_federation_runs_in_all_arms(monkeypatch):
 def test_the_distribution_over_groups_goes_from_none_to_all(images):
     outcome = check(figures.run_digits, path=images, num_rounds=10)
     for row, lines in outcome.curves.items():
-        for arm, curve in lines.items():
+        for trial, curve in lines.items():
             assert (np.diff(curve.y) >= 0).all()
             assert curve.y[-1] == 100
             # Nobody is below the worst group, and it is the first step.
-            worst = outcome.cells[f"{row}, worst group", arm]
+            worst = outcome.cells[f"{row}, worst group", trial]
             np.testing.assert_array_equal(curve.y > 0, curve.x >= worst)
 
 
@@ -79,7 +79,7 @@ def test_what_is_known_belongs_to_a_cell():
     for experiment in figures.EXPERIMENTS:
         for row, column in experiment.known:
             assert row.removesuffix(", worst group") in figures.ROWS
-            assert column in figures.ARMS
+            assert column in figures.TRIALS
 
 
 def test_the_groups_of_the_synthetic_data_differ_as_the_paper_says():
@@ -161,8 +161,8 @@ def test_the_table_is_read_off_the_accuracies():
     """Two groups; ten looks at the accuracy at the end are averaged over."""
     steady = np.array([[10.0, 30.0], [80.0, 60.0], *[[60.0, 50.0]] * 10])
     slow = np.array([*[[20.0, 20.0]] * 11, [66.0, 67.0]])
-    arms = dict.fromkeys(figures.ARMS, slow)
-    cells = figures.tabulate({"a": {**arms, "FLICS-AVG": steady}, "b": {**arms, "FLICS-AVG": 2 * steady}})
+    trials = dict.fromkeys(figures.TRIALS, slow)
+    cells = figures.tabulate({"a": {**trials, "FLICS-AVG": steady}, "b": {**trials, "FLICS-AVG": 2 * steady}})
     assert cells["a", "FLICS-AVG"] == 70
     assert cells["a, worst group", "FLICS-AVG"] == 50
     assert cells["a, rounds", "FLICS-AVG"] == 10
@@ -177,7 +177,7 @@ def test_flics_serves_the_worst_group_better_than_fedavg():
     problem = figures.synthetic(0)
     here = figures.availability("Poisson", problem.data, 200, 0)
     worst = {
-        arm: figures.at_the_end(figures.learn(problem, here, arm, 200, 0)).min()
-        for arm in ("FedAvg", "FLICS-AVG")
+        trial: figures.at_the_end(figures.learn(problem, here, trial, 200, 0)).min()
+        for trial in ("FedAvg", "FLICS-AVG")
     }
     assert worst["FLICS-AVG"] > worst["FedAvg"] + 15

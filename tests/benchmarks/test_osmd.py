@@ -6,9 +6,9 @@ import pytest
 from benchmarks.experiments.osmd import section_f, section_g
 from benchmarks.experiments.osmd.images import _split, lipschitz_constants
 from benchmarks.experiments.osmd.least_squares import (
-    Arm,
     Oracle,
     Problem,
+    Trial,
     one_feature_each,
     train,
     train_scaffold,
@@ -61,15 +61,15 @@ def test_alpha_1_is_uniform_sampling():
 
 
 @pytest.mark.parametrize("name", ["uniform", "avare", "adaptive-osmd"])
-def test_arms_side_by_side_do_what_each_does_alone(name):
+def test_trials_side_by_side_do_what_each_does_alone(name):
     m, k, rounds, step = 6, 2, 25, 0.05
 
     def make(other=name):
         return create(other, m, clients_per_round=k, num_rounds=rounds, seed=5)
 
     problem = unlike_clients(np.random.default_rng(0), 3.0, m)
-    arms = [Arm(make("vrb")), Arm(make(), step)]
-    track = train(problem, arms, np.random.default_rng(5), clients_per_round=k, num_rounds=rounds)[1]
+    trials = [Trial(make("vrb")), Trial(make(), step)]
+    track = train(problem, trials, np.random.default_rng(5), clients_per_round=k, num_rounds=rounds)[1]
 
     w, regret, selector, rng = np.zeros(10), 0.0, make(), np.random.default_rng(5)
     for round in range(1, rounds + 1):
@@ -145,7 +145,7 @@ def test_scaffold_is_algorithm_1_with_weights():
 
     track = train_scaffold(
         problem,
-        [Arm(selector(), 0.3), Arm(selector(), rate)],
+        [Trial(selector(), 0.3), Trial(selector(), rate)],
         rng,
         clients_per_round=k,
         num_rounds=rounds,
@@ -257,7 +257,7 @@ def test_the_main_figures_are_reached():
         assert mean("avare, cold", sigma) == pytest.approx(cold, abs=0.2)
         assert asked / 2 < mean("avare", sigma) < 2 * asked
         assert oracle / 2 < mean("best p ≥ α/M (oracle)", sigma) < 2 * oracle
-        assert mean("cohort, cold", sigma) < 1.1 * mean("avare, cold", sigma)
+        assert mean("forecast, cold", sigma) < 1.1 * mean("avare, cold", sigma)
     assert mean("adaptive-osmd × 100", 1) > 0.8
     assert 0.2 < mean("adaptive-osmd × 100", 10) < 0.5
     assert 1 > mean("mabs", 1) > mean("mabs", 3) > mean("mabs", 10) > 0.75

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.experiments.power_of_choice.quadratics import images as images
-from benchmarks.experiments.power_of_choice.quadratics import mnist as poc
+from benchmarks.experiments.power_of_choice import images
+from benchmarks.experiments.power_of_choice import mnist as poc
 from benchmarks.experiments.report import Curve
 from simulation.kernels import MLP
 from simulation.simulator import Simulator
@@ -42,7 +42,7 @@ def test_an_experiment_is_a_function_of_its_seed(name, file):
     settings = EXPERIMENTS[name].run.keywords
     assert len(one.curves) == 2 * len(settings["cases"])
     for panel, lines in one.curves.items():
-        assert list(lines) == [arm.label for arm in settings["arms"]]
+        assert list(lines) == [trial.label for trial in settings["trials"]]
         for label, curve in lines.items():
             assert curve.x.shape == curve.y.shape
             assert np.isfinite(curve.y).all()
@@ -55,16 +55,16 @@ def test_what_is_known_has_a_cell(name, file, monkeypatch):
     x = np.arange(5.0, 401, 5)
     given = []
 
-    def pretended(federation, case, arm, seed):
-        given.append((case, arm))
-        last = min(case.num_rounds, arm.num_rounds or case.num_rounds)
+    def pretended(federation, case, trial, seed):
+        given.append((case, trial))
+        last = min(case.num_rounds, trial.num_rounds or case.num_rounds)
         return images.Track(Curve(x[x <= last], x[x <= last] / 4), Curve(x[3:4], x[3:4]), 0.36)
 
     monkeypatch.setattr(poc, "train", pretended)
     experiment = EXPERIMENTS[name]
     cells = experiment.run(0, file).cells
     assert experiment.known.keys() <= cells.keys()
-    assert len(given) == len(experiment.run.keywords["cases"]) * len(experiment.run.keywords["arms"])
+    assert len(given) == len(experiment.run.keywords["cases"]) * len(experiment.run.keywords["trials"])
     assert all(case.num_rounds % images.EVALUATED == 0 for case, _ in given)
     if experiment.name == "poc-mnist":
         assert (cells["rand", "R60"], cells["rand", "R85"]) == (
@@ -111,24 +111,26 @@ def test_the_learning_rate_is_halved_after_150_and_after_300_rounds():
     assert rates == [0.005, 0.005, 0.0025, 0.0025, 0.00125, 0.00125]
 
 
-@pytest.mark.parametrize("arm", [poc._RAND, poc._POW, poc._CPOW, poc._RPOW], ids=lambda arm: arm.selector)
-def test_t_comp_is_the_slowest_loss_and_then_the_slowest_training(arm, file):
+@pytest.mark.parametrize(
+    "trial", [poc._RAND, poc._POW, poc._CPOW, poc._RPOW], ids=lambda trial: trial.selector
+)
+def test_t_comp_is_the_slowest_loss_and_then_the_slowest_training(trial, file):
     case = images.Case(0.3, 20, batch_size=8, local_steps=2)
     federation = images.make_federation(file, 0, 0.3)
     sizes = federation.data.sizes()
-    batch = 4 if arm is poc._CPOW else None
+    batch = 4 if trial is poc._CPOW else None
     if batch:
-        arm = arm._replace(settings=arm.settings | {"batch_size": batch})
+        trial = trial._replace(settings=trial.settings | {"batch_size": batch})
     simulator = Simulator(
         federation.data,
         MLP(images.SIZES),
-        arm.selector,
+        trial.selector,
         clients_per_round=3,
         num_rounds=20,
         learning_rate=images.learning_rate,
         batch_size=8,
         local_steps=2,
-        selector_settings=arm.settings,
+        selector_settings=trial.settings,
     )
     # The noise alone: what a client with nothing but 30 batches of 64 to do takes.
     noise = images.Clock(np.full(100, 64), images.Case(0.3, 20), seed=0).training
@@ -140,7 +142,7 @@ def test_t_comp_is_the_slowest_loss_and_then_the_slowest_training(arm, file):
             total += (noise.seconds(round, asked) * looked_at / 3 / 1920).max()
         chosen = simulator.step().selection.clients
         total += (noise.seconds(round, chosen) * 2 * np.minimum(sizes[chosen], 8) / 1920).max()
-    assert images.train(federation, case, arm, 0).seconds == pytest.approx(total / 20)
+    assert images.train(federation, case, trial, 0).seconds == pytest.approx(total / 20)
 
 
 def test_the_clock_is_fitted_to_the_papers_times_of_rand():

@@ -3,8 +3,8 @@ import functools
 import numpy as np
 import pytest
 
-from benchmarks.experiments.power_of_choice.quadratics import quadratics as poc
-from benchmarks.experiments.power_of_choice.quadratics import synthetic as synthetic
+from benchmarks.experiments.power_of_choice import quadratics as poc
+from benchmarks.experiments.power_of_choice import synthetic
 from strategies.selectors import create
 
 SHORT = {

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.experiments.power_of_choice.quadratics import synthetic as synthetic
+from benchmarks.experiments.power_of_choice import synthetic
 
 
 def test_losses_and_a_training_step_are_those_of_softmax_regression():

@@ -15,7 +15,7 @@ from deploy import cli
 from deploy.hosting import cli as serving
 from deploy.hosting.server import Server
 from deploy.runs.display import PlainDisplay
-from deploy.runs.trials import Arm, plan, write_plan
+from deploy.runs.trials import Trial, plan, write_plan
 
 from ..support.histories import write_history
 
@@ -109,13 +109,13 @@ def test_a_missing_extra_is_named_before_anything_starts(
 def earlier(folder: Path, *, end: bool = False, rounds: int = 3) -> Path:
     """Leave behind what `cohort up` does when it ends in its midst."""
     common: dict[str, Any] = {"num-clients": 4, "num-rounds": rounds, "clients-per-round": 2}
-    arms = plan(["md", "uniform"], {**common, "task": "digits", "seed": 7}, cli.APP, folder)
-    for number, arm in enumerate(arms):
+    trials = plan(["md", "uniform"], {**common, "task": "digits", "seed": 7}, cli.APP, folder)
+    for number, trial in enumerate(trials):
         losses = [2.0] * (rounds + 1) if end or not number else [2.0]
-        write_history(folder / arm.name, losses, arm.name, end=end or not number)
+        write_history(folder / trial.name, losses, trial.name, end=end or not number)
     (folder / "logs").mkdir()
     (folder / "logs" / "md.log").write_text("old")
-    write_plan(folder, arms)
+    write_plan(folder, trials)
     return folder
 
 
@@ -138,7 +138,7 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path, arguments: str
     assert sorted(run.rglob("*")) == before
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '{"version": 2}', '{"version": 1, "arms": {"md": 3}}'])
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"version": 2}', '{"version": 1, "trials": {"md": 3}}'])
 def test_a_folder_that_holds_no_run_is_not_resumed(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "run.json").write_text(text)
@@ -151,10 +151,10 @@ def test_a_folder_that_holds_no_run_is_not_resumed(tmp_path: Path, text: str | N
 def test_the_last_run_is_resumed_where_it_was_and_what_is_finished_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained: list[Arm] = []
+    trained: list[Trial] = []
 
-    def train(cluster: NoCluster, arms: Sequence[Arm], watcher: PlainDisplay, *, at_once: bool) -> None:
-        trained.extend(arms)
+    def train(cluster: NoCluster, trials: Sequence[Trial], watcher: PlainDisplay, *, at_once: bool) -> None:
+        trained.extend(trials)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "LocalCluster", NoCluster)
@@ -165,18 +165,18 @@ def test_the_last_run_is_resumed_where_it_was_and_what_is_finished_stays(
     (run / "state").mkdir()  # left by a machine that lost its power
     result = cohort("up", "--resume", "last", "--clients", "4", "--rounds", "5", "--quiet")
     assert result.exit_code == 1, result.output  # `train` did nothing
-    assert [(arm.name, arm.done, arm.run_config["num-rounds"]) for arm in trained] == [
+    assert [(trial.name, trial.done, trial.run_config["num-rounds"]) for trial in trained] == [
         ("md", False, 5),
         ("uniform", False, 5),
     ]
-    assert all(arm.run_config["output-dir"] == str(run / arm.name) for arm in trained)
+    assert all(trial.run_config["output-dir"] == str(run / trial.name) for trial in trained)
     assert not (run / "state").exists()
     assert (run / "logs-1" / "md.log").read_text() == "old"
     assert list((run / "logs").iterdir()) == []
 
     trained.clear()
     cohort("up", "--resume", str(run), "--quiet")  # more rounds were asked for before, and are remembered
-    assert [arm.run_config["num-rounds"] for arm in trained] == [5, 5]
+    assert [trial.run_config["num-rounds"] for trial in trained] == [5, 5]
 
 
 def test_a_run_that_is_over_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,12 +259,12 @@ class NoCluster:
 def test_a_run_that_trained_nothing_fails_says_why_and_promises_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(cluster: NoCluster, arms: Sequence[Arm], watcher: PlainDisplay, *, at_once: bool) -> None:
-        for arm in arms:
-            folder = cluster.folder / arm.name
+    def train(cluster: NoCluster, trials: Sequence[Trial], watcher: PlainDisplay, *, at_once: bool) -> None:
+        for trial in trials:
+            folder = cluster.folder / trial.name
             write_history(folder, [2.0], end=False, error="RuntimeError: nobody answered")
-            arm.history.read()
-            watcher.event(f"{arm.name} failed: {arm.problem}")
+            trial.history.read()
+            watcher.event(f"{trial.name} failed: {trial.problem}")
 
     monkeypatch.setattr(cli, "LocalCluster", NoCluster)
     monkeypatch.setattr(cli, "train", train)
@@ -276,11 +276,11 @@ def test_a_run_that_trained_nothing_fails_says_why_and_promises_no_files(
     assert f"histories  {tmp_path}/run/*/history.jsonl" in result.stdout
 
 
-def test_plot_draws_the_arms_in_the_order_in_which_they_began(
+def test_plot_draws_the_trials_in_the_order_in_which_they_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
-    monkeypatch.setattr(cli, "draw", lambda arms, path: drawn.extend(arm.label for arm in arms))
+    monkeypatch.setattr(cli, "draw", lambda trials, path: drawn.extend(trial.label for trial in trials))
     names = ["uniform", "md", "adaptive-osmd", "delta"]  # as given; not sorted
     for name, millisecond in zip(names, (7, 40, 123, 999), strict=True):
         started = f"2026-01-01T00:00:00.{millisecond:03d}+00:00"
@@ -296,11 +296,11 @@ def test_without_a_clone_it_says_that_it_needs_one(tmp_path: Path, monkeypatch: 
     assert "runs from a clone of the repository" in result.stderr
 
 
-def test_each_arm_gets_its_settings_and_a_folder_of_its_own(tmp_path: Path) -> None:
-    arms = plan(
+def test_each_trial_gets_its_settings_and_a_folder_of_its_own(tmp_path: Path) -> None:
+    trials = plan(
         ["md", "adaptive-osmd:alpha=0.4,learning-rate-multiplier=100"], {"seed": 7}, cli.APP, tmp_path
     )
-    assert [arm.run_config for arm in arms] == [
+    assert [trial.run_config for trial in trials] == [
         {"seed": 7, "selector": "md", "selector-settings": "", "output-dir": str(tmp_path / "md")},
         {
             "seed": 7,

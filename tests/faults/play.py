@@ -148,7 +148,7 @@ class _History:
         evaluated = sorted(result.evaluate_metrics_serverapp)
         if evaluated != list(rounds):
             raise BrokenError(f"results hold the evaluations of rounds {evaluated}")
-        moved = [number for number, record in sorted(self.watch.records.items()) if not record.void]
+        moved = [number for number, record in sorted(self.watch.records.items()) if not record.skipped]
         measured = sorted(result.train_metrics_clientapp)
         if measured != moved:
             raise BrokenError(f"results hold the metrics of rounds {measured}, the model moved in {moved}")
@@ -208,9 +208,9 @@ def _told(record: RoundRecord, strategy: SelectionStrategy) -> list[str]:
     )
     lines = [f"  round {record.round}: {record.num_available} available; weights: {chosen or 'nobody'}"]
     lines += [f"    left out: {name(client)}: {reason}" for client, reason in record.failures.items()]
-    lines += [f"    bounded: {name(client)}: {what}" for client, what in record.bounded.items()]
-    lines += [f"    aside: {', '.join(map(name, record.aside))}"] if record.aside else []
-    lines += [f"    void: {record.void}"] if record.void else []
+    lines += [f"    bounded: {name(client)}: {what}" for client, what in record.clipped.items()]
+    lines += [f"    aside: {', '.join(map(name, record.quarantined))}"] if record.quarantined else []
+    lines += [f"    void: {record.skipped}"] if record.skipped else []
     return lines
 
 

@@ -56,7 +56,7 @@ def test_a_seed_is_a_history() -> None:
 def test_the_histories_of_make_test_hold_everything_there_is() -> None:
     scripts = [draw(seed) for seed in range(1000)]
     assert {script.options["selector"] for script in scripts} == set(accepted_selectors())
-    assert set(accepted_selectors()) > {"adaptive-osmd", "pow-d", "flics", "flics-private", "cohort"}
+    assert set(accepted_selectors()) > {"adaptive-osmd", "pow-d", "flics", "flics-private", "forecast"}
     assert {kill.moment for script in scripts for kill in script.kills} == set(KILLS)
     assert all(3 <= script.num_rounds <= 10 and 2 <= len(script.nodes[0]) <= 8 for script in scripts)
     assert {script.options["variates"] for script in scripts} == {None, "fedvarp", "scaffold"}

@@ -79,7 +79,7 @@ class Watch:
         self._check_asked(clients, record, strategy, world)
         responded = {client for client, each in zip(clients, feedback.responded, strict=True) if each}
         self._check_failures(record, clients, responded)
-        if not record.void:
+        if not record.skipped:
             usable = {client for client, member in self._member.items() if member in world.in_time}
             if self.script.options["guard"] is not False:  # it may reject what is usable, and says so
                 usable -= {client for client, why in record.failures.items() if "beyond the limit" in why}
@@ -150,13 +150,13 @@ class Watch:
         chosen = sorted(self._member.values())
         if world.asked != dict.fromkeys(chosen, 1):
             raise BrokenError(f"asked were members {world.asked}, chosen {chosen}")
-        if set(record.aside) & set(clients):
-            raise BrokenError(f"clients {record.aside} are put aside, chosen were {clients}")
+        if set(record.quarantined) & set(clients):
+            raise BrokenError(f"clients {record.quarantined} are put aside, chosen were {clients}")
         online = len(world.script.nodes[world.round - 1])
-        if not (len(clients) <= record.num_available <= online - len(record.aside)):
+        if not (len(clients) <= record.num_available <= online - len(record.quarantined)):
             raise BrokenError(
                 f"{len(clients)} chosen of {record.num_available} available; {online} nodes, "
-                f"{len(record.aside)} aside"
+                f"{len(record.quarantined)} aside"
             )
 
     def _check_failures(self, record: RoundRecord, clients: list[int], responded: set[int]) -> None:
@@ -167,7 +167,7 @@ class Watch:
             raise BrokenError(f"failures without a reason: {dict(failed)}")
         if responded & set(failed):
             raise BrokenError(f"answered and failed: {sorted(responded & set(failed))}")
-        if not record.void:
+        if not record.skipped:
             missing = set(clients) - responded - set(failed)
             if missing:
                 raise BrokenError(f"clients {sorted(missing)} neither answered nor failed")
@@ -183,14 +183,14 @@ class Watch:
             return  # the sum needs everybody
         honest = [m for m in world.in_time if self.script.faults.get((record.round, m)) not in LIES]
         if len(honest) >= int(self.script.options["quorum"]) and not absurd:
-            raise BrokenError(f"members {honest} answered, and the round is void: {record.void}")
+            raise BrokenError(f"members {honest} answered, and the round is void: {record.skipped}")
 
     def _check_sizes(self, strategy: SelectionStrategy) -> None:
         """Check that the selector has the sizes declared, or said (a guard bounds them), or their mean."""
-        declared = self.script.options.get("client_sizes", {})
+        overrides = self.script.options.get("client_sizes", {})
         ids, said = strategy.roster.ids(), strategy.roster.sizes()
-        sizes = np.array([declared.get(each, own) for each, own in zip(ids, said, strict=True)])
-        is_declared = np.array([each in declared for each in ids])
+        sizes = np.array([overrides.get(each, own) for each, own in zip(ids, said, strict=True)])
+        is_declared = np.array([each in overrides for each in ids])
         known = np.isfinite(sizes)
         mean = sizes[known].mean() if known.any() else 1.0
         told = strategy.selector.client_sizes
@@ -255,7 +255,7 @@ class Watch:
             norm = squares**0.5 / float(self.script.options["local_learning_rate"])
             told = feedback.update_norms[position]
             close = abs(told - norm) <= 1e-4 * norm + 1e-6
-            if not (close or (client in record.bounded and told < norm)):
+            if not (close or (client in record.clipped and told < norm)):
                 raise BrokenError(
                     f"client {client}: its update has norm {norm:.6g}, the selector is told {told:.6g}"
                 )
@@ -275,9 +275,9 @@ class Watch:
             return
         record, old = self.records[number], self.models[number - 1]
         changed = any(arrays[name].tobytes() != old[name].tobytes() for name in old)
-        if record.void:
+        if record.skipped:
             if changed:
-                raise BrokenError(f"round {number} is void ({record.void}), and the model has changed")
+                raise BrokenError(f"round {number} is void ({record.skipped}), and the model has changed")
         else:
             # After an absurd update steps are below the resolution of floats.
             fine = all(np.abs(array).max(initial=0) < 1e6 for array in old.values())
@@ -298,7 +298,7 @@ class Watch:
     def _check_step(self, record: RoundRecord, old: Arrays, new: Arrays, world: World) -> None:
         """Compare a step with w + Σ c_m (w_m - w) of what the members sent, where it is just that."""
         options = self.script.options
-        if options["server_strategy"] not in ("FedAvg", "FedProx") or options["variates"] or record.bounded:
+        if options["server_strategy"] not in ("FedAvg", "FedProx") or options["variates"] or record.clipped:
             return
         for name in old:
             total, largest = np.zeros(old[name].shape), float(np.abs(old[name]).max())

@@ -47,14 +47,14 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_is_the_same_run_as_in_process(simulated: Path, tmp_path: Path) -> None:
     """And so the same as over gRPC, which test_federation compares with in process."""
-    arms = {
+    trials = {
         "adaptive-osmd-learning-rate-multiplier-100": {
             "selector": "adaptive-osmd",
             "selector-settings": "learning-rate-multiplier=100",
         },
         "md": {"selector": "md"},
     }
-    for name, settings in arms.items():
+    for name, settings in trials.items():
         lines = [json.loads(line) for line in (simulated / name / "history.jsonl").read_text().splitlines()]
         assert lines[-1]["type"] == "end"
         in_process = federation(

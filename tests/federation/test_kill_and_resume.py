@@ -44,9 +44,9 @@ WHAT = (
     "test_loss",
     "test_accuracy",
     "failures",
-    "bounded",
-    "aside",
-    "void",
+    "clipped",
+    "quarantined",
+    "skipped",
 )
 
 

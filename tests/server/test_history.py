@@ -128,19 +128,19 @@ def test_a_round_says_what_was_left_out_bounded_and_put_aside(tmp_path: Path) ->
         weights=np.zeros(2),
         feedback=Feedback(nothing, nothing, nothing, nothing, np.zeros(2, bool)),
         failures={1: "late"},
-        bounded={0: "update shortened"},
-        aside=(2,),
-        void="quorum",
+        clipped={0: "update shortened"},
+        quarantined=(2,),
+        skipped="quorum",
     )
     with History(tmp_path / "history.jsonl") as history:
         history.write_round(record, ["a", "b", "c"], test_loss=0.5)
     (line,) = read_lines(tmp_path / "history.jsonl")
-    told: dict[str, Any] = {key: line[key] for key in ("failures", "bounded", "aside", "void")}
+    told: dict[str, Any] = {key: line[key] for key in ("failures", "clipped", "quarantined", "skipped")}
     assert told == {
         "failures": [{"client": "b", "reason": "late"}],
-        "bounded": [{"client": "a", "reason": "update shortened"}],
-        "aside": ["c"],
-        "void": "quorum",
+        "clipped": [{"client": "a", "reason": "update shortened"}],
+        "quarantined": ["c"],
+        "skipped": "quorum",
     }
 
 
@@ -166,16 +166,16 @@ def test_a_reader_follows_a_run_that_is_resumed(tmp_path: Path) -> None:
 
 
 def test_the_report_names_who_had_most_faults(tmp_path: Path) -> None:
-    arm = ArmHistory(tmp_path / "history.jsonl")
+    trial = ArmHistory(tmp_path / "history.jsonl")
     for round, left_out in enumerate(["a", "a", "b", "a"], start=1):
         line: dict[str, Any] = {"round": round, "failures": [{"client": left_out, "reason": "late"}]}
-        arm.rounds.append(
-            line | {"bounded": [{"client": "c", "reason": "norm"}] * (round == 2), "aside": ["b"]}
+        trial.rounds.append(
+            line | {"clipped": [{"client": "c", "reason": "norm"}] * (round == 2), "quarantined": ["b"]}
         )
-    assert faults(arm) == {
+    assert faults(trial) == {
         "b": {"left out": 1, "put aside": 4},
         "a": {"left out": 3},
-        "c": {"bounded": 1},
+        "c": {"clipped": 1},
     }
 
 

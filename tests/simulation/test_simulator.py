@@ -290,7 +290,7 @@ def digits(num_clients: int, seed: int) -> FederatedData:
 
 
 @pytest.mark.parametrize("task", ["digits", "digits-mlp"])
-@pytest.mark.parametrize("selector", ["adaptive-osmd", "cohort", "pow-d", "cpow-d", "prac-delta", "rpow-d"])
+@pytest.mark.parametrize("selector", ["adaptive-osmd", "forecast", "pow-d", "cpow-d", "prac-delta", "rpow-d"])
 def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: str, task: str) -> None:
     if task == "digits" and selector in ("pow-d", "cpow-d"):
         pytest.skip("all losses are equal at W = 0: rounding decides who has the largest")
@@ -468,7 +468,7 @@ def test_who_does_not_answer_in_time_is_left_out() -> None:
     assert set(record.failures) == set(np.argsort(seconds)[6:].tolist())
     assert record.seconds == deadline
     nobody = simulator_of(response_times=ResponseTimes(10, seed=1), round_deadline=1e-9)
-    assert nobody.step().void
+    assert nobody.step().skipped
     assert not nobody.arrays["weight"].any()
 
 
@@ -487,11 +487,11 @@ class Nobody(Availability):
         return np.arange(10) if round == 2 else np.empty(0, dtype=np.int64)
 
 
-@pytest.mark.parametrize("selector", ["uniform", "cpow-d", "pow-d", "delta", "fed-is", "optimal", "cohort"])
+@pytest.mark.parametrize("selector", ["uniform", "cpow-d", "pow-d", "delta", "fed-is", "optimal", "forecast"])
 @pytest.mark.parametrize("guard", [False, True])
 def test_a_round_may_find_nobody(selector: str, guard: bool) -> None:
     simulator = simulator_of(selector=selector, availability=Nobody(10), guard=guard)
-    voids = [record.void for record in simulator.run(3)]
+    voids = [record.skipped for record in simulator.run(3)]
     assert voids == ["nobody was chosen", "", "nobody was chosen"]
 
 
@@ -502,7 +502,7 @@ def test_a_client_with_broken_samples_spoils_no_diversities() -> None:
         data, Softmax(64, 10), "delta", clients_per_round=3, num_rounds=5, learning_rate=0.1, batch_size=8,
         local_steps=3,
     )  # fmt: skip
-    assert not any(record.void for record in simulator.run(4))
+    assert not any(record.skipped for record in simulator.run(4))
 
 
 def test_the_guard_judges_what_is_asked_for() -> None:
@@ -513,7 +513,7 @@ def test_the_guard_judges_what_is_asked_for() -> None:
         "initial_arrays": start(Softmax(64, 10)), "selector_settings": {"num_candidates": 10},
     }  # fmt: skip
     records = Simulator(data, Softmax(64, 10), "pow-d", guard=True, **options).run(3)
-    assert "loss" in records[0].bounded[3]
+    assert "loss" in records[0].clipped[3]
 
 
 @pytest.mark.parametrize("size", [3, 64, 65, 900])

@@ -11,7 +11,7 @@ import strategies.presets
 from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import LOSS, STATUS, Report
 from strategies.flower.messages import write_report
-from strategies.presets import AdaptiveOSMD, Cohort, Delta, Flics, PowerOfChoice
+from strategies.presets import AdaptiveOSMD, Delta, Flics, Forecast, PowerOfChoice
 
 from ..support.inprocess import InProcessGrid, Node
 
@@ -59,7 +59,7 @@ def test_the_examples_run() -> None:
     assert result.attempted >= 10
 
 
-@pytest.mark.parametrize("kind", [AdaptiveOSMD, Cohort])
+@pytest.mark.parametrize("kind", [AdaptiveOSMD, Forecast])
 def test_the_unbiased_ones_find_the_large_updates(kind: type[SelectionStrategy]) -> None:
     settings = {"learning_rate_multiplier": 1000} if kind is AdaptiveOSMD else {}
     records = run(kind, rounds=40, clients_per_round=2, **settings)
@@ -95,13 +95,13 @@ def test_flics_takes_groups_from_the_operator_and_else_from_the_clients() -> Non
     records = run(Flics, rounds=30, clients_per_round=2, group_shares={"day": 1, "night": 1}, **reported)
     took_part = np.concatenate([record.selection.clients for record in records])
     assert (took_part >= 4).mean() == pytest.approx(0.5, abs=0.15)  # two of the six, half of the weight
-    declared = {f"c{n}": "night" if n <= 1 else "day" for n in range(1, 7)}
+    overrides = {f"c{n}": "night" if n <= 1 else "day" for n in range(1, 7)}
     records = run(
         Flics,
         rounds=30,
         clients_per_round=2,
         group_shares={"day": 1, "night": 1},
-        groups=declared,
+        groups=overrides,
         **reported,
     )
     took_part = np.concatenate([record.selection.clients for record in records])

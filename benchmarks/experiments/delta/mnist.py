@@ -56,7 +56,7 @@ METHODS = {
     "Cluster-IS": Method("cluster-is"),
     "PracIS": Method("prac-is"),
     "PracDELTA": Method("prac-delta"),
-    "cohort": Method("cohort"),
+    "forecast": Method("forecast"),
 }
 POWER_OF_CHOICE = {"Power-of-Choice": Method("pow-d")}
 FULL_INFORMATION = {"IS": Method("fed-is"), "DELTA": Method("delta")}
@@ -357,7 +357,7 @@ EXPERIMENTS = (
         note="As delta-mnist, 100 rounds. Nine clients hold a class each, a hundred share the tenth; "
         "weights are in proportion to data. What counts is how many of the nine are in the cohort: ten "
         "independent draws miss a third of them or more, whatever the scores; stratified draws "
-        "(cohort) miss fewer, a fixed-size design and the largest losses hardly any. Cluster-based IS "
+        "(forecast) miss fewer, a fixed-size design and the largest losses hardly any. Cluster-based IS "
         "shares draws out by numbers of clients, of which nine are few.",
     ),
     _experiment(
@@ -410,7 +410,7 @@ EXPERIMENTS = (
         run=partial(
             run_table,
             federations=FIGURE_15,
-            methods={row: METHODS[row] for row in (BASELINE, "PracDELTA", "cohort")},
+            methods={row: METHODS[row] for row in (BASELINE, "PracDELTA", "forecast")},
         ),
         claim="the more clients practical DELTA samples, the faster it converges.",
         note="As delta-table-3, where n = 10 is; threshold 85 %.",

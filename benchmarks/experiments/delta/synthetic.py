@@ -41,7 +41,7 @@ def _select(selector: Selector, round: int, reports: Mapping[str, Floats]) -> Se
     asked = selector.candidates(round)
     if asked is None:
         return selector.select(round)
-    told = {kind: reports[kind][asked] for kind in selector.needs}
+    told = {kind: reports[kind][asked] for kind in selector.polls_for}
     return selector.select(round, candidates=asked, reports=told)
 
 

@@ -29,7 +29,7 @@ EVERY, LAST = 5, 50
 """Rounds from one look at the accuracy to the next, and rounds at the end that are averaged over."""
 QUICK_ROUNDS = 120
 
-ARMS = {
+TRIALS = {
     "FedAvg": ("uniform", False),
     "Naive": ("naive-group", False),
     "FLICS-AVG": ("flics", False),
@@ -159,10 +159,10 @@ def digits(path: Path, seed: int) -> Problem:
     return Problem(federate(train, parts.clients, parts.groups), kernel, tests, mixtures)
 
 
-def learn(problem: Problem, here: Availability, arm: str, num_rounds: int, seed: int) -> Floats:
-    """Train one arm; return the accuracy (num_rounds / EVERY, G) in each group as it learns, in percent."""
+def learn(problem: Problem, here: Availability, trial: str, num_rounds: int, seed: int) -> Floats:
+    """Train one trial; return the accuracy (num_rounds / EVERY, G) in each group as it learns, in percent."""
     logging.getLogger("flwr").setLevel(logging.WARNING)  # it logs every step
-    selector, adam = ARMS[arm]
+    selector, adam = TRIALS[trial]
     simulator = Simulator(
         problem.data,
         problem.kernel,
@@ -187,13 +187,13 @@ def learn(problem: Problem, here: Availability, arm: str, num_rounds: int, seed:
 # The tables and figures.
 
 Accuracies = Mapping[str, Mapping[str, Floats]]
-"""Row -> arm -> accuracy (P, G), in percent."""
+"""Row -> trial -> accuracy (P, G), in percent."""
 
 
 def compare(problem: Problem, rows: tuple[str, ...], num_rounds: int, seed: int) -> Accuracies:
-    """Train all arms in all rows."""
+    """Train all trials in all rows."""
     return {
-        row: {arm: learn(problem, here, arm, num_rounds, seed) for arm in ARMS}
+        row: {trial: learn(problem, here, trial, num_rounds, seed) for trial in TRIALS}
         for row in rows
         for here in [availability(row, problem.data, num_rounds, seed)]
     }
@@ -208,14 +208,14 @@ def at_the_end(accuracy: Floats) -> Floats:
 def tabulate(accuracies: Accuracies) -> dict[Cell, float]:
     """Return the best mean accuracy, that of the worst group at the end, and how long it took."""
     cells: dict[Cell, float] = {}
-    for row, arms in accuracies.items():
-        goal = 0.95 * arms["FLICS-AVG"].mean(axis=1).max()
-        for arm, accuracy in arms.items():
+    for row, trials in accuracies.items():
+        goal = 0.95 * trials["FLICS-AVG"].mean(axis=1).max()
+        for trial, accuracy in trials.items():
             mean = accuracy.mean(axis=1)
-            cells[row, arm] = float(mean.max())
-            cells[f"{row}, worst group", arm] = float(at_the_end(accuracy).min())
+            cells[row, trial] = float(mean.max())
+            cells[f"{row}, worst group", trial] = float(at_the_end(accuracy).min())
             over_time = Curve(EVERY * np.arange(1.0, mean.size + 1), mean)
-            cells[f"{row}, rounds", arm] = over_time.first(mean >= goal)
+            cells[f"{row}, rounds", trial] = over_time.first(mean >= goal)
     return cells
 
 
@@ -225,8 +225,8 @@ def run_synthetic(seed: int, num_rounds: int = 500, quick: bool = False) -> Outc
     accuracies = compare(synthetic(seed), ROWS, num_rounds, seed)
     rounds = np.arange(EVERY, num_rounds + 1.0, EVERY)
     curves = {
-        row: {arm: Curve(rounds, accuracy.mean(axis=1)) for arm, accuracy in arms.items()}
-        for row, arms in accuracies.items()
+        row: {trial: Curve(rounds, accuracy.mean(axis=1)) for trial, accuracy in trials.items()}
+        for row, trials in accuracies.items()
     }
     return Outcome(tabulate(accuracies), curves)
 
@@ -237,10 +237,10 @@ def run_digits(seed: int, path: Path, num_rounds: int = 300, quick: bool = False
     levels = np.arange(101.0)
     curves = {
         row: {
-            arm: Curve(levels, 100 * (at_the_end(accuracy) <= levels[:, None]).mean(axis=1))
-            for arm, accuracy in arms.items()
+            trial: Curve(levels, 100 * (at_the_end(accuracy) <= levels[:, None]).mean(axis=1))
+            for trial, accuracy in trials.items()
         }
-        for row, arms in accuracies.items()
+        for row, trials in accuracies.items()
     }
     return Outcome(tabulate(accuracies), curves)
 
@@ -253,9 +253,9 @@ _TABLE = {
     "scarce Poisson": "64.7/2 81.6/27 82.6/53 76.3/13 82.8/50",
 }
 KNOWN = {
-    (f"{row}{of}", arm): figure
+    (f"{row}{of}", trial): figure
     for row, line in _TABLE.items()
-    for arm, both in zip(ARMS, line.split(), strict=True)
+    for trial, both in zip(TRIALS, line.split(), strict=True)
     for of, figure in zip(("", ", worst group"), both.split("/"), strict=True)
 }
 """What an independent implementation reached."""

@@ -6,7 +6,7 @@ from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
 
 NUM_ROUNDS = 1000
-NAMES = ("uniform", "md", "avare", "cohort")
+NAMES = ("uniform", "md", "avare", "forecast")
 
 
 def run_streams(seed: int, quick: bool = False) -> Outcome:
@@ -41,25 +41,25 @@ def run_streams(seed: int, quick: bool = False) -> Outcome:
 
 EXPERIMENTS = (
     Experiment(
-        name="cohort-streams",
-        title="cohort on streams of norms that it was not tuned on",
+        name="forecast-streams",
+        title="forecast on streams of norms that it was not tuned on",
         source="no paper; `benchmarks.experiments.forecast.streams` says what the streams are",
         run=run_streams,
         seeds=3,
         known={
-            ("static", "cohort"): ".052",
-            ("common decay", "cohort"): ".235",
-            ("drift", "cohort"): ".022",
-            ("a tenth jumps", "cohort"): ".064",
-            ("noise 1", "cohort"): ".17",
-            ("noise 2", "cohort"): ".51",
-            ("sizes uninformative", "cohort"): ".051",
-            ("sizes anti-informative", "cohort"): ".054",
-            ("sizes exact, noise 1", "cohort"): ".275",
-            ("all equal", "cohort"): "1.01",
-            ("everybody x100", "cohort"): ".027",
-            ("half-half cycle", "cohort"): ".19",
-            ("80 % zeros", "cohort"): ".076",
+            ("static", "forecast"): ".052",
+            ("common decay", "forecast"): ".235",
+            ("drift", "forecast"): ".022",
+            ("a tenth jumps", "forecast"): ".064",
+            ("noise 1", "forecast"): ".17",
+            ("noise 2", "forecast"): ".51",
+            ("sizes uninformative", "forecast"): ".051",
+            ("sizes anti-informative", "forecast"): ".054",
+            ("sizes exact, noise 1", "forecast"): ".275",
+            ("all equal", "forecast"): "1.01",
+            ("everybody x100", "forecast"): ".027",
+            ("half-half cycle", "forecast"): ".19",
+            ("80 % zeros", "forecast"): ".076",
         },
         note="Regret over that of uniform sampling, K = 5 of M = 100, 1000 rounds; all equal: loss over the "
         "least. In brackets an earlier design on streams of the same kinds with other parameters.",

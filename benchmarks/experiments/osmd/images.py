@@ -1,8 +1,8 @@
 """Section G of the OSMD paper: logistic regression on MNIST and the like, spread over 500 clients.
 
 Skewed, 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random; balanced,
-all hold 10. All arms of a comparison are trained side by side on the same mini-batches. Everybody's gradient
-is known to the test bed, which scores an arm by its regret, see `benchmarks.experiments.forecast.streams`. Everything is a
+all hold 10. All trials of a comparison are trained side by side on the same mini-batches. Everybody's gradient
+is known to the test bed, which scores an trial by its regret, see `benchmarks.experiments.forecast.streams`. Everything is a
 function of the seed.
 """
 
@@ -33,7 +33,7 @@ MakeInformed = Callable[[Floats, Floats], Selector]
 
 
 class SectionGRun(NamedTuple):
-    """What became of one arm.
+    """What became of one trial.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class SectionGRun(NamedTuple):
 
 
 Watch = Callable[[int, Mapping[str, SectionGRun]], None]
-"""Is told a round's number and how far each arm is after it, by name."""
+"""Is told a round's number and how far each trial is after it, by name."""
 
 
 class _Group(NamedTuple):
@@ -66,7 +66,7 @@ class _Batch(NamedTuple):
     """A mini-batch of b images of each client of a group."""
 
     images: Images  # (c, b, pixels)
-    errors: Images  # (c, b, A, classes): softmax less the label, of each arm's model
+    errors: Images  # (c, b, A, classes): softmax less the label, of each trial's model
     norms: Floats  # (A, c) ||g_m||
 
 
@@ -94,7 +94,7 @@ def section_g(
     Parameters
     ----------
     makes : mapping of str to callable
-        Each arm's selector, by name.
+        Each trial's selector, by name.
     seed : int
         Seed of the split and of the mini-batches.
     data : Path
@@ -141,10 +141,10 @@ def section_g(
 
     def so_far() -> dict[str, SectionGRun]:
         runs = {}
-        for arm, name in enumerate(selectors):
-            loss = sum(shares[group.clients] @ _losses(group, w[:, arm]) for group in groups)
-            accuracy = float(((images @ w[:, arm]).argmax(axis=1) == labels).mean())
-            runs[name] = SectionGRun(float(regrets[arm]), float(loss), accuracy)
+        for trial, name in enumerate(selectors):
+            loss = sum(shares[group.clients] @ _losses(group, w[:, trial]) for group in groups)
+            accuracy = float(((images @ w[:, trial]).argmax(axis=1) == labels).mean())
+            runs[name] = SectionGRun(float(regrets[trial]), float(loss), accuracy)
         return runs
 
     for round in range(1, num_rounds + 1):
@@ -153,17 +153,17 @@ def section_g(
             picks = _picks(rng, group, batch_size)
             batches.append(_batch(group.images[picks], group.labels[picks], w))
             norms[:, group.clients] = batches[-1].norms
-        for arm, selector in enumerate(selectors.values()):
+        for trial, selector in enumerate(selectors.values()):
             if isinstance(selector, Oracle):
-                selector.norms = norms[arm]
-            lost = excess(shares * norms[arm], selector.probabilities)
-            regrets[arm] += max(lost, 0.0) / clients_per_round  # less than 0 is rounding
+                selector.norms = norms[trial]
+            lost = excess(shares * norms[trial], selector.probabilities)
+            regrets[trial] += max(lost, 0.0) / clients_per_round  # less than 0 is rounding
             selection = selector.select(round)
             weights = np.zeros(num_clients)
             weights[selection.clients] = selection.weights
             for group, batch in zip(groups, batches, strict=True):
-                _step(w[:, arm], batch, arm, step_size * weights[group.clients])
-            selector.update(round, selection, feedback_of(norms[arm, selection.clients]))
+                _step(w[:, trial], batch, trial, step_size * weights[group.clients])
+            selector.update(round, selection, feedback_of(norms[trial, selection.clients]))
         if watch and round % every == 0:
             watch(round, so_far())
     return so_far()
@@ -227,16 +227,16 @@ def _batch(images: Images, labels: Ints, w: Images) -> _Batch:
     errors[np.arange(c)[:, None], np.arange(b), :, labels] -= 1
     # ||sum_i x_i e_i'||² = sum_ij <x_i, x_j> <e_i, e_j>: the gradients themselves are not needed.
     of_images = images @ images.transpose(0, 2, 1)
-    arms = errors.transpose(2, 0, 1, 3)
-    squares = (of_images * (arms @ arms.transpose(0, 1, 3, 2))).sum(axis=(2, 3), dtype=np.float64)
+    trials = errors.transpose(2, 0, 1, 3)
+    squares = (of_images * (trials @ trials.transpose(0, 1, 3, 2))).sum(axis=(2, 3), dtype=np.float64)
     return _Batch(images, errors, np.sqrt(np.maximum(squares, 0)) / b)
 
 
-def _step(w: Images, batch: _Batch, arm: int, factors: Floats) -> None:
-    """Subtract factors (c,) times the clients' gradients from one arm's model (pixels, classes)."""
+def _step(w: Images, batch: _Batch, trial: int, factors: Floats) -> None:
+    """Subtract factors (c,) times the clients' gradients from one trial's model (pixels, classes)."""
     drawn = np.flatnonzero(factors)
     if drawn.size:
-        images, errors = batch.images[drawn], batch.errors[drawn, :, arm]
+        images, errors = batch.images[drawn], batch.errors[drawn, :, trial]
         errors = errors * (factors[drawn] / images.shape[1])[:, None, None].astype(np.float32)
         w -= images.reshape(-1, len(w)).T @ errors.reshape(-1, CLASSES)
 

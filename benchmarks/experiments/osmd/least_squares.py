@@ -1,8 +1,8 @@
 """Linear regression trained by selectors: the problems of the OSMD paper's appendix F, and two ways to train.
 
-All arms of a comparison are trained side by side: they see the same data, the same mini-batches and, where
-their seeds agree, draw with the same random numbers, and the gradients of all clients at all arms' models are
-one product of matrices. Everybody's gradient is known to the test bed, which scores an arm by its regret.
+All trials of a comparison are trained side by side: they see the same data, the same mini-batches and, where
+their seeds agree, draw with the same random numbers, and the gradients of all clients at all trials' models are
+one product of matrices. Everybody's gradient is known to the test bed, which scores an trial by its regret.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Oracle(ProbabilitySelector):
             return project_floored_simplex(np.log(self.client_sizes * self.norms), self._floor)
 
 
-class Arm(NamedTuple):
+class Trial(NamedTuple):
     """A selector, and the step size of the model that it trains; M and K are the selector's."""
 
     selector: Selector
@@ -97,7 +97,7 @@ class Arm(NamedTuple):
 
 
 class Track(NamedTuple):
-    """What became of one arm over T rounds.
+    """What became of one trial over T rounds.
 
     Attributes
     ----------
@@ -119,23 +119,23 @@ class Track(NamedTuple):
 
 
 class _Recorder:
-    """Writes down what happens to all arms, and plays their part of a round."""
+    """Writes down what happens to all trials, and plays their part of a round."""
 
     def __init__(
-        self, problem: Problem, arms: Sequence[Arm], clients_per_round: int, num_rounds: int
+        self, problem: Problem, trials: Sequence[Trial], clients_per_round: int, num_rounds: int
     ) -> None:
         m, n, d = problem.x.shape
         x, y = problem.x.reshape(m * n, d), problem.y.reshape(m * n)
         # The loss around its minimum: exact where w comes near it, and no pass over the samples.
         self._hessian, self._best = x.T @ x / y.size, np.linalg.lstsq(x, y, rcond=None)[0]
         self._least = float(((x @ self._best - y) ** 2).mean() / 2)
-        self._arms, self._k = arms, clients_per_round
-        self._loss = np.empty((num_rounds, len(arms)))
+        self._trials, self._k = trials, clients_per_round
+        self._loss = np.empty((num_rounds, len(trials)))
         self._regret, self._error = np.empty_like(self._loss), np.empty_like(self._loss)
-        self._roots = np.empty((num_rounds, len(arms), m))
+        self._roots = np.empty((num_rounds, len(trials), m))
 
     def play(self, round: int, moves: Floats) -> tuple[list[Selection], Floats]:
-        """Let all arms choose and learn, given everybody's moves (A, M, d).
+        """Let all trials choose and learn, given everybody's moves (A, M, d).
 
         Returns
         -------
@@ -145,12 +145,12 @@ class _Recorder:
         norms = np.sqrt(np.einsum("amd,amd->am", moves, moves))
         m = norms.shape[1]
         selections, estimates, p = [], np.empty((len(norms), moves.shape[2])), np.empty_like(norms)
-        for i, (arm, norm) in enumerate(zip(self._arms, norms, strict=True)):
-            if isinstance(arm.selector, Oracle):
-                arm.selector.norms = norm
-            p[i] = arm.selector.probabilities
-            selection = arm.selector.select(round)
-            arm.selector.update(round, selection, _feedback(norm[selection.clients]))
+        for i, (trial, norm) in enumerate(zip(self._trials, norms, strict=True)):
+            if isinstance(trial.selector, Oracle):
+                trial.selector.norms = norm
+            p[i] = trial.selector.probabilities
+            selection = trial.selector.select(round)
+            trial.selector.update(round, selection, _feedback(norm[selection.clients]))
             estimates[i] = selection.weights @ moves[i, selection.clients]
             selections.append(selection)
         roots = self._roots[round - 1] = norms / m
@@ -169,7 +169,7 @@ class _Recorder:
         regret, error = self._regret.cumsum(axis=0), self._error.cumsum(axis=0)
         return [
             Track(self._loss[:, i], regret[:, i], error[:, i], self._roots[:, i])
-            for i in range(len(self._arms))
+            for i in range(len(self._trials))
         ]
 
 
@@ -194,7 +194,7 @@ def _gradients(w: Floats, x: Floats, y: Floats) -> Floats:
 
 def train(
     problem: Problem,
-    arms: Sequence[Arm],
+    trials: Sequence[Trial],
     rng: np.random.Generator,
     *,
     clients_per_round: int,
@@ -207,7 +207,7 @@ def train(
     ----------
     problem : Problem
         The data.
-    arms : Sequence[Arm]
+    trials : Sequence[Trial]
         Fresh selectors, with their μ.
     rng : np.random.Generator
         Source of the mini-batches.
@@ -217,10 +217,13 @@ def train(
     Returns
     -------
     list of Track
-        One an arm.
+        One an trial.
     """
-    recorder = _Recorder(problem, arms, clients_per_round, num_rounds)
-    w, steps = np.zeros((len(arms), problem.x.shape[2])), np.array([arm.step_size for arm in arms])[:, None]
+    recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
+    w, steps = (
+        np.zeros((len(trials), problem.x.shape[2])),
+        np.array([trial.step_size for trial in trials])[:, None],
+    )
     for round in range(1, num_rounds + 1):
         g = _gradients(w, *_batches(problem, rng, batch_size)).swapaxes(0, 1)
         _, estimates = recorder.play(round, g)
@@ -231,7 +234,7 @@ def train(
 
 def train_scaffold(
     problem: Problem,
-    arms: Sequence[Arm],
+    trials: Sequence[Trial],
     rng: np.random.Generator,
     *,
     clients_per_round: int,
@@ -247,14 +250,14 @@ def train_scaffold(
         c_m <- c_m - c + (w - v_m) / (steps μ)   of who was chosen;   c = mean of all c_m
 
     Karimireddy et al., "SCAFFOLD" (ICML 2020), Algorithm 1. c is the mean of what all clients hold, whoever
-    was chosen how, so it needs no importance weights. Parameters are as in `train`; an arm's step size is the
+    was chosen how, so it needs no importance weights. Parameters are as in `train`; an trial's step size is the
     clients' μ.
     """
-    recorder = _Recorder(problem, arms, clients_per_round, num_rounds)
+    recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
     m, _, d = problem.x.shape
-    w = np.zeros((len(arms), d))
-    controls = np.zeros((m, len(arms), d))
-    steps = np.array([arm.step_size for arm in arms])[:, None]
+    w = np.zeros((len(trials), d))
+    controls = np.zeros((m, len(trials), d))
+    steps = np.array([trial.step_size for trial in trials])[:, None]
     for round in range(1, num_rounds + 1):
         common = controls.mean(axis=0)
         v = np.tile(w, (m, 1, 1))

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiments.osmd.least_squares import (
-    Arm,
     Oracle,
     Problem,
     Track,
+    Trial,
     one_feature_each,
     train,
     train_scaffold,
@@ -129,8 +129,8 @@ def compare(
         rng = np.random.default_rng(seed)
         problem = unlike_clients(rng, sigma, M)
         selectors = make(Maker(seed, num_rounds), problem)
-        arms = [Arm(selector) for selector in selectors.values()]
-        results = training(problem, arms, rng, clients_per_round=K, num_rounds=num_rounds)
+        trials = [Trial(selector) for selector in selectors.values()]
+        results = training(problem, trials, rng, clients_per_round=K, num_rounds=num_rounds)
         tracks[sigma] = dict(zip(selectors, results, strict=True))
     cells: dict[Cell, float] = {}
     for name, measure in measures.items():
@@ -183,7 +183,7 @@ def make_f1(new: Maker, problem: Problem) -> Mapping[str, Selector]:
 
 
 def make_f2(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-    """F.2: Adaptive-OSMD against the other samplers that learn, and against `cohort`."""
+    """F.2: Adaptive-OSMD against the other samplers that learn, and against `forecast`."""
     asked = problem.initial_norms()
     return {
         "uniform": new("uniform"),
@@ -193,8 +193,8 @@ def make_f2(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         "vrb": new("vrb"),
         "avare, cold": new("avare"),
         "avare": new("avare", update_norms=asked),
-        "cohort, cold": new("cohort"),
-        "cohort": new("cohort", update_norms=asked),
+        "forecast, cold": new("forecast"),
+        "forecast": new("forecast", update_norms=asked),
     }
 
 
@@ -230,7 +230,7 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
             "lipschitz-is": new("lipschitz-is", lipschitz=(problem.x**2).sum(axis=2).mean(axis=1)),
             "adaptive-osmd": new.adaptive(1, asked),
             "adaptive-osmd × 100": new.adaptive(100, asked),
-            "cohort, cold": new("cohort"),
+            "forecast, cold": new("forecast"),
             "optimal (oracle)": new.oracle(0),
         }
 
@@ -242,16 +242,18 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
     for nu in SIGMAS:
         rng = np.random.default_rng(seed)
         problem = one_feature_each(rng, nu, M)
-        arms = [
-            (row, Arm(selector, step))
+        trials = [
+            (row, Trial(selector, step))
             for step in STEP_SIZES
             for row, selector in make(Maker(seed, num_rounds), problem).items()
         ]
-        results = train(problem, [arm for _, arm in arms], rng, clients_per_round=K, num_rounds=num_rounds)
+        results = train(
+            problem, [trial for _, trial in trials], rng, clients_per_round=K, num_rounds=num_rounds
+        )
         best: dict[str, Track] = {}
-        for (row, arm), track in zip(arms, results, strict=True):
+        for (row, trial), track in zip(trials, results, strict=True):
             if row not in best or track.loss[-1] < best[row].loss[-1]:
-                best[row], sizes[row, f"step size, ν={nu:g}"] = track, arm.step_size
+                best[row], sizes[row, f"step size, ν={nu:g}"] = track, trial.step_size
         for row, track in best.items():
             losses[row, f"log10 loss, ν={nu:g}"] = math.log10(track.loss[-1] / track.loss[0])
             regrets[row, f"regret, ν={nu:g}"] = _regret(track, best["lipschitz-is"])
@@ -270,9 +272,9 @@ def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
         rng = np.random.default_rng(seed)
         problem = unlike_clients(rng, sigma, M)
         new, asked = Maker(seed, num_rounds), problem.initial_norms()
-        arms = {"": Arm(new.adaptive(1, asked)), ", × 100": Arm(new.adaptive(100, asked))}
-        tracks = train(problem, list(arms.values()), rng, clients_per_round=K, num_rounds=num_rounds)
-        for how, track in zip(arms, tracks, strict=True):
+        trials = {"": Trial(new.adaptive(1, asked)), ", × 100": Trial(new.adaptive(100, asked))}
+        tracks = train(problem, list(trials.values()), rng, clients_per_round=K, num_rounds=num_rounds)
+        for how, track in zip(trials, tracks, strict=True):
             row = f"σ = {sigma:g}{how}"
             largest = (track.roots**2).max(axis=1)
             best = track.roots / track.roots.sum(axis=1, keepdims=True)
@@ -296,7 +298,7 @@ def make_scaffold(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         f"osmd, rate {SCAFFOLD_RATE:g}": new.osmd(SCAFFOLD_RATE),
         "osmd, rate of theory": new("osmd"),
         "adaptive-osmd × 100, cold": new.adaptive(100),
-        "cohort, cold": new("cohort"),
+        "forecast, cold": new("forecast"),
     }
 
 
@@ -335,7 +337,7 @@ EXPERIMENTS = (
     ),
     _experiment(
         name="osmd-f2",
-        title="Adaptive-OSMD, MABS, VRB, Avare and cohort",
+        title="Adaptive-OSMD, MABS, VRB, Avare and forecast",
         source=f"{PAPER}, F.2 and Figure 2",
         run=partial(compare, make=make_f2),
         known=known_cells(
@@ -346,7 +348,7 @@ EXPERIMENTS = (
                 "vrb": ".995; .975; .954",
                 "avare, cold": ".852; .317; .174",
                 "avare": ".401; .061; .020",
-                "cohort, cold": ".70; .25; .118",
+                "forecast, cold": ".70; .25; .118",
             },
             REGRETS,
         ),

@@ -45,7 +45,7 @@ BALANCED_WAYS: Ways = {
 }
 
 
-def _arms(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInformed]:
+def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInformed]:
     """Return the rows: whoever is not asked knows sizes alone before training."""
 
     def row(name: str, *, asked: bool = False, **settings: Any) -> MakeInformed:
@@ -82,8 +82,8 @@ def _arms(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInform
         "vrb": row("vrb"),
         "avare": row("avare"),
         "avare, asked": row("avare", asked=True),
-        "cohort": row("cohort"),
-        "cohort, asked": row("cohort", asked=True),
+        "forecast": row("forecast"),
+        "forecast, asked": row("forecast", asked=True),
         ORACLE: oracle,
     }
 
@@ -119,9 +119,9 @@ def _train(
 ) -> dict[str, tuple[Floats, list[SectionGRun]]]:
     """Return 20 rounds (20,), the last among them, and how far each row was after them, by name."""
     clients = {key: settings[key] for key in ("holdings", "num_clients") if key in settings}
-    arms = _arms(seed, num_rounds, lipschitz_constants(seed, data, **clients))
+    trials = _trials(seed, num_rounds, lipschitz_constants(seed, data, **clients))
     rounds: list[float] = []
-    history: dict[str, list[SectionGRun]] = {name: [] for name in arms}
+    history: dict[str, list[SectionGRun]] = {name: [] for name in trials}
 
     def watch(round: int, runs: Mapping[str, SectionGRun]) -> None:
         rounds.append(round)
@@ -129,7 +129,7 @@ def _train(
             history[name].append(now)
 
     section_g(
-        arms,
+        trials,
         seed,
         data,
         step_size=step_size,
@@ -151,7 +151,7 @@ KNOWN = known_cells(
         "vrb": ".99; .359; .878",
         "avare": ".23; .339; .887; 11.6",
         "avare, asked": ".11; .337; .888",
-        "cohort": ".029; ; ; .050; ; ; .24",
+        "forecast": ".029; ; ; .050; ; ; .24",
         ORACLE: "0; .333; .889",
     },
     [f"{measure}, {way}" for way in SKEWED_WAYS for measure in ("regret", "loss", "accuracy")],

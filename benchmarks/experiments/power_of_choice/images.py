@@ -1,4 +1,4 @@
-"""Power-of-Choice on images: who holds what, how an arm is trained, and how long a round takes.
+"""Power-of-Choice on images: who holds what, how an trial is trained, and how long a round takes.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
 section 5 and appendices E, F and G, with `simulation.simulator`. The tables are in `power_of_choice_mnist`.
@@ -47,7 +47,7 @@ EVALUATED, LOSS_EVERY = 5, 20
 SECONDS, JITTER = 0.296, 0.22
 
 
-class Arm(NamedTuple):
+class Trial(NamedTuple):
     """Who trains.
 
     Attributes
@@ -116,7 +116,7 @@ class Federation(NamedTuple):
 
 
 class Track(NamedTuple):
-    """What one arm gave.
+    """What one trial gave.
 
     Attributes
     ----------
@@ -192,28 +192,28 @@ class Clock:
         return self._times(asked / 3)
 
 
-def train(federation: Federation, case: Case, arm: Arm, seed: int) -> Track:
-    """Run one arm; mini-batches and the model's start are the same for all arms of a seed."""
-    num_rounds = min(case.num_rounds, arm.num_rounds or case.num_rounds)
+def train(federation: Federation, case: Case, trial: Trial, seed: int) -> Track:
+    """Run one trial; mini-batches and the model's start are the same for all trials of a seed."""
+    num_rounds = min(case.num_rounds, trial.num_rounds or case.num_rounds)
     clock = Clock(federation.data.sizes(), case, seed)
     # The halves are the first and the last fifty clients, which differ by chance alone.
     here = availability.create("cyclic", M, seed=seed, rates=0.9) if case.in_turns else None
     simulator = Simulator(
         federation.data,
         MLP(SIZES),
-        arm.selector,
-        clients_per_round=arm.clients_per_round,
+        trial.selector,
+        clients_per_round=trial.clients_per_round,
         num_rounds=case.num_rounds,
         learning_rate=learning_rate,
         batch_size=case.batch_size,
         local_steps=case.local_steps,
         seed=seed,
-        selector_settings=arm.settings,
+        selector_settings=trial.settings,
         availability=here,
         response_times=clock.training,
     )
     selector = simulator.selector
-    if arm.by_data:
+    if trial.by_data:
         weigh_by_data(simulator)
     polling, polled = clock.polling(getattr(selector, "loss_batch_size", None)), 0.0
     accuracies, losses = [], []

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.experiments.power_of_choice.images import Arm, Case, make_federation, train
+from benchmarks.experiments.power_of_choice.images import Case, Trial, make_federation, train
 from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 
@@ -29,13 +29,13 @@ def run(
     file: Path,
     *,
     cases: tuple[Case, ...],
-    arms: tuple[Arm, ...],
+    trials: tuple[Trial, ...],
     targets: tuple[float, ...],
     early: tuple[int, ...] = (80,),
     timed: bool = False,
     quick: bool = False,
 ) -> Outcome:
-    """Train all arms in all cases.
+    """Train all trials in all cases.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def run(
         An .npz with x_train, y_train, x_test, y_test.
     cases : tuple of Case
         What is trained on; each is a group of rows.
-    arms : tuple of Arm
+    trials : tuple of Trial
         Who trains; each is a row. One has the label "rand", with which all others are compared.
     targets : tuple of float
         The accuracies, in %, of which the first round is a column: R60 for 60.
@@ -63,7 +63,7 @@ def run(
     loss: dict[str, dict[str, Curve]] = {}
     for case in cases:
         federation = make_federation(file, seed, case.alpha)
-        tracks = {arm.label: train(federation, case, arm, seed) for arm in arms}
+        tracks = {trial.label: train(federation, case, trial, seed) for trial in trials}
         for label, track in tracks.items():
             row = f"{case.name}: {label}" if case.name else label
             last = track.accuracy.x[-1]
@@ -85,23 +85,23 @@ def run(
     return Outcome(cells, {**accuracy, **loss})
 
 
-_RAND = Arm(RANDOM, "md")
-_POW = Arm("pow-d, d=6", "pow-d", {"num_candidates": 6})
+_RAND = Trial(RANDOM, "md")
+_POW = Trial("pow-d, d=6", "pow-d", {"num_candidates": 6})
 _POW_20 = _POW._replace(label="pow-d, d=20", settings={"num_candidates": 20})
-_CPOW = Arm("cpow-d, d=6", "cpow-d", {"num_candidates": 6})
-_RPOW = Arm("rpow-d, d=50", "rpow-d", {"num_candidates": 50})
-_AFL = Arm("afl", "afl")
-_RAND_10 = Arm("rand, C=.1", "md", clients_per_round=10, num_rounds=160)
+_CPOW = Trial("cpow-d, d=6", "cpow-d", {"num_candidates": 6})
+_RPOW = Trial("rpow-d, d=50", "rpow-d", {"num_candidates": 50})
+_AFL = Trial("afl", "afl")
+_RAND_10 = Trial("rand, C=.1", "md", clients_per_round=10, num_rounds=160)
 TABLE = (_RAND_10, _RAND, _POW, _CPOW, _RPOW, _AFL)
 BESIDE = (
-    Arm("adapow-d, d=12→3", "adapow-d", {"num_candidates": 12, "halve_every": 100}),
-    Arm("uniform, q=pK/m", "uniform", {"replacement": False}, num_rounds=160),
+    Trial("adapow-d, d=12→3", "adapow-d", {"num_candidates": 12, "halve_every": 100}),
+    Trial("uniform, q=pK/m", "uniform", {"replacement": False}, num_rounds=160),
     _POW._replace(label="pow-d, d=6, q∝p", by_data=True, num_rounds=160),
-    Arm("cohort", "cohort"),
+    Trial("forecast", "forecast"),
 )
 MANY = tuple(
-    arm._replace(clients_per_round=10)
-    for arm in (
+    trial._replace(clients_per_round=10)
+    for trial in (
         _RAND,
         _POW_20,
         _CPOW._replace(label="cpow-d, d=20", settings={"num_candidates": 20}),
@@ -163,8 +163,8 @@ def _experiment(
 def _printed(rounds: tuple[int, ...], accuracies: tuple[float, ...], hundredths: tuple[int, ...]) -> str:
     """Return what a table of the paper says, of the rows of `TABLE`."""
     says = (
-        f"{arm.label} {first}, {accuracy:g} %, .{time} s"
-        for arm, first, accuracy, time in zip(TABLE, rounds, accuracies, hundredths, strict=True)
+        f"{trial.label} {first}, {accuracy:g} %, .{time} s"
+        for trial, first, accuracy, time in zip(TABLE, rounds, accuracies, hundredths, strict=True)
     )
     return f"on Fashion-MNIST R60, test accuracy and t_comp are: {'; '.join(says)}."
 
@@ -185,7 +185,7 @@ def _tables(images: _Images, known: Mapping[Cell, str], note: str = "") -> tuple
             f"over the chosen. {note}",
             known,
             cases=(Case(0.3, 400),),
-            arms=(*TABLE, *BESIDE),
+            trials=(*TABLE, *BESIDE),
             early=(80, 160),
             timed=True,
         ),
@@ -199,7 +199,7 @@ def _tables(images: _Images, known: Mapping[Cell, str], note: str = "") -> tuple
             ),
             f"{T_COMP} {note}",
             cases=(Case(2.0, 160),),
-            arms=(_RAND_10._replace(num_rounds=80), *TABLE[1:]),
+            trials=(_RAND_10._replace(num_rounds=80), *TABLE[1:]),
             timed=True,
         ),
     )
@@ -209,8 +209,8 @@ EXPERIMENTS = (
     *_tables(
         _MNIST,
         {
-            (arm.label, "accuracy at 400"): figure
-            for arm, figure in (
+            (trial.label, "accuracy at 400"): figure
+            for trial, figure in (
                 (_RAND, "88.4 ± 0.6"),
                 (_POW, "89.2 ± 0.4"),
                 (_CPOW, "89.0"),
@@ -219,8 +219,8 @@ EXPERIMENTS = (
             )
         }
         | {
-            (arm.label, "above rand's at 160"): figure
-            for arm, figure in ((_POW, "1.5"), (_CPOW, "1.6"), (_RPOW, "1.2"), (_AFL, "0.8"))
+            (trial.label, "above rand's at 160"): figure
+            for trial, figure in ((_POW, "1.5"), (_CPOW, "1.6"), (_RPOW, "1.2"), (_AFL, "0.8"))
         },
         "MNIST is easier: at round 80 it is where the paper's runs on Fashion-MNIST end.",
     ),
@@ -232,12 +232,12 @@ EXPERIMENTS = (
         "the gain over rand is there for small and large heterogeneity (section 5, of α = 2 and .3).",
         "",
         {
-            (arm.label, "accuracy at 250"): figure
-            for arm, figure in ((_RAND, "77.2"), (_POW, "80.7"), (_RPOW, "81.9"), (_AFL, "79.4"))
+            (trial.label, "accuracy at 250"): figure
+            for trial, figure in ((_RAND, "77.2"), (_POW, "80.7"), (_RPOW, "81.9"), (_AFL, "79.4"))
         },
         targets=(60.0, 75.0),
         cases=(Case(0.1, 250),),
-        arms=(_RAND, _POW, _RPOW, _AFL),
+        trials=(_RAND, _POW, _RPOW, _AFL),
     ),
     _experiment(
         _MNIST,
@@ -248,7 +248,7 @@ EXPERIMENTS = (
         "The paper does not say which d.",
         targets=(60.0, 80.0),
         cases=(Case(0.3, 160, name="α=.3"), Case(2.0, 160, name="α=2")),
-        arms=(_RAND, _POW, _POW._replace(label="pow-d, d=12", settings={"num_candidates": 12}), _POW_20),
+        trials=(_RAND, _POW, _POW._replace(label="pow-d, d=12", settings={"num_candidates": 12}), _POW_20),
     ),
     _experiment(
         _MNIST,
@@ -259,7 +259,7 @@ EXPERIMENTS = (
         "Here 10 clients a round, and d = 20, which the paper leaves open.",
         targets=(60.0, 80.0),
         cases=(Case(0.3, 80, name="α=.3"), Case(2.0, 80, name="α=2")),
-        arms=MANY,
+        trials=MANY,
     ),
     _experiment(
         _MNIST,
@@ -274,7 +274,7 @@ EXPERIMENTS = (
             Case(2.0, 120, in_turns=True, name="α=2"),
             Case(3.0, 120, in_turns=True, name="α=3"),
         ),
-        arms=(_RAND, _POW, _RPOW),
+        trials=(_RAND, _POW, _RPOW),
     ),
     _experiment(
         _MNIST,
@@ -290,7 +290,7 @@ EXPERIMENTS = (
             Case(0.3, 80, local_steps=100, name="τ=100, α=.3"),
             Case(2.0, 80, local_steps=100, name="τ=100, α=2"),
         ),
-        arms=(_RAND, _POW, _RPOW),
+        trials=(_RAND, _POW, _RPOW),
     ),
     *_tables(_FASHION, {}),
 )

@@ -21,7 +21,7 @@ STEPS, STEP_SIZE = 2, 2e-5
 RANDOM = "rand"
 
 
-class Arm(NamedTuple):
+class Trial(NamedTuple):
     """A selector under test.
 
     Attributes
@@ -136,42 +136,42 @@ def descend(problem: Quadratic, selector: Selector, num_rounds: int) -> Descent:
     return Descent(gaps / gaps[0], counts, np.array([*path, w]))
 
 
-def _arms(*candidates: int) -> tuple[Arm, ...]:
-    return Arm(RANDOM, "md"), *(Arm(f"d={d}", "pow-d", {"num_candidates": d}) for d in candidates)
+def _trials(*candidates: int) -> tuple[Trial, ...]:
+    return Trial(RANDOM, "md"), *(Trial(f"d={d}", "pow-d", {"num_candidates": d}) for d in candidates)
 
 
 QUADRATIC_ARMS = {
-    30: (*_arms(6, 15, 30), Arm("adapow", "adapow-d", {"halve_every": 5000})),
-    100: (*_arms(20, 100), Arm("adapow", "adapow-d", {"halve_every": 5000})),
+    30: (*_trials(6, 15, 30), Trial("adapow", "adapow-d", {"halve_every": 5000})),
+    100: (*_trials(20, 100), Trial("adapow", "adapow-d", {"halve_every": 5000})),
 }
 
 
-def _run_arm(problem: Quadratic, arm: Arm, seed: int, num_rounds: int) -> Descent:
+def _run_trial(problem: Quadratic, trial: Trial, seed: int, num_rounds: int) -> Descent:
     selector = create(
-        arm.selector,
+        trial.selector,
         problem.sizes.size,
         client_sizes=problem.sizes,
         clients_per_round=problem.sizes.size // 10,
         seed=seed,
-        **arm.settings,
+        **trial.settings,
     )
     return descend(problem, selector, num_rounds)
 
 
 def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 20_000, quick: bool = False) -> Outcome:
-    """Measure how fast and how far each arm gets; a tenth of the clients train in a round."""
+    """Measure how fast and how far each trial gets; a tenth of the clients train in a round."""
     num_rounds = num_rounds // 4 if quick else num_rounds
     problem = make_quadratic(seed, num_clients)
     cells: dict[Cell, float] = {}
     lines: dict[str, Curve] = {}
     shown = np.arange(0, num_rounds + 1, max(1, num_rounds // 200))
-    for arm in QUADRATIC_ARMS[num_clients]:
-        gaps = _run_arm(problem, arm, seed, num_rounds).gaps
+    for trial in QUADRATIC_ARMS[num_clients]:
+        gaps = _run_trial(problem, trial, seed, num_rounds).gaps
         over_time = Curve(np.arange(gaps.size, dtype=float), gaps)
         for level in (0.1, 0.01):
-            cells[arm.label, f"rounds to {level:g}"] = over_time.first(gaps <= level)
-        cells[arm.label, "log10 final gap"] = math.log10(gaps[-num_rounds // 20 :].mean())
-        lines[arm.label] = Curve(shown.astype(float), gaps[shown])
+            cells[trial.label, f"rounds to {level:g}"] = over_time.first(gaps <= level)
+        cells[trial.label, "log10 final gap"] = math.log10(gaps[-num_rounds // 20 :].mean())
+        lines[trial.label] = Curve(shown.astype(float), gaps[shown])
     return Outcome(cells, {f"{num_clients} clients": lines})
 
 
@@ -242,9 +242,14 @@ def run_profile(
     directions *= (spread * np.geomspace(0.01, 100, num_points) / np.linalg.norm(directions, axis=1))[:, None]
     cells: dict[Cell, float] = {}
     lines: dict[str, Curve] = {}
-    for arm in _arms(6, 15, 30):
+    for trial in _trials(6, 15, 30):
         selector = create(
-            arm.selector, m, client_sizes=problem.sizes, clients_per_round=m // 10, seed=seed, **arm.settings
+            trial.selector,
+            m,
+            client_sizes=problem.sizes,
+            clients_per_round=m // 10,
+            seed=seed,
+            **trial.settings,
         )
         descent = descend(problem, selector, num_rounds)
         points = np.vstack([problem.optimum + directions, descent.path])
@@ -253,18 +258,18 @@ def run_profile(
         here = np.diag([skews_at(problem, on_path, w) for w in descent.path]).min()
         at_optimum = skews_at(problem, shares, problem.optimum)
         cells |= {
-            (arm.label, "ρ̄"): float(smallest_skews(problem, shares).min()),
-            (arm.label, "ρ̃"): float(at_optimum.max()),
-            (arm.label, "ρ̄ on the way"): float(here),
-            (arm.label, "ρ̃ on the way"): float(at_optimum[num_points:].max()),
+            (trial.label, "ρ̄"): float(smallest_skews(problem, shares).min()),
+            (trial.label, "ρ̃"): float(at_optimum.max()),
+            (trial.label, "ρ̄ on the way"): float(here),
+            (trial.label, "ρ̃ on the way"): float(at_optimum[num_points:].max()),
         }
         profile = descent.counts / descent.counts.sum()
         cells |= {
-            (arm.label, "largest share, %"): 100 * float(profile.max()),
-            (arm.label, "chosen < 0.1 %"): float((profile < 0.001).sum()),
-            (arm.label, "correlation with p"): float(np.corrcoef(profile, problem.sizes)[0, 1]),
+            (trial.label, "largest share, %"): 100 * float(profile.max()),
+            (trial.label, "chosen < 0.1 %"): float((profile < 0.001).sum()),
+            (trial.label, "correlation with p"): float(np.corrcoef(profile, problem.sizes)[0, 1]),
         }
-        lines[arm.label] = Curve(np.arange(1.0, m + 1), 100 * np.sort(profile)[::-1])
+        lines[trial.label] = Curve(np.arange(1.0, m + 1), 100 * np.sort(profile)[::-1])
     return Outcome(cells, {"30 clients, 3 a round": lines})
 
 

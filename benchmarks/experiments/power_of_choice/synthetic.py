@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM, Arm, ask_and_select
+from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM, Trial, ask_and_select
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Feedback, create
@@ -110,40 +110,40 @@ def train_synthetic(
     return models, losses / at.shape[1]
 
 
-def _synthetic_arms(k: int) -> tuple[Arm, ...]:
+def _synthetic_trials(k: int) -> tuple[Trial, ...]:
     return (
-        Arm(RANDOM, "md"),
-        Arm("d=2m", "pow-d", {"num_candidates": 2 * k}),
-        Arm("d=10m", "pow-d", {"num_candidates": 10 * k}),
-        Arm("adapow", "adapow-d"),
-        Arm("cpow d=10m", "cpow-d", {"num_candidates": 10 * k, "batch_size": 50}),
-        Arm("rpow d=15", "rpow-d"),
-        Arm("afl", "afl"),
+        Trial(RANDOM, "md"),
+        Trial("d=2m", "pow-d", {"num_candidates": 2 * k}),
+        Trial("d=10m", "pow-d", {"num_candidates": 10 * k}),
+        Trial("adapow", "adapow-d"),
+        Trial("cpow d=10m", "cpow-d", {"num_candidates": 10 * k, "batch_size": 50}),
+        Trial("rpow d=15", "rpow-d"),
+        Trial("afl", "afl"),
     )
 
 
 def run_synthetic(
     seed: int, num_rounds: int = 800, cohorts: tuple[int, ...] = (1, 3), quick: bool = False
 ) -> Outcome:
-    """Train all arms side by side on the same data; a client's mini-batches are the same in all of them."""
+    """Train all trials side by side on the same data; a client's mini-batches are the same in all of them."""
     num_rounds = num_rounds // 4 if quick else num_rounds
     samples = make_synthetic(seed)
     m, p = samples.sizes.size, samples.sizes / samples.sizes.sum()
-    arms = [(k, arm) for k in cohorts for arm in _synthetic_arms(k)]
+    trials = [(k, trial) for k in cohorts for trial in _synthetic_trials(k)]
     selectors = [
         create(
-            arm.selector,
+            trial.selector,
             m,
             client_sizes=samples.sizes,
             clients_per_round=k,
             num_rounds=num_rounds,
             seed=seed,
-            **arm.settings,
+            **trial.settings,
         )
-        for k, arm in arms
+        for k, trial in trials
     ]
-    models = np.zeros((len(arms), CLASSES, samples.x.shape[1]), dtype=np.float32)
-    history = np.empty((num_rounds + 1, len(arms)))
+    models = np.zeros((len(trials), CLASSES, samples.x.shape[1]), dtype=np.float32)
+    history = np.empty((num_rounds + 1, len(trials)))
     for round in range(num_rounds):
         full = synthetic_losses(samples, models)
         history[round] = full @ p
@@ -154,11 +154,11 @@ def run_synthetic(
             ask_and_select(
                 selector,
                 round,
-                functools.partial(batch, models[i]) if arm.selector == "cpow-d" else full[i].__getitem__,
+                functools.partial(batch, models[i]) if trial.selector == "cpow-d" else full[i].__getitem__,
             )
-            for i, (selector, (_, arm)) in enumerate(zip(selectors, arms, strict=True))
+            for i, (selector, (_, trial)) in enumerate(zip(selectors, trials, strict=True))
         ]
-        owner = np.repeat(np.arange(len(arms)), [each.clients.size for each in selections])
+        owner = np.repeat(np.arange(len(trials)), [each.clients.size for each in selections])
         clients = np.concatenate([each.clients for each in selections])
         weights = np.concatenate([each.weights for each in selections]).astype(np.float32)
         rate = 0.05 * 0.5 ** ((round >= 300) + (round >= 600))
@@ -169,12 +169,12 @@ def run_synthetic(
     history[-1] = synthetic_losses(samples, models) @ p
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
-    for (k, arm), losses in zip(arms, history.T, strict=True):
-        row = f"m={k} {arm.label}"
+    for (k, trial), losses in zip(trials, history.T, strict=True):
+        row = f"m={k} {trial.label}"
         curve = Curve(np.arange(num_rounds + 1.0), losses)
         cells[row, "rounds to 0.7"] = curve.first(losses <= 0.7)
         cells[row, "last-50 loss"] = float(losses[-50:].mean())
-        curves.setdefault(f"m = {k}", {})[arm.label] = curve
+        curves.setdefault(f"m = {k}", {})[trial.label] = curve
     return Outcome(cells, curves)
 
 

@@ -45,7 +45,7 @@ class Batched:
 
     def run(self, rounds: int) -> None:
         records = self._simulator.run(rounds)
-        if any(record.failures or record.void for record in records):
+        if any(record.failures or record.skipped for record in records):
             raise RuntimeError("a round was void, or somebody's update was left out")
 
     def model(self) -> Parameters:

@@ -90,8 +90,8 @@ class InProcess:
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
         def expect_all(record: RoundRecord) -> None:
-            if record.failures or record.void:
-                raise RuntimeError(f"round {record.round}: {record.void or dict(record.failures)}")
+            if record.failures or record.skipped:
+                raise RuntimeError(f"round {record.round}: {record.skipped or dict(record.failures)}")
 
         def serve(pause: Callable[[int, ArrayRecord], None]) -> None:
             nodes = ({"partition-id": m} for m in range(workload.num_clients))

@@ -19,8 +19,8 @@ class FullSelector(ProbabilitySelector):
     """
 
     name = "full"
-    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "always"
-    blind: ClassVar[bool] = True
+    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "always"
+    data_independent: ClassVar[bool] = True
 
     def select(
         self,
@@ -39,5 +39,5 @@ class FullSelector(ProbabilitySelector):
         )
 
     def _distribution(self) -> Floats:
-        p: Floats = self._living / max(1, self._num_living)
+        p: Floats = self._registered / max(1, self._num_registered)
         return p

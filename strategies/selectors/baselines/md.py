@@ -10,28 +10,28 @@ from ..probability import StreamSelector
 
 
 class MultinomialSelector(StreamSelector):
-    """p_m = λ_m = size_m / sum of the living's sizes.
+    """p_m = λ_m = size_m / sum of the registered clients's sizes.
 
     With replacement every drawn client weighs N_m/K. A strong baseline wherever sizes explain the norms of
     updates.
     """
 
     name = "md"
-    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "with replacement"
-    blind: ClassVar[bool] = True
+    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "with replacement"
+    data_independent: ClassVar[bool] = True
 
     def _distribution(self) -> Floats:
-        sizes = np.where(self._living, self.client_sizes, 0.0)
-        return sizes / self._living_size if self._living_size > 0 else sizes
+        sizes = np.where(self._registered, self.client_sizes, 0.0)
+        return sizes / self._registered_size if self._registered_size > 0 else sizes
 
     def _probabilities_of(self, clients: Ints) -> Floats:
-        p: Floats = self.client_sizes[clients] / self._living_size
+        p: Floats = self.client_sizes[clients] / self._registered_size
         return p
 
     def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
         def compute() -> Floats:
-            return np.cumsum(np.where(self._living, self.client_sizes, 0.0))
+            return np.cumsum(np.where(self._registered, self.client_sizes, 0.0))
 
-        ends = self._cached("ends", ("living", "client_sizes"), compute)
+        ends = self._cached("ends", ("registered", "client_sizes"), compute)
         # side="right": never one of size 0, since random() < 1.
         return lambda n: np.searchsorted(ends, rng.random(n) * ends[-1], side="right")

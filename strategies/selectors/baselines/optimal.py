@@ -22,7 +22,7 @@ class OptimalSelector(ReportedSelector):
     """
 
     name = "optimal"
-    needs: ClassVar[frozenset[str]] = frozenset({"update_norm"})
+    polls_for: ClassVar[frozenset[str]] = frozenset({"update_norm"})
     settings_type: ClassVar[type[ImportanceSettings]] = ThinFloorSettings
 
     def _reported_scores(

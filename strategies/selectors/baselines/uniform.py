@@ -21,23 +21,23 @@ class UniformSelector(StreamSelector):
     """
 
     name = "uniform"
-    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "always"
-    blind: ClassVar[bool] = True
+    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "always"
+    data_independent: ClassVar[bool] = True
 
     def _distribution(self) -> Floats:
-        p: Floats = self._living / max(1, self._num_living)
+        p: Floats = self._registered / max(1, self._num_registered)
         return p
 
     def _probabilities_of(self, clients: Ints) -> Floats:
-        return np.full(clients.size, 1 / self._num_living)
+        return np.full(clients.size, 1 / self._num_registered)
 
     def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
-        living, share = self._living, self._num_living / self.num_clients
+        registered, share = self._registered, self._num_registered / self.num_clients
         if share < 0.5:
-            pool = self._cached("pool", ("living",), lambda: np.flatnonzero(living))
+            pool = self._cached("pool", ("registered",), lambda: np.flatnonzero(registered))
             return uniform_stream(pool, rng)
-        stream = uniform_stream(living.size, rng)
-        return stream if share == 1 else accepted(stream, lambda clients: living[clients], share)
+        stream = uniform_stream(registered.size, rng)
+        return stream if share == 1 else accepted(stream, lambda clients: registered[clients], share)
 
     def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
         draw = super()._draw_here(here, k, rng)

@@ -53,7 +53,7 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
         return self._norms
 
     def _distribution(self) -> Floats:
-        clients = np.flatnonzero(self._living)
+        clients = np.flatnonzero(self._registered)
         q = np.zeros(self.num_clients)
         for who in self._split(clients):
             q[clients[who]] = self._within(clients[who]) * (who.size / clients.size)
@@ -90,9 +90,9 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
         norms = self._norms
 
         def compute() -> Floats:
-            return _boundaries(norms[self._living & (norms >= 0)], self._settings.num_clusters)
+            return _boundaries(norms[self._registered & (norms >= 0)], self._settings.num_clusters)
 
-        bounds = self._cached("bounds", ("update_norms", "living"), compute)
+        bounds = self._cached("bounds", ("update_norms", "registered"), compute)
         labels = np.searchsorted(np.concatenate([[0.0], bounds]), norms[clients], side="right")
         groups = (np.flatnonzero(labels == label) for label in range(bounds.size + 2))
         return [who for who in groups if who.size]

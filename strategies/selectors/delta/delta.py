@@ -75,14 +75,14 @@ class DeltaSelector(ReportedSelector):
     """
 
     name = "delta"
-    needs: ClassVar[frozenset[str]] = frozenset({"diversity", "gradient_variance"})
+    polls_for: ClassVar[frozenset[str]] = frozenset({"diversity", "gradient_variance"})
     settings_type = DeltaSettings
     _settings: DeltaSettings
 
     def _reported_scores(
         self, candidates: npt.ArrayLike | None, reports: Mapping[str, Floats] | None, here: Presence
     ) -> tuple[Ints, Floats]:
-        if candidates is None or reports is None or not self.needs <= reports.keys():
+        if candidates is None or reports is None or not self.polls_for <= reports.keys():
             raise ValueError(
                 f"reports = {reports}: {self.name} needs 'diversity' and 'gradient_variance' of its "
                 "candidates before it selects"

@@ -37,7 +37,7 @@ class PracDeltaSelector(PracticalSelector):
     """
 
     name = "prac-delta"
-    learns: ClassVar[frozenset[str]] = frozenset({"diversity", "gradient_variance"})
+    feedback_used: ClassVar[frozenset[str]] = frozenset({"diversity", "gradient_variance"})
     settings_type = PracDeltaSettings
     _settings: PracDeltaSettings
 

@@ -52,9 +52,9 @@ class PracticalSelector(ImportanceSelector):
         levels[clients] = shares * ((sizes @ levels[clients]) / (sizes @ shares))
         return {"levels": levels}
 
-    def _joined(self, living: Bools) -> dict[str, Array]:
+    def _joined(self, registered: Bools) -> dict[str, Array]:
         levels = self._array("levels")
         mean = 1.0
-        if self._num_living:
-            mean = float(np.average(levels[self._living], weights=self.client_sizes[self._living]))
-        return {"levels": np.concatenate([levels, np.full(living.size - levels.size, mean)])}
+        if self._num_registered:
+            mean = float(np.average(levels[self._registered], weights=self.client_sizes[self._registered]))
+        return {"levels": np.concatenate([levels, np.full(registered.size - levels.size, mean)])}

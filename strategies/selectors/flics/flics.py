@@ -99,7 +99,7 @@ class FLICSSelector(GroupSelector):
 
     name = "flics"
     unbiased: ClassVar[Literal["round", "long-run", "none"]] = "long-run"
-    blind: ClassVar[bool] = True
+    data_independent: ClassVar[bool] = True
     settings_type = FLICSSettings
     _settings: FLICSSettings
     per_client: ClassVar[Mapping[str, PerClient]] = {
@@ -171,7 +171,7 @@ class FLICSSelector(GroupSelector):
         if self._settings.energy_budgets:  # whoever was chosen has spent it
             spent = np.bincount(groups[chosen], self._array("energies")[chosen], members.size)
             changes["energy_spent"] = self._per_group("energy_spent") + spent
-        took_part = chosen[feedback.responded & self._living[chosen]]
+        took_part = chosen[feedback.responded & self._registered[chosen]]
         if took_part.size:
             counted = np.bincount(groups[took_part], minlength=members.size)
             changes["participants"] = self._per_group("participants") + counted

@@ -108,8 +108,8 @@ class FLICSPrivateSelector(Selector):
 
     name = "flics-private"
     unbiased: ClassVar[Literal["round", "long-run", "none"]] = "long-run"
-    blind: ClassVar[bool] = True
-    needs: ClassVar[frozenset[str]] = frozenset({"group"})
+    data_independent: ClassVar[bool] = True
+    polls_for: ClassVar[frozenset[str]] = frozenset({"group"})
     settings_type = FLICSPrivateSettings
     _settings: FLICSPrivateSettings
     state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -121,8 +121,8 @@ class FLICSPrivateSelector(Selector):
 
     @property
     def probabilities(self) -> Floats:
-        """(M,) 1/M for each of M living clients, who are all alike to the server; 0 for the removed."""
-        p: Floats = self._living / max(1, self._num_living)
+        """(M,) 1/M for each of M registered clients, who are all alike to the server; 0 for the removed."""
+        p: Floats = self._registered / max(1, self._num_registered)
         p.flags.writeable = False
         return p
 
@@ -237,10 +237,10 @@ class FLICSPrivateSelector(Selector):
     def _group_answers(
         self, candidates: npt.ArrayLike, reports: Mapping[str, Floats]
     ) -> tuple[Ints, Ints, Any]:
-        """Return (client, answer) of the living who said something, and where they are in the candidates."""
+        """Return (client, answer) of the registered clients who said something, and where they are in the candidates."""
         asked = checks.indexes("candidates", candidates, self.num_clients)
         answers = checks.floats("reports['group']", reports["group"], asked.size)
-        said = np.isfinite(answers) & self._living[asked]
+        said = np.isfinite(answers) & self._registered[asked]
         last = self._shares.size - 1
         wrong = said & ~((answers >= 0) & (answers <= last) & (answers == np.floor(answers)))
         if wrong.any():
@@ -296,12 +296,12 @@ def alike(rates: npt.ArrayLike, available: npt.ArrayLike, budget: float, epsilon
         return q
     total = min(budget, float(a @ q))
 
-    def bounded(least: float) -> Floats:
+    def clipped(least: float) -> Floats:
         clipped: Floats = np.clip(q, least, min(least * np.exp(epsilon), 1 - (1 - least) * np.exp(-epsilon)))
         return clipped
 
     low, high = 0.0, 1.0
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if a @ bounded(middle) <= total else (low, middle)
-    return bounded(low)
+        low, high = (middle, high) if a @ clipped(middle) <= total else (low, middle)
+    return clipped(low)

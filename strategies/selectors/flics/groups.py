@@ -56,7 +56,7 @@ class GroupSelector(Selector):
     """The objective is sum_j p_j F_j, F_j being the mean loss of the N_j clients of group j.
 
     Within a group all who are here are equally likely to be chosen, whatever their data. p is normalised over
-    the groups that have living clients. `probabilities` holds p_j/N_j, what is aimed at over time;
+    the groups that have registered clients. `probabilities` holds p_j/N_j, what is aimed at over time;
     ``Selection.probabilities`` the inclusion probabilities of the round, and ``Selection.importance`` the
     weight over p_j/N_j.
     """
@@ -70,7 +70,7 @@ class GroupSelector(Selector):
     @property
     def probabilities(self) -> Floats:
         """(M,) p_j/N_j for each client of group j; sums to 1, 0 for the removed."""
-        p: Floats = np.where(self._living, self._due()[self._array("groups")], 0.0)
+        p: Floats = np.where(self._registered, self._due()[self._array("groups")], 0.0)
         p.flags.writeable = False
         return p
 
@@ -134,14 +134,14 @@ class GroupSelector(Selector):
         return shares / np.maximum(members, 1)
 
     def _targets(self) -> tuple[Floats, Ints]:
-        """Return p (G,), 0 for groups without a living client, and N (G,), how many live."""
-        return self._cached("targets", ("groups", "living", "client_sizes"), self._compute_targets)
+        """Return p (G,), 0 for groups without a registered clients, and N (G,), how many live."""
+        return self._cached("targets", ("groups", "registered", "client_sizes"), self._compute_targets)
 
     def _compute_targets(self) -> tuple[Floats, Ints]:
-        groups, num_groups = self._array("groups")[self._living], self._num_groups()
+        groups, num_groups = self._array("groups")[self._registered], self._num_groups()
         members = np.bincount(groups, minlength=num_groups)
         if self._settings.group_shares:
             shares = np.where(members > 0, self._settings.group_shares[:num_groups], 0.0)
         else:
-            shares = np.bincount(groups, self.client_sizes[self._living], num_groups)
+            shares = np.bincount(groups, self.client_sizes[self._registered], num_groups)
         return shares / (shares.sum() or 1.0), members

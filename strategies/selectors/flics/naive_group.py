@@ -20,8 +20,8 @@ class NaiveGroupSelector(GroupSelector):
 
     name = "naive-group"
     unbiased: ClassVar[Literal["round", "long-run", "none"]] = "none"
-    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "always"
-    blind: ClassVar[bool] = True
+    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "always"
+    data_independent: ClassVar[bool] = True
 
     def _initial_state(self) -> dict[str, Array]:
         self._check_groups(self._array("groups"))

@@ -1,7 +1,7 @@
-"""The forecasts of `cohort`: 32 experts on what a client will send, whom of them to believe, and a prior.
+"""The forecasts of `forecast`: 32 experts on what a client will send, whom of them to believe, and a prior.
 
 Pure functions on arrays. y is what a client sent, r = λ ||g||, in units of a level common to all; x is the
-log of its size over the median one. The equations are in `cohort.CohortSelector`.
+log of its size over the median one. The equations are in `forecast.ForecastSelector`.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Cohort, the default selector: a prior from sizes, corrected by what each client sent, by 32 experts.
+"""Forecast, the default selector: a prior from sizes, corrected by what each client sent, by 32 experts.
 
 Not from a paper. For unbiased sampling the best p is in proportion to r_m = λ_m ||g_m||, so sampling is
 forecasting: 32 experts (`forecasts`) forecast each r_m, and those that explained the last draws are believed.
@@ -49,7 +49,7 @@ class _Mixture(NamedTuple):
     unseen: Floats  # (C,) how many of each class live and were not seen
 
 
-class CohortSelector(StreamSelector):
+class ForecastSelector(StreamSelector):
     """p ∝ forecasts of r_m = λ_m ||g_m||, plus a little of uniform.
 
     With y = r e^(-g), g a level common to all, n_m visits and x_m = log size in classes of width .02::
@@ -111,7 +111,7 @@ class CohortSelector(StreamSelector):
     all equal (loss)        1.000        1.000  1 uniform
     ======================  ===========  =====  ==========
 
-    Section F of `cohort` and `avare` is of seeds 0 to 29 (but "asked"). The others are `uniform`, `md` and,
+    Section F of `forecast` and `avare` is of seeds 0 to 29 (but "asked"). The others are `uniform`, `md` and,
     on one or two seeds, `mabs`, `vrb` and the OSMD family at 1 to 1000 times the printed rates ("osmd":
     `adaptive-osmd` at 1000). Dividing the means over seeds instead, section F gives .73 / .23 / .13 (`avare`
     .88 / .33 / .18), on seeds 0 to 9 alone .77 / .31 / .14; with M = 300, K = 10, κ = 100 (5 seeds) .62 /
@@ -134,7 +134,7 @@ class CohortSelector(StreamSelector):
     all where the app allows one, and of joiners: they save the exploration, see the column "asked".
     """
 
-    name = "cohort"
+    name = "forecast"
     per_client = LastNormSelector.per_client
     state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **Selector.state_axes,
@@ -146,7 +146,7 @@ class CohortSelector(StreamSelector):
         "scores": ("rows",),  # 0 for the removed
         "num_seen": (),
         "cursor": (),  # whose score is recomputed next
-        "sums": ("classes", "terms"),  # of `experts.terms` over the seen and living
+        "sums": ("classes", "terms"),  # of `experts.terms` over the seen and registered
         "log_weights": ("experts",),  # log w
         "shifts": ("geometric",),  # h
         "median_size": (),  # where x = 0
@@ -178,7 +178,7 @@ class CohortSelector(StreamSelector):
         log_means[rows] += np.log(ratio)[:, None]
         scores[rows] *= ratio
         self._assign({"means": means, "log_means": log_means, "scores": scores})
-        self._assign({"sums": self._summed(self._living)})
+        self._assign({"sums": self._summed(self._registered)})
 
     def _initial_state(self) -> dict[str, Array]:
         room = 16
@@ -203,18 +203,18 @@ class CohortSelector(StreamSelector):
             "spread": np.array(1.0),
         }
 
-    def _joined(self, living: Bools) -> dict[str, Array]:
+    def _joined(self, registered: Bools) -> dict[str, Array]:
         slots = self._array("slots")
-        return {"slots": np.concatenate([slots, np.full(living.size - slots.size, -1, dtype=np.int32)])}
+        return {"slots": np.concatenate([slots, np.full(registered.size - slots.size, -1, dtype=np.int32)])}
 
-    def _left(self, living: Bools) -> dict[str, Array]:
-        scores = np.where(living[self._array("seen")], self._array("scores"), 0.0)
-        return {"scores": scores, "sums": self._summed(living)}
+    def _left(self, registered: Bools) -> dict[str, Array]:
+        scores = np.where(registered[self._array("seen")], self._array("scores"), 0.0)
+        return {"scores": scores, "sums": self._summed(registered)}
 
     def _distribution(self) -> Floats:
-        if not self._num_living:
+        if not self._num_registered:
             return np.zeros(self.num_clients)
-        return np.where(self._living, self._probabilities_of(np.arange(self.num_clients)), 0.0)
+        return np.where(self._registered, self._probabilities_of(np.arange(self.num_clients)), 0.0)
 
     def _learn_known(self, first: int) -> None:
         """Learn from the norms known beforehand of the clients from `first` on."""
@@ -237,7 +237,7 @@ class CohortSelector(StreamSelector):
             raise ValueError(f"state['num_seen'] is {state['num_seen']}: must be the number of slots in use")
 
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
-        usable = feedback.responded & np.isfinite(feedback.update_norms) & self._living[selection.clients]
+        usable = feedback.responded & np.isfinite(feedback.update_norms) & self._registered[selection.clients]
         if not usable.any():
             return {}
         clients, counts = selection.clients[usable], selection.counts[usable]
@@ -309,7 +309,7 @@ class CohortSelector(StreamSelector):
         visits, means, log_means = (self._array(key)[rows] for key in ("visits", "means", "log_means"))
         x = X[self._laid_out().classes[seen]]
         theta: Floats = weights @ experts.forecasts(visits, means, log_means, x, prior, shifts)
-        return np.where(self._living[seen], theta, 0.0)
+        return np.where(self._registered[seen], theta, 0.0)
 
     def _probabilities_of(self, clients: Ints) -> Floats:
         mixture = self._mixed()
@@ -352,7 +352,7 @@ class CohortSelector(StreamSelector):
         Among the unseen of one class, and where p is uniform, they are drawn anew.
         """
         mixture, tree = self._mixed(), self._sum_tree()
-        slots, living = self._array("slots"), self._living
+        slots, registered = self._array("slots"), self._registered
         unseen = mixture.unseen * mixture.prior.mass
         ends = np.cumsum([mixture.on_score * tree.total, mixture.on_prior * unseen.sum(), ON_EVERYBODY])
         targets = targets * ends[-1]
@@ -363,11 +363,13 @@ class CohortSelector(StreamSelector):
         clients[of_unseen] = self._draw_in_classes(
             (targets[of_unseen] - ends[0]) / (ends[1] - ends[0]),
             unseen,
-            lambda c: living[c] & (slots[c] < 0),
+            lambda c: registered[c] & (slots[c] < 0),
             rng,
         )
-        pool = self.num_clients if 2 * self._num_living >= self.num_clients else np.flatnonzero(living)
-        anybody = accepted(uniform_stream(pool, rng), lambda clients: living[clients], 0.5)
+        pool = (
+            self.num_clients if 2 * self._num_registered >= self.num_clients else np.flatnonzero(registered)
+        )
+        anybody = accepted(uniform_stream(pool, rng), lambda clients: registered[clients], 0.5)
         clients[of_all] = anybody(int(of_all.sum()))
         return clients
 
@@ -432,10 +434,10 @@ class CohortSelector(StreamSelector):
         array[rows] = values
         array.flags.writeable = False
 
-    def _summed(self, living: Bools) -> Floats:
+    def _summed(self, registered: Bools) -> Floats:
         rows = self._rows()
         seen = self._array("seen")[rows]
-        here = living[seen]
+        here = registered[seen]
         terms = experts.terms(*(self._array(key)[rows][here] for key in ("visits", "means", "log_means")))
         sums = np.zeros((X.size, TERMS))
         np.add.at(sums, self._laid_out().classes[seen[here]], terms)
@@ -457,12 +459,14 @@ class CohortSelector(StreamSelector):
 
     def _mixed(self) -> _Mixture:
         def count() -> Floats:
-            return np.bincount(self._laid_out().classes[self._living], minlength=X.size).astype(np.float64)
+            return np.bincount(self._laid_out().classes[self._registered], minlength=X.size).astype(
+                np.float64
+            )
 
         def compute() -> _Mixture:
             sums = self._array("sums")
             prior = experts.prior_of(sums)
-            unseen = self._cached("living in classes", ("living", "client_sizes"), count) - sums[:, 0]
+            unseen = self._cached("registered in classes", ("registered", "client_sizes"), count) - sums[:, 0]
             # Factors that make of a forecast the root of the mean square expected; of the unseen, some more.
             of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
             total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
@@ -470,12 +474,12 @@ class CohortSelector(StreamSelector):
                 prior,
                 ON_SCORES * of_seen / total,
                 ON_SCORES * of_unseen / total,
-                ON_EVERYBODY / self._num_living,
-                total / self._num_living,
+                ON_EVERYBODY / self._num_registered,
+                total / self._num_registered,
                 unseen,
             )
 
-        return self._cached("mixture", ("sums", "living", "client_sizes", "noise"), compute)
+        return self._cached("mixture", ("sums", "registered", "client_sizes", "noise"), compute)
 
 
 def _bounded(level: float) -> float:

@@ -20,7 +20,7 @@ from .last_norms import LastNormSelector
 class AvareSelector(LastNormSelector, ProbabilitySelector):
     """The p of least variance for the last norms seen, among those that keep a floor.
 
-    With λ_m the weights and M the number of living clients::
+    With λ_m the weights and M the number of registered clients::
 
         p_m = max(ε_t, c λ_m ||g_m||),   c such that sum p = 1
         ε_t = (1 + t)^(-1/3) / M,        t = 0 in the first round: p is uniform then
@@ -40,21 +40,21 @@ class AvareSelector(LastNormSelector, ProbabilitySelector):
         return {"rounds": np.array(0)}
 
     def _distribution(self) -> Floats:
-        if not self._num_living:
+        if not self._num_registered:
             return np.zeros(self.num_clients)
-        living, sizes = self._living, self.client_sizes
-        largest = self._norms.max(where=living, initial=-1.0)
+        registered, sizes = self._registered, self.client_sizes
+        largest = self._norms.max(where=registered, initial=-1.0)
         scores: Floats = np.where(self._norms < 0, largest, self._norms)
         scores *= sizes
-        scores *= living
+        scores *= registered
         if not scores.max() > 0:  # nothing is known, or nothing but zeros
-            scores = sizes * living
-        everyone = self._num_living == self.num_clients
-        floor = (1 + float(self._array("rounds"))) ** (-1 / 3) / self._num_living
-        p = scale_above_floor((scores if everyone else scores[living]) / scores.max(), floor)
+            scores = sizes * registered
+        everyone = self._num_registered == self.num_clients
+        floor = (1 + float(self._array("rounds"))) ** (-1 / 3) / self._num_registered
+        p = scale_above_floor((scores if everyone else scores[registered]) / scores.max(), floor)
         if everyone:
             return p
-        scores[living] = p
+        scores[registered] = p
         return scores
 
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:

@@ -20,7 +20,7 @@ class LipschitzISSelector(ImportanceSelector):
     """
 
     name = "lipschitz-is"
-    blind: ClassVar[bool] = True
+    data_independent: ClassVar[bool] = True
     settings_type = ThinFloorSettings
     per_client: ClassVar[Mapping[str, PerClient]] = {
         "lipschitz": PerClient(None, 1e-100, 1e100, False, "L, of the gradient of its loss, in any unit")

@@ -63,25 +63,25 @@ class MABSSelector(BanditSelector):
 
     def _distribution(self) -> Floats:
         def compute() -> Floats:
-            living, mix, log_weights = self._living, self._settings.mix, self._array("log_weights")
+            registered, mix, log_weights = self._registered, self._settings.mix, self._array("log_weights")
             p: Floats = np.zeros(self.num_clients)
-            np.exp(log_weights - self._largest(log_weights), out=p, where=living)
+            np.exp(log_weights - self._largest(log_weights), out=p, where=registered)
             p *= (1 - mix) / max(1.0, p.sum())
-            p += living * (mix / max(1, self._num_living))
+            p += registered * (mix / max(1, self._num_registered))
             return p
 
-        return self._cached("p", ("log_weights", "living"), compute).copy()
+        return self._cached("p", ("log_weights", "registered"), compute).copy()
 
     def _largest(self, log_weights: Floats) -> float:
-        """Return the largest of the living's, 0 if nobody lives."""
-        largest = float(log_weights.max(where=self._living, initial=-np.inf))
+        """Return the largest of the registered clients's, 0 if nobody lives."""
+        largest = float(log_weights.max(where=self._registered, initial=-np.inf))
         return largest if largest > -np.inf else 0.0
 
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
         clients, importance, roots = self._roots(selection, feedback)
         if not roots.any():
             return {}
-        m, mix, given = self._num_living, self._settings.mix, self._settings.mean_square
+        m, mix, given = self._num_registered, self._settings.mix, self._settings.mean_square
         largest, before = max(float(self._array("largest")), roots.max()), float(self._array("largest"))
         squares = self._array("squares") * (before / largest) ** 4
         squares = squares + (importance * (roots / largest) ** 4).sum() / m
@@ -89,7 +89,7 @@ class MABSSelector(BanditSelector):
         if given is None:
             reference = largest * (squares / rounds) ** 0.25  # the fourth root of the mean of a²
         else:
-            reference = given**0.25 * self._living_size
+            reference = given**0.25 * self._registered_size
         delta = math.sqrt(mix**4 * math.log(m) / (float(self._array("num_rounds")) * m**5))
         a = np.minimum(roots / reference, LARGEST_RATIO) ** 2
         log_weights = self._array("log_weights").copy()
@@ -101,10 +101,12 @@ class MABSSelector(BanditSelector):
             "largest": np.array(largest),
         }
 
-    def _joined(self, living: Bools) -> dict[str, Array]:
+    def _joined(self, registered: Bools) -> dict[str, Array]:
         """Give joiners the mean weight, so that p = 1/M."""
         log_weights, mean = self._array("log_weights"), 0.0
-        if self._num_living:
-            old = log_weights[self._living]
+        if self._num_registered:
+            old = log_weights[self._registered]
             mean = float(np.log(np.exp(old - old.max()).mean()) + old.max())
-        return {"log_weights": np.concatenate([log_weights, np.full(living.size - log_weights.size, mean)])}
+        return {
+            "log_weights": np.concatenate([log_weights, np.full(registered.size - log_weights.size, mean)])
+        }

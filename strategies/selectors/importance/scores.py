@@ -58,11 +58,11 @@ class ImportanceSelector(ProbabilitySelector):
         """Return s (M,), finite and >= 0; those of removed clients do not matter."""
 
     def _distribution(self) -> Floats:
-        living = self._living
-        if self._num_living == self.num_clients:
+        registered = self._registered
+        if self._num_registered == self.num_clients:
             return self._floored(self.client_sizes, self._scores())
         q = np.zeros(self.num_clients)
-        q[living] = self._floored(self.client_sizes[living], self._scores()[living])
+        q[registered] = self._floored(self.client_sizes[registered], self._scores()[registered])
         return q
 
     def _floored(self, sizes: Floats, scores: Floats) -> Floats:

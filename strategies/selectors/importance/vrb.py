@@ -54,10 +54,10 @@ class VRBSelector(BanditSelector):
         return super()._initial_state() | {"totals": np.zeros(self.num_clients)}
 
     def _distribution(self) -> Floats:
-        living, m = self._living, max(1, self._num_living)
+        registered, m = self._registered, max(1, self._num_registered)
         theta = min(1.0, (m / float(self._array("num_rounds"))) ** (1 / 3))
-        root = np.sqrt(self._array("totals") + m / theta) * living
-        p: Floats = root * ((1 - theta) / max(1.0, root.sum())) + living * (theta / m)
+        root = np.sqrt(self._array("totals") + m / theta) * registered
+        p: Floats = root * ((1 - theta) / max(1.0, root.sum())) + registered * (theta / m)
         return p
 
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
@@ -65,12 +65,12 @@ class VRBSelector(BanditSelector):
         if not roots.any():
             return {}
         before, given = float(self._array("largest")), self._settings.bound
-        largest = max(before, roots.max()) if given is None else np.sqrt(given) * self._living_size
+        largest = max(before, roots.max()) if given is None else np.sqrt(given) * self._registered_size
         totals = self._array("totals") * (before / largest) ** 2
         totals[clients] += importance * np.minimum(roots / largest, LARGEST_RATIO) ** 2
         return {"totals": totals, "largest": np.array(largest)}
 
-    def _joined(self, living: Bools) -> dict[str, Array]:
+    def _joined(self, registered: Bools) -> dict[str, Array]:
         totals = self._array("totals")
-        mean = float(totals[self._living].mean()) if self._num_living else 0.0
-        return {"totals": np.concatenate([totals, np.full(living.size - totals.size, mean)])}
+        mean = float(totals[self._registered].mean()) if self._num_registered else 0.0
+        return {"totals": np.concatenate([totals, np.full(registered.size - totals.size, mean)])}

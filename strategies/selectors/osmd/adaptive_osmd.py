@@ -64,7 +64,7 @@ class AdaptiveOSMDSelector(ExpertsSelector):
 
     T is `num_rounds` and required; the rates do not depend on the round, so a run that goes on beyond T keeps
     them, and one resumed with another `num_rounds` keeps the T of its state. M in rates and floor is the
-    number of living clients; E stays as it was at the start. Joiners get mass 1/M each and the others shrink
+    number of registered clients; E stays as it was at the start. Joiners get mass 1/M each and the others shrink
     to make room, which keeps the floor; the mass of leavers is shared out in proportion, and projected again.
 
     The paper starts from the uniform distribution. With ``initial="sizes"`` all experts start from p ∝ λ,
@@ -94,7 +94,7 @@ class AdaptiveOSMDSelector(ExpertsSelector):
 
     def _num_experts(self, num_rounds: int) -> int:
         """Return E (eq. 14) for so many rounds."""
-        log_m = math.log(max(2, self._num_living))  # one client alone: as many experts as for two
+        log_m = math.log(max(2, self._num_registered))  # one client alone: as many experts as for two
         ratio = 4 * (log_m - math.log(self._alpha)) / log_m
         return int(math.log2(1 + ratio * (num_rounds - 1)) / 2) + 1
 
@@ -127,7 +127,7 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         self, clients: Ints, importance: Floats, roots: Floats, reference: float, num_rounds: float
     ) -> dict[str, Array]:
         """Return what a step of all experts and of their weights changes, with roots sqrt(a), sqrt(ā)."""
-        k, m, alpha = self._clients_per_round, self._num_living, self._alpha
+        k, m, alpha = self._clients_per_round, self._num_registered, self._alpha
         weighted = importance * (np.minimum(roots, LARGEST_ROOT * reference) / reference) ** 2  # W a/ā
         base = k if self._settings.expert_base == "K" else k**2
         smallest_rate = base * (alpha / m) ** 3 * math.sqrt(math.log(m) / (2 * num_rounds))

@@ -15,7 +15,7 @@ from ..probability import StreamSelector
 
 
 class ExpertsSelector(StreamSelector):
-    """Draws from ``p = sum_e θ_e q_e``; every q_e is at least α/M, M being the number of living clients.
+    """Draws from ``p = sum_e θ_e q_e``; every q_e is at least α/M, M being the number of registered clients.
 
     From `lazy_from` clients on the q are `LazyExperts`, which change in place; below that they are an array.
     Both have one form of state: where everybody is touched, and the weights are q, it is the dense one. So
@@ -57,7 +57,7 @@ class ExpertsSelector(StreamSelector):
     # For the algorithms: what changes is returned, except that `_stepped` steps lazy experts in place.
 
     def _at(self, clients: Ints) -> Floats:
-        """Return q (E, S) of living clients."""
+        """Return q (E, S) of registered clients."""
         if self._is_lazy:
             return self._lazy.at(clients)
         q: Floats = self._array("experts").take(clients, axis=1)
@@ -72,20 +72,20 @@ class ExpertsSelector(StreamSelector):
         largest = exponents.max(axis=1)[:, None]
         weights = self._array("experts") * np.exp(-largest)
         weights[:, clients] = self._at(clients) * np.exp(exponents - largest)
-        return {"experts": self._project(weights, self._living)}
+        return {"experts": self._project(weights, self._registered)}
 
     def _started(self, num_experts: int) -> dict[str, Array]:
         """Return E new experts, θ_e = (1 + 1/E)/(e(e + 1)), all as at the start."""
         ones = np.ones(num_experts)
         touched, untouched, base = np.arange(self.num_clients), Untouched.alike(ones), np.empty(0)
-        p: Floats = self._living / max(1, self._num_living)
+        p: Floats = self._registered / max(1, self._num_registered)
         if self._is_lazy:
             touched, p = touched[:0], p[:0]
             if self._by_size:
                 base = self.client_sizes
                 untouched = Untouched.proportional(ones / base.max())
         elif self._by_size:
-            p = self._project(self.client_sizes[None], self._living)[0]
+            p = self._project(self.client_sizes[None], self._registered)[0]
         weights = np.tile(p, (num_experts, 1))
         return _state(touched, weights, untouched) | {"base": base, "log_theta": _log_theta(num_experts)}
 
@@ -114,19 +114,19 @@ class ExpertsSelector(StreamSelector):
 
     # Joining, leaving, drawing, saving.
 
-    def _joined(self, living: Bools) -> dict[str, Array]:
+    def _joined(self, registered: Bools) -> dict[str, Array]:
         """Give joiners 1/M each and let the others shrink to make room, which keeps the floor."""
-        before, after = self._num_living, int(np.count_nonzero(living))
-        new = np.arange(self.num_clients, living.size)
-        if living.size < self.lazy_from:
+        before, after = self._num_registered, int(np.count_nonzero(registered))
+        new = np.arange(self.num_clients, registered.size)
+        if registered.size < self.lazy_from:
             experts = self._array("experts") * (before / max(1, after))
             joining = np.full((len(experts), new.size), 1 / max(1, after))
-            return {"touched": np.arange(living.size), "experts": np.hstack([experts, joining])}
+            return {"touched": np.arange(registered.size), "experts": np.hstack([experts, joining])}
         if self._is_lazy:
             touched, weights, untouched = self._lazy.arrays()
             scale = self._lazy.scale
         else:
-            touched, untouched = np.flatnonzero(self._living), self._untouched
+            touched, untouched = np.flatnonzero(self._registered), self._untouched
             weights, scale = self._array("experts")[:, touched], np.ones(len(self._array("experts")))
         # q = 1/after in a unit in which the others need not change.
         joining = np.tile(1 / (scale * max(1, before)), (new.size, 1)).T
@@ -136,12 +136,14 @@ class ExpertsSelector(StreamSelector):
         state = _state(np.concatenate([touched, new]), np.hstack([weights, joining]), untouched)
         return state | {"base": base}
 
-    def _left(self, living: Bools) -> dict[str, Array]:
+    def _left(self, registered: Bools) -> dict[str, Array]:
         """Share out the mass of leavers in proportion, and project again."""
         if not self._is_lazy:
-            return {"experts": self._project(self._array("experts"), living)}
+            return {"experts": self._project(self._array("experts"), registered)}
         touched, (experts, untouched) = self._lazy.touched, self._lazy.values()
-        stay = living[touched]  # values are weights too; they are projected when the new experts are built
+        stay = registered[
+            touched
+        ]  # values are weights too; they are projected when the new experts are built
         return _state(touched[stay], experts[:, stay], untouched)
 
     def _distribution(self) -> Floats:
@@ -164,13 +166,15 @@ class ExpertsSelector(StreamSelector):
 
     def _check_state(self, state: Mapping[str, Array]) -> None:
         super()._check_state(state)
-        living, touched = state["living"], checks.ints("state['touched']", state["touched"])
-        if living.size < self.lazy_from:
-            if not np.array_equal(touched, np.arange(living.size)):
-                raise ValueError(f"state['touched'] = {touched}: must be all clients, 0..{living.size - 1}")
-        elif (size := state["base"].size) not in (0, living.size):
-            raise ValueError(f"state['base'] has shape ({size},): must be (0,) or ({living.size},)")
-        elif not living[checks.indexes("state['touched']", touched, living.size)].all():
+        registered, touched = state["registered"], checks.ints("state['touched']", state["touched"])
+        if registered.size < self.lazy_from:
+            if not np.array_equal(touched, np.arange(registered.size)):
+                raise ValueError(
+                    f"state['touched'] = {touched}: must be all clients, 0..{registered.size - 1}"
+                )
+        elif (size := state["base"].size) not in (0, registered.size):
+            raise ValueError(f"state['base'] has shape ({size},): must be (0,) or ({registered.size},)")
+        elif not registered[checks.indexes("state['touched']", touched, registered.size)].all():
             raise ValueError("state['touched'] holds a client that was removed")
 
     @property
@@ -182,7 +186,7 @@ class ExpertsSelector(StreamSelector):
         def build() -> LazyExperts:
             touched, weights, base = (self._array(key) for key in ("touched", "experts", "base"))
             ranking = self._cached("ranking", ("base",), lambda: Ranking(base)) if base.size else None
-            return LazyExperts(touched, weights, self._untouched, self._living, self._alpha, ranking)
+            return LazyExperts(touched, weights, self._untouched, self._registered, self._alpha, ranking)
 
         return self._cached("lazy", ("touched", "experts", "base"), build)
 
@@ -190,14 +194,14 @@ class ExpertsSelector(StreamSelector):
     def _untouched(self) -> Untouched:
         return Untouched(*(self._array(key) for key in Untouched._fields))
 
-    def _project(self, weights: Floats, living: Bools) -> Floats:
+    def _project(self, weights: Floats, registered: Bools) -> Floats:
         """Return the projection of each row of weights (E, M), 0 for those who do not live."""
-        number = int(np.count_nonzero(living))
-        if number == living.size:
+        number = int(np.count_nonzero(registered))
+        if number == registered.size:
             return scale_rows_above_floor(weights, self._alpha / number)
         experts = np.zeros(weights.shape)
         if number:
-            experts[:, living] = scale_rows_above_floor(weights[:, living], self._alpha / number)
+            experts[:, registered] = scale_rows_above_floor(weights[:, registered], self._alpha / number)
         return experts
 
 

@@ -59,4 +59,4 @@ class AdaPowDSelector(PowerOfChoiceSelector):
         return max(self._clients_per_round, d >> (round // every) if every else d)
 
     def _default_candidates(self) -> int:
-        return max(self._clients_per_round, self._num_living)
+        return max(self._clients_per_round, self._num_registered)

@@ -54,7 +54,7 @@ class PowerOfChoiceSelector(PlainMeanSelector):
     the candidates are asked, buys d clients.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"loss"})
+    polls_for: ClassVar[frozenset[str]] = frozenset({"loss"})
     settings_type = PowerOfChoiceSettings
     _settings: PowerOfChoiceSettings
 

@@ -22,7 +22,7 @@ class PlainMeanSelector(Selector):
     """
 
     unbiased: ClassVar[Literal["round", "long-run", "none"]] = "none"
-    equal_votes: ClassVar[Literal["always", "with replacement", "never"]] = "always"
+    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "always"
 
     @property
     def probabilities(self) -> Floats:
@@ -116,9 +116,9 @@ class LastLossSelector(PlainMeanSelector):
         losses[silent[losses[silent] == np.inf]] = _NEVER_ANSWERED
         return {"losses": losses}
 
-    def _joined(self, living: Bools) -> dict[str, Array]:
+    def _joined(self, registered: Bools) -> dict[str, Array]:
         losses = self._array("losses")
-        return {"losses": np.concatenate([losses, np.full(living.size - losses.size, np.inf)])}
+        return {"losses": np.concatenate([losses, np.full(registered.size - losses.size, np.inf)])}
 
 
 def largest(values: Floats, k: int, rng: np.random.Generator) -> Ints:

@@ -20,7 +20,7 @@ class RPowDSelector(LastLossSelector, PowerOfChoiceSelector):
     """
 
     name = "rpow-d"
-    needs: ClassVar[frozenset[str]] = frozenset()
+    polls_for: ClassVar[frozenset[str]] = frozenset()
 
     def candidates(
         self, round: int, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
@@ -41,4 +41,4 @@ class RPowDSelector(LastLossSelector, PowerOfChoiceSelector):
         return self._winners(round, here, k, drawn, self._last_losses()[drawn])
 
     def _default_candidates(self) -> int:
-        return max(self._clients_per_round, self._num_living // 2)
+        return max(self._clients_per_round, self._num_registered // 2)

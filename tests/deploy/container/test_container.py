@@ -114,16 +114,16 @@ def test_the_environment_gives_the_settings_of_a_run(tmp_path: Path) -> None:
         "COHORT_SELECTOR": "uniform  osmd:alpha=0.3",
         "COHORT_SET": "round-deadline=9 local-steps=2",
     }
-    arms = planned(tmp_path, environment)
-    assert [arm.run_config["selector"] for arm in arms] == ["uniform", "osmd"]
-    assert arms[1].run_config["selector-settings"] == "alpha=0.3"
-    for arm in arms:
-        assert arm.run_config["num-clients"] == 4
-        assert arm.run_config["num-rounds"] == 7
-        assert arm.run_config["round-deadline"] == 9
-        assert arm.run_config["local-steps"] == 2
-        assert "clients-per-round" not in arm.run_config
-        assert arm.run_config["output-dir"] == str(tmp_path / arm.name)
+    trials = planned(tmp_path, environment)
+    assert [trial.run_config["selector"] for trial in trials] == ["uniform", "osmd"]
+    assert trials[1].run_config["selector-settings"] == "alpha=0.3"
+    for trial in trials:
+        assert trial.run_config["num-clients"] == 4
+        assert trial.run_config["num-rounds"] == 7
+        assert trial.run_config["round-deadline"] == 9
+        assert trial.run_config["local-steps"] == 2
+        assert "clients-per-round" not in trial.run_config
+        assert trial.run_config["output-dir"] == str(tmp_path / trial.name)
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,13 @@ AWAY = {"success": False, "error-message": "Connection to the SuperLink is unava
 def test_a_run_under_way_is_not_submitted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[dict[str, object]], under_way: bool
 ) -> None:
-    (arm,) = plan(["md"], {}, ROOT, tmp_path)
-    assert run._under_way(arm) is None  # it never was
-    run._run_id(arm).write_text("17")
+    (trial,) = plan(["md"], {}, ROOT, tmp_path)
+    assert run._under_way(trial) is None  # it never was
+    run._run_id(trial).write_text("17")
     answers = iter(told)
     monkeypatch.setattr(run, "flwr", lambda *_: next(answers))
     monkeypatch.setattr(run, "RETRY", 0.0)
-    assert run._under_way(arm) == ("17" if under_way else None)
+    assert run._under_way(trial) == ("17" if under_way else None)
     assert list(answers) == []
 
 
@@ -226,21 +226,21 @@ def test_what_the_run_container_left_unfinished_goes_on_unless_it_is_another_tra
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(run, "planned", lambda folder: planned(folder, environment))
     environment = {"COHORT_CLIENTS": "4", "COHORT_ROUNDS": "3", "COHORT_SELECTOR": "uniform md"}
-    folder, arms = run._last_or_new(tmp_path)
+    folder, trials = run._last_or_new(tmp_path)
     write_history(folder / "uniform", [2.0] * 4)  # finished; md was killed before it began
 
     assert run._last_or_new(tmp_path)[0] == folder
     again = run._last_or_new(tmp_path)[1]
-    assert [(arm.name, arm.done) for arm in again] == [("uniform", True), ("md", False)]
+    assert [(trial.name, trial.done) for trial in again] == [("uniform", True), ("md", False)]
     assert "goes on with" in capsys.readouterr().out
 
     environment["COHORT_SEED"] = "9"
     time.sleep(1.1)  # folders are named after the second
-    other, arms = run._last_or_new(tmp_path)
+    other, trials = run._last_or_new(tmp_path)
     assert other != folder
     assert "its settings were others: this is a new training" in capsys.readouterr().out
-    for arm in arms:
-        write_history(other / arm.name, [2.0] * 4)
+    for trial in trials:
+        write_history(other / trial.name, [2.0] * 4)
     time.sleep(1.1)
     assert run._last_or_new(tmp_path)[0] not in (folder, other)  # nothing is left to be resumed
 

@@ -31,7 +31,7 @@ def test_its_history_is_that_of_the_apps(tmp_path: Path) -> None:
     assert [line["round"] for line in ours] == list(range(7))
     for one, other in zip(ours, theirs, strict=True):
         assert one.keys() == other.keys()
-        for key in ("clients", "client_ids", "counts", "failures", "num_available", "responded", "void"):
+        for key in ("clients", "client_ids", "counts", "failures", "num_available", "responded", "skipped"):
             assert one.get(key) == other.get(key)
         for key in ("weights", "probabilities", "update_norms", "test_loss"):
             np.testing.assert_allclose(one.get(key, 0), other.get(key, 0), rtol=1e-4)

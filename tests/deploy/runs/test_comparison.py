@@ -41,7 +41,7 @@ def test_summary_in_numbers(tmp_path: Path) -> None:
     assert summary.large_share == pytest.approx(3 / 5)  # draws: 0, 0, 3, then 3, 3
 
 
-def test_an_arm_without_rounds_has_no_numbers(tmp_path: Path) -> None:
+def test_an_trial_without_rounds_has_no_numbers(tmp_path: Path) -> None:
     summary = summarise(write_history(tmp_path / "a", [2.0], end=False))
     assert math.isnan(summary.test_loss)
     assert summary.failures == 0
@@ -49,8 +49,8 @@ def test_an_arm_without_rounds_has_no_numbers(tmp_path: Path) -> None:
 
 def test_area_under_the_loss_curve(tmp_path: Path) -> None:
     baseline = write_history(tmp_path / "a", [2.0, 1.0, 1.0])  # 1.5 + 1
-    arm = write_history(tmp_path / "b", [2.0, 0.5, 0.5])  # 1.25 + 0.5
-    assert area_ratio(arm, baseline) == pytest.approx(1.75 / 2.5)
+    trial = write_history(tmp_path / "b", [2.0, 0.5, 0.5])  # 1.25 + 0.5
+    assert area_ratio(trial, baseline) == pytest.approx(1.75 / 2.5)
 
 
 def test_a_steady_fall_is_not_noise_and_a_zigzag_is(tmp_path: Path) -> None:
@@ -65,12 +65,12 @@ def test_a_steady_fall_is_not_noise_and_a_zigzag_is(tmp_path: Path) -> None:
 def test_a_difference_beyond_the_noise_is_a_number_and_no_judgement(
     tmp_path: Path, shift: float, words: str
 ) -> None:
-    arms = [
+    trials = [
         write_history(tmp_path / "a", FALLING),
         write_history(tmp_path / "b", [x + shift for x in FALLING], "md", clients=[[0, 3]] * 9 + [[1]] * 3),
     ]
-    area = 100 * (area_ratio(arms[1], arms[0]) - 1)
-    assert verdict(arms) == [
+    area = 100 * (area_ratio(trials[1], trials[0]) - 1)
+    assert verdict(trials) == [
         f"md: {words} test loss by 0.050, accuracy {-10 * shift:+.1f} points, area under the loss curve "
         f"{area:+.0f} %; drew the same clients as uniform in 9 of 12 rounds.",
         ONE_SEED,
@@ -79,34 +79,34 @@ def test_a_difference_beyond_the_noise_is_a_number_and_no_judgement(
 
 def test_an_accuracy_beyond_the_noise_is_a_difference_too(tmp_path: Path) -> None:
     zigzag = [x + 0.2 * (-1) ** k for k, x in enumerate(FALLING)]
-    arms = [write_history(tmp_path / "a", zigzag), write_history(tmp_path / "b", zigzag, "md")]
-    for line in arms[1].trained:
+    trials = [write_history(tmp_path / "a", zigzag), write_history(tmp_path / "b", zigzag, "md")]
+    for line in trials[1].trained:
         line["test_accuracy"] += 0.1
-    assert verdict(arms)[0].startswith("md: the same test loss, accuracy +10.0 points, area")
+    assert verdict(trials)[0].startswith("md: the same test loss, accuracy +10.0 points, area")
 
 
 def test_differences_within_the_noise_are_none(tmp_path: Path) -> None:
     zigzag = [x + 0.2 * (-1) ** k for k, x in enumerate(FALLING)]
-    arms = [
+    trials = [
         write_history(tmp_path / "a", zigzag),
         write_history(tmp_path / "b", [x - 0.05 for x in zigzag], "md"),
     ]
-    assert verdict(arms) == [
+    assert verdict(trials) == [
         "md: no difference that this run could show (test loss -0.050, accuracy +0.5 points, area under the "
         "loss curve -4 %); drew the same clients as uniform in 12 of 12 rounds.",
         ONE_SEED,
     ]
 
 
-def test_one_seed_never_makes_an_arm_better_or_worse(tmp_path: Path) -> None:
+def test_one_seed_never_makes_an_trial_better_or_worse(tmp_path: Path) -> None:
     """Uniform against uniform with other draws: noise within a run says nothing about other runs."""
     rng = np.random.default_rng(0)
     for trial in range(20):
-        arms = [
+        trials = [
             write_history(tmp_path / f"{trial}-{name}", FALLING + rng.normal(0, 0.3) * np.arange(13), name)
             for name in ("uniform", "md")
         ]
-        text = " ".join(verdict(arms))
+        text = " ".join(verdict(trials))
         assert "better" not in text
         assert "worse" not in text
         assert text.endswith("repeat with other values of --seed before believing one.")
@@ -117,38 +117,38 @@ def test_who_was_drawn_is_compared_by_id_and_count_in_any_order(tmp_path: Path) 
     other = write_history(tmp_path / "b", [2.0] * 5, clients=[[0, 1], [0, 2], [1, 0], [0, 1]])
     third, last = other.trained[2:]
     third["counts"] = [1, 2]  # client-00 twice again, only named second
-    last["clients"] = [7, 8]  # indexes are an arm's own
+    last["clients"] = [7, 8]  # indexes are an trial's own
     assert same_cohorts(other, uniform) == (3, 4)
 
 
-def test_an_arm_whose_loss_is_not_finite_leaves_the_others_their_sentences(tmp_path: Path) -> None:
+def test_an_trial_whose_loss_is_not_finite_leaves_the_others_their_sentences(tmp_path: Path) -> None:
     diverging = [*FALLING[:9], None, None, None, None]
-    arms = [
+    trials = [
         write_history(tmp_path / "a", FALLING),
         write_history(tmp_path / "b", diverging, "osmd"),
         write_history(tmp_path / "c", FALLING, "md"),
     ]
-    assert math.isnan(summarise(arms[1]).test_loss)
-    assert math.isnan(area_ratio(arms[1], arms[0]))
-    first, second, last = verdict(arms)
+    assert math.isnan(summarise(trials[1]).test_loss)
+    assert math.isnan(area_ratio(trials[1], trials[0]))
+    first, second, last = verdict(trials)
     assert first == "osmd: nothing to compare: its test loss was not finite."
     assert second.startswith("md: no difference that this run could show (test loss +0.000, ")
     assert last == ONE_SEED
-    arms[0].rounds[-1]["test_loss"] = None
-    assert verdict(arms) == ["uniform: nothing to compare: its test loss was not finite."]
+    trials[0].rounds[-1]["test_loss"] = None
+    assert verdict(trials) == ["uniform: nothing to compare: its test loss was not finite."]
 
 
 def test_next_to_nothing_has_no_minus(tmp_path: Path) -> None:
-    arms = [
+    trials = [
         write_history(tmp_path / "a", FALLING),
         write_history(tmp_path / "b", [x - 1e-5 for x in FALLING], "md"),
     ]
-    assert "-0" not in verdict(arms)[0]
+    assert "-0" not in verdict(trials)[0]
 
 
 def test_noise_needs_two_changes(tmp_path: Path) -> None:
-    arm = write_history(tmp_path / "a", [2.0, 1.0, 0.5])
-    assert math.isnan(difference(arm, arm, "test_loss").noise)
+    trial = write_history(tmp_path / "a", [2.0, 1.0, 0.5])
+    assert math.isnan(difference(trial, trial, "test_loss").noise)
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
@@ -157,7 +157,7 @@ def test_what_is_no_number_is_a_dash(value: float | None) -> None:
     assert number(0.5, ".1f", " %", scale=100) == "50.0 %"
 
 
-def test_no_verdict_without_a_baseline_or_from_few_rounds_or_an_unfinished_arm(tmp_path: Path) -> None:
+def test_no_verdict_without_a_baseline_or_from_few_rounds_or_an_unfinished_trial(tmp_path: Path) -> None:
     uniform = write_history(tmp_path / "a", FALLING)
     md = write_history(tmp_path / "b", FALLING, "md")
     unfinished = write_history(tmp_path / "c", FALLING, "md", end=False)

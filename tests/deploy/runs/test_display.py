@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
-from deploy.runs.trials import Arm
+from deploy.runs.trials import Trial
 
 from ...support.histories import write_history
 
@@ -18,13 +18,13 @@ def console(*, terminal: bool = False, width: int = 80) -> tuple[Console, String
 
 
 @pytest.fixture
-def arm(tmp_path: Path) -> Arm:
-    return Arm("md", {}, write_history(tmp_path / "md", [2.0, 1.5, 1.0], "md"))
+def trial(tmp_path: Path) -> Trial:
+    return Trial("md", {}, write_history(tmp_path / "md", [2.0, 1.5, 1.0], "md"))
 
 
-def test_plain_lines_say_who_was_chosen_how_often_and_how_probable(arm: Arm) -> None:
+def test_plain_lines_say_who_was_chosen_how_often_and_how_probable(trial: Trial) -> None:
     to, output = console()
-    PlainDisplay(to, rounds=True).lines(arm, arm.history.rounds[-1:])
+    PlainDisplay(to, rounds=True).lines(trial, trial.history.rounds[-1:])
     assert output.getvalue().splitlines() == [
         "md  round 2: client-03 left out: late",
         "md  round 2/2  chose 00 ×2 p=.25, 03 p=.25 ✗  "
@@ -32,9 +32,9 @@ def test_plain_lines_say_who_was_chosen_how_often_and_how_probable(arm: Arm) -> 
     ]
 
 
-def test_quiet_says_failures_only(arm: Arm) -> None:
+def test_quiet_says_failures_only(trial: Trial) -> None:
     to, output = console()
-    PlainDisplay(to, rounds=False).lines(arm, arm.history.rounds)
+    PlainDisplay(to, rounds=False).lines(trial, trial.history.rounds)
     assert output.getvalue().splitlines() == [
         "md  round 1: client-03 left out: late",
         "md  round 2: client-03 left out: late",
@@ -44,7 +44,7 @@ def test_quiet_says_failures_only(arm: Arm) -> None:
 def test_an_empty_round_says_so(tmp_path: Path) -> None:
     history = write_history(tmp_path / "md", [2.0, 1.5], "md", clients=[[]])
     to, output = console()
-    PlainDisplay(to, rounds=True).lines(Arm("md", {}, history), history.trained)
+    PlainDisplay(to, rounds=True).lines(Trial("md", {}, history), history.trained)
     assert "chose nobody" in output.getvalue()
 
 
@@ -52,18 +52,18 @@ def test_losses_that_are_not_finite_are_dashes(tmp_path: Path) -> None:
     history = write_history(tmp_path / "md", [2.0, None, None], "md")
     history.rounds[-1]["test_accuracy"] = history.rounds[-1]["seconds"] = None
     history.rounds[-1]["probabilities"] = [None, 0.001]
-    arm = Arm("md", {}, history)
+    trial = Trial("md", {}, history)
     to, output = console()
-    PlainDisplay(to, rounds=True).lines(arm, history.rounds[-1:])
+    PlainDisplay(to, rounds=True).lines(trial, history.rounds[-1:])
     assert output.getvalue().splitlines()[-1] == (
         "md  round 2/2  chose 00 ×2 p=–, 03 p=.001 ✗  test loss –  accuracy –  train loss –  –"
     )
     history.rounds[-1]["probabilities"] = [0.0, 0.00001]
     to, output = console()
-    PlainDisplay(to, rounds=True).lines(arm, history.rounds[-1:])
+    PlainDisplay(to, rounds=True).lines(trial, history.rounds[-1:])
     assert "p=.00, 03 p=1e-05" in output.getvalue()
     to, output = console(terminal=True)
-    with LiveDisplay(to, [arm], "4 clients"):
+    with LiveDisplay(to, [trial], "4 clients"):
         pass
     assert "test loss –" in output.getvalue()
     to, output = console()
@@ -71,22 +71,22 @@ def test_losses_that_are_not_finite_are_dashes(tmp_path: Path) -> None:
     assert "–" in output.getvalue()
 
 
-def test_an_arm_that_cannot_be_drawn_leaves_the_others_theirs(arm: Arm, tmp_path: Path) -> None:
-    odd = Arm("odd", {}, write_history(tmp_path / "odd", [2.0, 1.0], "odd"))
+def test_an_trial_that_cannot_be_drawn_leaves_the_others_theirs(trial: Trial, tmp_path: Path) -> None:
+    odd = Trial("odd", {}, write_history(tmp_path / "odd", [2.0, 1.0], "odd"))
     del odd.history.rounds[-1]["counts"]
     to, output = console(terminal=True)
-    with LiveDisplay(to, [odd, arm], "4 clients"):
+    with LiveDisplay(to, [odd, trial], "4 clients"):
         pass
     assert "odd: cannot be shown: KeyError('counts')" in output.getvalue()
     assert "chose 00 ×2" in output.getvalue()
 
 
-def test_the_live_display_fits_80_columns(arm: Arm, tmp_path: Path) -> None:
-    waiting = Arm("new", {}, write_history(tmp_path / "new", [2.0]))
+def test_the_live_display_fits_80_columns(trial: Trial, tmp_path: Path) -> None:
+    waiting = Trial("new", {}, write_history(tmp_path / "new", [2.0]))
     waiting.history.rounds.clear()
-    long = Arm("long", {}, write_history(tmp_path / "long", [2.0, 1.0], "adaptive-osmd", "a=1 " * 30))
+    long = Trial("long", {}, write_history(tmp_path / "long", [2.0, 1.0], "adaptive-osmd", "a=1 " * 30))
     to, output = console(terminal=True)
-    with LiveDisplay(to, [arm, waiting, long], "4 clients"):
+    with LiveDisplay(to, [trial, waiting, long], "4 clients"):
         pass
     lines = output.getvalue().split("4 clients")[-1].splitlines()
     assert max(map(len, lines)) <= 80
@@ -98,12 +98,12 @@ def test_the_live_display_fits_80_columns(arm: Arm, tmp_path: Path) -> None:
 
 
 def test_the_report_names_what_did_not_finish(tmp_path: Path) -> None:
-    arms = [
+    trials = [
         write_history(tmp_path / "a", [2.0, 1.0]),
         write_history(tmp_path / "b", [2.0], "md", end=False),
     ]
     to, output = console()
-    to.print(report(arms))
+    to.print(report(trials))
     text = output.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     assert text.count("not finished") == 1

@@ -1,4 +1,4 @@
-"""The figure is a PNG of a sensible size that shows every arm."""
+"""The figure is a PNG of a sensible size that shows every trial."""
 
 import struct
 from pathlib import Path
@@ -11,9 +11,9 @@ from ...support.histories import write_history
 
 
 @pytest.mark.parametrize("count", [1, 3, 4])
-def test_it_draws_any_number_of_arms(tmp_path: Path, count: int) -> None:
-    arms = [write_history(tmp_path / f"{i}", [2.0, 1.5 - 0.1 * i, 1.0], "md") for i in range(count)]
-    draw(arms, tmp_path / "figure.png")
+def test_it_draws_any_number_of_trials(tmp_path: Path, count: int) -> None:
+    trials = [write_history(tmp_path / f"{i}", [2.0, 1.5 - 0.1 * i, 1.0], "md") for i in range(count)]
+    draw(trials, tmp_path / "figure.png")
     data = (tmp_path / "figure.png").read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack(">II", data[16:24])
@@ -23,9 +23,9 @@ def test_it_draws_any_number_of_arms(tmp_path: Path, count: int) -> None:
 
 
 def test_a_loss_that_is_not_finite_leaves_a_gap(tmp_path: Path) -> None:
-    arm = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
-    arm.rounds[1]["test_loss"] = None
-    draw([arm], tmp_path / "figure.png")
+    trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
+    trial.rounds[1]["test_loss"] = None
+    draw([trial], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 20_000
 
 

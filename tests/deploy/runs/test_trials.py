@@ -1,4 +1,4 @@
-"""The arms are trained in their order, and one that fails or cannot be shown does not end the others."""
+"""The trials are trained in their order, and one that fails or cannot be shown does not end the others."""
 
 import json
 import shutil
@@ -11,9 +11,9 @@ import pytest
 
 from deploy.runs import trials
 from deploy.runs.history import ArmHistory, Line, read_run
-from deploy.runs.trials import Arm, read_plan, train, write_plan
+from deploy.runs.trials import Trial, read_plan, train, write_plan
 
-DELAY = 2  # looks from the submission of an arm to the beginning of its history
+DELAY = 2  # looks from the submission of an trial to the beginning of its history
 
 
 class Run:
@@ -42,7 +42,7 @@ class Run:
 class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.begun: list[list[str]] = []  # at each submission, the arms that had begun
+        self.begun: list[list[str]] = []  # at each submission, the trials that had begun
 
     def check(self) -> list[str]:
         return []
@@ -56,8 +56,8 @@ class Watcher:
     def __init__(self, odd: str = "") -> None:
         self.odd, self.events = odd, list[str]()
 
-    def lines(self, arm: Arm, lines: Sequence[Line]) -> None:
-        if arm.name == self.odd and lines:
+    def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
+        if trial.name == self.odd and lines:
             raise TypeError("odd")
 
     def event(self, text: str) -> None:
@@ -72,8 +72,8 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "WATCH_INTERVAL", 0)
 
 
-def make(folder: Path, *names: str) -> list[Arm]:
-    return [Arm(name, {}, ArmHistory(folder / name / "history.jsonl")) for name in names]
+def make(folder: Path, *names: str) -> list[Trial]:
+    return [Trial(name, {}, ArmHistory(folder / name / "history.jsonl")) for name in names]
 
 
 def test_each_begins_once_the_one_before_has_so_that_they_are_read_again_in_their_order(
@@ -82,14 +82,14 @@ def test_each_begins_once_the_one_before_has_so_that_they_are_read_again_in_thei
     cluster = Cluster(tmp_path)
     train(cluster, make(tmp_path, "c", "a", "b"), Watcher(), at_once=True)  # type: ignore[arg-type]
     assert cluster.begun == [[], ["c"], ["a", "c"]]
-    assert [arm.label for arm in read_run(tmp_path)] == ["c", "a", "b"]
+    assert [trial.label for trial in read_run(tmp_path)] == ["c", "a", "b"]
 
 
-def test_an_arm_that_cannot_be_shown_is_said_and_all_are_trained(tmp_path: Path) -> None:
+def test_an_trial_that_cannot_be_shown_is_said_and_all_are_trained(tmp_path: Path) -> None:
     watcher = Watcher(odd="b")
     trained = make(tmp_path, "a", "b", "c")
     train(Cluster(tmp_path), trained, watcher, at_once=False)  # type: ignore[arg-type]
-    assert all(arm.history.finished for arm in trained)
+    assert all(trial.history.finished for trial in trained)
     assert watcher.events == ["b: cannot be shown: TypeError('odd')"] * 2
 
 
@@ -139,17 +139,17 @@ class Fatal:
 
 def test_one_whose_serverapp_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     engine, watcher = Fatal(tmp_path, 2, 0, 0, 1, 0, None), Watcher()
-    (arm,) = make(tmp_path, "md")
-    train(engine, [arm], watcher, at_once=True)  # type: ignore[arg-type]
-    assert arm.done
+    (trial,) = make(tmp_path, "md")
+    train(engine, [trial], watcher, at_once=True)  # type: ignore[arg-type]
+    assert trial.done
     assert engine.submitted == [("md", False), *((f"md-{number}", True) for number in range(2, 7))]
     assert watcher.events == ["md: its ServerApp ended without a word; it is started again"] * 5
 
 
 def test_it_is_not_started_again_and_again_in_vain(tmp_path: Path) -> None:
     engine, watcher = Fatal(tmp_path, 2, *[0] * 20), Watcher()
-    (arm,) = make(tmp_path, "md")
-    train(engine, [arm], watcher, at_once=True)  # type: ignore[arg-type]
+    (trial,) = make(tmp_path, "md")
+    train(engine, [trial], watcher, at_once=True)  # type: ignore[arg-type]
     assert len(engine.submitted) == 1 + trials.TRIES
     assert watcher.events[-1].startswith("md failed: ended without a word; the end of log:")
 
@@ -172,11 +172,11 @@ def test_one_that_failed_says_why_and_is_not_started_again(tmp_path: Path) -> No
 def test_a_plan_can_be_read_again_wherever_the_folder_is(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     planned = make(tmp_path / "run", "b", "a")
-    for seed, arm in enumerate(planned):
-        arm.run_config |= {"seed": seed, "output-dir": str(tmp_path / "run" / arm.name)}
+    for seed, trial in enumerate(planned):
+        trial.run_config |= {"seed": seed, "output-dir": str(tmp_path / "run" / trial.name)}
     write_plan(tmp_path / "run", planned)
     moved = (tmp_path / "run").rename(tmp_path / "moved")
-    assert [(arm.name, arm.run_config, arm.history.path) for arm in read_plan(moved)] == [
+    assert [(trial.name, trial.run_config, trial.history.path) for trial in read_plan(moved)] == [
         (name, {"seed": seed, "output-dir": str(moved / name)}, moved / name / "history.jsonl")
         for seed, name in enumerate("ba")
     ]

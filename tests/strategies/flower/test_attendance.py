@@ -116,7 +116,7 @@ def test_below_the_quorum_a_round_is_void_and_says_so() -> None:
     w, records, _ = run(grid, rounds=2, quorum=2, round_deadline=0.05)
     assert w.size == 0  # no round brought a new model
     for record in records:
-        assert record.void == "1 usable of 3 answers: fewer than the quorum of 2"
+        assert record.skipped == "1 usable of 3 answers: fewer than the quorum of 2"
         assert not record.weights.any()
         assert len(record.failures) == 2
 
@@ -159,7 +159,7 @@ def test_over_selection_waits_for_a_quorum() -> None:
         draws, answered = record.selection.counts.sum(), record.feedback.responded.sum()
         assert draws == 12
         assert answered == max(6, np.ceil(record.selection.clients.size * 8 / 12))
-        assert record.void == ""
+        assert record.skipped == ""
 
 
 def test_where_nobody_is_to_spare_over_selection_waits_for_all() -> None:
@@ -212,12 +212,14 @@ def test_garbage_again_and_again_is_put_aside_and_tried_again() -> None:
     nodes[5] = BAD_NODES["nan"]
     _, records, strategy = run(InProcessGrid(nodes), rounds=30, clients_per_round=5, min_available_clients=5)
     bad = strategy.roster.ids().index("garbage")
-    aside = [bad in record.aside for record in records]
-    assert aside[:3] == [False, False, False]
-    assert aside[3:13] == [True] * 10
-    assert not all(aside[3:])
-    assert all(bad not in record.selection.clients for record, out in zip(records, aside, strict=True) if out)
-    assert {client for record in records for client in record.aside} == {bad}
+    quarantined = [bad in record.quarantined for record in records]
+    assert quarantined[:3] == [False, False, False]
+    assert quarantined[3:13] == [True] * 10
+    assert not all(quarantined[3:])
+    assert all(
+        bad not in record.selection.clients for record, out in zip(records, quarantined, strict=True) if out
+    )
+    assert {client for record in records for client in record.quarantined} == {bad}
 
 
 def test_groups_are_what_clients_say_or_the_operator() -> None:

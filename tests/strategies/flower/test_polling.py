@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from strategies.clients.reports import GROUP, INVITATION, LOSS, Report
 from strategies.clients.roster import Roster
 from strategies.flower.messages import write_report
-from strategies.flower.polling import Asked, MissingHandlerError, Poll, check_needs
+from strategies.flower.polling import Asked, MissingHandlerError, Poll, check_polls_for
 from strategies.selectors import Selector, available, create
 from strategies.selectors.invitation import GroupMember
 
@@ -111,7 +111,7 @@ def test_cpow_d_asks_for_a_mini_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["rpow-d", "afl", "uniform", "adaptive-osmd", "prac-delta", "prac-is", "cohort"]
+    "name", ["rpow-d", "afl", "uniform", "adaptive-osmd", "prac-delta", "prac-is", "forecast"]
 )
 def test_most_selectors_need_no_message(name: str) -> None:
     grid, roster = federation(*[failing] * 3)
@@ -270,14 +270,14 @@ def test_only_oracles_are_refused() -> None:
         "lipschitz-is": {"lipschitz": [1, 2, 3]},
     }
     for name in available():
-        needs = create(name, 3, clients_per_round=1, num_rounds=9, **settings.get(name, {})).needs
+        polls_for = create(name, 3, clients_per_round=1, num_rounds=9, **settings.get(name, {})).polls_for
         if name in ("optimal", "delta", "fed-is"):
             with pytest.raises(
                 ValueError, match=f"selector = '{name}': needs .* which only a simulation knows"
             ):
-                check_needs(name, needs)
+                check_polls_for(name, polls_for)
         else:
-            check_needs(name, needs)
+            check_polls_for(name, polls_for)
 
 
 # --- flics-private -----------------------------------------------------------------------------------------

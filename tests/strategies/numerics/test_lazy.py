@@ -18,18 +18,18 @@ from strategies.numerics.rejection import (
 )
 
 
-def uniform(num_experts, num_clients, alpha, living=None):
-    living = np.ones(num_clients, dtype=bool) if living is None else living
+def uniform(num_experts, num_clients, alpha, registered=None):
+    registered = np.ones(num_clients, dtype=bool) if registered is None else registered
     nobody = np.empty(0, dtype=np.int64)
     alike = Untouched.alike(np.ones(num_experts))
-    return LazyExperts(nobody, np.empty((num_experts, 0)), alike, living, alpha)
+    return LazyExperts(nobody, np.empty((num_experts, 0)), alike, registered, alpha)
 
 
-def by_base(num_experts, base, alpha, living=None):
-    living = np.ones(base.size, dtype=bool) if living is None else living
+def by_base(num_experts, base, alpha, registered=None):
+    registered = np.ones(base.size, dtype=bool) if registered is None else registered
     nobody, slope = np.empty(0, dtype=np.int64), np.full(num_experts, 1 / base.max())
     untouched = Untouched.proportional(slope)
-    return LazyExperts(nobody, np.empty((num_experts, 0)), untouched, living, alpha, Ranking(base))
+    return LazyExperts(nobody, np.empty((num_experts, 0)), untouched, registered, alpha, Ranking(base))
 
 
 def dense_step(q, clients, exponents, floor):
@@ -131,16 +131,16 @@ def test_a_base_by_hand():
 def test_a_restart_is_a_new_start_from_the_mixture():
     """Bit for bit that of experts built from the same weights; from the uniform distribution if asked to."""
     rng = np.random.default_rng(8)
-    living = rng.random(3000) < 0.9
-    lazy = uniform(3, 3000, 0.4, living)
+    registered = rng.random(3000) < 0.9
+    lazy = uniform(3, 3000, 0.4, registered)
     for theta in (np.array([0.2, 0.5, 0.3]), np.array([0.1, 0.2, 0.3, 0.4]), None):
         for _ in range(20):
-            clients = rng.choice(np.flatnonzero(living), 40, replace=False)
+            clients = rng.choice(np.flatnonzero(registered), 40, replace=False)
             lazy.step(clients, rng.exponential(0.9, (lazy.scale.size, 40)))
-        p = living / living.sum() if theta is None else lazy.mixture(theta)
+        p = registered / registered.sum() if theta is None else lazy.mixture(theta)
         lazy.restart(4, theta)
         np.testing.assert_allclose(lazy.mixture(np.full(4, 0.25)), p, rtol=1e-12)
-        again = LazyExperts(*lazy.arrays(), living, 0.4)
+        again = LazyExperts(*lazy.arrays(), registered, 0.4)
         for one, other in zip(everything(lazy), everything(again), strict=True):
             np.testing.assert_array_equal(one, other)
     assert lazy.touched.size == 0
@@ -159,14 +159,14 @@ def test_many_steps_stay_within_range():
 @pytest.mark.parametrize("has_base", [False, True])
 def test_a_rebuilt_tree_is_the_same_bit_for_bit(has_base):
     rng = np.random.default_rng(1)
-    living = rng.random(5000) < 0.9
+    registered = rng.random(5000) < 0.9
     base = rng.lognormal(0, 1, 5000)
-    lazy = by_base(3, base, 0.4, living) if has_base else uniform(3, 5000, 0.4, living)
+    lazy = by_base(3, base, 0.4, registered) if has_base else uniform(3, 5000, 0.4, registered)
     for round in range(120):
-        clients = rng.choice(np.flatnonzero(living), 40, replace=False)
+        clients = rng.choice(np.flatnonzero(registered), 40, replace=False)
         lazy.step(clients, rng.exponential(0.5, (3, 40)))
         if round % 10 == 0:
-            again = LazyExperts(*lazy.arrays(), living, 0.4, Ranking(base) if has_base else None)
+            again = LazyExperts(*lazy.arrays(), registered, 0.4, Ranking(base) if has_base else None)
             for one, other in zip(everything(lazy), everything(again), strict=True):
                 np.testing.assert_array_equal(one, other)
             np.testing.assert_array_equal(
@@ -178,14 +178,14 @@ def test_a_rebuilt_tree_is_the_same_bit_for_bit(has_base):
 
 
 @pytest.mark.parametrize("has_base", [False, True])
-@pytest.mark.parametrize("share_living", [1.0, 0.7, 0.2])
-def test_draws_follow_the_mixture(share_living, has_base):
+@pytest.mark.parametrize("share_registered", [1.0, 0.7, 0.2])
+def test_draws_follow_the_mixture(share_registered, has_base):
     """400,000 draws; each frequency within 5 standard errors, over free, floored and untouched clients."""
     rng = np.random.default_rng(3)
-    living = rng.permutation(200) < 200 * share_living
+    registered = rng.permutation(200) < 200 * share_registered
     base = rng.lognormal(0, 1, 200)
-    lazy = by_base(3, base, 0.4, living) if has_base else uniform(3, 200, 0.4, living)
-    everyone = np.flatnonzero(living)
+    lazy = by_base(3, base, 0.4, registered) if has_base else uniform(3, 200, 0.4, registered)
+    everyone = np.flatnonzero(registered)
     for _ in range(30):
         lazy.step(everyone[rng.choice(30, 6, replace=False)], rng.exponential([[0.01], [0.3], [0.9]], (3, 6)))
     theta, n = np.array([0.5, 0.2, 0.3]), 400_000

@@ -56,7 +56,7 @@ class Federation:
 
     name: str
     lie: Lie
-    declared: bool = False
+    overrides: bool = False
     guarded: bool = True
     settings: dict[str, object] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Federation:
         self.guard = Guard(M)
         claimed = np.full(M, 50.0)
         claimed[LIARS] *= self.lie.size
-        told = np.full(M, 50.0) if self.declared else None
+        told = np.full(M, 50.0) if self.overrides else None
         sizes = self.guard.sizes(claimed, told) if self.guarded else claimed
         self.selector = create(
             self.name,
@@ -98,7 +98,7 @@ class Federation:
         return self.model["w"]
 
     def round(self, number: int) -> None:
-        here = np.setdiff1d(np.arange(M), self.guard.aside(number))
+        here = np.setdiff1d(np.arange(M), self.guard.quarantined(number))
         candidates, reports = self.selector.candidates(number, available=here), None
         if candidates is not None:
             reports = self.polled(number, candidates)
@@ -118,7 +118,7 @@ class Federation:
             "diversity": norms,
             "group": np.arange(M) % 2.0,
         }
-        reports = {kind: all_of[kind][candidates] for kind in self.selector.needs}
+        reports = {kind: all_of[kind][candidates] for kind in self.selector.polls_for}
         if self.lie.silent:
             for values in reports.values():
                 values[np.isin(candidates, LIARS)] = np.nan
@@ -153,7 +153,7 @@ def noise(federation: Federation) -> float:
 
 def cases() -> list[object]:
     """Pair each selector with lies; all lies are told to one of each family, the others take turns."""
-    whole = ("md", "adaptive-osmd", "avare", "cohort", "prac-delta", "rpow-d")
+    whole = ("md", "adaptive-osmd", "avare", "forecast", "prac-delta", "rpow-d")
     lies = list(LIES)
     pairs = []
     for i, name in enumerate(FAMILIES):
@@ -167,12 +167,12 @@ def cases() -> list[object]:
 @pytest.mark.parametrize(("name", "lie"), cases())
 def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name: str, lie: str) -> None:
     """By draws; sizes are declared where they count twice (afl: sqrt(size) · loss above a threshold)."""
-    federation = Federation(name, LIES[lie], declared=name == "afl" and "sizes" in lie)
+    federation = Federation(name, LIES[lie], overrides=name == "afl" and "sizes" in lie)
     federation.play()
     assert gain(federation) <= 2 + noise(federation)
     assert federation.guard.counts()["put aside"][HONEST].sum() == 0
-    bounded = [federation.guard.counts()[kind][HONEST].sum() for kind in ("update norm", "loss")]
-    assert sum(bounded) <= 0.01 * federation.draws.sum()
+    clipped = [federation.guard.counts()[kind][HONEST].sum() for kind in ("update norm", "loss")]
+    assert sum(clipped) <= 0.01 * federation.draws.sum()
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_every_lie_is_in_the_record() -> None:
         lied = set(record.selection.clients) & set(LIARS)
         assert lied <= record.failures.keys()
         assert all("far beyond the limit" in record.failures[client] for client in lied)
-        assert not lied & record.bounded.keys()
+        assert not lied & record.clipped.keys()
     chosen = np.concatenate([record.selection.clients for record in federation.records])
     assert federation.guard.counts()["update norm"][LIARS].sum() == np.isin(chosen, LIARS).sum() > 0
 
@@ -252,7 +252,7 @@ def least_squares(rng: np.random.Generator, spread: float, m: int) -> tuple[np.n
     return x, x @ rng.normal(10, np.sqrt(3), 10) + rng.normal(0, 0.1, (m, 100))
 
 
-@pytest.mark.parametrize(("name", "spread"), [("uniform", 10), ("avare", 1), ("avare", 10), ("cohort", 10)])
+@pytest.mark.parametrize(("name", "spread"), [("uniform", 10), ("avare", 1), ("avare", 10), ("forecast", 10)])
 def test_unlike_clients_are_left_in_peace(name: str, spread: float) -> None:
     m, rounds = 100, 80
     rng = np.random.default_rng(6)
@@ -260,9 +260,9 @@ def test_unlike_clients_are_left_in_peace(name: str, spread: float) -> None:
     guard, w = Guard(m), np.zeros(10)
     selector = create(name, m, clients_per_round=K, num_rounds=rounds, seed=1)
     logic = RoundLogic(selector, 0.1, guard=guard)
-    length = cut = bounded = drawn = 0.0
+    length = cut = clipped = drawn = 0.0
     for number in range(1, rounds + 1):
-        assert guard.aside(number).size == 0
+        assert guard.quarantined(number).size == 0
         chosen = logic.choose(number)
         replies = []
         for client in chosen.clients:
@@ -279,9 +279,9 @@ def test_unlike_clients_are_left_in_peace(name: str, spread: float) -> None:
         norms = np.array([np.linalg.norm(reply.arrays["w"] - w) for reply in replies]) / 0.1
         length += chosen.weights @ norms
         cut += chosen.weights @ (norms - outcome.record.feedback.update_norms)
-        bounded += len(outcome.record.bounded)
+        clipped += len(outcome.record.clipped)
         drawn += chosen.clients.size
         w = outcome.arrays["w"]
-    assert bounded <= 0.005 * drawn
+    assert clipped <= 0.005 * drawn
     assert cut <= 0.05 * length
     assert guard.counts()["put aside"].sum() == 0

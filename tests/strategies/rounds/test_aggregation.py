@@ -76,14 +76,14 @@ def test_it_agrees_with_the_formula(kind: str) -> None:
         assert folded[name] == pytest.approx(np.reshape(total, -1), rel=1e-4, abs=1e-4)
     distance = norm({name: differences[1][name] - 0.3 * total for name, total in sums.items()})
     assert model.distance(updates[1], folded, 0.3) == pytest.approx(distance, rel=1e-4)
-    bounded = model.bounded(updates[1])
+    clipped = model.clipped(updates[1])
     moved = model.moved(folded, mean=baseline)
     assert moved is not None
     assert moved.keys() == arrays.keys()
     for name, array in arrays.items():
         assert moved[name].dtype == array.dtype
-        assert moved[name].shape == array.shape == bounded[name].shape
-        assert bounded[name] == pytest.approx(0.25 + differences[1][name], rel=1e-4, abs=1e-4)
+        assert moved[name].shape == array.shape == clipped[name].shape
+        assert clipped[name] == pytest.approx(0.25 + differences[1][name], rel=1e-4, abs=1e-4)
         landed = reference[name] + sums[name] + 0.25
         if array.dtype.kind == "b":
             assert (moved[name] == (np.rint(landed) > 0)).all()

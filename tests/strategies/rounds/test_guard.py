@@ -47,7 +47,7 @@ def test_an_update_that_is_too_long_is_shortened_to_the_limit():
     # out), and four times that is less than log 2: the limit is twice the median.
     assert judged.scales[:39].tolist() == [1.0] * 39
     assert judged.scales[39] * 7 == pytest.approx(4.0, rel=1e-12)
-    assert judged.bounded == {39: "update norm 7 shortened to 4 (limit of recent rounds)"}
+    assert judged.clipped == {39: "update norm 7 shortened to 4 (limit of recent rounds)"}
     assert judged.rejected == {}
     assert guard.counts()["update norm"].tolist() == [0] * 39 + [1]
 
@@ -57,7 +57,7 @@ def test_an_update_a_thousand_times_the_others_is_left_out_whatever_its_loss(los
     guard = Guard(40)
     judged = judge(guard, 1, [2.0] * 39 + [2000.0], [1.0] * 39 + [loss])
     assert judged.rejected == {39: "update norm 2e+03: far beyond the limit of 4"}
-    assert judged.bounded == {}
+    assert judged.clipped == {}
     assert guard.counts()["update norm"].tolist() == [0] * 39 + [1]
 
 
@@ -71,9 +71,9 @@ def test_what_the_client_says_is_bounded_or_left_out():
     assert np.isnan(judged.losses[2:5]).all()
     assert judged.gradient_variances.tolist()[:4] == [1.0] * 4
     assert np.isnan(judged.gradient_variances[4])
-    assert list(judged.bounded) == [1, 2, 3, 4]
-    assert judged.bounded[2] == "loss -1 left out: must be finite and >= 0"
-    assert judged.bounded[4] == "gradient variance -inf left out: must be finite and >= 0"
+    assert list(judged.clipped) == [1, 2, 3, 4]
+    assert judged.clipped[2] == "loss -1 left out: must be finite and >= 0"
+    assert judged.clipped[4] == "gradient variance -inf left out: must be finite and >= 0"
     assert judged.scales.tolist() == [1.0] * 6
     assert guard.counts()["loss"][:6].tolist() == [0, 1, 1, 1, 0, 0]
 
@@ -93,8 +93,8 @@ def test_a_large_loss_is_believed_where_the_update_is_as_large():
     for round in range(1, 20):
         norms = scale * rng.lognormal(0, 0.1, 50)
         judged = judge(guard, round, norms, np.maximum(0.005, norms**2 / 100))
-        assert judged.bounded == {}
-    assert guard.aside(20).size == 0
+        assert judged.clipped == {}
+    assert guard.quarantined(20).size == 0
 
 
 def test_limits_follow_a_common_decay_and_a_new_learning_rate():
@@ -106,9 +106,9 @@ def test_limits_follow_a_common_decay_and_a_new_learning_rate():
         norms[0] *= 100 if round % 30 == 29 else 1
         judged = judge(guard, round, norms, clients=clients)
         if not 150 < round < 155:  # the jump is followed within three rounds
-            assert judged.bounded == {}
+            assert judged.clipped == {}
             assert list(judged.rejected) == ([0] if round % 30 == 29 else [])
-    assert guard.aside(300).size == 0
+    assert guard.quarantined(300).size == 0
     assert guard.counts()["put aside"].sum() == 0
 
 
@@ -116,18 +116,18 @@ def test_limits_follow_a_common_decay_and_a_new_learning_rate():
 def test_sizes_of_alike_clients_are_bounded_and_skewed_ones_are_not(m):
     alike = np.full(m, 600.0)
     alike[::10] *= 1000
-    bounded = Guard(m).sizes(alike)
-    assert bounded.max() <= 600 * 2.2
-    assert bounded[1] == 600
+    clipped = Guard(m).sizes(alike)
+    assert clipped.max() <= 600 * 2.2
+    assert clipped[1] == 600
     skewed = np.repeat([1.0, 5.0, 30.0, 100.0], (np.array([0.65, 0.2, 0.1, 0.05]) * m).astype(int))
     np.testing.assert_array_equal(Guard(skewed.size).sizes(skewed), skewed)
     # The price: among these a claim of 1000 by who has 1 is believed ...
     skewed[0] = 1000
     assert Guard(skewed.size).sizes(skewed)[0] == 1000
     # ... unless the operator says what is true.
-    declared = np.full(skewed.size, NAN)
-    declared[0] = 1
-    assert Guard(skewed.size).sizes(skewed, declared)[0] == 1
+    overrides = np.full(skewed.size, NAN)
+    overrides[0] = 1
+    assert Guard(skewed.size).sizes(skewed, overrides)[0] == 1
 
 
 def test_sizes_that_nobody_knows_are_average():
@@ -136,9 +136,9 @@ def test_sizes_that_nobody_knows_are_average():
     assert sizes.tolist() == [10, 15, 20, 15, 15]
     assert guard.sizes([NAN] * 5).tolist() == [1.0] * 5
     assert guard.size_limit([NAN] * 5) == INF
-    with pytest.raises(ValueError, match=r"declared holds 0\.0"):
+    with pytest.raises(ValueError, match=r"overrides holds 0\.0"):
         guard.sizes([1.0] * 5, [0.0] * 5)
-    with pytest.raises(ValueError, match=r"declared has shape \(4,\)"):
+    with pytest.raises(ValueError, match=r"overrides has shape \(4,\)"):
         guard.sizes([1.0] * 5, [1.0] * 4)
 
 
@@ -152,23 +152,23 @@ def test_who_sends_garbage_is_put_aside_for_ever_longer_and_forgiven():
     assert answer(1, bad).rejected == bad
     answer(2)
     answer(3, bad)
-    assert guard.aside(4).size == 0  # two of three
+    assert guard.quarantined(4).size == 0  # two of three
     answer(4, bad)
-    assert guard.aside(5).tolist() == [0]
-    assert guard.aside(14).tolist() == [0]
-    assert guard.aside(15).size == 0
+    assert guard.quarantined(5).tolist() == [0]
+    assert guard.quarantined(14).tolist() == [0]
+    assert guard.quarantined(15).size == 0
     answer(15, bad)  # on trial: one is enough, and it is twice as long
-    assert guard.aside(35).tolist() == [0]
-    assert guard.aside(36).size == 0
+    assert guard.quarantined(35).tolist() == [0]
+    assert guard.quarantined(36).size == 0
     answer(36, bad)
-    assert guard.aside(71).tolist() == [0]  # at most 35
-    assert guard.aside(72).size == 0
+    assert guard.quarantined(71).tolist() == [0]  # at most 35
+    assert guard.quarantined(72).size == 0
     for round in range(72, 79):
         answer(round)
     for round in range(79, 82):
         answer(round, bad)
-    assert guard.aside(91).tolist() == [0]  # a clean slate: 10 rounds again
-    assert guard.aside(92).size == 0
+    assert guard.quarantined(91).tolist() == [0]  # a clean slate: 10 rounds again
+    assert guard.quarantined(92).size == 0
     assert guard.counts()["answer"].tolist() == [8, 0, 0, 0]
     assert guard.counts()["put aside"].tolist() == [4, 0, 0, 0]
 
@@ -178,9 +178,9 @@ def test_silence_is_no_offence():
     for round in range(1, 50):
         judged = judge(guard, round, [NAN, 1, 1, 1])
         assert not judged.rejected
-        assert not judged.bounded
+        assert not judged.clipped
         assert judged.scales[0] == 1
-    assert guard.aside(50).size == 0
+    assert guard.quarantined(50).size == 0
 
 
 def test_who_lies_again_and_again_is_put_aside():
@@ -190,37 +190,37 @@ def test_who_lies_again_and_again_is_put_aside():
             said = {"norms": np.full(40, 2.0), "losses": np.ones(40)}
             said[column][7] *= lie
             judge(guard, round, **said)
-        assert guard.aside(8).tolist() == [7]
+        assert guard.quarantined(8).tolist() == [7]
 
 
 def test_being_bounded_by_little_puts_nobody_aside():
     guard = seasoned()
     for round in range(4, 40):
         judged = judge(guard, round, [2.0] * 39 + [7.0])
-    assert list(judged.bounded) == [39]
-    assert guard.aside(40).size == 0
+    assert list(judged.clipped) == [39]
+    assert guard.quarantined(40).size == 0
 
 
 def test_polls_are_judged_with_what_is_known_of_the_updates():
     guard = seasoned()
     reports = {"loss": np.ones(40), "group": np.arange(40.0)}
     reports["loss"][[3, 5, 6]] = [1e4, -1.0, NAN]
-    said, bounded = guard.judge_reports(4, np.arange(40), reports)
-    assert list(bounded) == [3, 5]
-    assert bounded[5] == "polled loss -1 left out: must be finite and >= 0"
+    said, clipped = guard.judge_reports(4, np.arange(40), reports)
+    assert list(clipped) == [3, 5]
+    assert clipped[5] == "polled loss -1 left out: must be finite and >= 0"
     assert 1 < said["loss"][3] < 10
     assert np.isnan(said["loss"][[5, 6]]).all()
     np.testing.assert_array_equal(said["group"], reports["group"])
     assert reports["loss"][3] == 1e4
     for round in (5, 6):
         guard.judge_reports(round, np.arange(40), reports)
-    assert guard.aside(7).tolist() == [3, 5]
+    assert guard.quarantined(7).tolist() == [3, 5]
     # Of clients whose updates nobody has seen a large loss is bounded, but held against nobody.
     fresh = Guard(40)
     for round in range(1, 9):
         said, _ = fresh.judge_reports(round, np.arange(40), {"loss": reports["loss"]})
     assert said["loss"][3] < 10
-    assert fresh.aside(9).tolist() == [5]
+    assert fresh.quarantined(9).tolist() == [5]
 
 
 def test_state_goes_on_bit_for_bit():
@@ -238,7 +238,7 @@ def test_state_goes_on_bit_for_bit():
             judge(g, round, norms, norms, clients=clients, failures={1: "x"}) for g in (guard, other)
         )
         np.testing.assert_array_equal(left.scales, right.scales)
-        np.testing.assert_array_equal(guard.aside(round), other.aside(round))
+        np.testing.assert_array_equal(guard.quarantined(round), other.quarantined(round))
     same(guard.state_dict(), other.state_dict())
     before = guard.state_dict()
     for spoil in (
@@ -316,7 +316,7 @@ def test_clients_that_are_alike_are_never_touched(value, size, rounds):
     for round in range(1, rounds + 1):
         judged = judge(guard, round, np.full(size, value), np.full(size, value), np.full(size, value))
         assert judged.scales.tolist() == [1.0] * size
-        assert judged.bounded == judged.rejected == {}
+        assert judged.clipped == judged.rejected == {}
         assert (judged.losses == value).all()
     assert (guard.sizes(np.full(30, 7.0)) == 7.0).all()
 
@@ -334,7 +334,7 @@ def test_the_order_of_answers_changes_nothing(seed, size):
         two = judge(right, round, norms[order], losses[order], clients=clients[order])
         np.testing.assert_array_equal(one.scales[order], two.scales)
         np.testing.assert_array_equal(one.losses[order], two.losses)
-        assert {order[i]: text for i, text in two.bounded.items()} == dict(one.bounded)
+        assert {order[i]: text for i, text in two.clipped.items()} == dict(one.clipped)
         same(left.state_dict(), right.state_dict())
 
 
@@ -364,7 +364,7 @@ def test_a_round_touches_only_whom_it_concerns():
     for round in range(3):
         guard.judge(round, clients, norms, norms, norms, {0: "garbage"})
         guard.judge_reports(round, clients, {"loss": np.where(clients == 0, -1.0, norms)})
-        assert guard.aside(round + 1).tolist() == [0]
+        assert guard.quarantined(round + 1).tolist() == [0]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 200_000  # bytes; one flag a client is five times as much

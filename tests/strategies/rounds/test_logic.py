@@ -36,7 +36,7 @@ def finish(rounds: RoundLogic, chosen: Selection, replies: list[Reply], model: A
 
 def moved(outcome: Outcome) -> dict[str, Any]:
     assert outcome.arrays is not None
-    assert outcome.record.void == ""
+    assert outcome.record.skipped == ""
     return outcome.arrays
 
 
@@ -89,7 +89,7 @@ def test_nobody_answers() -> None:
     outcome = finish(logic(), selection([2], [0.5]), [Reply(failure="late")])
     assert outcome.arrays is None
     assert outcome.record.weights.tolist() == [0]
-    assert outcome.record.void == "0 usable of 1 answers: fewer than the quorum of 1"
+    assert outcome.record.skipped == "0 usable of 1 answers: fewer than the quorum of 1"
     assert np.isnan(outcome.record.train_loss)
     assert list(outcome.answers()) == []
 
@@ -98,7 +98,7 @@ def test_nobody_was_chosen() -> None:
     outcome = finish(logic(), selection([], []), [])
     assert outcome.arrays is None
     assert outcome.record.failures == {}
-    assert outcome.record.void == "nobody was chosen"
+    assert outcome.record.skipped == "nobody was chosen"
 
 
 @pytest.mark.parametrize("quorum", [0, -1])
@@ -117,7 +117,7 @@ def test_below_the_quorum_nothing_is_learned_but_who_answered() -> None:
     assert outcome.arrays is None
     assert list(outcome.answers()) == []
     record = outcome.record
-    assert record.void == "1 usable of 3 answers: fewer than the quorum of 2"
+    assert record.skipped == "1 usable of 3 answers: fewer than the quorum of 2"
     assert list(record.failures) == [0, 1]
     assert record.weights.tolist() == [0, 0, 0]
     assert not record.feedback.responded.any()
@@ -144,7 +144,7 @@ def test_a_step_that_overflows_changes_nothing() -> None:
     replies = [reply(3e38, 0), reply(3e38, 0)]
     outcome = finish(logic(), selection([2, 0], [1.0, 1.0]), replies)
     assert outcome.arrays is None
-    assert outcome.record.void == "the step is not finite"
+    assert outcome.record.skipped == "the step is not finite"
     assert outcome.record.failures == dict.fromkeys([0, 2], "the step with this update is not finite")
     assert not outcome.record.feedback.responded.any()
     assert outcome.record.weights.tolist() == [0, 0]
@@ -308,7 +308,7 @@ def test_an_update_that_is_too_long_is_shortened_everywhere() -> None:
     replies = [Reply({"w": np.array([0.0, 1.0])}) for _ in clients]
     replies[3] = Reply({"w": np.array([3.0, 0.0])})
     outcome = finish(rounds, selection(clients, [0.05] * 20), replies, model)
-    assert list(outcome.record.bounded) == [3]
+    assert list(outcome.record.clipped) == [3]
     assert outcome.record.failures == {}
     norms = outcome.record.feedback.update_norms
     assert norms[3] == pytest.approx(2 * norms[0])

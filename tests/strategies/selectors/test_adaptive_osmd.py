@@ -144,12 +144,12 @@ def test_the_floor_holds_through_joins_and_leaves():
             )
         if round == 25:
             selector.remove_clients([9, 2, 12])
-        living = selector.state_dict()["living"]
+        registered = selector.state_dict()["registered"]
         experts = selector.state_dict()["experts"]
-        assert experts[:, living].min() >= 0.4 / living.sum() * (1 - 1e-12)
-        assert not experts[:, ~living].any()
+        assert experts[:, registered].min() >= 0.4 / registered.sum() * (1 - 1e-12)
+        assert not experts[:, ~registered].any()
         np.testing.assert_allclose(experts.sum(axis=1), 1, rtol=1e-12)
-    assert selector.probabilities.max() > 5 * selector.probabilities[living].min()
+    assert selector.probabilities.max() > 5 * selector.probabilities[registered].min()
 
 
 def test_leavers_mass_is_shared_out_in_proportion():

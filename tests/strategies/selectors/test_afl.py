@@ -99,7 +99,7 @@ def test_it_is_biased():
     estimates = np.array([(s := selector.select(r)).weights @ losses[s.clients] for r in range(100)])
     assert estimates.mean() - losses.mean() > max(5.0, 5 * estimates.std() / 10)
     assert selector.unbiased == "none"
-    assert selector.needs == set()
+    assert selector.polls_for == set()
     assert selector.candidates(1) is None
 
 

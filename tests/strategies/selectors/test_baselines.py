@@ -281,9 +281,9 @@ def test_vrb_joiners_get_the_mean_total():
     selector.add_clients([1.0])
     np.testing.assert_allclose(selector.state_dict()["totals"], [*totals, totals.mean()], rtol=1e-14)
     selector.remove_clients([1])
-    living = selector.probabilities[[0, 2, 3, 4]]
-    assert abs(living.sum() - 1) < 1e-12
-    assert living[3] == living.max()
+    registered = selector.probabilities[[0, 2, 3, 4]]
+    assert abs(registered.sum() - 1) < 1e-12
+    assert registered[3] == registered.max()
 
 
 # Avare
@@ -428,14 +428,16 @@ def test_the_estimate_is_unbiased(kind, mode, who):
     settings = {"lipschitz": norms + 1} if kind is LipschitzISSelector else {}
     settings |= {"floor": 0.1} if kind is OptimalSelector else {}
     selector = make(kind, m, client_sizes=sizes, clients_per_round=3, **settings, **mode)
-    if not selector.needs:
+    if not selector.polls_for:
         for round in range(20):
             selection = selector.select(round)
             selector.update(round, selection, feedback(norms[selection.clients]))
     updates = np.random.default_rng(9).normal(loc=[0, 1, 5], size=(m, 3))
     estimates = np.empty((400, 3))
     for round in range(400):
-        selection = ask(selector, norms, round, **who) if selector.needs else selector.select(round, **who)
+        selection = (
+            ask(selector, norms, round, **who) if selector.polls_for else selector.select(round, **who)
+        )
         estimates[round] = selection.weights @ updates[selection.clients]
     here = who.get("available", np.arange(m))
     truth = np.average(updates[here], axis=0, weights=sizes[here])

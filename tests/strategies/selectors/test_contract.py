@@ -57,7 +57,7 @@ def make(request):
             seed=seed,
             **(SETTINGS.get(name, {}) | per_client(name, num_clients) | settings | more),
         )
-        return Asked(selector) if selector.needs or per_client(name, 1) else selector
+        return Asked(selector) if selector.polls_for or per_client(name, 1) else selector
 
     return make
 
@@ -78,7 +78,7 @@ class Asked:
         candidates = self.selector.candidates(round, **asked)
         if candidates is not None:
             groups, values = candidates % 2, norm_of(candidates, round)
-            reports = {kind: groups * 1.0 if kind == "group" else values for kind in self.selector.needs}
+            reports = {kind: groups * 1.0 if kind == "group" else values for kind in self.selector.polls_for}
             invitation = self.selector.invitation(round, candidates, reports, budget=who.get("budget"))
             if invitation is not None:
                 coins = np.random.default_rng(round).random(candidates.size)
@@ -141,8 +141,8 @@ def test_declares_what_it_is(make):
     assert isinstance(getattr(selector, "selector", selector), Selector)
     assert selector.name in available()
     assert selector.unbiased in {"round", "long-run", "none"}
-    assert selector.needs <= {"loss", "update_norm", "gradient_variance", "diversity", "group"}
-    assert (selector.candidates(1) is None) == (not selector.needs)
+    assert selector.polls_for <= {"loss", "update_norm", "gradient_variance", "diversity", "group"}
+    assert (selector.candidates(1) is None) == (not selector.polls_for)
     assert selector.num_clients == M
     np.testing.assert_array_equal(selector.client_sizes, SIZES)
     for name, allowed in selector.allowed_settings().items():
@@ -161,7 +161,7 @@ def test_properties_cannot_be_written_through(make):
     np.testing.assert_array_equal(selector.client_sizes, SIZES)
 
 
-def test_probabilities_sum_to_1_over_the_living(make):
+def test_probabilities_sum_to_1_over_the_registered_clients(make):
     selector = learned(make)
     assert abs(selector.probabilities.sum() - 1) < 1e-12
     assert (selector.probabilities > 0).all()
@@ -344,7 +344,7 @@ def test_clients_leave_for_good(make):
     selector.select(3, unavailable=[4, 0])  # naming a removed client as unavailable is harmless
 
 
-def test_weights_follow_the_sizes_of_those_here_and_living(make):
+def test_weights_follow_the_sizes_of_those_here_and_registered(make):
     selector = make(clients_per_round=M)
     skip_unless_it_draws(selector)
     selector.remove_clients([4])
@@ -530,20 +530,20 @@ def test_a_bad_call_names_the_argument_and_changes_nothing(make, call, text):
 
 
 BAD_STATES = {
-    "missing key": (lambda state: state.pop("living"), "state has keys"),
+    "missing key": (lambda state: state.pop("registered"), "state has keys"),
     "extra key": (lambda state: state.update(more=np.zeros(2)), "state has keys"),
     "other name": (
         lambda state: state.update(selector=np.frombuffer(b"other", np.uint8)),
         "b'other': must be",
     ),
     "short array": (
-        lambda state: state.update(living=state["living"][1:]),
-        r"state\['living'\] has shape \(7,\)",
+        lambda state: state.update(registered=state["registered"][1:]),
+        r"state\['registered'\] has shape \(7,\)",
     ),
-    "dtype": (lambda state: state.update(living=np.ones(M)), r"state\['living'\] has dtype float64"),
+    "dtype": (lambda state: state.update(registered=np.ones(M)), r"state\['registered'\] has dtype float64"),
     "dimensions": (
-        lambda state: state.update(living=state["living"][None]),
-        r"state\['living'\] has shape \(1, 8\)",
+        lambda state: state.update(registered=state["registered"][None]),
+        r"state\['registered'\] has shape \(1, 8\)",
     ),
     "sizes": (lambda state: state.update(client_sizes=-SIZES), r"state\['client_sizes'\] holds"),
 }

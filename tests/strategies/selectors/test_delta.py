@@ -422,10 +422,10 @@ SCORES = np.array([5.0, 0.0, 2.0, 9.0, 1.0, 4.0, 3.0])
 
 
 def run(selector, round, **who):
-    if not selector.needs:
+    if not selector.polls_for:
         return selector.select(round, **who)
     reports = {"update_norm": SCORES, "diversity": SCORES, "gradient_variance": SCORES}
-    return ask(selector, {kind: reports[kind] for kind in selector.needs}, round, **who)
+    return ask(selector, {kind: reports[kind] for kind in selector.polls_for}, round, **who)
 
 
 @pytest.mark.parametrize("who", [{}, {"available": [0, 1, 2, 5, 6]}])

@@ -9,8 +9,8 @@ import pytest
 
 from strategies.numerics.convex import fill_with_budgets
 from strategies.selectors import Selection
+from strategies.selectors.flics import flics as flics_module
 from strategies.selectors.flics.flics import FLICSSelector
-from strategies.selectors.flics.flics import flics as flics_module
 from strategies.selectors.flics.naive_group import NaiveGroupSelector
 
 from ...support.selections import feedback

@@ -11,13 +11,13 @@ from strategies.selectors import Selection
 from strategies.selectors import create as registry_create
 from strategies.selectors.baselines.md import MultinomialSelector
 from strategies.selectors.baselines.uniform import UniformSelector
-from strategies.selectors.forecast.forecast import CohortSelector
+from strategies.selectors.forecast.forecast import ForecastSelector
 
 from ...support.selections import feedback
 
 
 def make(num_clients, **arguments):
-    return CohortSelector(num_clients, **({"clients_per_round": 2, "seed": 3} | arguments))
+    return ForecastSelector(num_clients, **({"clients_per_round": 2, "seed": 3} | arguments))
 
 
 def drawn(clients, counts=None):
@@ -36,10 +36,10 @@ def play(selector, norms_of, rounds, **select):
 def dense(selector):
     """p from the state's arrays alone, over all clients."""
     state = selector.state_dict()
-    sizes, living, slots = state["client_sizes"], state["living"], state["slots"]
+    sizes, registered, slots = state["client_sizes"], state["registered"], state["slots"]
     seen, rows = slots >= 0, slots[slots >= 0]
     x = np.clip(np.rint(np.log(sizes / state["median_size"]) / 0.02), -800, 800) * 0.02
-    here = living & seen
+    here = registered & seen
     s = np.zeros(sizes.size)
     s[seen] = state["means"][rows, 3]
     if not here.any():
@@ -52,8 +52,8 @@ def dense(selector):
         u = math.sqrt((residual**2).mean()) / residual.mean()
     score = u**1.5 * pi
     score[seen] = state["scores"][rows] * math.sqrt(1 + state["noise"])
-    score = np.where(living, score, 0)
-    return 0.95 * score / score.sum() + 0.05 * living / living.sum()
+    score = np.where(registered, score, 0)
+    return 0.95 * score / score.sum() + 0.05 * registered / registered.sum()
 
 
 def test_starts_at_the_sizes_with_a_floor():
@@ -195,8 +195,8 @@ def test_the_cached_p_is_that_of_the_state():
         if round == 80:
             selector.remove_clients(rng.choice(430, 40, replace=False))
         if round == 110:
-            living = np.flatnonzero(selector.state_dict()["living"])
-            selector.set_sizes(living[::5], rng.lognormal(1, 1, living[::5].size))
+            registered = np.flatnonzero(selector.state_dict()["registered"])
+            selector.set_sizes(registered[::5], rng.lognormal(1, 1, registered[::5].size))
         np.testing.assert_allclose(selector.probabilities, dense(selector), rtol=1e-9)
     assert int(selector.state_dict()["num_seen"]) > 200
 
@@ -247,7 +247,7 @@ def test_k_draws_are_one_from_each_kth_of_the_mass(monkeypatch, lazy_from, absen
 
     Independent draws stand in for the absent, so that there is no such bound then.
     """
-    monkeypatch.setattr(CohortSelector, "lazy_from", lazy_from)
+    monkeypatch.setattr(ForecastSelector, "lazy_from", lazy_from)
     selector = make(40, client_sizes=np.geomspace(1, 50, 40), clients_per_round=10)
     for round in range(1, 5):
         everybody = np.arange(40)
@@ -284,7 +284,7 @@ def test_scores_are_recomputed_in_turn(monkeypatch):
     selector = make(1000, clients_per_round=5)
     selector.update(1, drawn(range(1000)), feedback(np.ones(1000)))
     assert int(selector.state_dict()["cursor"]) == 100
-    monkeypatch.setattr(CohortSelector, "_scores", lambda self, rows, *_: np.full(rows.size, 7.0))
+    monkeypatch.setattr(ForecastSelector, "_scores", lambda self, rows, *_: np.full(rows.size, 7.0))
     for round in range(2, 12):
         selector.update(round, drawn([3]), feedback([1.0]))
         done = np.count_nonzero(selector.state_dict()["scores"][:1000] == 7)
@@ -357,18 +357,18 @@ def regret(kind, name):
     ("name", "share"), [("static", 0.2), ("80 % zeros", 0.25), ("everybody x100", 0.2), ("noise 1", 0.9)]
 )
 def test_beats_uniform(name, share):
-    assert regret(CohortSelector, name) < share * regret(UniformSelector, name)
+    assert regret(ForecastSelector, name) < share * regret(UniformSelector, name)
 
 
 def test_beats_the_sizes_where_they_mislead():
-    assert regret(CohortSelector, "sizes anti-informative") < 0.1 * regret(
+    assert regret(ForecastSelector, "sizes anti-informative") < 0.1 * regret(
         MultinomialSelector, "sizes anti-informative"
     )
 
 
 def test_costs_little_where_sizes_are_exact():
     name = "sizes exact, noise 1"
-    assert regret(CohortSelector, name) < 1.35 * regret(MultinomialSelector, name)
+    assert regret(ForecastSelector, name) < 1.35 * regret(MultinomialSelector, name)
 
 
 def test_a_query_before_the_first_round_saves_the_exploration():
@@ -379,7 +379,9 @@ def test_a_query_before_the_first_round_saves_the_exploration():
 
             def create(sizes, seed=seed, stream=stream):
                 known = {"update_norms": stream.norms[0]} if informed else {}
-                return CohortSelector(sizes.size, client_sizes=sizes, clients_per_round=5, seed=seed, **known)
+                return ForecastSelector(
+                    sizes.size, client_sizes=sizes, clients_per_round=5, seed=seed, **known
+                )
 
             total += regret_on_stream(create, stream, 5)
         return total

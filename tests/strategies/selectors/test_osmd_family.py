@@ -76,7 +76,7 @@ def test_lazy_equals_dense(kind, multiplier, initial, seed):
     scale = rng.lognormal(0, 2, 600)
     for round in range(1, 141):
         asleep = rng.permutation(dense.num_clients)[: rng.integers(0, 40)]
-        here = np.setdiff1d(np.flatnonzero(dense.state_dict()["living"]), asleep)
+        here = np.setdiff1d(np.flatnonzero(dense.state_dict()["registered"]), asleep)
         selection = lazy.select(round, unavailable=asleep)
         expected = rescaled(dense, selection, here)
         np.testing.assert_allclose(selection.probabilities, expected.probabilities, rtol=1e-9)
@@ -246,7 +246,7 @@ def test_unbiased_where_draws_are_a_stream(kind, asleep, replacement):
 
 @pytest.mark.parametrize("kind", [StreamedUniform, StreamedMultinomial])
 def test_most_clients_removed(kind):
-    """A fifth of 100 lives: uniform draws then come from a list of the living."""
+    """A fifth of 100 lives: uniform draws then come from a list of the registered clients."""
     selector = kind(100, client_sizes=np.arange(1.0, 101.0), clients_per_round=4)
     selector.remove_clients(np.arange(80))
     found = np.concatenate([selector.select(round).clients for round in range(300)])

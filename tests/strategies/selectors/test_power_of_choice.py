@@ -46,8 +46,8 @@ def inclusion(sizes, k):
 def test_what_they_ask():
     pow_d, cpow_d = make(PowDSelector), make(CPowDSelector, batch_size=20)
     assert (pow_d.loss_batch_size, cpow_d.loss_batch_size) == (None, 20)
-    assert pow_d.needs == cpow_d.needs == make(AdaPowDSelector).needs == {"loss"}
-    assert make(RPowDSelector).needs == set()
+    assert pow_d.polls_for == cpow_d.polls_for == make(AdaPowDSelector).polls_for == {"loss"}
+    assert make(RPowDSelector).polls_for == set()
     assert make(RPowDSelector).candidates(1) is None
     for round in range(20):  # the same rounds, the same candidates
         np.testing.assert_array_equal(pow_d.candidates(round), cpow_d.candidates(round))
@@ -180,7 +180,7 @@ def test_nobody_here_needs_no_answers(kind):
     selector = make(kind)
     for arguments in ({"available": []}, {"budget": 0.5}):
         assert selector.select(1, **arguments).clients.size == 0
-    if selector.needs:
+    if selector.polls_for:
         assert selector.candidates(1, available=[]).size == 0
     selector.remove_clients(range(6))
     assert selector.select(1).clients.size == 0

@@ -186,7 +186,9 @@ def selector_for(name: str, **settings: Any) -> Any:
         **SETTINGS.get(name, {}) | per_client(name, M) | settings,
     )
     return (
-        Asked(selector) if selector.needs or name in ("flics", "flics-private", "naive-group") else selector
+        Asked(selector)
+        if selector.polls_for or name in ("flics", "flics-private", "naive-group")
+        else selector
     )
 
 
@@ -273,7 +275,7 @@ def test_every_combination_steps_by_its_formula_or_is_refused(cell: Cell) -> Non
         if not played.round(number, silent=number // 3):
             continue
         assert played.result is not None
-        assert played.result.void == ""
+        assert played.result.skipped == ""
         for name, expected in formula(number, before, played).items():
             assert played.arrays[name] == pytest.approx(expected, rel=1e-4, abs=1e-5), name
             assert played.arrays[name].dtype == np.float32
@@ -361,12 +363,16 @@ def test_too_few_replies_for_the_promise_make_the_round_void() -> None:
     assert stepped == Step(None, "4 replies that Krum can use: needs 5")
 
 
-@pytest.mark.parametrize(("strategy", "needs"), [(Krum(2), 7), (MultiKrum(1), 5), (Bulyan(1), 7)])
-def test_a_cohort_too_small_for_so_many_liars_is_refused(strategy: Any, needs: int) -> None:
-    strategy = type(strategy)(num_malicious_nodes=(needs - 3) // (4 if isinstance(strategy, Bulyan) else 2))
-    ServerStep(strategy, "uniform", clients_per_round=needs)
-    with pytest.raises(ValueError, match=rf"needs {needs} replies, and clients_per_round = {needs - 1}"):
-        ServerStep(strategy, "uniform", clients_per_round=needs - 1)
+@pytest.mark.parametrize(("strategy", "polls_for"), [(Krum(2), 7), (MultiKrum(1), 5), (Bulyan(1), 7)])
+def test_a_cohort_too_small_for_so_many_liars_is_refused(strategy: Any, polls_for: int) -> None:
+    strategy = type(strategy)(
+        num_malicious_nodes=(polls_for - 3) // (4 if isinstance(strategy, Bulyan) else 2)
+    )
+    ServerStep(strategy, "uniform", clients_per_round=polls_for)
+    with pytest.raises(
+        ValueError, match=rf"needs {polls_for} replies, and clients_per_round = {polls_for - 1}"
+    ):
+        ServerStep(strategy, "uniform", clients_per_round=polls_for - 1)
 
 
 def test_qfedavg_leaves_out_who_has_no_loss() -> None:
@@ -443,7 +449,7 @@ class Logging(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-class Declared(Logging):
+class Overrides(Logging):
     steps_from_average = True
 
     def __init__(self) -> None:
@@ -472,10 +478,10 @@ def test_a_subclass_is_shown_what_its_parent_is() -> None:
 def test_a_subclass_with_a_step_of_its_own_must_say_what_it_takes() -> None:
     with pytest.raises(TypeError, match=r"Logging\(\): overrides aggregate_train.*steps_from_average = True"):
         ServerStep(Logging(), "uniform")
-    step = ServerStep(Declared(), "osmd")
+    step = ServerStep(Overrides(), "osmd")
     assert one_step(step, [contribution(1.0, 0.5)]).arrays is not None
     state = step.state_dict()
-    again = ServerStep(Declared(), "osmd")
+    again = ServerStep(Overrides(), "osmd")
     again.load_state_dict(state)
     assert again.strategy.rounds == 1
 

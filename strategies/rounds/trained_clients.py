@@ -12,7 +12,7 @@ from ..numerics.arrays import Floats, Ints
 from .aggregation import Arrays
 
 
-class CohortUpdates(ABC):
+class ClientUpdates(ABC):
     """The updates w_m - w_t of R clients, held in whatever form local training left them."""
 
     @abstractmethod
@@ -35,11 +35,11 @@ class CohortUpdates(ABC):
 
 
 @dataclass(frozen=True)
-class TrainedCohort:
+class TrainedClients:
     """What came of a cohort of S clients, of which R answered."""
 
     positions: Ints  # (R,) of those who answered, in the selection; ascending
-    updates: CohortUpdates  # R of them
+    updates: ClientUpdates  # R of them
     losses: Floats  # (R,) mean local training loss
     num_steps: Ints  # (R,) local steps
     gradient_variances: Floats  # (R,) σ²; NaN = not measured
@@ -49,7 +49,7 @@ class TrainedCohort:
 class TrainedModel(Mapping[str, NDArray[Any]]):
     """w_m of one client of a trained cohort, made when somebody looks at it."""
 
-    def __init__(self, updates: CohortUpdates, row: int) -> None:
+    def __init__(self, updates: ClientUpdates, row: int) -> None:
         self._updates, self._row = updates, row
         self._arrays: Mapping[str, NDArray[Any]] | None = None
 
