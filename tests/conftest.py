@@ -1,6 +1,13 @@
-"""Hypothesis without its stopwatch: on a busy machine slow is not wrong."""
+"""Settings of every test: no deadline for hypothesis, one thread per process for linear algebra."""
 
-from hypothesis import HealthCheck, settings
+import os
 
+# Two pytest workers on two cores: more threads only wait for each other. Set before NumPy is imported.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+# A busy machine is slow, not wrong.
 settings.register_profile("cohort", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cohort")
