@@ -11,7 +11,8 @@ from flwr.common import log
 import tasks
 from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
-from tasks.base import Dataset, batches
+from tasks.base import batches
+from tasks.data import Dataset
 
 from .device import why_unavailable
 from .local import LocalData

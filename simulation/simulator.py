@@ -26,8 +26,8 @@ from strategies.rounds.response_rates import ResponseRates
 from strategies.rounds.trained_clients import ClientUpdates, TrainedClients
 from strategies.rounds.variates import create_variates
 from strategies.selectors import Selection, Selector, create, selector_type
-from tasks.base import Arrays, Dataset, Metrics, batches
-from tasks.federated import FederatedData, federate
+from tasks.base import Arrays, Metrics, batches
+from tasks.data import Dataset, FederatedData, federate
 
 from .flower_step import FlowerStep
 from .kernels import Plan
@@ -317,7 +317,7 @@ class Simulator:
         Raises
         ------
         TypeError
-            If it is no `tasks.base.Dataset`; federated data hold one: ``Dataset(data.inputs, data.labels)``.
+            If it is no `tasks.data.Dataset`; federated data hold one: ``Dataset(data.inputs, data.labels)``.
         """
         if not isinstance(data, Dataset):
             raise TypeError(

@@ -7,7 +7,8 @@ model never imports torch.
 from importlib import import_module
 from typing import Any
 
-from .base import Arrays, Dataset, Task
+from .base import Arrays, Task
+from .data import Dataset
 
 __all__ = ["Arrays", "Dataset", "Task", "available", "create"]
 

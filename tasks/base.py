@@ -5,31 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from math import isfinite, nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from .federated import FederatedData
+from .data import Dataset, FederatedData
 
 Arrays = dict[str, NDArray[np.float32]]
 """A model: its parameters by name."""
-
-
-class Dataset(NamedTuple):
-    """Samples and their labels."""
-
-    inputs: NDArray[np.float32]  # (n, features)
-    labels: NDArray[np.int64]  # (n,)
-
-    def __len__(self) -> int:
-        """Return the number of samples n (not of fields)."""
-        return len(self.labels)
-
-    def take(self, rows: NDArray[np.int64]) -> Dataset:
-        """Return some samples: a copy."""
-        return Dataset(self.inputs[rows], self.labels[rows])
 
 
 class TrainResult(NamedTuple):

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import digits
-from .base import Dataset
+from .data import Dataset
 
 VARIABLE = "COHORT_DATA"
 

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from .base import Arrays, Dataset, GradientVariance, Metrics, TrainResult, batches
+from .base import Arrays, GradientVariance, Metrics, TrainResult, batches
+from .data import Dataset
 from .partitioned import SharedOut
 
 _CHUNK = 1000  # samples that are evaluated at once

@@ -3,8 +3,8 @@
 from functools import lru_cache
 
 from . import datasets
-from .base import Dataset, Task
-from .federated import FederatedData, federate
+from .base import Task
+from .data import Dataset, FederatedData, federate
 from .partitions import Parts, parse, share_out
 
 

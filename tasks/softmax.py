@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Arrays, Dataset, GradientVariance, Metrics, TrainResult, batches
+from .base import Arrays, GradientVariance, Metrics, TrainResult, batches
+from .data import Dataset
 from .partitioned import SharedOut
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from benchmarks.throughput.workloads import Workload
-    from tasks.base import Dataset
+    from tasks.data import Dataset
 
 TOLERANCE = 1e-4  # of any parameter
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.base import Dataset
-from tasks.federated import FederatedData, federate
+from tasks.data import Dataset, FederatedData, federate
 
 if TYPE_CHECKING:
     from pathlib import Path

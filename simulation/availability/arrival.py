@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from strategies.numerics.arrays import Ints
-from tasks.base import Dataset
-from tasks.federated import FederatedData, federate
+from tasks.data import Dataset, FederatedData, federate
 
 from .base import Availability
 

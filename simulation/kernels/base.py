@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from strategies.numerics.arrays import Floats, Ints
 from strategies.rounds.logic import client_seed
 from strategies.rounds.trained_clients import ClientUpdates
-from tasks.base import Arrays, Dataset, Metrics, batches
-from tasks.federated import FederatedData
+from tasks.base import Arrays, Metrics, batches
+from tasks.data import Dataset, FederatedData
 
 Floats32 = NDArray[np.float32]
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from strategies.numerics.arrays import Floats, Ints
 from strategies.rounds.trained_clients import ClientUpdates
-from tasks.base import Arrays, Dataset, GradientVariance, Metrics
-from tasks.federated import FederatedData
+from tasks.base import Arrays, GradientVariance, Metrics
+from tasks.data import Dataset, FederatedData
 
 from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunks, squared_norm
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from strategies.numerics.arrays import Floats, Ints
 from strategies.rounds.logic import client_seed
-from tasks.base import Arrays, Dataset, Metrics, Task
-from tasks.federated import FederatedData
+from tasks.base import Arrays, Metrics, Task
+from tasks.data import Dataset, FederatedData
 
 from .base import Kernel, Plan, StackedUpdates, Trained, splitter
 

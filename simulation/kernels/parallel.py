@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from strategies.numerics.arrays import Floats, Ints
 from strategies.rounds.trained_clients import ClientUpdates
-from tasks.base import Arrays, Dataset, Metrics
-from tasks.federated import FederatedData
+from tasks.base import Arrays, Metrics
+from tasks.data import Dataset, FederatedData
 
 from .base import Floats32, Kernel, Plan, StackedUpdates, Trained, splitter
 

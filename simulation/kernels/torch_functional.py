@@ -11,8 +11,8 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
 from strategies.numerics.arrays import Floats, Ints
-from tasks.base import Arrays, Dataset, GradientVariance, Metrics
-from tasks.federated import FederatedData
+from tasks.base import Arrays, GradientVariance, Metrics
+from tasks.data import Dataset, FederatedData
 
 from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunks, splitter
 

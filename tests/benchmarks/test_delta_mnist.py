@@ -17,7 +17,7 @@ from benchmarks.experiments.delta.mnist import (
 )
 from benchmarks.experiments.report import Curve
 from tasks import datasets
-from tasks.base import Dataset
+from tasks.data import Dataset
 
 BY_NAME = {each.name: each for each in delta_mnist.EXPERIMENTS}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.flics import table_1 as figures
-from tasks.federated import FederatedData
+from tasks.data import FederatedData
 
 ROWS = ("Poisson", "trace, correlated")
 

@@ -18,7 +18,8 @@ from strategies.clients.reports import GROUP, INVITATION, LOSS, STATUS, Report
 from strategies.flower.messages import read_report, write_report
 from strategies.presets import Delta, Flics, Forecast, PowerOfChoice
 from strategies.selectors.invitation import GroupMember
-from tasks.base import Dataset, GradientVariance, batches
+from tasks.base import GradientVariance, batches
+from tasks.data import Dataset
 
 from ..server.test_apps import DEFAULTS
 from ..support.inprocess import InProcessGrid, Node, node_of

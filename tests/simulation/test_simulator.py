@@ -24,8 +24,7 @@ from strategies.clients.reports import Report
 from strategies.rounds.logic import Reply, RoundLogic
 from strategies.rounds.variates import create_variates
 from strategies.selectors import create
-from tasks.base import Dataset
-from tasks.federated import FederatedData
+from tasks.data import Dataset, FederatedData
 
 from ..server.test_apps import DEFAULTS, federation
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 import tasks
 from tasks import datasets
-from tasks.base import Dataset
-from tasks.federated import FederatedData, federate
+from tasks.data import Dataset, FederatedData, federate
 
 
 @pytest.fixture(autouse=True)

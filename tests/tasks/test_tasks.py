@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import tasks
 from tasks import datasets
-from tasks.base import Dataset, batches
+from tasks.base import batches
+from tasks.data import Dataset
 from tasks.network import Network
 
 

@@ -37,8 +37,7 @@ from simulation.kernels import MLP, Kernel, Softmax
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats
 from tasks import datasets
-from tasks.base import Dataset
-from tasks.federated import FederatedData, federate
+from tasks.data import Dataset, FederatedData, federate
 from tasks.partitions import share_out
 
 

@@ -34,9 +34,8 @@ from simulation.simulator import Simulator
 from simulation.stragglers import ResponseTimes
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Selection
-from tasks.base import Dataset
+from tasks.data import Dataset, FederatedData, federate
 from tasks.datasets import InMemory
-from tasks.federated import FederatedData, federate
 from tasks.partitions import dirichlet
 
 M = 100

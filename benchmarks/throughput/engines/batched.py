@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from benchmarks.throughput.workloads import Parameters, Workload
     from simulation.kernels import Kernel
-    from tasks.federated import FederatedData
+    from tasks.data import FederatedData
 
 
 class Batched:

@@ -13,7 +13,8 @@ from simulation.grid import InProcessGrid, LazyArray
 from strategies import SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
-from tasks.base import Dataset, batches
+from tasks.base import batches
+from tasks.data import Dataset
 
 from .gate import ENDLESS, Gate
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from benchmarks.throughput.workloads import Parameters, Workload
     from strategies.rounds.logic import RoundRecord
-    from tasks.federated import FederatedData
+    from tasks.data import FederatedData
 
 
 def train(model: Parameters, data: Dataset, workload: Workload, seed: int) -> float:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.throughput.workloads import Parameters, Workload
-    from tasks.federated import FederatedData
+    from tasks.data import FederatedData
 
 NEVER = 1_000_000_000  # rounds; an evaluation in round 0 cannot be avoided, and is none of those measured
 

@@ -9,7 +9,7 @@ from simulation.kernels import Softmax
 from simulation.simulator import Simulator
 from strategies import SelectionStrategy, selectors
 from strategies.selectors.baselines.md import MultinomialSelector
-from tasks.federated import FederatedData
+from tasks.data import FederatedData
 
 
 @pytest.fixture(autouse=True)

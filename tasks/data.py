@@ -1,4 +1,6 @@
-"""A whole federation's samples in three arrays, client after client: what is staged once and sliced often."""
+"""Samples in memory: a data set, and a whole federation's samples in three arrays, client after client."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
@@ -7,7 +9,20 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Dataset
+
+class Dataset(NamedTuple):
+    """Samples and their labels."""
+
+    inputs: NDArray[np.float32]  # (n, features)
+    labels: NDArray[np.int64]  # (n,)
+
+    def __len__(self) -> int:
+        """Return the number of samples n (not of fields)."""
+        return len(self.labels)
+
+    def take(self, rows: NDArray[np.int64]) -> Dataset:
+        """Return some samples: a copy."""
+        return Dataset(self.inputs[rows], self.labels[rows])
 
 
 class Takes(Protocol):
