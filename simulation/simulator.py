@@ -386,10 +386,10 @@ class Simulator:
         if not candidates.size:
             return reports
         if "loss" in polls_for:
-            asked, size = self.data, getattr(self.selector, "loss_batch_size", None)
+            asked, size = self.data, self.selector.poll_settings.get("batch-size")
             who = candidates
             if size is not None:
-                asked, who = self._some_samples(plan, candidates, size), np.arange(candidates.size)
+                asked, who = self._some_samples(plan, candidates, int(size)), np.arange(candidates.size)
             reports["loss"] = self.kernel.losses(self.arrays, asked, who)
         if polls_for - {"loss"}:  # what only training tells
             trained = self.kernel.train(self.arrays, self.data, candidates, plan)

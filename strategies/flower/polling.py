@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from logging import WARNING
 from math import nan
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -13,8 +13,6 @@ from flwr.common import log
 
 from ..clients.reports import GROUP, INVITATION, LOSS, Report
 from ..rounds.logic import client_seed
-from ..selectors.flics.flics_private import FLICSPrivateSelector
-from ..selectors.power_of_choice.candidates import PowerOfChoiceSelector
 from .messages import lacks_handler, question, read_metric, read_report, why_failed
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
     from ..clients.roster import Roster
     from ..selectors import Selector
-    from ..selectors.flics.flics_private import FLICSPrivateSettings
-    from ..selectors.invitation import Invitation
 
 POLL_WITH = ("query", "evaluate")
 _ASKABLE = {"loss", "group"}
@@ -158,7 +154,7 @@ class Poll:
         candidates = selector.candidates(round, available=here)
         if candidates is None:
             return Asked()
-        if isinstance(selector, FLICSPrivateSelector):
+        if "group" in selector.polls_for:
             return self._invite(grid, selector, round, candidates, roster, budget)
         losses = self._losses(grid, selector, round, candidates, roster, arrays, evaluate_config)
         return Asked(candidates, {"loss": losses})
@@ -177,12 +173,10 @@ class Poll:
         losses = np.full(candidates.size, nan)
         unable = np.arange(candidates.size)  # positions of those who have no handler for query.loss
         if not self._evaluates:
-            size = selector.loss_batch_size if isinstance(selector, PowerOfChoiceSelector) else None
-            batch = {} if size is None else {"batch-size": size}
             configs = []
             for client in candidates:
                 seed = client_seed(self.seed, round, int(client), "loss")
-                configs.append(ConfigRecord({"server-round": round, "seed": seed, **batch}))
+                configs.append(ConfigRecord({"server-round": round, "seed": seed, **selector.poll_settings}))
             reports, unable = self._query(grid, LOSS, round, candidates, roster, configs, arrays)
             for position, report in reports.items():
                 losses[position] = nan if report.loss is None else report.loss
@@ -225,16 +219,15 @@ class Poll:
     def _invite(
         self,
         grid: Grid,
-        selector: FLICSPrivateSelector,
+        selector: Selector,
         round: int,
         candidates: NDArray[np.int64],
         roster: Roster,
         budget: float | None,
     ) -> Asked:
         """Ask for randomised groups, then who takes part; see `flics_private`."""
-        settings = cast("FLICSPrivateSettings", selector.settings)
-        num_groups = len(settings.group_shares)
-        config = ConfigRecord({"server-round": round, "num-groups": num_groups, "epsilon": settings.epsilon})
+        config = ConfigRecord({"server-round": round, **selector.poll_settings})
+        num_groups = int(selector.poll_settings["num-groups"])
         reports, unable = self._query(grid, GROUP, round, candidates, roster, [config] * candidates.size)
         groups = np.full(candidates.size, nan)
         for position, report in reports.items():
@@ -245,9 +238,9 @@ class Poll:
                 f"{selector.name} asks clients with {GROUP} and {INVITATION}, but their app has none"
             )
         self._note_answers(selector, "group", round, groups)
-        invitation = cast(
-            "Invitation", selector.invitation(round, candidates, {"group": groups}, budget=budget)
-        )
+        invitation = selector.invitation(round, candidates, {"group": groups}, budget=budget)
+        if invitation is None:  # the selector decides, and needed to know the groups
+            return Asked(candidates, {"group": groups})
         position_of = {int(client): position for position, client in enumerate(candidates)}
         configs = [
             ConfigRecord({"server-round": round, "num-groups": num_groups, "rates": rates.tolist()})

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ..numerics.arrays import Array, Bools, Floats
 from ..numerics.streams import generator
 from ..selectors import Feedback, Selection, Selector
-from ..selectors.flics.groups import GroupSelector
 from .aggregation import Arrays, Model, Update
 from .answers import Answers, Reply, examine, who_sent
 from .guard import Guard
@@ -164,18 +163,8 @@ class RoundLogic:
             round, available=here, candidates=candidates, reports=reports, budget=budget
         )
         if self.variates is not None:
-            self.variates.begin(self._due(here))
+            self.variates.begin(self.selector.target_shares(available=here))
         return selection
-
-    def _due(self, here: NDArray[np.int64] | None) -> Floats:
-        """Return (M,) the share of each client in what the selector's aggregate is an estimate of."""
-        if isinstance(self.selector, GroupSelector):  # over time: those who are away, too
-            return self.selector.probabilities
-        sizes = np.where(self.selector.registered, self.selector.client_sizes, 0.0)
-        if here is not None:
-            sizes[np.setdiff1d(np.arange(sizes.size), here)] = 0.0
-        shares: Floats = sizes / (sizes.sum() or 1.0)
-        return shares
 
     def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
         """Let clients join, as `Selector.add_clients` does; all parts of the round learn of them."""
@@ -250,7 +239,7 @@ class RoundLogic:
             coefficients = self._coefficients(weights)
             step = answers.combined(coefficients, as_examined=weights is guess)
             if "diversity" in self.selector.feedback_used:
-                plain = getattr(self.selector.settings, "diversity_mean", "weighted") == "plain"
+                plain = self.selector.diversity_mean == "plain"
                 apart = answers.distances(coefficients, step, plain=plain)
                 diversities[usable] = np.array(apart) / self.local_learning_rate
             moved = model.moved(step, mean=None if self.variates is None else self.variates.mean())

@@ -56,6 +56,9 @@ class Selector(ABC):
     groups and constants given beforehand count as public."""
     feedback_used: ClassVar[frozenset[str]] = frozenset()
     """What `update` must be told that costs something to measure: of "diversity", "gradient_variance"."""
+    clients_decide: ClassVar[bool] = False
+    """Whether clients themselves accept an `invitation` to train and scale their own updates, so that the
+    server cannot tell single updates apart."""
     state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "selector": ("letters",),
         "client_sizes": ("clients",),
@@ -135,6 +138,34 @@ class Selector(ABC):
     @abstractmethod
     def probabilities(self) -> Floats:
         """(M,) current sampling distribution; sums to 1 over the registered clients, 0 for the removed."""
+
+    @property
+    def diversity_mean(self) -> Literal["weighted", "plain"]:
+        """The mean from which ``Feedback.diversities`` are distances: with the round's weights, or plain."""
+        return "weighted"
+
+    @property
+    def poll_settings(self) -> Mapping[str, int | float]:
+        """What a poll tells each candidate besides the round; empty where there is nothing to tell.
+
+        A poll for "loss": "batch-size", of how many random samples the mean loss is reported (default: all).
+        A poll for "group": "num-groups" G and "epsilon" ε of randomised response.
+        """
+        return {}
+
+    def target_shares(
+        self, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
+    ) -> Floats:
+        """Return (M,) the share of each client in what the aggregate estimates: λ over the available clients.
+
+        Parameters
+        ----------
+        available, unavailable : array_like of int, optional
+            As for `select`.
+        """
+        sizes = np.where(self._presence(available, unavailable).mask, self.client_sizes, 0.0)
+        shares: Floats = sizes / (sizes.sum() or 1.0)
+        return shares
 
     def candidates(
         self, round: int, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None

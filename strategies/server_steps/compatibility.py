@@ -137,7 +137,7 @@ def refusal(
     """
     view = view_of(server_strategy)
     # These clients scale their own updates: the server never sees what they learned.
-    if variates and selector.name == "flics-private":
+    if variates and selector.clients_decide:
         return f"{variates} remembers each client's own update, and here clients send it rescaled"
     if view is View.AGGREGATE:
         return ""

@@ -185,7 +185,7 @@ class Clock:
         work = samples / (STEPS * BATCH_SIZE)
         return ResponseTimes(M, self._seed, median=SECONDS, sigma=0.0, jitter=JITTER, work=work)
 
-    def polling(self, loss_batch_size: int | None) -> ResponseTimes:
+    def polling(self, loss_batch_size: float | None) -> ResponseTimes:
         """Return how long each client takes to tell its loss on so many samples (None: on all)."""
         asked = self._sizes if loss_batch_size is None else np.minimum(loss_batch_size, self._sizes)
         return self._times(asked / 3)
@@ -214,7 +214,7 @@ def train(federation: Federation, case: Case, trial: Trial, seed: int) -> Track:
     selector = simulator.selector
     if trial.by_data:
         weigh_by_data(simulator)
-    polling, polled = clock.polling(getattr(selector, "loss_batch_size", None)), 0.0
+    polling, polled = clock.polling(selector.poll_settings.get("batch-size")), 0.0
     accuracies, losses = [], []
     for round in range(1, num_rounds + 1):
         asked = selector.candidates(round, available=None if here is None else here.here(round))

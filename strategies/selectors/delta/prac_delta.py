@@ -5,7 +5,7 @@ and Algorithm 1.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -40,6 +40,11 @@ class PracDeltaSelector(PracticalSelector):
     feedback_used: ClassVar[frozenset[str]] = frozenset({"diversity", "gradient_variance"})
     settings_type = PracDeltaSettings
     _settings: PracDeltaSettings
+
+    @property
+    def diversity_mean(self) -> Literal["weighted", "plain"]:
+        """As set, see `Selector.diversity_mean`."""
+        return "plain" if self._settings.diversity_mean == "plain" else "weighted"
 
     def _participant_scores(self, feedback: Feedback) -> Floats:
         variances = feedback.gradient_variances

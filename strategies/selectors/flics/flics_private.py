@@ -109,6 +109,7 @@ class FLICSPrivateSelector(Selector):
     name = "flics-private"
     unbiased: ClassVar[Literal["round", "long-run", "none"]] = "long-run"
     data_independent: ClassVar[bool] = True
+    clients_decide: ClassVar[bool] = True
     polls_for: ClassVar[frozenset[str]] = frozenset({"group"})
     settings_type = FLICSPrivateSettings
     _settings: FLICSPrivateSettings
@@ -118,6 +119,11 @@ class FLICSPrivateSelector(Selector):
         "variances": ("groups",),  # of that estimate
         "rounds": (),  # t
     }
+
+    @property
+    def poll_settings(self) -> Mapping[str, int | float]:
+        """The number of groups and the ε of randomised response, see `Selector.poll_settings`."""
+        return {"num-groups": self._shares.size, "epsilon": self._settings.epsilon}
 
     @property
     def probabilities(self) -> Floats:

@@ -74,6 +74,12 @@ class GroupSelector(Selector):
         p.flags.writeable = False
         return p
 
+    def target_shares(
+        self, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
+    ) -> Floats:
+        """Return `probabilities`: over time the aggregate estimates a mean over all registered clients."""
+        return self.probabilities
+
     def select(
         self,
         round: int,

@@ -58,11 +58,6 @@ class PowerOfChoiceSelector(PlainMeanSelector):
     settings_type = PowerOfChoiceSettings
     _settings: PowerOfChoiceSettings
 
-    @property
-    def loss_batch_size(self) -> int | None:
-        """Of how many samples a candidate is to report the mean loss; None: of all it has."""
-        return None
-
     def candidates(
         self, round: int, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
     ) -> Ints | None:

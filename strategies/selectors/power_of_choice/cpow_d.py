@@ -1,5 +1,6 @@
 """cpow-d: Power-of-Choice on the loss of one mini-batch (Cho et al. 2022, section 4 and Algorithm 1)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..settings import setting
@@ -16,7 +17,7 @@ class CPowDSettings(PowerOfChoiceSettings):
 class CPowDSelector(PowerOfChoiceSelector):
     """F_k(w) is estimated by the mean loss over b random samples: less computing at the clients.
 
-    The selection is that of `pow-d`; only what a candidate is asked differs, see `loss_batch_size`.
+    The selection is that of `pow-d`; only what a candidate is asked differs, see `poll_settings`.
     """
 
     name = "cpow-d"
@@ -24,6 +25,6 @@ class CPowDSelector(PowerOfChoiceSelector):
     _settings: CPowDSettings
 
     @property
-    def loss_batch_size(self) -> int | None:
-        """b, the samples over which a candidate reports its mean loss."""
-        return self._settings.batch_size
+    def poll_settings(self) -> Mapping[str, int | float]:
+        """The batch size b, see `Selector.poll_settings`."""
+        return {"batch-size": self._settings.batch_size}

@@ -45,7 +45,7 @@ def inclusion(sizes, k):
 
 def test_what_they_ask():
     pow_d, cpow_d = make(PowDSelector), make(CPowDSelector, batch_size=20)
-    assert (pow_d.loss_batch_size, cpow_d.loss_batch_size) == (None, 20)
+    assert (pow_d.poll_settings, cpow_d.poll_settings) == ({}, {"batch-size": 20})
     assert pow_d.polls_for == cpow_d.polls_for == make(AdaPowDSelector).polls_for == {"loss"}
     assert make(RPowDSelector).polls_for == set()
     assert make(RPowDSelector).candidates(1) is None
