@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 from datetime import datetime
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
@@ -16,7 +16,6 @@ import click
 import typer
 from rich.console import Console
 
-from benchmarks.command import bench
 from deploy.device.cli import client
 from deploy.engines.batched import BatchedSimulation
 from deploy.engines.cluster import MARK, LocalCluster
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 APP = Path(__file__).resolve().parent.parent
 FIGURE = "cohort.png"
+COMMANDS = "cohort.commands"  # the entry-point group of commands in other packages
 SELECTORS = ["uniform", "md", "adaptive-osmd", "adaptive-osmd:learning-rate-multiplier=100"]
 RECLAIM_TIMEOUT = 30.0  # seconds for the processes of a run that was killed to end
 # The parameters of `up` that are settings of a run.
@@ -58,8 +58,35 @@ OPTION_OF = {
     "resume": "--resume",
 }
 
-cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
-cli.add_typer(bench, name="bench")
+
+class _Commands(typer.core.TyperGroup):
+    """Commands of this file, then those that installed packages register as `COMMANDS`; loaded on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(dict.fromkeys([*super().list_commands(ctx), *sorted(entry_points(group=COMMANDS).names)]))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if command := super().get_command(ctx, cmd_name):
+            return command
+        for entry in entry_points(group=COMMANDS, name=cmd_name):
+            try:
+                command = typer.main.get_command(entry.load())
+                command.name = cmd_name
+                return command
+            except Exception as error:  # one broken command must not break the others
+                return _broken_command(cmd_name, f"{cmd_name}: cannot be loaded: {error} ({entry.value})")
+        return None
+
+
+def _broken_command(name: str, problem: str) -> click.Command:
+    def fail(**_: object) -> None:
+        _fail(problem, 1)
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(name, callback=fail, help=problem, context_settings=anything, add_help_option=False)
+
+
+cli = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 cli.add_typer(client, name="client")
 cli.add_typer(server, name="server")
 

@@ -343,6 +343,7 @@ def test_a_secret_is_made_once_and_kept_in_its_file(tmp_path: Path) -> None:
     assert file.read_text() == first
     assert len(set(said)) == 1  # permanent: the same for life
     fresh = {**node, "group-answers": "fresh"}
+    file.write_text("1")  # a random secret gives only two of the three answers in one of fifteen cases
     assert len({report(GROUP, {**ASKED, "server-round": n}, fresh).group for n in range(30)}) == 3
     file.write_text("not a number")
     with pytest.raises(ValueError, match=r"secret-file = .*: must hold one hexadecimal number"):

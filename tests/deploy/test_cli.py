@@ -2,12 +2,14 @@
 
 import shutil
 import socket
+import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
+from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import tasks.datasets
@@ -326,6 +328,37 @@ def test_plot_refuses_a_folder_without_histories(tmp_path: Path) -> None:
     result = cohort("plot", str(tmp_path))
     assert result.exit_code == 2
     assert f"{tmp_path}: holds no history" in result.stderr
+
+
+def test_commands_of_other_packages_are_found_and_a_broken_one_fails_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extra = typer.Typer()
+
+    @extra.command(help="From another package.")
+    def hello() -> None:
+        typer.echo("hello")
+
+    monkeypatch.setattr(sys.modules[__name__], "EXTRA", extra, raising=False)
+    registered = EntryPoints(
+        EntryPoint(name, f"{__name__}:{value}", cli.COMMANDS)
+        for name, value in (("hi", "EXTRA"), ("broken", "NO_SUCH_COMMAND"))
+    )
+    monkeypatch.setattr(cli, "entry_points", lambda **names: registered.select(**names))
+    assert cohort("hi").stdout == "hello\n"
+    listed = cohort("--help")
+    assert listed.exit_code == 0
+    assert "From another package." in listed.stdout
+    for arguments in ([], ["--help"], ["some", "--option", "1"]):
+        result = cohort("broken", *arguments)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("broken: cannot be loaded: ")
+        assert result.stderr.count("\n") == 1
+    assert cohort("nope").exit_code == 2
+
+
+def test_bench_is_registered() -> None:
+    assert "bench" in entry_points(group=cli.COMMANDS).names
 
 
 def test_version() -> None:
