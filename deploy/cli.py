@@ -20,6 +20,7 @@ from deploy.device.cli import client
 from deploy.engines.batched import BatchedSimulation
 from deploy.engines.cluster import MARK, LocalCluster
 from deploy.engines.flower_simulation import RaySimulation
+from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import ConfigValue, EngineError
 from deploy.hosting.cli import server
 from deploy.processes.groups import processes_with, wait_until
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
-APP = Path(__file__).resolve().parent.parent
 FIGURE = "cohort.png"
 COMMANDS = "cohort.commands"  # the entry-point group of commands in other packages
 SELECTORS = ["uniform", "md", "adaptive-osmd", "adaptive-osmd:learning-rate-multiplier=100"]
@@ -171,7 +171,7 @@ def up(
             comparison = _comparison(clients, rounds, per_round, selectors, task, seed, out, settings)
         else:
             comparison = _resumed(resume, _given(context))
-        engine = LocalCluster(comparison.folder, comparison.clients, app=APP, port=port)
+        engine = LocalCluster(comparison.folder, comparison.clients, app=app_folder(), port=port)
         _claim(comparison, again=resume is not None)
     _compare(engine, comparison, at_once=at_once, quiet=quiet)
 
@@ -205,7 +205,7 @@ def simulate(
             comparison = _resumed(resume, _given(context))
         simulation: RaySimulation | BatchedSimulation
         if engine == "ray":
-            simulation = RaySimulation(comparison.folder, comparison.clients, app=APP)
+            simulation = RaySimulation(comparison.folder, comparison.clients, app=app_folder())
         else:
             simulation = BatchedSimulation(comparison.folder, comparison.clients)
         _claim(comparison, again=resume is not None)
@@ -248,7 +248,7 @@ def _comparison(
         "task": task,
         "seed": seed,
     }
-    if not (APP / "pyproject.toml").is_file():
+    if not (app_folder() / "pyproject.toml").is_file():
         raise ValueError("this runs from a clone of the repository: its folder is the Flower app")
     for key, value in map(parse_setting, settings or []):
         if key in OPTION_OF:
@@ -256,7 +256,7 @@ def _comparison(
         common[key] = value
     if common.get("data-dir"):  # the apps run in folders of their own
         common["data-dir"] = str(Path(str(common["data-dir"])).expanduser().absolute())
-    trials = plan(selectors or SELECTORS, common, APP, folder)
+    trials = plan(selectors or SELECTORS, common, app_folder(), folder)
     try_out(common)
     return _Comparison(folder, trials)
 
@@ -291,7 +291,7 @@ def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
                 raise ValueError(f"{key} = {value}: the run to be resumed has {had}")
         trial.run_config["num-rounds"] = max(rounds, trial.run_config["num-rounds"])
     if "selectors" in given:
-        names = [trial.name for trial in plan(given["selectors"], trials[0].run_config, APP, folder)]
+        names = [trial.name for trial in plan(given["selectors"], trials[0].run_config, app_folder(), folder)]
         if names != [trial.name for trial in trials]:
             had = ", ".join(trial.name for trial in trials)
             raise ValueError(f"selector = {', '.join(given['selectors'])}: the run to be resumed has {had}")

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, NoReturn
 from rich.console import Console
 
 from deploy.container import RESULTS
-from deploy.container.settings import APP, planned
+from deploy.container.settings import planned
 from deploy.container.superlink import CONNECTION, UNAVAILABLE, flwr, write_connection
 from deploy.container.supervisor import say
+from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import toml
 from deploy.processes.groups import wait_until
 from deploy.runs.display import report
@@ -137,7 +138,7 @@ def _submit(trial: Trial) -> str:
             config.write(f"{key} = {toml(value)}\n")
         config.flush()
         while True:
-            told = flwr("run", str(APP), CONNECTION, "--run-config", config.name)
+            told = flwr("run", str(app_folder()), CONNECTION, "--run-config", config.name)
             if told.get("success"):
                 return str(told["run-id"])
             message = str(told.get("error-message", "no answer"))

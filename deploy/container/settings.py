@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.container import DATA
+from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import default_config
 from deploy.runs.trials import parse_setting, plan, try_out
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from deploy.flower.submission import ConfigValue
     from deploy.runs.trials import Trial
 
-APP = Path(__file__).resolve().parents[2]
 # Each variable and the setting of the run that it gives; an empty one leaves the app's default.
 VARIABLES = {
     "COHORT_CLIENTS": "num-clients",
@@ -46,7 +46,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[T
     ValueError
         One line for each wrong setting: its variable, its value, what is allowed.
     """
-    settings = default_config(APP)
+    settings = default_config(app_folder())
     given: dict[str, ConfigValue] = {}
     for variable, name in VARIABLES.items():
         if text := environment.get(variable, "").strip():
@@ -60,7 +60,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[T
             if key in ("selector-settings", "output-dir"):
                 raise ValueError(f"set = {key}={value}: cannot be given here")
             given[key] = value
-        trials = plan(selectors, given, APP, folder)
+        trials = plan(selectors, given, app_folder(), folder)
         settings.update(given)
         try_out(settings)
     except ModuleNotFoundError as error:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import ConfigValue, RunHandle, default_config
 from deploy.processes.groups import Process, end_with_parent, stop
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-APP = Path(__file__).resolve().parents[2]
 SAVE_INTERVAL = 2.0  # seconds between two checkpoints
 STOP_GRACE = 5.0  # seconds that a process has to end by itself
 
@@ -63,7 +63,7 @@ class BatchedSimulation:
         """Begin a run."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         command = (sys.executable, "-m", "deploy.engines.batched", json.dumps(dict(run_config)))
-        environment = {**one_thread, **os.environ, "PYTHONPATH": str(APP)}
+        environment = {**one_thread, **os.environ, "PYTHONPATH": str(app_folder())}
         process = Process(command, self.logs / f"{name}.log", environment)
         self._processes.append(process)
         return RunHandle(name, process, self)
@@ -99,7 +99,7 @@ def run(config: Mapping[str, Any]) -> None:
     from simulation.simulator import Simulator
     from strategies.checkpoint import Checkpoint, CheckpointFolder
 
-    settings = RunSettings.from_run_config({**default_config(APP), **config})
+    settings = RunSettings.from_run_config({**default_config(app_folder()), **config})
     if settings.over_selection != 1:
         raise ValueError(
             f"over-selection = {settings.over_selection}: must be 1 in a batched simulation, where all "

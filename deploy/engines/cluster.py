@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from client.local import client_name
 from deploy.flower import fork_server, launch
+from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import (
     ConfigValue,
     EngineError,
@@ -121,7 +122,7 @@ class LocalCluster:
         self.logs = self.folder / "logs"
         self.num_clients = num_clients
         self.client_names = [client_name(index, num_clients) for index in range(num_clients)]
-        self.app = app or Path(__file__).parents[2]
+        self.app = app or app_folder()
         self.port = port
         self._state = self.folder / "state"
         self.programs = programs

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import ConfigValue, RunHandle, flower_environment, run_command
 from deploy.processes.groups import (
     Process,
@@ -61,7 +62,7 @@ class RaySimulation:
         self.folder = folder.resolve()
         self.logs = self.folder / "logs"
         self.num_clients = num_clients
-        self.app = app or Path(__file__).parents[2]
+        self.app = app or app_folder()
         self._state = self.folder / "state"
         self._processes: list[Process] = []
         self._ray = Path()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from deploy.device.invitation import SUFFIX
+from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import ConfigValue, default_config, run_command
 from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import CONNECTION, FILE, Server, ServerError
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 LAST_WORDS = 5.0  # seconds that a ServerApp may take to end after Flower's log did
 RECLAIM_TIMEOUT = 5.0  # seconds for the processes of a server that was killed to end
-APP = Path(__file__).resolve().parents[2]
 
 server = typer.Typer(no_args_is_help=True, help="A server for real devices.")
 
@@ -164,7 +164,7 @@ def run(
     """Train this repository's app on the clients, and follow the run. Any other app: `flwr run`, see `up`."""
     with _errors_end_it():
         this = _load(folder)
-        if not (APP / "pyproject.toml").is_file():
+        if not (app_folder() / "pyproject.toml").is_file():
             raise ServerError(
                 "`cohort server run` runs from a clone of the repository: its folder is the app"
             )
@@ -172,7 +172,9 @@ def run(
         if resume is None:
             out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
             config = {"output-dir": str(out), **given}
-            RunSettings.from_run_config({**default_config(APP), **config})  # or Flower's log would say it
+            RunSettings.from_run_config(
+                {**default_config(app_folder()), **config}
+            )
         else:
             out = _earlier(this, resume)
             config = _resumed(out, given)
@@ -184,7 +186,7 @@ def run(
         try:
             while True:
                 new = next(path for n in count(1) if not (path := out / f"submitted-{n}").exists())
-                command = run_command(APP, CONNECTION, trial.start(), new, this.folder)
+                command = run_command(app_folder(), CONNECTION, trial.start(), new, this.folder)
                 subprocess.run(command, executable=program, env=environment, check=False)
                 _wait_for_end(trial)
                 if not trial.begun or not trial.died():

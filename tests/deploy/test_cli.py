@@ -111,7 +111,7 @@ def test_a_missing_extra_is_named_before_anything_starts(
 def earlier(folder: Path, *, end: bool = False, rounds: int = 3) -> Path:
     """Leave behind what `cohort up` does when it ends in its midst."""
     common: dict[str, Any] = {"num-clients": 4, "num-rounds": rounds, "clients-per-round": 2}
-    trials = plan(["md", "uniform"], {**common, "task": "digits", "seed": 7}, cli.APP, folder)
+    trials = plan(["md", "uniform"], {**common, "task": "digits", "seed": 7}, cli.app_folder(), folder)
     for number, trial in enumerate(trials):
         losses = [2.0] * (rounds + 1) if end or not number else [2.0]
         write_history(folder / trial.name, losses, trial.name, end=end or not number)
@@ -292,7 +292,7 @@ def test_plot_draws_the_trials_in_the_order_in_which_they_began(
 
 
 def test_without_a_clone_it_says_that_it_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "APP", tmp_path)
+    monkeypatch.setattr(cli, "app_folder", lambda: tmp_path)
     result = cohort("up", "--out", str(tmp_path / "run"))
     assert result.exit_code == 2
     assert "runs from a clone of the repository" in result.stderr
@@ -300,7 +300,7 @@ def test_without_a_clone_it_says_that_it_needs_one(tmp_path: Path, monkeypatch: 
 
 def test_each_trial_gets_its_settings_and_a_folder_of_its_own(tmp_path: Path) -> None:
     trials = plan(
-        ["md", "adaptive-osmd:alpha=0.4,learning-rate-multiplier=100"], {"seed": 7}, cli.APP, tmp_path
+        ["md", "adaptive-osmd:alpha=0.4,learning-rate-multiplier=100"], {"seed": 7}, cli.app_folder(), tmp_path
     )
     assert [trial.run_config for trial in trials] == [
         {"seed": 7, "selector": "md", "selector-settings": "", "output-dir": str(tmp_path / "md")},
