@@ -17,12 +17,14 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from benchmarks.experiments.forecast.streams import make_stream, regret_on_stream
+from benchmarks.experiments.osmd.least_squares import Track, train, unlike_clients
+from benchmarks.experiments.osmd.least_squares import Trial as TrainedSelector
+from benchmarks.experiments.regret import feedback_of
 from strategies.clients.report_noise import GaussianMechanism, composed_epsilon
 from strategies.numerics.arrays import Floats
 from strategies.numerics.streams import generator
 from strategies.selectors import Feedback, Selection, Selector, create
-
-from .experiments.forecast import streams
 
 DELTA = 1e-5
 NUM_CLIENTS, CLIENTS_PER_ROUND = 100, 5
@@ -102,43 +104,41 @@ class Reported:
         self._selector.update(round, selection, told)
 
 
-def first_norms(bed: str, seed: int) -> Floats:
-    """Return everybody's norm in round 1 (M,)."""
-    if not bed.startswith("section F"):
-        norms: Floats = streams.make_stream(bed, seed, NUM_CLIENTS, 1).norms[0]
-        return norms
-    seen: list[Floats] = []
-
-    class Probe(Reported):
-        def update(self, round: int, selection: Selection, feedback: Feedback) -> None:
-            seen.append(feedback.update_norms)
-
-    full = create("full", NUM_CLIENTS, clients_per_round=NUM_CLIENTS)
-    probe = cast("Selector", Probe(full, Release("exact", 1.0, 0)))
-    streams.section_f(lambda _: probe, _sigma(bed), seed, clients_per_round=NUM_CLIENTS, num_rounds=1)
-    return seen[0]
-
-
 def regret(bed: str, trial: Trial, column: str, seed: int, num_rounds: int) -> float:
-    """Return the cumulative regret of a selector that is told what was released."""
-    release = Release(column, float(np.quantile(first_norms(bed, seed), QUANTILE)), seed)
+    """Return the cumulative regret of a selector that learns from what clients release."""
 
-    def make(sizes: Floats) -> Selector:
+    def make(first_norms: Floats) -> Selector:
         selector = create(
             trial.selector,
-            sizes.size,
-            client_sizes=sizes,
+            NUM_CLIENTS,
             clients_per_round=CLIENTS_PER_ROUND,
             num_rounds=num_rounds,
             seed=seed,
             **trial.settings,
         )
-        return cast("Selector", Reported(selector, release))
+        bound = float(np.quantile(first_norms, QUANTILE))
+        return cast("Selector", Reported(selector, Release(column, bound, seed)))
 
-    if bed.startswith("section F"):
-        return streams.section_f(make, _sigma(bed), seed, num_rounds=num_rounds).regret
-    stream = streams.make_stream(bed, seed, NUM_CLIENTS, num_rounds)
-    return streams.regret_on_stream(make, stream, CLIENTS_PER_ROUND)
+    if not bed.startswith("section F"):
+        stream = make_stream(bed, seed, NUM_CLIENTS, num_rounds)
+        return regret_on_stream(lambda sizes: make(stream.norms[0]), stream, CLIENTS_PER_ROUND)
+
+    def play(selector: Selector, num_rounds: int) -> Track:
+        rng = np.random.default_rng(seed)
+        problem = unlike_clients(rng, float(bed.split()[-1]), NUM_CLIENTS)
+        (track,) = train(
+            problem,
+            [TrainedSelector(selector)],
+            rng,
+            clients_per_round=CLIENTS_PER_ROUND,
+            num_rounds=num_rounds,
+            replacement=False,
+        )
+        return track
+
+    uniform = create("uniform", NUM_CLIENTS, clients_per_round=CLIENTS_PER_ROUND)
+    first_norms = play(uniform, 1).roots[0] * NUM_CLIENTS  # of everybody, whoever is selected
+    return float(play(make(first_norms), num_rounds).regret[-1])
 
 
 def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
@@ -156,7 +156,7 @@ def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
         candidates = selector.candidates(round)
         reports = None if candidates is None else {"loss": release(round, losses[candidates])}
         selection = selector.select(round, candidates=candidates, reports=reports)
-        told = streams.feedback_of(np.ones(selection.clients.size))
+        told = feedback_of(np.ones(selection.clients.size))
         told = replace(told, losses=release(round, losses[selection.clients]))
         selector.update(round, selection, told)
         found.append(losses[selection.clients].mean())
@@ -202,10 +202,6 @@ def main(arguments: list[str] | None = None) -> None:
         ]
         print(_row(trial.label, *cells), flush=True)
     print(f"\n{time.perf_counter() - began:.0f} s", file=sys.stderr)
-
-
-def _sigma(bed: str) -> float:
-    return float(bed.split()[-1])
 
 
 def _cell(values: Floats) -> str:

@@ -6,7 +6,7 @@ Each module holds experiments of one paper and lists them in ``EXPERIMENTS``.
 from benchmarks.experiments.delta import mnist as delta_mnist
 from benchmarks.experiments.delta import synthetic as delta_synthetic
 from benchmarks.experiments.flics import table_1, theorem_2
-from benchmarks.experiments.forecast import norm_streams
+from benchmarks.experiments.forecast import streams
 from benchmarks.experiments.osmd import section_f, section_g
 from benchmarks.experiments.power_of_choice import mnist as power_of_choice_mnist
 from benchmarks.experiments.power_of_choice import quadratics
@@ -22,7 +22,7 @@ SELECTION: dict[str, Experiment] = {
         power_of_choice_synthetic,
         delta_synthetic,
         theorem_2,
-        norm_streams,
+        streams,
     )
     for each in module.EXPERIMENTS
 }

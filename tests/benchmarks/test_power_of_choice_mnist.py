@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.experiments.power_of_choice import images
 from benchmarks.experiments.power_of_choice import mnist as poc
+from benchmarks.experiments.power_of_choice import mnist_training as training
 from benchmarks.experiments.report import Curve
 from simulation.kernels import MLP
 from simulation.simulator import Simulator
@@ -58,14 +58,14 @@ def test_what_is_known_has_a_cell(name, file, monkeypatch):
     def pretended(federation, case, trial, seed):
         given.append((case, trial))
         last = min(case.num_rounds, trial.num_rounds or case.num_rounds)
-        return images.Track(Curve(x[x <= last], x[x <= last] / 4), Curve(x[3:4], x[3:4]), 0.36)
+        return training.Track(Curve(x[x <= last], x[x <= last] / 4), Curve(x[3:4], x[3:4]), 0.36)
 
     monkeypatch.setattr(poc, "train", pretended)
     experiment = EXPERIMENTS[name]
     cells = experiment.run(0, file).cells
     assert experiment.known.keys() <= cells.keys()
     assert len(given) == len(experiment.run.keywords["cases"]) * len(experiment.run.keywords["trials"])
-    assert all(case.num_rounds % images.EVALUATED == 0 for case, _ in given)
+    assert all(case.num_rounds % training.EVALUATED == 0 for case, _ in given)
     if experiment.name == "poc-mnist":
         assert (cells["rand", "R60"], cells["rand", "R85"]) == (
             240,
@@ -84,7 +84,7 @@ def test_what_is_known_has_a_cell(name, file, monkeypatch):
 
 
 def test_images_are_shared_out_as_in_appendix_f(file):
-    federation = images.make_federation(file, 3, 0.3)
+    federation = training.make_federation(file, 3, 0.3)
     data = federation.data
     assert data.num_clients == 100
     assert len(data.labels) == 0.8 * IMAGES
@@ -94,7 +94,7 @@ def test_images_are_shared_out_as_in_appendix_f(file):
     assert rows.isdisjoint(row.tobytes() for row in federation.test.inputs)
     assert data.inputs.max() <= 1
     spread = np.std(data.sizes()) / np.mean(data.sizes())
-    even = images.make_federation(file, 3, 2.0).data.sizes()
+    even = training.make_federation(file, 3, 2.0).data.sizes()
     assert spread > np.std(even) / np.mean(even)  # a smaller α: sizes differ more
     assert np.array_equal(federation.some.labels, data.labels[::8])
 
@@ -103,11 +103,11 @@ def test_an_incomplete_file_is_named(tmp_path):
     path = tmp_path / "mnist.npz"
     np.savez(path, x_train=np.zeros((2, 28, 28), np.uint8), y_train=np.zeros(2))
     with pytest.raises(ValueError, match=r"mnist.npz holds .*must hold \['x_test', 'y_test'\] too"):
-        images.make_federation(path, 0, 0.3)
+        training.make_federation(path, 0, 0.3)
 
 
 def test_the_learning_rate_is_halved_after_150_and_after_300_rounds():
-    rates = [images.learning_rate(round) for round in (1, 150, 151, 300, 301, 400)]
+    rates = [training.learning_rate(round) for round in (1, 150, 151, 300, 301, 400)]
     assert rates == [0.005, 0.005, 0.0025, 0.0025, 0.00125, 0.00125]
 
 
@@ -115,25 +115,25 @@ def test_the_learning_rate_is_halved_after_150_and_after_300_rounds():
     "trial", [poc._RAND, poc._POW, poc._CPOW, poc._RPOW], ids=lambda trial: trial.selector
 )
 def test_t_comp_is_the_slowest_loss_and_then_the_slowest_training(trial, file):
-    case = images.Case(0.3, 20, batch_size=8, local_steps=2)
-    federation = images.make_federation(file, 0, 0.3)
+    case = training.Case(0.3, 20, batch_size=8, local_steps=2)
+    federation = training.make_federation(file, 0, 0.3)
     sizes = federation.data.sizes()
     batch = 4 if trial is poc._CPOW else None
     if batch:
         trial = trial._replace(settings=trial.settings | {"batch_size": batch})
     simulator = Simulator(
         federation.data,
-        MLP(images.SIZES),
+        MLP(training.SIZES),
         trial.selector,
         clients_per_round=3,
         num_rounds=20,
-        learning_rate=images.learning_rate,
+        learning_rate=training.learning_rate,
         batch_size=8,
         local_steps=2,
         selector_settings=trial.settings,
     )
     # The noise alone: what a client with nothing but 30 batches of 64 to do takes.
-    noise = images.Clock(np.full(100, 64), images.Case(0.3, 20), seed=0).training
+    noise = training.Clock(np.full(100, 64), training.Case(0.3, 20), seed=0).training
     total = 0.0
     for round in range(1, 21):
         asked = simulator.selector.candidates(round)
@@ -142,11 +142,11 @@ def test_t_comp_is_the_slowest_loss_and_then_the_slowest_training(trial, file):
             total += (noise.seconds(round, asked) * looked_at / 3 / 1920).max()
         chosen = simulator.step().selection.clients
         total += (noise.seconds(round, chosen) * 2 * np.minimum(sizes[chosen], 8) / 1920).max()
-    assert images.train(federation, case, trial, 0).seconds == pytest.approx(total / 20)
+    assert training.train(federation, case, trial, 0).seconds == pytest.approx(total / 20)
 
 
 def test_the_clock_is_fitted_to_the_papers_times_of_rand():
-    seconds = images.Clock(np.full(100, 560), images.Case(0.3, 400), seed=0).training
+    seconds = training.Clock(np.full(100, 560), training.Case(0.3, 400), seed=0).training
     for clients, paper in ((3, 0.36), (10, 0.42)):
         rng = np.random.default_rng(clients)
         rounds = [
@@ -156,12 +156,12 @@ def test_the_clock_is_fitted_to_the_papers_times_of_rand():
 
 
 def test_weights_by_data_change_the_weights_and_nothing_else(file):
-    federation = images.make_federation(file, 0, 0.3)
+    federation = training.make_federation(file, 0, 0.3)
 
     def simulator():
         return Simulator(
             federation.data,
-            MLP(images.SIZES),
+            MLP(training.SIZES),
             "pow-d",
             clients_per_round=3,
             num_rounds=5,
@@ -171,7 +171,7 @@ def test_weights_by_data_change_the_weights_and_nothing_else(file):
         )
 
     plain, by_data = simulator(), simulator()
-    images.weigh_by_data(by_data)
+    training.weigh_by_data(by_data)
     one, other = plain.step(), by_data.step()
     assert np.array_equal(one.selection.clients, other.selection.clients)
     assert one.weights == pytest.approx(np.full(3, 1 / 3))
@@ -183,7 +183,7 @@ def test_weights_by_data_change_the_weights_and_nothing_else(file):
 
 def test_halves_take_turns(file):
     """Nobody trains in a round that is the other half's; in all rounds everybody but a few might."""
-    federation = images.make_federation(file, 0, 2.0)
+    federation = training.make_federation(file, 0, 2.0)
     chosen = {0: set(), 1: set()}
     original = Simulator.step
 
@@ -195,5 +195,5 @@ def test_halves_take_turns(file):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Simulator, "step", step)
-        images.train(federation, images.Case(2.0, 20, 8, 1, in_turns=True), poc._RPOW, 0)
+        training.train(federation, training.Case(2.0, 20, 8, 1, in_turns=True), poc._RPOW, 0)
     assert max(chosen[1]) < 50 <= min(chosen[0])

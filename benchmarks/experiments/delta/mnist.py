@@ -12,8 +12,8 @@ What the paper's words are here:
   paper refers), α = 0.5 unless said otherwise; all have equally many images, as its equal weights want.
 - momentum: the server's (Flower's FedAvgM, γ = 0.9). The paper does not say whose; the method that it cites
   has the clients'. Proximal: FedProx's term, μ = 0.01. Adagrad, Adam: FedAdagrad and FedAdam with η = 0.01.
-- FedVARP: with the selector's weights, which is unbiased (`strategies.rounds.variates`); the paper lets the chosen
-  renew their updates and takes the plain mean of everybody's.
+- FedVARP: with the selector's weights, which is unbiased (`strategies.rounds.variates`). In the paper the
+  selected clients renew their stored updates, and the aggregate is the plain mean of all stored updates.
 - Acc: accuracy on the test images, the mean of the best five (ten in figure 2) of those measured every few
   rounds. Rounds to a threshold: when it was first measured to be reached.
 

@@ -1,7 +1,7 @@
 """Theorem 2 of the FLICS paper in figures: how near its choice comes to one that knows the future.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section III-B. Table I and Figures 2 and 3 are in `flics_figures`.
+Constraints", section III-B. Table I and Figures 2 and 3 are in `flics.table_1`.
 """
 
 import numpy as np

@@ -1,21 +1,20 @@
-"""Linear regression trained by selectors: the problems of the OSMD paper's appendix F, and two ways to train.
+"""The test bed of the OSMD paper's appendix F: two problems of linear regression, and two ways to train.
 
-All trials of a comparison are trained side by side: they see the same data, the same mini-batches and, where
-their seeds agree, draw with the same random numbers, and the gradients of all clients at all trials' models are
-one product of matrices. Everybody's gradient is known to the test bed, which scores an trial by its regret.
+All trials of a comparison are trained side by side. They share the data and the mini-batches and, where their
+seeds agree, the random numbers of the draws. The gradients of all clients at the models of all trials are one
+matrix product. The test bed knows every client's gradient, so it can score a trial by its regret.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.experiments.regret import Oracle, feedback_of
 from strategies.numerics.arrays import Floats
-from strategies.numerics.projection import project_floored_simplex
-from strategies.selectors import Feedback, Selection, Selector
-from strategies.selectors.probability import ProbabilitySelector
+from strategies.selectors import Selection, Selector
 
 
 class Problem(NamedTuple):
@@ -40,17 +39,20 @@ class Problem(NamedTuple):
         return norms
 
 
-def unlike_clients(rng: np.random.Generator, sigma: float, num_clients: int = 100) -> Problem:
+def unlike_clients(
+    rng: np.random.Generator, sigma: float, num_clients: int = 100, condition: float = 25.0
+) -> Problem:
     """Make the problem of appendix F (eq. 44): clients whose features differ in scale.
 
-    w* ~ N(10, 3), d = 10, x ~ N(0, s_m Σ), Σ_jj = 25^((j-1)/(d-1) - 1), 100 samples with noise N(0, 0.1²);
-    s_m lognormal with spread σ, the largest scaled to 10. N's second argument is a variance.
+    w* ~ N(10, 3), d = 10, x ~ N(0, s_m Σ), Σ_jj = κ^((j-1)/(d-1) - 1), 100 samples with noise N(0, 0.1²);
+    s_m is lognormal with spread σ, and the largest is scaled to 10. N's second argument is a variance. κ is
+    `condition`.
     """
     n, d = 100, 10
     truth = rng.normal(10, np.sqrt(3), d)
     scale = rng.lognormal(0, sigma, num_clients)
     scale *= 10 / scale.max()
-    deviations = np.sqrt(scale[:, None] * 25.0 ** (np.arange(d) / (d - 1) - 1))
+    deviations = np.sqrt(scale[:, None] * condition ** (np.arange(d) / (d - 1) - 1))
     x = rng.normal(size=(num_clients, n, d)) * deviations[:, None]
     return Problem(x, x @ truth + rng.normal(0, 0.1, (num_clients, n)))
 
@@ -67,26 +69,6 @@ def one_feature_each(rng: np.random.Generator, nu: float, num_clients: int = 100
     x = np.zeros((num_clients, n, d))
     x[np.arange(num_clients), :, feature] = rng.normal(1, 0.1, (num_clients, n))
     return Problem(x, x @ truth + rng.normal(0, 0.1, (num_clients, n)))
-
-
-class Oracle(ProbabilitySelector):
-    """The p >= floor of least variance for this round's norms, which it is told beforehand.
-
-    ``p_m = max(floor, c λ_m ||g_m||)`` with the c that makes the sum 1: that minimises sum_m a_m/p_m over the
-    p >= floor; with floor 0 it is `optimal`.
-    """
-
-    name = "oracle"
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = Selector.state_axes
-
-    def __init__(self, num_clients: int, clients_per_round: int, seed: int, floor: float) -> None:
-        super().__init__(num_clients, clients_per_round=clients_per_round, seed=seed)
-        self._floor = floor
-        self.norms = np.ones(num_clients)
-
-    def _distribution(self) -> Floats:
-        with np.errstate(divide="ignore"):
-            return project_floored_simplex(np.log(self.client_sizes * self.norms), self._floor)
 
 
 class Trial(NamedTuple):
@@ -150,7 +132,7 @@ class _Recorder:
                 trial.selector.norms = norm
             p[i] = trial.selector.probabilities
             selection = trial.selector.select(round)
-            trial.selector.update(round, selection, _feedback(norm[selection.clients]))
+            trial.selector.update(round, selection, feedback_of(norm[selection.clients]))
             estimates[i] = selection.weights @ moves[i, selection.clients]
             selections.append(selection)
         roots = self._roots[round - 1] = norms / m
@@ -173,15 +155,16 @@ class _Recorder:
         ]
 
 
-def _feedback(norms: Floats) -> Feedback:
-    missing = np.full(norms.size, np.nan)
-    return Feedback(norms, missing, missing, missing, np.ones(norms.size, dtype=np.bool_))
-
-
-def _batches(problem: Problem, rng: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-    """Return every client's mini-batch, x (M, B, d) and y (M, B), drawn with replacement."""
+def _batches(
+    problem: Problem, rng: np.random.Generator, size: int, replacement: bool = True
+) -> tuple[Floats, Floats]:
+    """Return every client's mini-batch, x (M, B, d) and y (M, B)."""
     m, n, _ = problem.x.shape
-    picks = np.arange(m)[:, None], rng.integers(n, size=(m, size))
+    every = np.arange(m)[:, None]
+    if replacement:
+        picks = every, rng.integers(n, size=(m, size))
+    else:
+        picks = every, rng.random((m, n)).argpartition(size)[:, :size]
     return problem.x[picks], problem.y[picks]
 
 
@@ -200,8 +183,9 @@ def train(
     clients_per_round: int,
     num_rounds: int,
     batch_size: int = 10,
+    replacement: bool = True,
 ) -> list[Track]:
-    """Train by mini-batch SGD, a gradient a round: w <- w - μ sum_m c_m g_m (Algorithm 3).
+    """Train by mini-batch SGD, one gradient a round: w <- w - μ sum_m c_m g_m (Algorithm 3).
 
     Parameters
     ----------
@@ -213,6 +197,9 @@ def train(
         Source of the mini-batches.
     clients_per_round, num_rounds, batch_size : int
         K, T and B.
+    replacement : bool (default: True)
+        Whether a client draws its mini-batch with replacement. The paper does not say. Its tables are measured
+        with replacement, those of `benchmarks.privacy` and of `ForecastSelector` without.
 
     Returns
     -------
@@ -225,7 +212,7 @@ def train(
         np.array([trial.step_size for trial in trials])[:, None],
     )
     for round in range(1, num_rounds + 1):
-        g = _gradients(w, *_batches(problem, rng, batch_size)).swapaxes(0, 1)
+        g = _gradients(w, *_batches(problem, rng, batch_size, replacement)).swapaxes(0, 1)
         _, estimates = recorder.play(round, g)
         w = w - steps * estimates
         recorder.evaluate(round, w)
@@ -242,16 +229,15 @@ def train_scaffold(
     local_steps: int = 5,
     batch_size: int = 20,
 ) -> list[Track]:
-    """Train by SCAFFOLD, control variates of option II, server rate 1; what is fed back are moves w_m - w.
+    """Train by SCAFFOLD, control variates of option II, server rate 1; selectors learn from ||w_m - w||.
 
-    A client takes local steps v <- v - μ (g_m(v) - c_m + c) from w. Then, with the draw's weights::
+    A client takes local steps v <- v - μ (g_m(v) - c_m + c) from w. Then, with the weights of the draw::
 
         w <- w + sum_m weight_m (v_m - w)
-        c_m <- c_m - c + (w - v_m) / (steps μ)   of who was chosen;   c = mean of all c_m
+        c_m <- c_m - c + (w - v_m) / (steps μ)   for each selected client m;   c = mean of all c_m
 
-    Karimireddy et al., "SCAFFOLD" (ICML 2020), Algorithm 1. c is the mean of what all clients hold, whoever
-    was chosen how, so it needs no importance weights. Parameters are as in `train`; an trial's step size is the
-    clients' μ.
+    Karimireddy et al., "SCAFFOLD" (ICML 2020), Algorithm 1. c is the mean over all clients, selected or not, so
+    it needs no importance weights. Parameters are as in `train`; a trial's step size is the clients' μ.
     """
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
     m, _, d = problem.x.shape

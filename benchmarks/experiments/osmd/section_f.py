@@ -1,8 +1,8 @@
 """The synthetic experiments of the OSMD paper: appendix F, and SCAFFOLD of its later version's appendix E.
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback".
-The problems and the training are `benchmarks.experiments.osmd.least_squares`; M = 100 clients of equal weight, K = 5 a round,
-mini-batches of 10, step size 0.1, α = 0.4. The paper does not say how many rounds: T = 1000.
+`least_squares` has the problems and the training: M = 100 clients of equal weight, K = 5 a round, mini-batches of
+10, step size 0.1, α = 0.4. The paper does not give the number of rounds; here T = 1000.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiments.osmd.least_squares import (
-    Oracle,
     Problem,
     Track,
     Trial,
@@ -24,6 +23,7 @@ from benchmarks.experiments.osmd.least_squares import (
     train_scaffold,
     unlike_clients,
 )
+from benchmarks.experiments.regret import Oracle
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create

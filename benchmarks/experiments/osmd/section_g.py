@@ -1,8 +1,8 @@
-"""Appendix G of the OSMD paper: all samplers on MNIST, and on KMNIST and Fashion-MNIST where they can be had.
+"""Appendix G of the OSMD paper: all samplers on MNIST, and on KMNIST and Fashion-MNIST if their files exist.
 
-The problem and the training are `benchmarks.experiments.osmd.images`: M = 500 clients, K = 10 a round, T = 1000 rounds. The
-paper has batches of 5; batches of 1 have noisier norms. It does not say what balanced clients hold: here 10
-images.
+`logistic_regression` has the problem and the training: M = 500 clients, K = 10 a round, T = 1000 rounds. The
+paper uses batches of 5; batches of 1, which have noisier norms, are added here. The paper does not say how many
+images balanced clients hold; here each holds 10.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.experiments.osmd.images import (
+from benchmarks.experiments.osmd.logistic_regression import (
     BALANCED,
     MakeInformed,
     SectionGRun,
     lipschitz_constants,
     section_g,
 )
-from benchmarks.experiments.osmd.least_squares import Oracle
+from benchmarks.experiments.regret import Oracle
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create

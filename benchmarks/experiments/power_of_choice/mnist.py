@@ -1,4 +1,4 @@
-"""The tables of Power-of-Choice on MNIST, and as printed on Fashion-MNIST; `power_of_choice_images` trains.
+"""The tables of Power-of-Choice on MNIST, and with the printed settings on Fashion-MNIST.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022):
 Table 1, Table 2 and the other forms of appendix G, and appendix E.
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.experiments.power_of_choice.images import Case, Trial, make_federation, train
+from benchmarks.experiments.power_of_choice.mnist_training import Case, Trial, make_federation, train
 from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from benchmarks.experiments.osmd.least_squares import unlike_clients
 from strategies.clients.reports import Report
 from strategies.rounds.guard import Guard
 from strategies.rounds.logic import Reply, RoundLogic, RoundRecord
@@ -243,20 +244,11 @@ def test_declared_sizes_hold_where_honest_ones_are_skewed() -> None:
 # Honest clients that differ by orders of magnitude.
 
 
-def least_squares(rng: np.random.Generator, spread: float, m: int) -> tuple[np.ndarray, np.ndarray]:
-    """Appendix F of the OSMD paper: features whose scale is lognormal, the largest scaled to 10."""
-    scale = rng.lognormal(0, spread, m)
-    scale *= 10 / scale.max()
-    deviations = np.sqrt(scale[:, None] * 25.0 ** (np.arange(10) / 9 - 1))
-    x = rng.normal(size=(m, 100, 10)) * deviations[:, None]
-    return x, x @ rng.normal(10, np.sqrt(3), 10) + rng.normal(0, 0.1, (m, 100))
-
-
 @pytest.mark.parametrize(("name", "spread"), [("uniform", 10), ("avare", 1), ("avare", 10), ("forecast", 10)])
 def test_unlike_clients_are_left_in_peace(name: str, spread: float) -> None:
     m, rounds = 100, 80
-    rng = np.random.default_rng(6)
-    x, y = least_squares(rng, spread, m)
+    rng = np.random.default_rng(3)
+    x, y = unlike_clients(rng, spread, m)
     guard, w = Guard(m), np.zeros(10)
     selector = create(name, m, clients_per_round=K, num_rounds=rounds, seed=1)
     logic = RoundLogic(selector, 0.1, guard=guard)

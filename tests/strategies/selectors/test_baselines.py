@@ -1,7 +1,6 @@
 """The OSMD paper's baselines and full participation: by hand, unbiased, and in section F's experiment."""
 
 import math
-from functools import cache
 
 import numpy as np
 import pytest
@@ -9,12 +8,12 @@ import pytest
 from strategies.selectors import Selection
 from strategies.selectors.baselines.full import FullSelector
 from strategies.selectors.baselines.optimal import OptimalSelector
-from strategies.selectors.baselines.uniform import UniformSelector
 from strategies.selectors.importance.avare import AvareSelector
 from strategies.selectors.importance.lipschitz_is import LipschitzISSelector
 from strategies.selectors.importance.mabs import MABSSelector
 from strategies.selectors.importance.vrb import VRBSelector
 
+from ...support.section_f import ROUNDS, K, M, relative_regret
 from ...support.selections import feedback
 
 
@@ -445,46 +444,6 @@ def test_the_estimate_is_unbiased(kind, mode, who):
     assert (np.abs(estimates.mean(axis=0) - truth) < 5 * error).all()
 
 
-@cache
-def section_f_regret(sigma, seed, name):
-    """Cumulative regret of a baseline in section F of the OSMD paper, see test_adaptive_osmd."""
-    m, n, d, k, batch, rounds = 100, 100, 10, 5, 10, 1000
-    rng = np.random.default_rng(seed)
-    truth = rng.normal(10, math.sqrt(3), d)
-    scale = rng.lognormal(0, sigma, m)
-    scale *= 10 / scale.max()
-    deviations = np.sqrt(scale[:, None] * 25 ** (np.arange(d) / (d - 1) - 1))
-    x = rng.normal(size=(m, n, d)) * deviations[:, None]
-    y = x @ truth + rng.normal(0, 0.1, (m, n))
-
-    def gradients(w, rng):
-        picks = np.arange(m)[:, None], rng.integers(n, size=(m, batch))
-        residuals = x[picks] @ w - y[picks]
-        return (residuals[:, None] @ x[picks])[:, 0] / batch
-
-    w, regret = np.zeros(d), 0.0
-    queried = np.linalg.norm(gradients(w, np.random.default_rng(seed + 1000)), axis=1)
-    a = (queried / m) ** 2
-    kind, settings = {
-        "uniform": (UniformSelector, {}),
-        "mabs": (MABSSelector, {"mean_square": (a**2).mean()}),
-        "mabs-cold": (MABSSelector, {}),
-        "vrb": (VRBSelector, {"bound": a.max()}),
-        "vrb-cold": (VRBSelector, {}),
-        "avare": (AvareSelector, {}),
-        "avare-informed": (AvareSelector, {"update_norms": queried}),
-    }[name]
-    selector = kind(m, clients_per_round=k, num_rounds=rounds, seed=seed, **settings)
-    for round in range(1, rounds + 1):
-        g = gradients(w, rng)
-        norms = np.linalg.norm(g, axis=1)
-        regret += (((norms / m) ** 2 / selector.probabilities).sum() - (norms.sum() / m) ** 2) / k
-        selection = selector.select(round)
-        w = w - 0.1 * selection.weights @ g[selection.clients]
-        selector.update(round, selection, feedback(norms[selection.clients]))
-    return regret
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
@@ -501,10 +460,20 @@ def section_f_regret(sigma, seed, name):
 )
 def test_section_f(name, expected):
     """Mean over 4 seeds of the regret relative to uniform's, within .1."""
+
+    def make(norms, seed):
+        a = (norms / M) ** 2
+        kind, settings = {
+            "mabs": (MABSSelector, {"mean_square": (a**2).mean()}),
+            "mabs-cold": (MABSSelector, {}),
+            "vrb": (VRBSelector, {"bound": a.max()}),
+            "vrb-cold": (VRBSelector, {}),
+            "avare": (AvareSelector, {}),
+            "avare-informed": (AvareSelector, {"update_norms": norms}),
+        }[name]
+        return kind(M, clients_per_round=K, num_rounds=ROUNDS, seed=seed, **settings)
+
     for sigma, figure in zip((1.0, 3.0, 10.0), expected, strict=True):
-        ratios = [
-            section_f_regret(sigma, seed, name) / section_f_regret(sigma, seed, "uniform")
-            for seed in range(1, 5)
-        ]
+        ratios = [relative_regret(make, sigma, seed) for seed in range(1, 5)]
         print(f"{name} sigma {sigma:g}: {np.mean(ratios):.3f} {np.round(ratios, 3)}")
         assert abs(np.mean(ratios) - figure) < 0.1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.forecast.streams import make_stream, regret_on_stream
-from benchmarks.experiments.osmd.images import _batch, section_g
+from benchmarks.experiments.osmd.logistic_regression import _batch, section_g
 from strategies.selectors import Selection
 from strategies.selectors import create as registry_create
 from strategies.selectors.baselines.md import MultinomialSelector

@@ -1,7 +1,7 @@
 """Power-of-Choice on images: who holds what, how an trial is trained, and how long a round takes.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices E, F and G, with `simulation.simulator`. The tables are in `power_of_choice_mnist`.
+section 5 and appendices E, F and G, with `simulation.simulator`. The tables are in `power_of_choice.mnist`.
 
 =====================================  ==============================================================
 the paper                              here

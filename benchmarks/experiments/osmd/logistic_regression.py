@@ -1,9 +1,9 @@
-"""Section G of the OSMD paper: logistic regression on MNIST and the like, spread over 500 clients.
+"""The test bed of the OSMD paper's appendix G: logistic regression on MNIST and the like, over 500 clients.
 
-Skewed, 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random; balanced,
-all hold 10. All trials of a comparison are trained side by side on the same mini-batches. Everybody's gradient
-is known to the test bed, which scores an trial by its regret, see `benchmarks.experiments.forecast.streams`. Everything is a
-function of the seed.
+With skewed sizes 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random; with
+balanced sizes each holds 10. All trials of a comparison are trained side by side on the same mini-batches. The
+test bed knows every client's gradient, so it can score a trial by its regret (`benchmarks.experiments.regret`).
+All results are functions of the seed.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.experiments.forecast.streams import excess, feedback_of
-from benchmarks.experiments.osmd.least_squares import Oracle
+from benchmarks.experiments.regret import Oracle, excess, feedback_of
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Selector
 
