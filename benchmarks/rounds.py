@@ -8,9 +8,9 @@ FedAvg and Flower's grid (``stock``), and one as `cohort up` starts it, with thi
 (``cohort``). They take turns of three rounds, so that both see the same machine; the first turn is not
 counted. A round of ``train`` sends TRAIN to a cohort, one of ``poll`` sends a QUERY to all before.
 
-The table also gives the cost of a waiting client: the CPU and the memory of all its processes, for a client by
-itself too (``python -m deploy.flower.launch flower-supernode``). PSS counts a page that n processes share as
-1/n.
+The table also gives the cost of a waiting client: the CPU and the memory of all its processes, for a client
+by itself too (``python -m deploy.flower.launch flower-supernode``). PSS counts a page that n processes share
+as 1/n.
 """
 
 import argparse

@@ -198,8 +198,8 @@ def train(
     clients_per_round, num_rounds, batch_size : int
         K, T and B.
     replacement : bool (default: True)
-        Whether a client draws its mini-batch with replacement. The paper does not say. Its tables are measured
-        with replacement, those of `benchmarks.privacy` and of `ForecastSelector` without.
+        Whether a client draws its mini-batch with replacement. The paper does not say. Its tables are
+        measured with replacement, those of `benchmarks.privacy` and of `ForecastSelector` without.
 
     Returns
     -------
@@ -236,8 +236,8 @@ def train_scaffold(
         w <- w + sum_m weight_m (v_m - w)
         c_m <- c_m - c + (w - v_m) / (steps μ)   for each selected client m;   c = mean of all c_m
 
-    Karimireddy et al., "SCAFFOLD" (ICML 2020), Algorithm 1. c is the mean over all clients, selected or not, so
-    it needs no importance weights. Parameters are as in `train`; a trial's step size is the clients' μ.
+    Karimireddy et al., "SCAFFOLD" (ICML 2020), Algorithm 1. c is the mean over all clients, selected or not,
+    so it needs no importance weights. Parameters are as in `train`; a trial's step size is the clients' μ.
     """
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
     m, _, d = problem.x.shape

@@ -1,9 +1,9 @@
 """The test bed of the OSMD paper's appendix G: logistic regression on MNIST and the like, over 500 clients.
 
-With skewed sizes 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random; with
-balanced sizes each holds 10. All trials of a comparison are trained side by side on the same mini-batches. The
-test bed knows every client's gradient, so it can score a trial by its regret (`benchmarks.experiments.regret`).
-All results are functions of the seed.
+With skewed sizes 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random;
+with balanced sizes each holds 10. All trials of a comparison are trained side by side on the same
+mini-batches. The test bed knows every client's gradient, so it can score a trial by its regret
+(`benchmarks.experiments.regret`). All results are functions of the seed.
 """
 
 from collections.abc import Callable, Mapping

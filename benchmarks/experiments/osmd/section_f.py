@@ -1,8 +1,8 @@
 """The synthetic experiments of the OSMD paper: appendix F, and SCAFFOLD of its later version's appendix E.
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback".
-`least_squares` has the problems and the training: M = 100 clients of equal weight, K = 5 a round, mini-batches of
-10, step size 0.1, α = 0.4. The paper does not give the number of rounds; here T = 1000.
+`least_squares` has the problems and the training: M = 100 clients of equal weight, K = 5 a round,
+mini-batches of 10, step size 0.1, α = 0.4. The paper does not give the number of rounds; here T = 1000.
 """
 
 from __future__ import annotations

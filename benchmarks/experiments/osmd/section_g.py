@@ -1,8 +1,8 @@
 """Appendix G of the OSMD paper: all samplers on MNIST, and on KMNIST and Fashion-MNIST if their files exist.
 
 `logistic_regression` has the problem and the training: M = 500 clients, K = 10 a round, T = 1000 rounds. The
-paper uses batches of 5; batches of 1, which have noisier norms, are added here. The paper does not say how many
-images balanced clients hold; here each holds 10.
+paper uses batches of 5; batches of 1, which have noisier norms, are added here. The paper does not say how
+many images balanced clients hold; here each holds 10.
 """
 
 from __future__ import annotations

@@ -118,9 +118,10 @@ class ForecastSelector(StreamSelector):
     .88 / .33 / .18), on seeds 0 to 9 alone .77 / .31 / .14; with M = 300, K = 10, κ = 100 (5 seeds) .62 /
     .14 / .065 (.81 / .24 / .092).
 
-    MNIST (`benchmarks.experiments.osmd.section_g`, 3 seeds): mini-batches of 5 .030 ± .002 (`md` .054, `avare`
-    .12); of 1, so noisy that `avare` diverges, .049 ± .003 (`md` .048); λ = 1/M .23 ± .02 (`avare` .31). Asked
-    for the norms of all samples, .039, .062 and .19: norms of other mini-batches than those to come may mislead.
+    MNIST (`benchmarks.experiments.osmd.section_g`, 3 seeds): mini-batches of 5 .030 ± .002 (`md` .054,
+    `avare` .12); of 1, so noisy that `avare` diverges, .049 ± .003 (`md` .048); λ = 1/M .23 ± .02 (`avare`
+    .31). Asked for the norms of all samples, .039, .062 and .19: norms of other mini-batches than those to
+    come may mislead.
 
     Where it loses: exact sizes cost 3 % over `md`; under noise of 2 the best fixed p has .36 in expectation;
     and where few clients outweigh all others, all depends on when they are first drawn, so that the spread
