@@ -31,7 +31,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
 from simulation.grid import InProcessGrid
-from strategies import SelectionStrategy
+from strategies import Polling, SelectionStrategy
 
 
 class Side(NamedTuple):
@@ -95,7 +95,8 @@ def flower(replies: int) -> Side:
 
 def ours(selector: str, arrays: ArrayRecord, replies: int) -> Side:
     """Return this project's side: everybody is chosen, so that both see the same replies."""
-    strategy = SelectionStrategy(selector, clients_per_round=replies, num_rounds=100, ask_status=False)
+    polling = Polling(ask_status=False)
+    strategy = SelectionStrategy(selector, clients_per_round=replies, num_rounds=100, polling=polling)
     grid = InProcessGrid(lambda message, _: message, ({} for _ in range(replies)))  # nothing is sent
 
     def ask(round: int) -> list[Message]:

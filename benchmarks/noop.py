@@ -49,7 +49,7 @@ def main(grid: Grid, context: Context) -> None:
             min_available_nodes=num_nodes,
         )
     else:
-        from strategies import SelectionStrategy
+        from strategies import Polling, SelectionStrategy
         from strategies.flower.grids import PollingGrid
 
         selection = SelectionStrategy(
@@ -57,9 +57,9 @@ def main(grid: Grid, context: Context) -> None:
             clients_per_round=per_round,
             selector_settings={"replacement": False},  # as FedAvg: always so many clients
             min_available_clients=num_nodes,
-            ask_status=False,
+            polling=Polling(ask_status=False),
         )
-        strategy, grid = selection, PollingGrid(grid, selection.poll_interval)
+        strategy, grid = selection, PollingGrid(grid, selection.polling.interval)
     arrays = ArrayRecord([np.zeros(NUM_PARAMETERS, np.float32)])
     number = turn = 0
     while True:

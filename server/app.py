@@ -4,7 +4,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 import tasks
-from strategies import RoundRecord, SelectionStrategy
+from strategies import Checkpoints, Overrides, RoundRecord, SelectionStrategy
 
 from .recording import Recording
 from .settings import RunSettings, parse_selector_settings, read_client_sizes
@@ -29,20 +29,13 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         clients_per_round=settings.clients_per_round,
         selector_settings=parse_selector_settings(settings.selector_settings),
         seed=settings.seed,
-        quorum=settings.quorum,
-        over_selection=settings.over_selection,
-        correction=settings.correction,
-        client_sizes=read_client_sizes(settings.client_sizes),
-        guard=settings.guard,
         min_available_clients=settings.num_clients,
-        join_deadline=settings.join_deadline,
-        round_deadline=settings.round_deadline,
-        absence_deadline=settings.absence_deadline,
-        status_deadline=settings.status_deadline,
-        poll_interval=settings.poll_interval,
         local_learning_rate=settings.learning_rate,
-        checkpoint_dir=recording.checkpoints,
-        resume=settings.resume,
+        deadlines=settings.deadlines,
+        polling=settings.polling,
+        faults=settings.faults,
+        overrides=Overrides(read_client_sizes(settings.client_sizes)),
+        checkpoints=Checkpoints(recording.checkpoints, settings.resume) if recording.checkpoints else None,
         stop=lambda _, found: found is not None and recording.is_good_enough(float(str(found["accuracy"]))),
         on_round=rounds.append,
     )

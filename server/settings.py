@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 import tasks
-from strategies.options import check_client_settings, check_selector
-from strategies.rounds.logic import check_correction
+from strategies.options import Deadlines, Faults, Overrides, Polling, check_selector
 from strategies.selectors import selector_type
 from tasks.partitions import parse
 
@@ -59,6 +58,19 @@ def _known_partition(text: str) -> str:
     return text
 
 
+def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValidator:
+    """Let the options object that takes a value say whether it is allowed."""
+
+    def check(value: Any) -> Any:
+        try:
+            options(**{name: value})
+        except ValueError as error:
+            raise ValueError(str(error).partition(": ")[2]) from None
+        return value
+
+    return AfterValidator(check)
+
+
 class RunSettings(BaseModel):
     """Every setting of a run; pyproject.toml's [tool.flwr.app.config] holds the names and the defaults."""
 
@@ -82,15 +94,15 @@ class RunSettings(BaseModel):
     local_steps: int = Field(ge=1)
     batch_size: int = Field(ge=1)
     seed: int = Field(ge=0, lt=2**63)
-    quorum: int = Field(ge=1)
-    over_selection: float = Field(ge=1, le=100)
-    correction: Literal["equal", "rates"]
+    quorum: Annotated[int, checked_by(Faults, "quorum")]
+    over_selection: Annotated[float, checked_by(Faults, "over_selection")]
+    correction: Annotated[Literal["equal", "rates"], checked_by(Faults, "correction")]
     client_sizes: str
     guard: bool
-    round_deadline: float = Field(gt=0)  # s
-    join_deadline: float = Field(gt=0)  # s
-    absence_deadline: float = Field(gt=0)  # s
-    status_deadline: float = Field(gt=0)  # s
+    round_deadline: Annotated[float, checked_by(Deadlines, "round")]  # s
+    join_deadline: Annotated[float, checked_by(Deadlines, "join")]  # s
+    absence_deadline: Annotated[float, checked_by(Deadlines, "absence")]  # s
+    status_deadline: Annotated[float, checked_by(Deadlines, "status")]  # s
     poll_interval: float = Field(ge=0.01, le=60)  # s
     target_accuracy: float = Field(ge=0, le=1)
     output_dir: str
@@ -114,11 +126,6 @@ class RunSettings(BaseModel):
                 f"clients-per-round = {settings.clients_per_round}: must be between 1 and "
                 f"{settings.num_clients} (the number of clients)"
             )
-        if settings.quorum > settings.clients_per_round:
-            raise ValueError(
-                f"quorum = {settings.quorum}: must be between 1 and {settings.clients_per_round} "
-                "(clients-per-round)"
-            )
         if settings.resume and not settings.output_dir:
             raise ValueError("resume = True: needs output-dir, the folder of the run to go on with")
         try:
@@ -128,12 +135,37 @@ class RunSettings(BaseModel):
                 parse_selector_settings(settings.selector_settings),
                 settings.num_rounds,
             )
-            check_client_settings(settings.selector, {})
-            if settings.correction == "rates":
-                check_correction(selector_type(settings.selector))
-        except TypeError as error:
-            raise ValueError(str(error)) from None
+            kind = selector_type(settings.selector)
+            Overrides().check(kind)
+            settings.faults.check(kind, settings.clients_per_round)
+        except (TypeError, ValueError) as error:
+            raise ValueError(str(error).removeprefix("faults.")) from None
         return settings
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """How long the run waits."""
+        return Deadlines(
+            join=self.join_deadline,
+            absence=self.absence_deadline,
+            round=self.round_deadline,
+            status=self.status_deadline,
+        )
+
+    @property
+    def polling(self) -> Polling:
+        """How often the run looks for replies."""
+        return Polling(interval=self.poll_interval)
+
+    @property
+    def faults(self) -> Faults:
+        """What a round does about missing and bad replies."""
+        return Faults(
+            quorum=self.quorum,
+            over_selection=self.over_selection,
+            correction=self.correction,
+            guard=self.guard,
+        )
 
 
 def read_client_sizes(path: str) -> dict[str, float]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from strategies.options import check_round_options
+from strategies.options import Faults
 from strategies.rounds.guard import Guard
 from strategies.rounds.logic import Reply, RoundLogic, RoundRecord, client_seed, enough_answers
 from strategies.rounds.response_rates import ResponseRates
@@ -82,8 +82,6 @@ class Simulator:
         When each client answers, if at all (default: at once).
     round_deadline : float (default: inf)
         Seconds after which a round goes on without those who have not answered.
-    over_selection : float (default: 1.0)
-        Ask so many times more clients, and go on with the first K.
     server_strategy : Strategy, optional
         Flower's, as in `SelectionStrategy`: what steps from the aggregate (default: FedAvg).
     variates : {"fedvarp", "scaffold"}, optional
@@ -92,12 +90,9 @@ class Simulator:
         μ of FedProx (default: that of the server strategy, if it is Flower's FedProx).
     initial_arrays : Arrays, optional
         Where round 1 starts from (default: the kernel's own start for this seed).
-    guard : bool or mapping (default: False)
-        Bound what clients report, as `SelectionStrategy` does by default; simulated clients are honest.
-    quorum : int (default: 1)
-        With fewer answers a round is void.
-    correction : {"equal", "rates"} (default: "equal")
-        How weights make up for missing answers.
+    faults : Faults, optional
+        Quorum, over-selection, correction and guard, as in `SelectionStrategy` (default: no guard, since
+        simulated clients are honest).
 
     Attributes
     ----------
@@ -149,14 +144,11 @@ class Simulator:
         availability: Availability | None = None,
         response_times: ResponseTimes | None = None,
         round_deadline: float = inf,
-        over_selection: float = 1.0,
         server_strategy: Strategy | None = None,
         variates: Literal["fedvarp", "scaffold"] | None = None,
         proximal_mu: float = 0.0,
         initial_arrays: Arrays | None = None,
-        guard: bool | Mapping[str, Any] = False,
-        quorum: int = 1,
-        correction: Literal["equal", "rates"] = "equal",
+        faults: Faults | None = None,
     ) -> None:
         if (local_steps > 0) == (local_epochs > 0):
             raise ValueError(
@@ -171,7 +163,8 @@ class Simulator:
             raise ValueError(f"proximal_mu = {proximal_mu}: must be a finite number >= 0")
         if not round_deadline > 0:
             raise ValueError(f"round_deadline = {round_deadline}: must be greater than 0")
-        check_round_options(clients_per_round, quorum, over_selection, correction)
+        self.faults = faults or Faults(guard=False)
+        self.faults.check(selector_type(selector), clients_per_round)
         held = data.sizes()
         if not (held > 0).all():
             raise ValueError(f"data: client {int(np.argmin(held))} has no samples; each must have some")
@@ -182,7 +175,7 @@ class Simulator:
                 raise ValueError(f"{name} is of {process.num_clients} clients: must be of {held.size}")
         kernel.check(data)
         self.data, self.kernel, self.seed = data, kernel, seed
-        self.clients_per_round, self.over_selection = clients_per_round, over_selection
+        self.clients_per_round = clients_per_round
         self.availability, self.response_times = availability, response_times
         self.round_deadline = round_deadline
         self._learning_rate = learning_rate if callable(learning_rate) else lambda round: learning_rate
@@ -224,12 +217,12 @@ class Simulator:
                 server_strategy, selector, settings, clients_per_round=clients_per_round, variates=variates
             )
         self._proximal_mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
-        guard_settings = {} if guard is True else guard
+        guard_settings = self.faults.guard_settings
         self._logic = RoundLogic(
             chosen,
-            guard=None if guard_settings is False else Guard(known, **guard_settings),
-            quorum=quorum,
-            responses=ResponseRates(known) if correction == "rates" else None,
+            guard=None if guard_settings is None else Guard(known, guard_settings),
+            quorum=self.faults.quorum,
+            responses=ResponseRates(known) if self.faults.correction == "rates" else None,
             variates=create_variates(variates) if variates else None,
             updates="noised" if self._server is not None and self._server.is_private else "open",
         )
@@ -272,8 +265,8 @@ class Simulator:
         candidates = self.selector.candidates(number, available=here)
         reports, clipped = (None, {}) if candidates is None else self._ask(plan, candidates)
         budget = None
-        if self.over_selection > 1:
-            budget = float(ceil(self.clients_per_round * self.over_selection))
+        if self.faults.over_selection > 1:
+            budget = float(ceil(self.clients_per_round * self.faults.over_selection))
         selection = self._logic.choose(number, here, candidates=candidates, reports=reports, budget=budget)
         cohort, waited = self._train(plan, selection)
         num_available = int(np.count_nonzero(self.selector.registered)) if here is None else here.size
@@ -427,7 +420,7 @@ class Simulator:
         if self.response_times is not None:
             seconds = self.response_times.seconds(plan.round, clients)
             enough = clients.size
-            if self.over_selection > 1:
+            if self.faults.over_selection > 1:
                 enough = enough_answers(selection, self.clients_per_round, self._logic.quorum)
             answered, waited = arrivals(seconds, self.round_deadline, enough if clients.size else None)
         positions = np.flatnonzero(answered)

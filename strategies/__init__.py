@@ -3,6 +3,7 @@
 from .checkpoint import CheckpointError
 from .flower.attendance import NotEnoughClientsError
 from .flower.polling import MissingHandlerError
+from .options import Checkpoints, Deadlines, Faults, GuardSettings, Overrides, Polling
 from .presets import AdaptiveOSMD, Delta, Flics, Forecast, PowerOfChoice
 from .rounds.logic import RoundRecord
 from .strategy import SelectionStrategy
@@ -10,11 +11,17 @@ from .strategy import SelectionStrategy
 __all__ = [
     "AdaptiveOSMD",
     "CheckpointError",
+    "Checkpoints",
+    "Deadlines",
     "Delta",
+    "Faults",
     "Flics",
     "Forecast",
+    "GuardSettings",
     "MissingHandlerError",
     "NotEnoughClientsError",
+    "Overrides",
+    "Polling",
     "PowerOfChoice",
     "RoundRecord",
     "SelectionStrategy",

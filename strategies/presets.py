@@ -5,15 +5,38 @@ Each takes what `SelectionStrategy` takes besides, and is used as any strategy o
     strategy.start(grid, initial_arrays, num_rounds=100)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
-from .options import Options
+from flwr.app import MetricRecord
+from flwr.serverapp.strategy import Strategy
+
+from .options import Checkpoints, Deadlines, Faults, Overrides, Polling
+from .rounds.logic import RoundRecord
 from .strategy import SelectionStrategy
 
 VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
 _NO_SHARE = 1e-100  # of clients whose group has no share: the least that a selector takes
+
+
+class Options(TypedDict, total=False):
+    """What every strategy takes besides its selector's settings; see `SelectionStrategy`."""
+
+    server_strategy: Strategy | None
+    seed: int
+    num_rounds: int | None
+    min_available_clients: int | None
+    local_learning_rate: float | None
+    deadlines: Deadlines | None
+    polling: Polling | None
+    faults: Faults | None
+    overrides: Overrides | None
+    checkpoints: Checkpoints | None
+    variates: Literal["fedvarp", "scaffold"] | None
+    masked_updates: bool
+    stop: Callable[[int, MetricRecord | None], bool] | None
+    on_round: Callable[[RoundRecord], None] | None
 
 
 class AdaptiveOSMD(SelectionStrategy):
@@ -167,7 +190,7 @@ class PowerOfChoice(SelectionStrategy):
         the rounds on.
     **options
         The other parameters of `SelectionStrategy`. Apps without a ``query.loss`` handler are evaluated: by
-        ``poll_with="evaluate"`` at once, with ``loss_metric="loss"`` for the name of the metric.
+        ``Polling(poll_with="evaluate", loss_metric="loss")`` at once, where the metric has that name.
 
     Raises
     ------
@@ -176,7 +199,8 @@ class PowerOfChoice(SelectionStrategy):
 
     Examples
     --------
-    >>> strategy = PowerOfChoice(clients_per_round=5, num_candidates=20, poll_with="evaluate")
+    >>> evaluate = Polling(poll_with="evaluate")
+    >>> strategy = PowerOfChoice(clients_per_round=5, num_candidates=20, polling=evaluate)
     >>> strategy.selector_name, strategy.selector_settings
     ('pow-d', {'num_candidates': 20})
     >>> PowerOfChoice(clients_per_round=5, variant="rpow-d").selector_name
@@ -266,7 +290,7 @@ class Flics(SelectionStrategy):
         **options: Unpack[Options],
     ) -> None:
         settings: dict[str, Any] = {}
-        names: tuple[str, ...] = ()
+        overrides = options.get("overrides") or Overrides()
         if private:
             if groups is not None:
                 raise ValueError("groups: must not be given with private=True, where the server knows none")
@@ -283,16 +307,16 @@ class Flics(SelectionStrategy):
                 if value is not None:
                     raise ValueError(f"{name} = {value}: needs private=True, without which groups are known")
             if groups is not None:
-                options["client_settings"] = {**options.get("client_settings", {}), "groups": groups}
+                overrides = replace(overrides, settings={**overrides.settings, "groups": groups})
             if group_shares is not None:
                 if not isinstance(group_shares, Mapping):
                     raise ValueError(f"group_shares = {group_shares!r}: must say which group has which share")
                 settings = {"group_shares": (*group_shares.values(), _NO_SHARE)}
-                names = tuple(group_shares)
+                overrides = replace(overrides, group_names=tuple(group_shares))
+        options["overrides"] = overrides
         super().__init__(
             "flics-private" if private else "flics",
             clients_per_round=clients_per_round,
             selector_settings=settings,
             **options,
         )
-        self._overrides = replace(self._overrides, group_names=names)

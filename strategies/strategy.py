@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from logging import INFO, WARNING
-from math import ceil
-from pathlib import Path
+from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
 from .checkpoint import CheckpointError, CheckpointFolder
-from .clients.overrides import Overrides
+from .clients.overrides import per_client, sizes_of
 from .flower.arrays import ReceivedArrays, to_record
 from .flower.attendance import Attendance
 from .flower.grids import NodesGrid, PollingGrid, clock_of
@@ -24,7 +23,7 @@ from .flower.messages import CLOCKS_DIFFER, OpenRound
 from .flower.metrics import averaged, has_size
 from .flower.polling import Poll
 from .numerics.streams import generator
-from .options import check_options, check_selector
+from .options import Checkpoints, Deadlines, Faults, Overrides, Polling, check_selector
 from .progress import Progress, state_of
 from .rounds.aggregation import Arrays
 from .rounds.answers import Reply
@@ -32,6 +31,8 @@ from .rounds.guard import Guard
 from .rounds.logic import Outcome, RoundLogic, RoundRecord, client_seed, enough_answers
 from .rounds.response_rates import ResponseRates
 from .rounds.variates import CONTROL, create_variates
+from .selectors import checks
+from .server_steps.compatibility import View, view_of
 from .server_steps.step import ServerStep, Step, contributions_of
 
 if TYPE_CHECKING:
@@ -60,56 +61,26 @@ class SelectionStrategy(Strategy):
         The horizon that some selectors tune themselves to; default: the ``num_rounds`` of `start`. A resumed
         run keeps the one that it began with.
     min_available_clients : int, optional
-        Round 1 waits until so many clients are here; at least (and by default) ``clients_per_round``.
-    quorum : int (default: 1)
-        A round with fewer usable answers changes nothing; it does not begin while fewer are available. Where
-        draws are with replacement fewer distinct clients than ``clients_per_round`` train: leave room for it.
-    over_selection : float (default: 1)
-        Ask so many times ``clients_per_round`` and go on once a cohort's worth (and the quorum) has answered.
-        Early answers are not a random sample: see `correction`.
-    correction : {"equal", "rates"} (default: "equal")
-        How weights make up for who did not answer: all alike (right where everybody fails equally often), or
-        by each client's estimated response rate. See `responses`.
-    join_deadline : float (default: 600)
-        Seconds that round 1 waits for clients; then it goes on with ``clients_per_round`` or more.
-    absence_deadline : float (default: 600)
-        Seconds that a round waits until ``quorum`` clients are available; then the run ends.
-    round_deadline : float (default: 3600)
-        Seconds that a round waits for replies; it goes on with whoever answered.
-    status_deadline : float (default: 60)
-        Seconds that newcomers have to answer; who is silent is asked again later, ever more rarely.
-    poll_deadline : float (default: 60)
-        Seconds that candidates have to answer what the selector must know before it chooses.
-    poll_interval : float (default: 0.1)
-        Seconds between two looks for replies.
-    poll_with : {"query", "evaluate"} (default: "query")
-        How candidates are asked for their loss: by a ``query.loss`` message, or by EVALUATE where the app has
-        no handler for that.
-    loss_metric : str (default: "loss")
-        The metric of EVALUATE replies that is the loss.
+        Round 1 waits for this many clients; at least (and by default) ``clients_per_round``.
     local_learning_rate : float, optional
         Of the clients' SGD. It divides the norms of the updates, see `RoundLogic` (default: 1, which changes
         nothing for selectors that compare clients with each other); SCAFFOLD must be told.
-    ask_status : bool (default: True)
-        Ask newcomers for their identity, data size and availability with a ``query.status`` message. An app
-        without such a handler is served too: its clients are then known by their registered name or node
-        id, and their sizes are learned from the ``num-examples`` of their replies.
-    client_sizes : mapping of str to float, optional
-        Samples that clients hold, by identity; goes before what they say.
-    client_settings : mapping, optional
-        A selector's settings per client, by name and identity: ``{"groups": {"client-01": "north"}}``.
-    guard : bool or mapping (default: True)
-        Bounds and rejects bad reports; a mapping holds settings of `Guard`, False believes everything.
+    deadlines : Deadlines, optional
+        How long the run waits for clients and for their replies.
+    polling : Polling, optional
+        How clients are asked.
+    faults : Faults, optional
+        Quorum, over-selection, correction for missing replies, and the guard.
+    overrides : Overrides, optional
+        What the operator declares about clients; takes precedence over client reports.
+    checkpoints : Checkpoints, optional
+        Where the run is saved after each round, and whether it continues from there.
     variates : {"fedvarp", "scaffold"}, optional
         What the server remembers of each client to reduce variance or drift; see `variates`.
     masked_updates : bool (default: False)
         The server sees only the sum of the updates. Each client is told its weight (``update-weight``) and
         multiplies its update by it before it adds its mask, and it reports the norm (``report-update-norm``).
         The sum needs everybody: a round in which one is missing is void.
-    checkpoint_dir : path, optional
-        Save the run there after each round.
-    resume : bool (default: False)
-        Go on from the last checkpoint in ``checkpoint_dir``; begin if there is none.
     stop : callable, optional
         Called after each round with its number and the server's evaluation; True ends the run.
     on_round : callable, optional
@@ -133,76 +104,48 @@ class SelectionStrategy(Strategy):
         seed: int = 0,
         num_rounds: int | None = None,
         min_available_clients: int | None = None,
-        quorum: int = 1,
-        over_selection: float = 1.0,
-        correction: Literal["equal", "rates"] = "equal",
-        join_deadline: float = 600.0,
-        absence_deadline: float = 600.0,
-        round_deadline: float = 3600.0,
-        status_deadline: float = 60.0,
-        poll_deadline: float = 60.0,
-        poll_interval: float = 0.1,
-        poll_with: Literal["query", "evaluate"] = "query",
-        loss_metric: str = "loss",
         local_learning_rate: float | None = None,
-        ask_status: bool = True,
-        client_sizes: Mapping[str, float] | None = None,
-        client_settings: Mapping[str, Mapping[str, Any]] | None = None,
-        guard: bool | Mapping[str, Any] = True,
+        deadlines: Deadlines | None = None,
+        polling: Polling | None = None,
+        faults: Faults | None = None,
+        overrides: Overrides | None = None,
+        checkpoints: Checkpoints | None = None,
         variates: Literal["fedvarp", "scaffold"] | None = None,
         masked_updates: bool = False,
-        checkpoint_dir: str | Path | None = None,
-        resume: bool = False,
         stop: Callable[[int, MetricRecord | None], bool] | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
-        # Settings are refused here, not when the clients have come.
-        horizon = 1 if num_rounds is None else num_rounds
-        check_selector(selector, clients_per_round, selector_settings or {}, horizon)
-        check_options(
-            selector,
-            clients_per_round,
-            server_strategy=server_strategy,
-            seed=seed,
-            min_available_clients=min_available_clients,
-            quorum=quorum,
-            over_selection=over_selection,
-            correction=correction,
-            seconds={
-                "join_deadline": join_deadline,
-                "absence_deadline": absence_deadline,
-                "round_deadline": round_deadline,
-                "status_deadline": status_deadline,
-                "poll_deadline": poll_deadline,
-                "poll_interval": poll_interval,
-            },
-            local_learning_rate=local_learning_rate,
-            client_settings=client_settings or {},
-            guard=guard,
-            variates=variates,
-            masked_updates=masked_updates,
-            checkpoint_dir=checkpoint_dir,
-            resume=resume,
+        # Settings are refused here, not once the clients are known.
+        check_selector(
+            selector, clients_per_round, selector_settings or {}, 1 if num_rounds is None else num_rounds
         )
+        self._kind = selectors.selector_type(selector)
+        self.deadlines, self.polling = deadlines or Deadlines(), polling or Polling()
+        self.faults, self.overrides = faults or Faults(), overrides or Overrides()
+        self.faults.check(self._kind, clients_per_round)
+        self.overrides.check(self._kind)
+        checks.integer("seed", seed, low=0)
+        if min_available_clients is not None:
+            low, why = clients_per_round, "clients_per_round"
+            checks.integer("min_available_clients", min_available_clients, low=low, why=why)
+        if local_learning_rate is not None and not 0 < local_learning_rate < inf:
+            raise ValueError(
+                f"local_learning_rate = {local_learning_rate}: must be finite and greater than 0"
+            )
+        if variates == "scaffold" and local_learning_rate is None:
+            raise ValueError("local_learning_rate = None: must be the clients' with variates = 'scaffold'")
+        if masked_updates:
+            _check_masked(self._kind, server_strategy, variates, self.faults)
         self.selector_name = selector
         self.selector_settings = dict(selector_settings or {})
         self.clients_per_round = clients_per_round
         self.seed = seed
         self.num_rounds = num_rounds
-        self.over_selection = over_selection
-        self.round_deadline = round_deadline
-        self.poll_interval = poll_interval
         self.local_learning_rate = local_learning_rate or 1.0
-        self.quorum = quorum
         self.masked_updates = masked_updates
         self.stop = stop
         self.on_round = on_round
-        self._kind = selectors.selector_type(selector)
-        self._overrides = Overrides(client_sizes or {}, client_settings or {})
-        self._guard_settings = {} if guard is True else guard
-        if self._guard_settings is not False:
-            Guard(0, **self._guard_settings)
-        self._corrects_rates = correction == "rates"
+        self._guard_settings = self.faults.guard_settings
         self._variates = create_variates(variates) if variates else None
         self._step = ServerStep(
             server_strategy or _fedavg(),
@@ -212,9 +155,8 @@ class SelectionStrategy(Strategy):
             variates=variates,
         )
         self._poll = Poll(
-            poll_deadline,
-            poll_with,
-            loss_metric,
+            self.deadlines.poll,
+            self.polling,
             seed,
             self._step.base.arrayrecord_key,
             self._step.base.configrecord_key,
@@ -222,22 +164,19 @@ class SelectionStrategy(Strategy):
         self._attendance = Attendance(
             min_available_clients=min_available_clients or clients_per_round,
             clients_per_round=clients_per_round,
-            quorum=quorum,
-            join_deadline=join_deadline,
-            absence_deadline=absence_deadline,
-            status_deadline=status_deadline,
-            poll_interval=poll_interval,
-            ask_status=ask_status,
+            quorum=self.faults.quorum,
+            deadlines=self.deadlines,
+            polling=self.polling,
         )
         self.roster = self._attendance.roster
-        self._checkpoints = CheckpointFolder(checkpoint_dir, report=_warn) if checkpoint_dir else None
-        self._resume = resume
+        self._checkpoints = CheckpointFolder(checkpoints.folder, report=_warn) if checkpoints else None
+        self._resume = checkpoints is not None and checkpoints.resume
         self._logic: RoundLogic | None = None
         self._restored: Mapping[str, NDArray[Any]] | None = None  # the logic's, until the clients are here
         self._guard: Guard | None = None
         self._told = -1  # how many of the roster's changes the selector knows
         self._round: OpenRound | None = None
-        self._wait = round_deadline  # s; `start` may be told less
+        self._wait = self.deadlines.round  # s; `start` may be told less
         self._evaluate_config = ConfigRecord()
 
     @property
@@ -279,20 +218,20 @@ class SelectionStrategy(Strategy):
 
         A strategy is for one run: a second `start` would begin with what its selector has learned.
 
-        With ``resume`` the run goes on after the last round in ``checkpoint_dir``; of ``initial_arrays`` only
+        With ``resume`` the run goes on after the last round in ``checkpoints``; of ``initial_arrays`` only
         names, shapes and types matter then. The results are those of all its rounds.
 
         Raises
         ------
         NotEnoughClientsError
-            If clients stay away for too long. What was reached is in ``checkpoint_dir``.
+            If clients stay away for too long. What was reached is in ``checkpoints``.
         CheckpointError
-            If ``checkpoint_dir`` belongs to another run, holds one and ``resume`` is False, or cannot be
+            If ``checkpoints`` belongs to another run, holds one and ``resume`` is False, or cannot be
             written to.
         """
         self.num_rounds = self.num_rounds or num_rounds
-        polling = PollingGrid(grid, self.poll_interval)
-        self._wait = self.round_deadline if timeout is None else min(timeout, self.round_deadline)
+        polling = PollingGrid(grid, self.polling.interval)
+        self._wait = self.deadlines.round if timeout is None else min(timeout, self.deadlines.round)
         self._evaluate_config = evaluate_config or ConfigRecord()
         train_config = train_config or ConfigRecord()
         log(INFO, "Starting %s:", type(self).__name__)
@@ -346,8 +285,8 @@ class SelectionStrategy(Strategy):
             "local_learning_rate": self.local_learning_rate,
             "server_strategy": type(self.server_strategy).__name__,
             "server_settings": self._step.settings,
-            "guard": repr(self._guard_settings),
-            "correction": "rates" if self._corrects_rates else "equal",
+            "guard": None if self._guard_settings is None else asdict(self._guard_settings),
+            "correction": self.faults.correction,
             "variates": None if self._variates is None else self._variates.name,
             "masked_updates": self.masked_updates,
             "arrays": {name: [list(array.shape), array.dtype] for name, array in arrays.items()},
@@ -368,11 +307,11 @@ class SelectionStrategy(Strategy):
             self._checkpoints.claim()
         except OSError as error:
             raise CheckpointError(
-                f"checkpoint_dir = {folder}: cannot be made or written to: {error.strerror}"
+                f"checkpoints.folder = {folder}: cannot be made or written to: {error.strerror}"
             ) from None
         if not self._resume and self._checkpoints.rounds():
             raise CheckpointError(
-                f"checkpoint_dir = {folder}: holds a run; resume=True goes on with it, "
+                f"checkpoints.folder = {folder}: holds a run; resume=True goes on with it, "
                 "another folder begins a new one"
             )
         found = self._checkpoints.newest(self._fingerprint(initial_arrays)) if self._resume else None
@@ -392,14 +331,14 @@ class SelectionStrategy(Strategy):
         if self._told == self.roster.changes:
             return
         self._told = self.roster.changes
-        if self._logic is None and self._guard_settings is not False:
-            self._guard = Guard(len(self.roster), **self._guard_settings)
+        if self._logic is None and self._guard_settings is not None:
+            self._guard = Guard(len(self.roster), self._guard_settings)
         sizes = self._sizes()
         if self._logic is None:
             self._logic = self._create_logic(sizes)
         known = self.selector.num_clients
         if len(sizes) > known:
-            each = self._overrides.per_client(self._kind, self.roster, known)
+            each = per_client(self.overrides, self._kind, self.roster, known)
             self._logic.add_clients(sizes[known:], **each)
         changed = np.flatnonzero(sizes != self.selector.client_sizes)
         if changed.size:
@@ -413,15 +352,15 @@ class SelectionStrategy(Strategy):
             clients_per_round=self.clients_per_round,
             num_rounds=self.num_rounds or 1,
             seed=self.seed,
-            **self._overrides.per_client(self._kind, self.roster),
+            **per_client(self.overrides, self._kind, self.roster),
             **self.selector_settings,
         )
         logic = RoundLogic(
             selector,
             self.local_learning_rate,
             guard=self._guard,
-            quorum=self.quorum,
-            responses=ResponseRates(len(sizes)) if self._corrects_rates else None,
+            quorum=self.faults.quorum,
+            responses=ResponseRates(len(sizes)) if self.faults.correction == "rates" else None,
             variates=self._variates,
             updates="masked" if self.masked_updates else "noised" if self._step.is_private else "open",
         )
@@ -432,7 +371,7 @@ class SelectionStrategy(Strategy):
 
     def _sizes(self) -> NDArray[np.float64]:
         """Return (M,) sizes: declared, else said and bounded, else the average of those known."""
-        said, overrides = self.roster.sizes(), self._overrides.sizes_of(self.roster.ids())
+        said, overrides = self.roster.sizes(), sizes_of(self.roster, self.overrides.sizes)
         if self._guard is not None:
             return self._guard.sizes(said, overrides)
         sizes = np.where(np.isnan(overrides), said, overrides)
@@ -450,7 +389,7 @@ class SelectionStrategy(Strategy):
         Raises
         ------
         NotEnoughClientsError
-            If too few clients joined within ``join_deadline`` (first round), or are available.
+            If too few clients joined within ``deadlines.join`` (first round), or are available.
         """
         clock = clock_of(grid)
         if self._logic is None:
@@ -463,7 +402,8 @@ class SelectionStrategy(Strategy):
         )
         here = np.setdiff1d(here, quarantined)
         among = None if len(here) == self.selector.num_clients else here
-        budget = None if self.over_selection == 1 else ceil(self.clients_per_round * self.over_selection)
+        over = self.faults.over_selection
+        budget = None if over == 1 else ceil(self.clients_per_round * over)
         asked = self._poll.ask(
             grid,
             self.selector,
@@ -483,7 +423,7 @@ class SelectionStrategy(Strategy):
         )
         enough = selection.clients.size
         if budget is not None:
-            enough = enough_answers(selection, self.clients_per_round, self.quorum)
+            enough = enough_answers(selection, self.clients_per_round, self.faults.quorum)
         self._round = OpenRound(
             number=server_round,
             began=began,
@@ -527,7 +467,7 @@ class SelectionStrategy(Strategy):
             control = None if self._variates is None else self._variates.outgoing(client)
             if control is not None:
                 content[CONTROL] = to_record(control)
-            ttl = self.round_deadline + CLOCKS_DIFFER
+            ttl = self.deadlines.round + CLOCKS_DIFFER
             messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(number)))
         return messages
 
@@ -632,7 +572,7 @@ class SelectionStrategy(Strategy):
         prepared = self._step.base.configure_evaluate(server_round, arrays, ConfigRecord(dict(config)), shown)
         messages = sorted(prepared, key=lambda message: message.metadata.dst_node_id)
         for message in messages:
-            message.metadata.ttl = self.round_deadline + CLOCKS_DIFFER
+            message.metadata.ttl = self.deadlines.round + CLOCKS_DIFFER
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -657,6 +597,27 @@ def _fedavg() -> FedAvg:
     strategy = FedAvg()
     strategy.fraction_evaluate = 0.0
     return strategy
+
+
+def _check_masked(
+    kind: type[selectors.Selector], server_strategy: Strategy | None, variates: str | None, faults: Faults
+) -> None:
+    """Refuse what needs single updates, or leaves some out, where the server sees only their sum."""
+    if variates or faults.over_selection > 1 or faults.correction != "equal":
+        raise ValueError(
+            "masked_updates = True: must be without variates, which need single updates, and without "
+            "faults.over_selection and faults.correction = 'rates', since the sum needs every client"
+        )
+    if "diversity" in kind.feedback_used:
+        raise ValueError(
+            f"selector = {kind.name!r} with masked_updates = True: learns how far single updates are from "
+            "their mean, and they are hidden"
+        )
+    if server_strategy is not None and view_of(server_strategy) is not View.AGGREGATE:
+        raise ValueError(
+            f"server_strategy = {type(server_strategy).__name__}() with masked_updates = True: must step "
+            "from the average, since single updates are hidden"
+        )
 
 
 def _warn(line: str) -> None:

@@ -123,9 +123,7 @@ def run(config: Mapping[str, Any]) -> None:
             seed=settings.seed,
             selector_settings=parse_selector_settings(settings.selector_settings),
             client_sizes=sizes,
-            guard=settings.guard,
-            quorum=settings.quorum,
-            correction=settings.correction,
+            faults=settings.faults,
         )
         fingerprint = {"engine": "batched", "seed": settings.seed, "selector": settings.selector}
         folder = CheckpointFolder(recording.checkpoints) if recording.checkpoints else None

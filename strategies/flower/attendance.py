@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
 
+    from ..options import Deadlines, Polling
+
 _FIRST_WORD, _NEXT_WORD = 5.0, 30.0  # s, after which waiting for clients is told, and told again
 _LONGEST_PAUSE = 5.0  # s between two looks for clients that are away
 _GHOST = 90.0
@@ -45,10 +47,10 @@ class Attendance:
         ... and at the deadline goes on with so many or more.
     quorum : int
         `wait_for_quorum` waits until so many are available.
-    join_deadline, absence_deadline, status_deadline, poll_interval : float
-        s; see `SelectionStrategy`.
-    ask_status : bool
-        Whether to ask newcomers who they are.
+    deadlines : Deadlines
+        How long to wait for clients and for their status.
+    polling : Polling
+        Whether to ask newcomers who they are, and how often to look.
     roster : Roster
         The clients enrolled so far.
     """
@@ -56,11 +58,8 @@ class Attendance:
     min_available_clients: int
     clients_per_round: int
     quorum: int
-    join_deadline: float
-    absence_deadline: float
-    status_deadline: float
-    poll_interval: float
-    ask_status: bool
+    deadlines: Deadlines
+    polling: Polling
     roster: Roster = field(default_factory=Roster)
     _registered: set[str] = field(default_factory=set)  # identities that the operator gave
     _silent: dict[int, tuple[float, float]] = field(default_factory=dict)  # node -> (ask again at, pause), s
@@ -77,10 +76,10 @@ class Attendance:
         Raises
         ------
         NotEnoughClientsError
-            If fewer than ``clients_per_round`` joined within ``join_deadline``.
+            If fewer than ``clients_per_round`` joined within ``deadlines.join``.
         """
         clock = clock_of(grid)
-        end = clock.monotonic() + self.join_deadline
+        end = clock.monotonic() + self.deadlines.join
         tell = clock.monotonic() + _FIRST_WORD
         reports: dict[int, Report] = {}
         while True:
@@ -93,7 +92,7 @@ class Attendance:
             if clock.monotonic() >= end:
                 told = (
                     f"{len(joined)} of {self.min_available_clients} clients had joined after "
-                    f"{self.join_deadline:g} s (min_available_clients, join_deadline); "
+                    f"{self.deadlines.join:g} s (min_available_clients, deadlines.join); "
                     f"{len(online)} nodes were online"
                 )
                 if len(joined) + len(known) < self.clients_per_round and not len(self.roster):
@@ -104,12 +103,12 @@ class Attendance:
                 tell = clock.monotonic() + _NEXT_WORD
                 log(
                     INFO,
-                    "%d of %d clients are here (min_available_clients); waiting up to %g s (join_deadline)",
+                    "%d of %d clients are here (min_available_clients); waiting up to %g s (deadlines.join)",
                     len(joined),
                     self.min_available_clients,
-                    self.join_deadline,
+                    self.deadlines.join,
                 )
-            clock.sleep(self.poll_interval)
+            clock.sleep(self.polling.interval)
         self._enrol(joined, online, clock.monotonic())
 
     def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
@@ -118,22 +117,22 @@ class Attendance:
         Raises
         ------
         NotEnoughClientsError
-            If fewer were available for ``absence_deadline`` seconds.
+            If fewer were available for ``deadlines.absence`` seconds.
         """
         clock = clock_of(grid)
         began = clock.monotonic()
-        pause, tell = self.poll_interval, _FIRST_WORD
+        pause, tell = self.polling.interval, _FIRST_WORD
         while len(here := self.who_is_here(grid)) < self.quorum:
             waited = clock.monotonic() - began
             told = f"{len(here)} of the {self.quorum} clients that a round needs (quorum) are available"
-            if waited >= self.absence_deadline:
+            if waited >= self.deadlines.absence:
                 raise NotEnoughClientsError(
-                    f"{told}, and none came in {self.absence_deadline:g} s (absence_deadline)"
+                    f"{told}, and none came in {self.deadlines.absence:g} s (deadlines.absence)"
                 )
             if waited >= tell:
                 tell = waited + _NEXT_WORD
-                log(WARNING, "%s; waiting up to %g s (absence_deadline)", told, self.absence_deadline)
-            clock.sleep(min(pause, self.absence_deadline - waited))
+                log(WARNING, "%s; waiting up to %g s (deadlines.absence)", told, self.deadlines.absence)
+            clock.sleep(min(pause, self.deadlines.absence - waited))
             pause = min(2 * pause, _LONGEST_PAUSE)
         return here
 
@@ -173,13 +172,13 @@ class Attendance:
         not hold up every round. An answer that comes meanwhile is taken. All nodes of a run have one app, so
         the first is asked alone: without a handler each would log a traceback.
         """
-        nodes, deadline = list(nodes), self.status_deadline
+        nodes, deadline = list(nodes), self.deadlines.status
         reports: dict[int, Report] = {}
-        if self.ask_status and not self._probed and len(nodes) > 1:
+        if self.polling.ask_status and not self._probed and len(nodes) > 1:
             self._probed = True
             reports = self._answers(grid, nodes[:1], min(_PROBE, deadline))
             nodes = nodes[1:]
-        if not self.ask_status or not self._can_tell:
+        if not self.polling.ask_status or not self._can_tell:
             return reports | {node: Report() for node in nodes}
         return reports | self._answers(grid, nodes, deadline)
 
@@ -190,7 +189,7 @@ class Attendance:
         reports = {node: report for node, report in self._read(late).items() if node in nodes}
         now = clock_of(grid).monotonic()
         questions = [
-            status_question(node, self.status_deadline)
+            status_question(node, self.deadlines.status)
             for node in nodes
             if node not in reports and now >= self._silent.get(node, (0.0, 0.0))[0]
         ]
@@ -203,7 +202,7 @@ class Attendance:
         } | asked
         reports |= self._read(answers)
         for node in set(asked.values()) - reports.keys():
-            pause = 2 * max(self.status_deadline, self._silent.get(node, (0.0, 0.0))[1])
+            pause = 2 * max(self.deadlines.status, self._silent.get(node, (0.0, 0.0))[1])
             self._silent[node] = (clock_of(grid).monotonic() + pause, pause)
             log(WARNING, "Node %d did not tell its status; it is asked again in %g s", node, pause)
         return reports
@@ -235,11 +234,11 @@ class Attendance:
             if client is not None:
                 self.roster.note(client, report)
         unknown = sum(not name and reports[node] == Report() for node, name in strangers.items())
-        if unknown and self.ask_status:
+        if unknown and self.polling.ask_status:
             log(
                 INFO,
                 "%d nodes have no query.status handler: known by node id, their sizes are learned; "
-                "ask_status=False saves the question, and the error in the log of the client that is asked",
+                "Polling(ask_status=False) saves the question, and the error in the log of the client asked",
                 unknown,
             )
         if new:

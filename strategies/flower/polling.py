@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 
 from ..clients.reports import GROUP, INVITATION, LOSS, Report
+from ..options import Polling
 from ..rounds.logic import client_seed
 from .messages import lacks_handler, question, read_metric, read_report, why_failed
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
     from ..clients.roster import Roster
     from ..selectors import Selector
-
-POLL_WITH = ("query", "evaluate")
-_ASKABLE = {"loss", "group"}
 
 
 class MissingHandlerError(RuntimeError):
@@ -51,21 +49,6 @@ class Asked(NamedTuple):
     train_config: Mapping[str, list[float]] = {}
 
 
-def check_polls_for(name: str, polls_for: frozenset[str]) -> None:
-    """Refuse a selector that needs to know what clients cannot be asked.
-
-    Raises
-    ------
-    ValueError
-        If it does: what that is.
-    """
-    if unknown := sorted(polls_for - _ASKABLE):
-        raise ValueError(
-            f"selector = {name!r}: needs the {' and the '.join(unknown)} of everybody before it selects, "
-            "which only a simulation knows"
-        )
-
-
 @dataclass
 class Poll:
     """Asks candidates for their loss, or for the two answers of `flics-private`.
@@ -77,25 +60,17 @@ class Poll:
     ----------
     deadline : float
         Seconds that each exchange waits, > 0; `flics-private` takes two exchanges, all others one.
-    poll_with : {"query", "evaluate"}
-        Losses are asked with a ``query.loss`` message, or with EVALUATE and the metric ``loss_metric``. Who
-        has no handler for ``query.loss`` is asked with EVALUATE in the same round.
-    loss_metric : str
-        The name under which the app's evaluation returns its loss.
+    polling : Polling
+        How losses are asked: with a ``query.loss`` message, or with EVALUATE and a named metric. A client
+        without a handler for ``query.loss`` is asked with EVALUATE in the same round.
     seed : int
         Which samples make the mini-batch of `cpow-d` is a function of (seed, round, client).
     arrays_key, config_key : str
         The names of the records in a message, as the app expects them.
-
-    Raises
-    ------
-    ValueError
-        If a setting is wrong.
     """
 
     deadline: float = 60.0
-    poll_with: str = "query"
-    loss_metric: str = "loss"
+    polling: Polling = field(default_factory=Polling)
     seed: int = 0
     arrays_key: str = "arrays"
     config_key: str = "config"
@@ -103,15 +78,7 @@ class Poll:
     _ever_answered: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if not self.deadline > 0:
-            raise ValueError(f"poll_deadline = {self.deadline}: must be greater than 0")
-        if self.poll_with not in POLL_WITH:
-            raise ValueError(
-                f"poll_with = {self.poll_with!r}: must be one of {', '.join(map(repr, POLL_WITH))}"
-            )
-        if not self.loss_metric:
-            raise ValueError("loss_metric = '': must be the name of a metric")
-        self._evaluates = self.poll_with == "evaluate"
+        self._evaluates = self.polling.poll_with == "evaluate"
 
     def ask(
         self,
@@ -191,7 +158,7 @@ class Poll:
                 raise MissingHandlerError(
                     f"{selector.name} needs the loss of its candidates, and the clients' app cannot tell it: "
                     f"it has no {LOSS} handler, and {lacking}"
-                    if self.poll_with == "query"
+                    if self.polling.poll_with == "query"
                     else f"{selector.name} needs the loss of its candidates, and {lacking}"
                 )
         self._note_answers(selector, "loss", round, losses)
@@ -210,10 +177,10 @@ class Poll:
                 log(WARNING, "A candidate could not be evaluated: %s", why_failed(reply))
             else:
                 metrics = sorted(name for each in reply.content.metric_records.values() for name in each)
-                losses[-1] = read_metric(reply, self.loss_metric)
-                if self.loss_metric not in metrics:
+                losses[-1] = read_metric(reply, self.polling.loss_metric)
+                if self.polling.loss_metric not in metrics:
                     lacking = f"its evaluate handler returns {', '.join(metrics) or 'nothing'}, but not "
-                    lacking += f"{self.loss_metric!r} (loss_metric)"
+                    lacking += f"{self.polling.loss_metric!r} (polling.loss_metric)"
         return losses, lacking
 
     def _invite(

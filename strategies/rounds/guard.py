@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics.arrays import Array, Bools, Floats, Ints
+from ..options import GuardSettings
 from ..selectors import checks
-from .limits import ASKED, COUNTED, KINDS, RECENT, WINDOWS, Changes, Limits, Lines
+from .limits import ASKED, COUNTED, KINDS, WINDOWS, Changes, Limits, Lines
 
 _PER_CLIENT = ("offences", "quarantined_until", "pauses", "counts")
 _ABSURD = 2.0
@@ -88,50 +89,21 @@ class Guard:
     ----------
     num_clients : int
         M, >= 0.
-    deviations : float
-        How many standard deviations of the logarithms above the centre are plausible, > 0 (default: 4).
-    factor : float
-        Up to so many times the centre is always plausible, >= 1 (default: 2).
-    window : int
-        How many clients' last values are remembered, >= 32 (default: 256).
-    strikes, memory : int
-        How many offences in how many answers put a client aside, 1 <= strikes <= memory <= 8 (default: 3, 4).
-    pause, longest_pause : int
-        For how many rounds at first, and at most, 1 <= pause <= longest_pause (default: 10, 320).
-    signed_losses : bool
-        Whether a loss may be negative, as a log-likelihood of densities is (default: False). Limits are then
-        taken of the losses themselves, with |centre| as the unit.
+    settings : GuardSettings, optional
+        What is plausible and how offences are punished.
 
     Raises
     ------
     TypeError, ValueError
-        If a setting is out of range.
+        If ``num_clients`` is no integer >= 0.
     """
 
-    def __init__(
-        self,
-        num_clients: int,
-        *,
-        deviations: float = 4.0,
-        factor: float = 2.0,
-        window: int = 256,
-        strikes: int = 3,
-        memory: int = 4,
-        pause: int = 10,
-        longest_pause: int = 320,
-        signed_losses: bool = False,
-    ) -> None:
+    def __init__(self, num_clients: int, settings: GuardSettings | None = None) -> None:
         m = checks.integer("num_clients", num_clients, low=0)
-        deviations = checks.real("deviations", deviations, low=0.1, high=1e3)
-        factor = checks.real("factor", factor, low=1, high=1e9)
-        self._window = checks.integer("window", window, low=RECENT)
-        self._memory = checks.integer("memory", memory, low=1, high=8)
-        self._strikes = checks.integer("strikes", strikes, low=1, high=self._memory, why="memory")
-        self._pause = checks.integer("pause", pause, low=1)
-        self._longest_pause = checks.integer("longest_pause", longest_pause, low=self._pause)
-        if not isinstance(signed_losses, bool):
-            raise TypeError(f"signed_losses = {signed_losses!r}: must be True or False")
-        self._limits = Limits(deviations, factor, signed_losses)
+        settings = settings or GuardSettings()
+        self._window, self._memory, self._strikes = settings.window, settings.memory, settings.strikes
+        self._pause, self._longest_pause = settings.pause, settings.longest_pause
+        self._limits = Limits(settings.deviations, settings.factor, settings.signed_losses)
         empty = (len(WINDOWS), self._window)
         self._state: dict[str, npt.NDArray[Any]] = {
             # Per client. Offences are bits, the newest lowest: of trained answers, and of polled ones.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..numerics.arrays import Array, Bools, Floats
 from ..numerics.streams import generator
+from ..options import check_correction
 from ..selectors import Feedback, Selection, Selector
 from .aggregation import Arrays, Model, Update
 from .answers import Answers, Reply, examine, who_sent
@@ -29,7 +30,6 @@ __all__ = [
     "RoundLogic",
     "RoundRecord",
     "TrainedClients",
-    "check_correction",
     "client_seed",
     "enough_answers",
 ]
@@ -366,21 +366,6 @@ class RoundLogic:
         if not usable.size:
             return "nobody was chosen"
         return f"{count} usable of {usable.size} answers: fewer than the quorum of {self.quorum}"
-
-
-def check_correction(selector: type[Selector]) -> None:
-    """Refuse response rates where the selector's own weights make up for who does not answer.
-
-    Raises
-    ------
-    ValueError
-        If it is of that kind: a group that seldom answers would be made up for twice.
-    """
-    if selector.unbiased == "long-run":
-        raise ValueError(
-            f"correction = 'rates': must be 'equal' with selector = {selector.name!r}, which counts who "
-            "answers, and makes up for it itself"
-        )
 
 
 def enough_answers(selection: Selection, clients_per_round: int, quorum: int = 1) -> int:

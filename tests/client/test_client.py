@@ -16,6 +16,7 @@ from client.app import app
 from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import GROUP, INVITATION, LOSS, STATUS, Report
 from strategies.flower.messages import read_report, write_report
+from strategies.options import Faults, Polling
 from strategies.presets import Delta, Flics, Forecast, PowerOfChoice
 from strategies.selectors.invitation import GroupMember
 from tasks.base import GradientVariance, batches
@@ -457,7 +458,10 @@ def federation(strategy: SelectionStrategy, nodes: int = 6, **node: Any) -> task
 
 STRATEGIES: dict[str, tuple[Callable[..., SelectionStrategy], dict[str, Any]]] = {
     "pow-d": (lambda **options: PowerOfChoice(3, num_candidates=5, **options), {}),
-    "pow-d, evaluated": (lambda **options: PowerOfChoice(3, poll_with="evaluate", **options), {}),
+    "pow-d, evaluated": (
+        lambda **options: PowerOfChoice(3, **{**options, "polling": Polling(poll_with="evaluate")}),
+        {},
+    ),
     "cpow-d": (lambda **options: PowerOfChoice(3, variant="cpow-d", batch_size=4, **options), {}),
     "rpow-d": (lambda **options: PowerOfChoice(3, variant="rpow-d", **options), {}),
     "delta": (lambda **options: Delta(3, local_steps=4, **options), {}),
@@ -485,7 +489,10 @@ def test_every_kind_of_round_trains(kind: str) -> None:
     make, node = STRATEGIES[kind]
     records: list[RoundRecord] = []
     strategy = make(
-        min_available_clients=6, poll_interval=0.01, local_learning_rate=0.5, on_round=records.append
+        min_available_clients=6,
+        polling=Polling(interval=0.01),
+        local_learning_rate=0.5,
+        on_round=records.append,
     )
     model = federation(strategy, **node)
     assert len(records) == 6
@@ -530,7 +537,7 @@ def test_private_flics_makes_the_step_of_its_shares_over_time() -> None:
         private=True,
         group_shares=[3, 1],
         epsilon=8.0,
-        guard=False,
+        faults=Faults(guard=False),
         min_available_clients=20,
         on_round=lambda record: took_part.append(record.selection.clients.size),
     )

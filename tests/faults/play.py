@@ -16,6 +16,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.common.logger import FLOWER_LOGGER
 
 from strategies.checkpoint import CheckpointFolder
+from strategies.options import Checkpoints
 
 from .script import Kill, Script, draw, initial_arrays
 from .watch import BrokenError, Watch, require_same
@@ -134,8 +135,7 @@ class _History:
     def _process(self) -> None:
         """Let a server process run until it is through, or dies."""
         options = {
-            "checkpoint_dir": self.folder,
-            "resume": self.folder is not None,
+            "checkpoints": None if self.folder is None else Checkpoints(self.folder, resume=True),
             "on_round": self._on_round,
         }
         if self._saved:

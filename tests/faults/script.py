@@ -12,6 +12,7 @@ import numpy as np
 from flwr.serverapp import strategy as flower
 
 from strategies import SelectionStrategy, selectors
+from strategies.options import Deadlines, Faults, Overrides, Polling
 
 EPOCH = 1024.0
 """Seconds on the clock at the beginning. Times are sums of powers of two: no rounding makes early late."""
@@ -369,6 +370,10 @@ def _options(rng: Random, num_clients: int, num_rounds: int) -> tuple[dict[str, 
     raise ValueError(f"options = {options}: refused, whatever is left out")
 
 
+# Those of a strategy's options that are fields of one object; a script holds them by their own names.
+_FAULTS = ("quorum", "over_selection", "correction", "guard")
+_POLLING = ("ask_status", "poll_with")
+_OVERRIDES = ("client_sizes", "client_settings")
 _SETTINGS: dict[str, dict[str, Any]] = {"flics-private": {"group_shares": (0.5, 0.5)}}
 _CLIENT_SETTINGS: dict[str, dict[str, Any]] = {
     "lipschitz-is": {"lipschitz": {"client-00": 1.0, "client-01": 5.0, "client-03": 20.0}}
@@ -385,7 +390,7 @@ def accepted_selectors() -> tuple[str, ...]:
                 name,
                 clients_per_round=2,
                 selector_settings=_SETTINGS.get(name),
-                client_settings=_CLIENT_SETTINGS.get(name),
+                overrides=Overrides(settings=_CLIENT_SETTINGS.get(name, {})),
             )
         except ValueError:
             continue
@@ -398,13 +403,13 @@ def _strategy(options: Mapping[str, Any], evaluate: float) -> SelectionStrategy:
     make = SERVER_STRATEGIES[made["server_strategy"]]
     made["server_strategy"] = make(fraction_evaluate=evaluate)
     return SelectionStrategy(
-        **made,
-        join_deadline=2 * DEADLINE,
-        absence_deadline=2 * DEADLINE,
-        round_deadline=DEADLINE,
-        status_deadline=DEADLINE,
-        poll_deadline=DEADLINE,
-        poll_interval=DEADLINE / 4,
+        **{name: value for name, value in made.items() if name not in {*_FAULTS, *_POLLING, *_OVERRIDES}},
+        deadlines=Deadlines(
+            join=2 * DEADLINE, absence=2 * DEADLINE, round=DEADLINE, status=DEADLINE, poll=DEADLINE
+        ),
+        polling=Polling(interval=DEADLINE / 4, **{name: made[name] for name in _POLLING}),
+        faults=Faults(**{name: made[name] for name in _FAULTS}),
+        overrides=Overrides(made.get("client_sizes", {}), made.get("client_settings", {})),
     )
 
 

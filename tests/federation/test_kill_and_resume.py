@@ -317,7 +317,7 @@ STRANGER = {
         from flwr.app import ArrayRecord
         from flwr.serverapp import ServerApp
         from flwr.serverapp.strategy import FedAdam
-        from strategies import AdaptiveOSMD
+        from strategies import AdaptiveOSMD, Checkpoints
 
         app = ServerApp()
 
@@ -329,8 +329,7 @@ STRANGER = {
                 seed=1,
                 min_available_clients=4,
                 server_strategy=FedAdam(fraction_evaluate=0.0, eta=0.1),
-                checkpoint_dir=folder / "state",
-                resume=True,
+                checkpoints=Checkpoints(folder / "state", resume=True),
             )
             result = strategy.start(
                 grid, ArrayRecord([np.zeros(3)]), num_rounds=context.run_config["rounds"]

@@ -21,6 +21,7 @@ from simulation.stragglers import ResponseTimes, arrivals
 from strategies import SelectionStrategy, selectors
 from strategies.flower.attendance import NotEnoughClientsError
 from strategies.flower.grids import PollingGrid
+from strategies.options import Deadlines, Faults, Polling
 
 from ..support.inprocess import InProcessGrid as PlainGrid
 from ..support.inprocess import node_of
@@ -349,7 +350,12 @@ def named(availability: Availability, **options: Any) -> InProcessGrid:
 def run_selection(grid: InProcessGrid, rounds: int, selector: str = "uniform", **options: Any) -> list[Any]:
     """Run a SelectionStrategy; return its records of the rounds."""
     records: list[Any] = []
-    settings: dict[str, Any] = {"clients_per_round": 4, "seed": 5, "ask_status": False, **options}
+    settings: dict[str, Any] = {
+        "clients_per_round": 4,
+        "seed": 5,
+        "polling": Polling(ask_status=False),
+        **options,
+    }
     strategy = SelectionStrategy(selector, on_round=records.append, **settings)
     strategy.start(grid, model(0, 1), num_rounds=rounds)
     return records
@@ -462,7 +468,7 @@ def test_a_strategy_of_flowers_trains_who_is_here() -> None:
 
 def test_a_strategy_waits_until_enough_are_here() -> None:
     availability = table([0, 1, 2], [], [1], [1, 2])
-    records = run_selection(named(availability), 3, clients_per_round=2, quorum=2)
+    records = run_selection(named(availability), 3, clients_per_round=2, faults=Faults(quorum=2))
     # Rounds 2 and 3 are waited through; after round 4 the trace begins again.
     assert [record.selection.clients.tolist() for record in records[1:2]] == [[1, 2]]
     assert records[2].num_available == 3
@@ -473,7 +479,9 @@ def test_a_strategy_waits_until_enough_are_here() -> None:
 def test_training_takes_the_response_times_and_dropouts_never_answer() -> None:
     times = ResponseTimes(12, seed=3, median=20, dropout=0.25, tail=1.5)
     grid = named(create("always", 12), latency=times)
-    records = run_selection(grid, 15, clients_per_round=6, round_deadline=45.0, over_selection=1.5)
+    records = run_selection(
+        grid, 15, clients_per_round=6, deadlines=Deadlines(round=45.0), faults=Faults(over_selection=1.5)
+    )
     late = 0
     for record in records:
         chosen = record.selection.clients

@@ -11,6 +11,7 @@ import strategies.presets
 from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import LOSS, STATUS, Report
 from strategies.flower.messages import write_report
+from strategies.options import Faults, Polling
 from strategies.presets import AdaptiveOSMD, Delta, Flics, Forecast, PowerOfChoice
 
 from ..support.inprocess import InProcessGrid, Node
@@ -47,7 +48,11 @@ def run(kind: type[SelectionStrategy], rounds: int = 3, nodes: int = 6, **settin
     records: list[RoundRecord] = []
     grid = InProcessGrid({n: client(n, settings.pop(f"group_{n}", None)) for n in range(1, nodes + 1)})
     strategy = kind(
-        min_available_clients=nodes, guard=False, on_round=records.append, poll_interval=0.01, **settings
+        min_available_clients=nodes,
+        faults=Faults(guard=False),
+        on_round=records.append,
+        polling=Polling(interval=0.01),
+        **settings,
     )
     strategy.start(grid, ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=rounds)
     return records

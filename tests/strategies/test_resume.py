@@ -14,6 +14,7 @@ from strategies import SelectionStrategy, selectors
 from strategies.checkpoint import CheckpointError
 from strategies.clients.reports import LOSS, STATUS, Report
 from strategies.flower.messages import write_report
+from strategies.options import Checkpoints, Faults, Overrides, Polling
 from strategies.rounds.logic import RoundRecord
 
 from ..support.inprocess import InProcessGrid, Node
@@ -53,7 +54,7 @@ def grid(clients: int = NUM_CLIENTS, first_node: int = 1) -> InProcessGrid:
 
 
 def run(
-    folder: Path | None, rounds: int, *, on: InProcessGrid | None = None, **options: Any
+    folder: Path | None, rounds: int, *, on: InProcessGrid | None = None, resume: bool = False, **options: Any
 ) -> tuple[Result, list[RoundRecord]]:
     records: list[RoundRecord] = []
     strategy = SelectionStrategy(
@@ -63,10 +64,10 @@ def run(
             "min_available_clients": NUM_CLIENTS,
             "num_rounds": 6,
             "local_learning_rate": 0.1,
-            "poll_interval": 0.01,
+            "polling": Polling(interval=0.01),
             "seed": 5,
             "on_round": records.append,
-            "checkpoint_dir": folder,
+            "checkpoints": Checkpoints(folder, resume) if folder else None,
             **options,
         },
     )
@@ -94,13 +95,16 @@ VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
     *((name, lambda name=name: {"selector": name}) for name in USABLE if name != "lipschitz-is"),
     (
         "lipschitz-is",
-        lambda: {"selector": "lipschitz-is", "client_settings": {"lipschitz": {"c1": 2.0, "c3": 9.0}}},
+        lambda: {
+            "selector": "lipschitz-is",
+            "overrides": Overrides(settings={"lipschitz": {"c1": 2.0, "c3": 9.0}}),
+        },
     ),
     ("FedAvgM", lambda: {"server_strategy": FedAvgM(fraction_evaluate=0.0, server_momentum=0.9)}),
     ("FedAdam", lambda: {"server_strategy": FedAdam(fraction_evaluate=0.0)}),
     ("FedVARP", lambda: {"variates": "fedvarp"}),
     ("SCAFFOLD", lambda: {"variates": "scaffold"}),
-    ("rates", lambda: {"correction": "rates", "over_selection": 1.5}),
+    ("rates", lambda: {"faults": Faults(correction="rates", over_selection=1.5)}),
 ]
 
 
@@ -157,7 +161,7 @@ def test_nothing_to_resume_is_a_beginning(tmp_path: Path) -> None:
         ({"selector": "md"}, "selector = 'md': the run to be resumed has 'adaptive-osmd'"),
         ({"selector_settings": {"alpha": 0.5}}, r"selector_settings\.alpha = '0\.5'"),
         ({"server_strategy": FedAdam(fraction_evaluate=0.0)}, "server_strategy = 'FedAdam'"),
-        ({"guard": False}, "guard = "),
+        ({"faults": Faults(guard=False)}, "guard: not there|guard = "),
     ],
 )
 def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -170,7 +174,7 @@ def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: 
 def test_a_folder_that_cannot_be_made_ends_it_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
-        CheckpointError, match=r"checkpoint_dir = .*file/x: cannot be made .*: Not a directory"
+        CheckpointError, match=r"checkpoints.folder = .*file/x: cannot be made .*: Not a directory"
     ):
         run(tmp_path / "file" / "x", 1)
 
@@ -183,7 +187,7 @@ def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path
     def attempt(resume: bool) -> list[int]:
         seen: list[int] = []
         strategy = SelectionStrategy(
-            "uniform", clients_per_round=3, checkpoint_dir=tmp_path, resume=resume, stop=stop
+            "uniform", clients_per_round=3, checkpoints=Checkpoints(tmp_path, resume), stop=stop
         )
 
         def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:

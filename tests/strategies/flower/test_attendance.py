@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from strategies import NotEnoughClientsError, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import OpenRound, write_report
+from strategies.options import Deadlines, Faults, Overrides
 
 from ...support.inprocess import InProcessGrid, Node
 from ..test_strategy import BAD_NODES, client, model, run
@@ -85,7 +86,9 @@ def test_a_double_that_stays_is_a_client_of_its_own() -> None:
 
 def test_a_round_waits_for_its_quorum_and_goes_on_when_it_comes() -> None:
     grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)})
-    strategy, one_round = strategy_on(grid, clients_per_round=3, quorum=2, absence_deadline=60)
+    strategy, one_round = strategy_on(
+        grid, clients_per_round=3, faults=Faults(quorum=2), deadlines=Deadlines(absence=60)
+    )
     one_round(1)
     nodes = dict(grid.nodes)
     grid.nodes = {1: nodes[1]}
@@ -113,7 +116,7 @@ def test_below_the_quorum_a_round_is_void_and_says_so() -> None:
     grid.nodes[3] = lambda message: (
         client("third")(message) if message.metadata.message_type == STATUS else None
     )
-    w, records, _ = run(grid, rounds=2, quorum=2, round_deadline=0.05)
+    w, records, _ = run(grid, rounds=2, faults=Faults(quorum=2), deadlines=Deadlines(round=0.05))
     assert w.size == 0  # no round brought a new model
     for record in records:
         assert record.skipped == "1 usable of 3 answers: fewer than the quorum of 2"
@@ -125,7 +128,12 @@ def test_over_selection_goes_on_with_the_first() -> None:
     latency = {n: float(n) for n in range(1, 9)}
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 9)}, latency)
     _, records, _ = run(
-        grid, rounds=3, clients_per_round=4, over_selection=2.0, min_available_clients=8, round_deadline=100
+        grid,
+        rounds=3,
+        clients_per_round=4,
+        faults=Faults(over_selection=2.0),
+        min_available_clients=8,
+        deadlines=Deadlines(round=100),
     )
     for record in records:
         assert record.selection.clients.size == 8
@@ -153,7 +161,13 @@ def test_over_selection_waits_for_a_quorum() -> None:
     latency = {n: float(n) for n in range(1, 13)}
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 13)}, latency)
     _, records, _ = run(
-        grid, 2, "md", clients_per_round=8, quorum=6, over_selection=1.5, min_available_clients=12, seed=4
+        grid,
+        2,
+        "md",
+        clients_per_round=8,
+        faults=Faults(quorum=6, over_selection=1.5),
+        min_available_clients=12,
+        seed=4,
     )
     for record in records:
         draws, answered = record.selection.counts.sum(), record.feedback.responded.sum()
@@ -164,7 +178,9 @@ def test_over_selection_waits_for_a_quorum() -> None:
 
 def test_where_nobody_is_to_spare_over_selection_waits_for_all() -> None:
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 5)}, {n: float(n) for n in range(1, 5)})
-    _, records, _ = run(grid, clients_per_round=4, over_selection=2.0, round_deadline=100)
+    _, records, _ = run(
+        grid, clients_per_round=4, faults=Faults(over_selection=2.0), deadlines=Deadlines(round=100)
+    )
     assert records[0].feedback.responded.all()
     assert 4 <= records[0].seconds < 5
 
@@ -178,14 +194,18 @@ def test_who_declines_at_once_takes_no_place_among_the_first() -> None:
     nodes = {n: decline if n <= 4 else client(f"c{n}") for n in range(1, 9)}
     grid = TimedGrid(nodes, {n: float(n) for n in range(1, 9)})
     _, records, _ = run(
-        grid, clients_per_round=4, over_selection=2.0, min_available_clients=8, round_deadline=100
+        grid,
+        clients_per_round=4,
+        faults=Faults(over_selection=2.0),
+        min_available_clients=8,
+        deadlines=Deadlines(round=100),
     )
     assert sorted(records[0].selection.clients[records[0].feedback.responded]) == [4, 5, 6, 7]
 
 
 def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
     grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)}, {3: 1e6})
-    _, records, _ = run(grid, rounds=2, round_deadline=30)
+    _, records, _ = run(grid, rounds=2, deadlines=Deadlines(round=30))
     for record in records:
         assert record.feedback.responded.sum() == 2
         assert record.seconds == pytest.approx(30, abs=0.2)
@@ -194,7 +214,7 @@ def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
 
 def test_declared_sizes_go_before_claims() -> None:
     nodes = {1: client("a", size=10), 2: client("b", size=900), 3: client("c", size=10)}
-    _, _, strategy = run(InProcessGrid(nodes), client_sizes={"b": 30.0, "nobody": 5.0})
+    _, _, strategy = run(InProcessGrid(nodes), overrides=Overrides(sizes={"b": 30.0, "nobody": 5.0}))
     assert strategy.selector.client_sizes.tolist() == [10, 30, 10]
 
 
@@ -230,7 +250,7 @@ def test_groups_are_what_clients_say_or_the_operator() -> None:
         selector="flics",
         clients_per_round=3,
         min_available_clients=7,
-        client_settings={"groups": {"c1": "north"}},
+        overrides=Overrides(settings={"groups": {"c1": "north"}}),
     )
     groups = strategy.selector.state_dict()["groups"]
     np.testing.assert_array_equal(groups, [0, 0, 1, 0, 1, 0, 2])
@@ -249,7 +269,7 @@ def test_an_answer_that_comes_late_is_taken_before_the_node_is_asked_again() -> 
         return ids
 
     grid.push_messages = pushing  # type: ignore[method-assign]
-    strategy = SelectionStrategy("uniform", clients_per_round=3, join_deadline=200)
+    strategy = SelectionStrategy("uniform", clients_per_round=3, deadlines=Deadlines(join=200))
     strategy.start(grid, model(0), num_rounds=1)
     assert strategy.roster.ids() == ["a", "b", "slow"]
     assert 70 <= grid.clock.monotonic() < 75  # it is asked again after 120 s

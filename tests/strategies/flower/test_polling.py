@@ -10,8 +10,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from strategies.clients.reports import GROUP, INVITATION, LOSS, Report
 from strategies.clients.roster import Roster
 from strategies.flower.messages import write_report
-from strategies.flower.polling import Asked, MissingHandlerError, Poll, check_polls_for
-from strategies.selectors import Selector, available, create
+from strategies.flower.polling import Asked, MissingHandlerError, Poll
+from strategies.options import Polling
+from strategies.selectors import Selector, create
 from strategies.selectors.invitation import GroupMember
 
 from ...support.inprocess import InProcessGrid, Node
@@ -142,7 +143,7 @@ BAD: dict[str, Node] = {
 def test_who_does_not_answer_well_is_not_available(kind: str, poll_with: str) -> None:
     grid, roster = federation(tells(loss=3.0), BAD[kind], tells(loss=1.0))
     selector = pow_d(3)
-    asked = ask(Poll(poll_with=poll_with), grid, roster, selector)
+    asked = ask(Poll(polling=Polling(poll_with=poll_with)), grid, roster, selector)
     assert asked.reports is not None
     losses = dict(zip(asked.candidates.tolist(), asked.reports["loss"], strict=True))  # type: ignore[union-attr]
     assert losses[0] == 3.0
@@ -193,7 +194,7 @@ def test_an_app_without_the_handler_is_evaluated_and_not_queried_again() -> None
 
 def test_an_app_may_be_evaluated_at_once_by_the_name_of_its_metric() -> None:
     grid, roster = federation(*[evaluating(nll=float(i)) for i in range(2)])
-    poll = Poll(poll_with="evaluate", loss_metric="nll")
+    poll = Poll(polling=Polling(poll_with="evaluate", loss_metric="nll"))
     asked = poll.ask(grid, pow_d(2), 5, None, roster, ARRAYS, evaluate_config=ConfigRecord({"split": "test"}))
     assert sorted(asked.reports["loss"]) == [0.0, 1.0]  # type: ignore[index]
     assert kinds(grid) == ["evaluate"] * 2
@@ -217,13 +218,13 @@ def test_old_and_new_apps_are_each_asked_as_they_can_answer() -> None:
             Poll(),
             r"pow-d needs the loss of its candidates, and the clients' app cannot tell it: it has no "
             r"query.loss handler, and its evaluate handler returns accuracy, num-examples, but not 'loss' "
-            r"\(loss_metric\)",
+            r"\(polling.loss_metric\)",
         ),
         (without_handlers, Poll(), "it has no query.loss handler, and it has no evaluate handler"),
         (
             evaluating(loss=1.0),
-            Poll(poll_with="evaluate", loss_metric="nll"),
-            r"candidates, and its evaluate handler returns loss, but not 'nll' \(loss_metric\)",
+            Poll(polling=Polling(poll_with="evaluate", loss_metric="nll")),
+            r"candidates, and its evaluate handler returns loss, but not 'nll' \(polling.loss_metric\)",
         ),
     ],
 )
@@ -244,40 +245,8 @@ def test_a_run_that_was_answered_once_does_not_end_for_one_strange_client() -> N
 
 def test_a_nan_from_everybody_is_no_missing_metric() -> None:
     grid, roster = federation(*[evaluating(loss=float("nan"))] * 2)
-    asked = ask(Poll(poll_with="evaluate"), grid, roster, pow_d(2))
+    asked = ask(Poll(polling=Polling(poll_with="evaluate")), grid, roster, pow_d(2))
     assert np.isnan(asked.reports["loss"]).all()  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"deadline": 0}, "poll_deadline = 0: must be greater than 0"),
-        ({"deadline": float("nan")}, "poll_deadline = nan"),
-        ({"poll_with": "train"}, "poll_with = 'train': must be one of 'query', 'evaluate'"),
-        ({"loss_metric": ""}, "loss_metric = ''"),
-    ],
-)
-def test_a_wrong_setting_is_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Poll(**wrong)
-
-
-def test_only_oracles_are_refused() -> None:
-    settings: dict[str, dict[str, Any]] = {
-        "flics": {"groups": [0, 0, 1]},
-        "naive-group": {"groups": [0, 0, 1]},
-        "flics-private": {"group_shares": "1/1"},
-        "lipschitz-is": {"lipschitz": [1, 2, 3]},
-    }
-    for name in available():
-        polls_for = create(name, 3, clients_per_round=1, num_rounds=9, **settings.get(name, {})).polls_for
-        if name in ("optimal", "delta", "fed-is"):
-            with pytest.raises(
-                ValueError, match=f"selector = '{name}': needs .* which only a simulation knows"
-            ):
-                check_polls_for(name, polls_for)
-        else:
-            check_polls_for(name, polls_for)
 
 
 # --- flics-private -----------------------------------------------------------------------------------------

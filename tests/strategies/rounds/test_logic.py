@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from strategies.clients.reports import Report
+from strategies.options import GuardSettings
 from strategies.rounds.guard import Guard
 from strategies.rounds.logic import Outcome, Reply, RoundLogic, enough_answers
 from strategies.rounds.response_rates import ResponseRates
@@ -302,7 +303,7 @@ def test_who_did_not_answer_has_no_part_in_the_mean() -> None:
 
 
 def test_an_update_that_is_too_long_is_shortened_everywhere() -> None:
-    rounds = logic(m=20, k=20, name="prac-is", guard=Guard(20, deviations=1.0))
+    rounds = logic(m=20, k=20, name="prac-is", guard=Guard(20, GuardSettings(deviations=1.0)))
     model = {"w": np.zeros(2)}
     clients = list(range(20))
     replies = [Reply({"w": np.array([0.0, 1.0])}) for _ in clients]

@@ -10,6 +10,7 @@ from flwr.serverapp.strategy import FedAdam, FedMedian
 from strategies import SelectionStrategy
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report
+from strategies.options import Deadlines, Faults
 from strategies.rounds.logic import Reply, RoundLogic
 from strategies.selectors import create
 
@@ -78,7 +79,7 @@ def test_masks_change_nothing_but_rounding(selector: str, server_strategy: Any) 
         "clients_per_round": 3,
         "min_available_clients": 5,
         "server_strategy": server_strategy,
-        "guard": False,
+        "faults": Faults(guard=False),
     }
     plain, records, _ = run(InProcessGrid({n: client(n, step, None) for n, step in steps.items()}), **options)
     masks = Masks()
@@ -94,7 +95,7 @@ def test_masks_change_nothing_but_rounding(selector: str, server_strategy: Any) 
 def test_a_round_in_which_one_is_missing_is_void() -> None:
     masks = Masks()
     grid = MaskedGrid({n: client(n, 1.0, masks, silent=n == 2) for n in (1, 2, 3)}, masks)
-    w, records, _ = run(grid, rounds=2, masked_updates=True, round_deadline=0.05)
+    w, records, _ = run(grid, rounds=2, masked_updates=True, deadlines=Deadlines(round=0.05))
     assert w.size == 0
     for record in records:
         assert record.skipped == "2 usable of 3 answers: without the others' masks there is no sum"
@@ -105,8 +106,11 @@ def test_a_round_in_which_one_is_missing_is_void() -> None:
     ("options", "message"),
     [
         ({"variates": "fedvarp"}, "masked_updates = True: must be without variates"),
-        ({"over_selection": 1.5}, "masked_updates = True: must be without .* over_selection"),
-        ({"correction": "rates"}, "masked_updates = True: must be without .* correction = 'rates'"),
+        ({"faults": Faults(over_selection=1.5)}, "masked_updates = True: must be without .* faults.over_selection"),
+        (
+            {"faults": Faults(correction="rates")},
+            "masked_updates = True: must be without .* faults.correction = 'rates'",
+        ),
         ({"selector": "prac-delta"}, "selector = 'prac-delta' with masked_updates = True: learns how far"),
         (
             {"server_strategy": FedMedian()},

@@ -1,0 +1,107 @@
+"""Options check themselves; every error names the option, its value and what is allowed."""
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from strategies.options import (
+    Checkpoints,
+    Deadlines,
+    Faults,
+    GuardSettings,
+    Overrides,
+    Polling,
+    check_selector,
+)
+from strategies.selectors import available, selector_type
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Deadlines(round=0), "deadlines.round = 0: must be greater than 0"),
+        (lambda: Deadlines(poll=-1.0), r"deadlines.poll = -1\.0: must be greater than 0"),
+        (lambda: Deadlines(join=nan), "deadlines.join = nan: must be greater than 0"),
+        (lambda: Polling(interval=nan), "polling.interval = nan: must be greater than 0"),
+        (lambda: Polling(poll_with="train"), "polling.poll_with = 'train': must be 'query' or 'evaluate'"),
+        (lambda: Polling(loss_metric=""), "polling.loss_metric = '': must be the name of a metric"),
+        (lambda: Checkpoints(""), "checkpoints.folder = '': must be the path of a folder"),
+        (lambda: Faults(quorum=0), "faults.quorum = 0: must be >= 1"),
+        (lambda: Faults(over_selection=0.5), r"faults.over_selection = 0\.5: must be finite and between 1"),
+        (lambda: Faults(correction="none"), "faults.correction = 'none': must be 'equal' or 'rates'"),
+        (lambda: Faults(guard={"factor": 0.5}), r"guard.factor = 0\.5: must be finite and between 1"),
+        (lambda: GuardSettings(window=31), "guard.window = 31: must be >= 32"),
+        (lambda: GuardSettings(strikes=5), r"guard.strikes = 5: must be between 1 and 4 \(memory\)"),
+        (lambda: GuardSettings(memory=9), "guard.memory = 9: must be between 1 and 8"),
+        (lambda: GuardSettings(longest_pause=9), r"guard.longest_pause = 9: must be >= 10 \(pause\)"),
+        (lambda: Overrides({"a": 0}), r"overrides.sizes\['a'\] = 0\.0: must be finite and between 1e-100"),
+        (lambda: Overrides({"a": 1e200}), r"overrides.sizes\['a'\] = 1e\+200: must be finite and between"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Deadlines(round=None), "deadlines.round = None: must be a number of seconds greater than 0"),
+        (lambda: Deadlines(absence=True), "deadlines.absence = True: must be a number of seconds"),
+        (lambda: Polling(ask_status=1), "polling.ask_status = 1: must be True or False"),
+        (lambda: Checkpoints(None), "checkpoints.folder = None: must be the path of a folder"),
+        (lambda: Checkpoints("runs", resume="yes"), "checkpoints.resume = 'yes': must be True or False"),
+        (lambda: Faults(quorum=1.5), r"faults.quorum = 1\.5: must be an integer >= 1"),
+        (lambda: Faults(guard=None), "faults.guard = None: must be True, False or a mapping"),
+        (lambda: Faults(guard={"factors": 2}), "factors"),
+        (lambda: GuardSettings(strikes=True), "guard.strikes = True: must be an integer between 1 and 4"),
+        (lambda: GuardSettings(signed_losses=1), "guard.signed_losses = 1: must be True or False"),
+        (lambda: Overrides({"a": True}), r"overrides.sizes\['a'\] = True: must be a number"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_what_fits_neither_the_selector_nor_k_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"faults.quorum = 3: must be between 1 and 2 \(clients_per_round\)"):
+        Faults(quorum=3).check(selector_type("md"), 2)
+    with pytest.raises(
+        ValueError, match="faults.correction = 'rates': must be 'equal' with selector = 'flics'"
+    ):
+        Faults(correction="rates").check(selector_type("flics"), 2)
+    with pytest.raises(
+        ValueError, match=r"overrides.settings\['groups'\]: md has no such setting per client"
+    ):
+        Overrides(settings={"groups": {"a": 1}}).check(selector_type("md"))
+    with pytest.raises(ValueError, match="overrides.settings has no 'lipschitz': lipschitz-is must have it"):
+        Overrides().check(selector_type("lipschitz-is"))
+
+
+def test_only_oracles_are_refused() -> None:
+    settings = {"flics-private": {"group_shares": "1/1"}}
+    for name in available():
+        if name in ("optimal", "delta", "fed-is"):
+            with pytest.raises(
+                ValueError, match=f"selector = '{name}': needs .* which only a simulation knows"
+            ):
+                check_selector(name, 2, settings.get(name, {}), 9)
+        else:
+            check_selector(name, 2, settings.get(name, {}), 9)
+
+
+def test_the_guard_is_on_off_or_has_settings() -> None:
+    assert Faults().guard_settings == GuardSettings()
+    assert Faults(guard=False).guard_settings is None
+    assert Faults(guard={"factor": 3.0}).guard_settings == GuardSettings(factor=3.0)
+    assert Faults(guard=GuardSettings(pause=2)).guard_settings == GuardSettings(pause=2)
+
+
+def test_options_are_frozen_and_a_deadline_may_be_infinite() -> None:
+    options = Deadlines(round=inf)
+    with pytest.raises(FrozenInstanceError):
+        options.round = 1  # type: ignore[misc]
