@@ -187,7 +187,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ({"selector": "uniform", "selector-settings": "replacement=3"}, r"replacement = 3"),
         ({"learning-rate": float("nan")}, r"^learning-rate = nan: must be a finite number$"),
         ({"round-deadline": -1}, r"^round-deadline = -1: must be greater than 0$"),
-        ({"selector": "lipschitz-is"}, r"^client_settings has no 'lipschitz': lipschitz-is must have it"),
+        ({"selector": "lipschitz-is"}, r"^overrides.settings has no 'lipschitz': lipschitz-is must have it"),
         ({"selector": "flics", "correction": "rates"}, r"^correction = 'rates': must be 'equal' with"),
         ({"rounds": 3}, r"^rounds = 3: unknown setting; the settings are selector, "),
     ],

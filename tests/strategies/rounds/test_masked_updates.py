@@ -106,7 +106,10 @@ def test_a_round_in_which_one_is_missing_is_void() -> None:
     ("options", "message"),
     [
         ({"variates": "fedvarp"}, "masked_updates = True: must be without variates"),
-        ({"faults": Faults(over_selection=1.5)}, "masked_updates = True: must be without .* faults.over_selection"),
+        (
+            {"faults": Faults(over_selection=1.5)},
+            "masked_updates = True: must be without .* faults.over_selection",
+        ),
         (
             {"faults": Faults(correction="rates")},
             "masked_updates = True: must be without .* faults.correction = 'rates'",
