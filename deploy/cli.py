@@ -26,8 +26,9 @@ from deploy.hosting.cli import server
 from deploy.processes.groups import processes_with, wait_until
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import draw
-from deploy.runs.history import FILE_NAME, ArmHistory, read_run
-from deploy.runs.trials import PLAN, Trial, parse_setting, plan, read_plan, train, try_out, write_plan
+from deploy.runs.follower import train
+from deploy.runs.history import FILE_NAME, TrialHistory, read_run
+from deploy.runs.trials import PLAN, Trial, parse_setting, plan, read_plan, try_out, write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -357,7 +358,7 @@ def plot(
     _conclude(Console(highlight=False, markup=False), run_dir, histories)
 
 
-def _conclude(console: Console, folder: Path, histories: Sequence[ArmHistory]) -> None:
+def _conclude(console: Console, folder: Path, histories: Sequence[TrialHistory]) -> None:
     """Print what came of a run, draw its figure, and say where everything lies."""
     console.print(report(histories))
     short = _short(folder)

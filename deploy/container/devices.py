@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from deploy.container import STATE
-from deploy.container.superlink import CONNECTION, flwr
+from deploy.container.superlink import CONNECTION
+from deploy.flower.command import flwr
 from deploy.hosting.server import Server, ServerError
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ class Cluster(Server):
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Run a command of `flwr` against this container's SuperLink."""
-        told = flwr(*arguments, CONNECTION)
+        told = flwr(*arguments, CONNECTION, environment=os.environ)
         if not told.get("success"):
             raise ServerError(str(told.get("error-message", told)).strip())
         return told

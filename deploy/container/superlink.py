@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from deploy.container import (
     AUTHORITY,
@@ -25,8 +24,6 @@ from deploy.container.supervisor import Supervisor
 
 CONNECTION = "cluster"  # the SuperLink's name in Flower's config.toml
 REGISTRATION_TIMEOUT = 60.0  # seconds
-COMMAND_TIMEOUT = 60.0  # seconds for a `flwr` command
-UNAVAILABLE = "is unavailable"  # in what Flower says when it does not reach the SuperLink
 
 
 def main() -> int:
@@ -48,26 +45,6 @@ def write_connection() -> None:
         f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
         f'address = "{CONTROL_HOST}:{CONTROL_PORT}"\nroot-certificates = {json.dumps(str(AUTHORITY))}\n'
     )
-
-
-def flwr(*arguments: str) -> dict[str, Any]:
-    """Run a `flwr` command; return what it says, in which "success" is false if it failed."""
-    try:
-        done = subprocess.run(
-            ["flwr", *arguments, "--format", "json"],
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"success": False, "error-message": f"flwr {arguments[0]} {UNAVAILABLE}"}
-    try:
-        # `flwr supernode register` says it in words first.
-        told: dict[str, Any] = json.loads(done.stdout[done.stdout.find("{") :])
-    except ValueError:
-        return {"success": False, "error-message": done.stdout + done.stderr}
-    return told
 
 
 def _command() -> list[str]:

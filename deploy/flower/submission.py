@@ -66,6 +66,15 @@ class RunHandle:
         """Whether the run is over. How it went is for the app to say: `flwr run` exits with 0 either way."""
         return self.process.returncode is not None
 
+    @property
+    def last_words(self) -> str:
+        """The end of the log."""
+        return f"the end of {self.log}:\n{self.process.tail()}"
+
+    def abort(self) -> None:
+        """End the run (see `Engine.abort`)."""
+        self.engine.abort(self)
+
     def wait(self, timeout: float) -> None:
         """Wait until the run is over.
 

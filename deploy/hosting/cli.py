@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import subprocess
 import time
 from dataclasses import asdict
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from deploy.device.invitation import SUFFIX
+from deploy.engines.superlink import SuperLink
 from deploy.flower.app_folder import app_folder
-from deploy.flower.submission import ConfigValue, default_config, run_command
+from deploy.flower.submission import ConfigValue, EngineError, default_config
 from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import CONNECTION, FILE, Server, ServerError
 from deploy.processes.groups import is_free, processes_with, wait_until
-from deploy.runs.history import FILE_NAME, ArmHistory
+from deploy.runs.follower import Events, train
+from deploy.runs.history import FILE_NAME, TrialHistory
 from deploy.runs.trials import Trial, parse_setting
 from server.settings import RunSettings, check_same_run
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
-LAST_WORDS = 5.0  # seconds that a ServerApp may take to end after Flower's log did
 RECLAIM_TIMEOUT = 5.0  # seconds for the processes of a server that was killed to end
 
 server = typer.Typer(no_args_is_help=True, help="A server for real devices.")
@@ -172,48 +170,29 @@ def run(
         if resume is None:
             out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
             config = {"output-dir": str(out), **given}
-            RunSettings.from_run_config(
-                {**default_config(app_folder()), **config}
-            )
+            RunSettings.from_run_config({**default_config(app_folder()), **config})
         else:
             out = _earlier(this, resume)
             config = _resumed(out, given)
         this.check_is_up()
         out.mkdir(exist_ok=resume is not None)
-        trial = Trial(out.name, config, ArmHistory(Path(str(config["output-dir"])) / FILE_NAME))
-        environment = this.environment()
-        program = shutil.which("flwr", path=environment["PATH"])
-        try:
-            while True:
-                new = next(path for n in count(1) if not (path := out / f"submitted-{n}").exists())
-                command = run_command(app_folder(), CONNECTION, trial.start(), new, this.folder)
-                subprocess.run(command, executable=program, env=environment, check=False)
-                _wait_for_end(trial)
-                if not trial.begun or not trial.died():
-                    break
-                _say("the ServerApp ended without a word; it is started again")
-        except KeyboardInterrupt:
-            flwr = f"FLWR_HOME={this.folder / 'flwr'} flwr"
-            _fail(
-                f"no longer followed; the run goes on, its history: {trial.history.path}\n"
-                f"to end it: {flwr} list {CONNECTION}, and {flwr} stop RUN-ID {CONNECTION}",
-                130,
-            )
-    if not trial.history.finished:  # `flwr run` ends with 0 whatever became of the run
-        reason = trial.history.end["reason"] if trial.history.end else "see above"
-        _fail(
-            f"the run failed: {reason}\nto go on: cohort server run --resume {trial.history.path.parent}", 1
-        )
-    typer.echo(f"history and models: {trial.history.path.parent}")
+        trial = Trial(out.name, config, TrialHistory(Path(str(config["output-dir"])) / FILE_NAME))
+        with SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
+            try:
+                train(superlink, [trial], Events(_say), at_once=False)
+            except KeyboardInterrupt:
+                _fail(_how_to_stop(this, superlink, trial), 130)
+    if not trial.history.finished:
+        _fail(f"to go on: cohort server run --resume {trial.folder}", 1)
+    typer.echo(f"history and models: {trial.folder}")
 
 
-def _wait_for_end(trial: Trial) -> None:
-    """Wait until the ServerApp has ended: a SuperLink that is restarted ends only Flower's stream."""
-    if not wait_until(lambda: not trial.alive, LAST_WORDS):
-        _say(f"Flower's log broke off, but the run goes on; its history: {trial.history.path}")
-        while trial.alive:
-            time.sleep(1)
-    trial.history.read()
+def _how_to_stop(server: Server, superlink: SuperLink, trial: Trial) -> str:
+    """Tell the operator what becomes of a run that is no longer followed."""
+    if not superlink.runs:
+        return "stopped before the run was submitted"
+    flwr = f"FLWR_HOME={server.folder / 'flwr'} flwr stop {superlink.runs[-1].run_id} {CONNECTION}"
+    return f"no longer followed; the run goes on, its history: {trial.history.path}\nto stop it: {flwr}"
 
 
 def _earlier(server: Server, run: str) -> Path:
@@ -228,7 +207,7 @@ def _earlier(server: Server, run: str) -> Path:
 
 def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
     """Return the run config of an earlier run, and refuse what would make it another one."""
-    history = ArmHistory(folder / FILE_NAME)
+    history = TrialHistory(folder / FILE_NAME)
     history.read()
     if not history.settings:
         raise ServerError(f"resume = {folder}: holds no {FILE_NAME}, so there is no run to resume")
@@ -271,7 +250,7 @@ def _signals_raise() -> Iterator[None]:
 def _errors_end_it() -> Iterator[None]:
     try:
         yield
-    except (ServerError, ValueError, OSError) as error:
+    except (EngineError, ServerError, ValueError, OSError) as error:
         _fail(str(error))
 
 

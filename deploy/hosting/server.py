@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -16,6 +14,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from deploy.device.invitation import Invitation, check_name, check_server
+from deploy.flower.command import flwr
 from deploy.flower.submission import flower_environment, toml
 from deploy.processes.groups import LOOPBACK
 from deploy.tls import certificates
@@ -131,21 +130,10 @@ class Server:
             If the SuperLink is not there, or refuses.
         """
         self.check_is_up()
-        done = subprocess.run(
-            ["flwr", *arguments, CONNECTION, "--format", "json"],
-            env=self.environment(),
-            executable=shutil.which("flwr", path=self.environment()["PATH"]),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        try:
-            said: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
-        except ValueError:
-            raise ServerError(f"flwr {arguments[0]}: {(done.stderr or done.stdout).strip()}") from None
-        if not said.get("success"):
-            raise ServerError(str(said.get("error-message", said)).strip())
-        return said
+        answer = flwr(*arguments, CONNECTION, environment=self.environment())
+        if not answer.get("success"):
+            raise ServerError(str(answer.get("error-message", answer)).strip())
+        return answer
 
     def check_is_up(self) -> None:
         """Refuse to go on without the SuperLink.

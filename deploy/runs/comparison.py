@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deploy.runs.history import ArmHistory, Line
+    from deploy.runs.history import Line, TrialHistory
 
 BASELINE = "uniform"
 LAST = 5  # rounds over which final values are averaged
@@ -82,7 +82,7 @@ def large_clients(sizes: Sequence[float]) -> set[int]:
     return chosen
 
 
-def summarise(trial: ArmHistory) -> Summary:
+def summarise(trial: TrialHistory) -> Summary:
     """Put an trial into numbers."""
     rounds = trial.trained
     large = large_clients(trial.client_sizes)
@@ -98,7 +98,7 @@ def summarise(trial: ArmHistory) -> Summary:
     )
 
 
-def difference(trial: ArmHistory, baseline: ArmHistory, metric: str) -> Difference:
+def difference(trial: TrialHistory, baseline: TrialHistory, metric: str) -> Difference:
     """Compare the ends of two trials in `test_loss` or `test_accuracy`."""
     ours, theirs = _values(trial.trained, metric), _values(baseline.trained, metric)
     return Difference(
@@ -107,13 +107,13 @@ def difference(trial: ArmHistory, baseline: ArmHistory, metric: str) -> Differen
     )
 
 
-def area_ratio(trial: ArmHistory, baseline: ArmHistory) -> float:
+def area_ratio(trial: TrialHistory, baseline: TrialHistory) -> float:
     """Return the area under the trial's test-loss curve (trapezoids, rounds 0 to n) over the baseline's."""
     ours, theirs = (_area(_values(each.rounds, "test_loss")) for each in (trial, baseline))
     return ours / theirs if theirs else math.nan
 
 
-def faults(trial: ArmHistory) -> dict[str, dict[str, int]]:
+def faults(trial: TrialHistory) -> dict[str, dict[str, int]]:
     """Count for each client with faults how often what befell it, who has most first.
 
     Returns
@@ -135,14 +135,14 @@ def faults(trial: ArmHistory) -> dict[str, dict[str, int]]:
     return dict(sorted(counts.items(), key=lambda item: (-sum(item[1].values()), item[0])))
 
 
-def same_cohorts(trial: ArmHistory, baseline: ArmHistory) -> tuple[int, int]:
+def same_cohorts(trial: TrialHistory, baseline: TrialHistory) -> tuple[int, int]:
     """Return in how many rounds both drew the same clients, each as often, and how many rounds both have."""
     ours, theirs = ({line["round"]: _cohort(line) for line in each.trained} for each in (trial, baseline))
     both = ours.keys() & theirs.keys()
     return sum(ours[round] == theirs[round] for round in both), len(both)
 
 
-def verdict(trials: Sequence[ArmHistory]) -> list[str]:
+def verdict(trials: Sequence[TrialHistory]) -> list[str]:
     """Say in plain sentences how each trial differs from uniform selection.
 
     Returns
@@ -169,7 +169,7 @@ def number(value: float | None, form: str, unit: str = "", *, scale: float = 1.0
     return "–" if value is None or not math.isfinite(value) else f"{scale * value:{form}}{unit}"
 
 
-def _sentence(trial: ArmHistory, baseline: ArmHistory) -> str:
+def _sentence(trial: TrialHistory, baseline: TrialHistory) -> str:
     loss = difference(trial, baseline, "test_loss")
     accuracy = difference(trial, baseline, "test_accuracy")
     if not (loss.known and accuracy.known):
@@ -188,7 +188,7 @@ def _sentence(trial: ArmHistory, baseline: ArmHistory) -> str:
     return f"{trial.label}: {differs}; drew the same clients as {BASELINE} in {same} of {rounds} rounds."
 
 
-def _not_finite(trial: ArmHistory) -> str:
+def _not_finite(trial: TrialHistory) -> str:
     return f"{trial.label}: nothing to compare: its test loss was not finite."
 
 

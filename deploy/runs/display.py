@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from deploy.runs.history import ArmHistory, Line
+    from deploy.runs.history import Line, TrialHistory
     from deploy.runs.trials import Trial
 
 
@@ -123,7 +123,7 @@ class LiveDisplay(PlainDisplay):
         self._live.update(Group(*parts), refresh=True)
 
 
-def _state(trial: ArmHistory) -> list[RenderableType]:
+def _state(trial: TrialHistory) -> list[RenderableType]:
     """Draw one trial: progress, how good the model is, who trained last. Three lines of up to 80 columns."""
     if not trial.rounds:
         return [Text(trial.label, style="bold"), Text("  waiting to begin", style="dim"), Text()]
@@ -177,7 +177,7 @@ def _probability(value: float | None) -> str:
     return number(value, ".2f").removeprefix("0")
 
 
-def report(trials: Sequence[ArmHistory]) -> Group:
+def report(trials: Sequence[TrialHistory]) -> Group:
     """Compare the trials side by side, and say what selection brought."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("selector", vertical="bottom", overflow="fold")
@@ -226,7 +226,7 @@ def report(trials: Sequence[ArmHistory]) -> Group:
     return Group(*parts)
 
 
-def _faults(trial: ArmHistory) -> Text | None:
+def _faults(trial: TrialHistory) -> Text | None:
     """Put into words which clients had most faults: "uniform: client-03 12 left out, 2 put aside"."""
     found = [
         f"{client} {', '.join(f'{count} {what}' for what, count in counts.items())}"

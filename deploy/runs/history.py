@@ -15,7 +15,7 @@ Line = dict[str, Any]
 
 
 @dataclass
-class ArmHistory:
+class TrialHistory:
     """What is known so far about one trial: one training of the federation with one selector.
 
     Lines of unknown type are skipped, so that the history may say more than is read here.
@@ -73,7 +73,7 @@ class ArmHistory:
             now = os.fstat(file.fileno()).st_ino
             replaced = self._file not in (None, now)
             if replaced:
-                vars(self).update(vars(ArmHistory(self.path)))
+                vars(self).update(vars(TrialHistory(self.path)))
             self._file = now
             file.seek(self._offset)
             written = file.read()
@@ -110,7 +110,7 @@ class ArmHistory:
                 self.end = line
 
 
-def read_run(folder: Path) -> list[ArmHistory]:
+def read_run(folder: Path) -> list[TrialHistory]:
     """Read all histories below a run's folder, in the order in which the trials began.
 
     Raises
@@ -118,7 +118,7 @@ def read_run(folder: Path) -> list[ArmHistory]:
     ValueError
         If there is none, or one of them is damaged.
     """
-    trials = [ArmHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
+    trials = [TrialHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     if not trials:
         raise ValueError(
             f"{folder}: holds no history (*/{FILE_NAME}); it must be the folder of a `cohort up`"

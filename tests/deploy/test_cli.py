@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import typer
@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 
 import tasks.datasets
 from deploy import cli
-from deploy.hosting import cli as serving
+from deploy.engines.superlink import SuperLink
+from deploy.flower.submission import EngineError
 from deploy.hosting.server import Server
 from deploy.runs.display import PlainDisplay
 from deploy.runs.trials import Trial, plan, write_plan
@@ -195,11 +196,11 @@ def test_the_operators_run_is_resumed_with_its_own_settings(
 ) -> None:
     submitted: list[dict[str, Any]] = []
 
-    def run_command(app: Path, connection: str, config: dict[str, Any], *folders: Path) -> list[str]:
+    def submit(self: SuperLink, config: dict[str, Any], name: str) -> NoReturn:
         submitted.append(config)
-        return ["true"]
+        raise EngineError("Flower refused the run: no")
 
-    monkeypatch.setattr(serving, "run_command", run_command)
+    monkeypatch.setattr(SuperLink, "submit", submit)
     server = Server(tmp_path / "server", ("localhost",), control_port=1)
     server.save()
     here = ("--dir", str(server.folder))
@@ -230,17 +231,37 @@ def test_the_operators_run_is_resumed_with_its_own_settings(
     assert submitted == [
         {"selector": "md", "selector-settings": "", "num-rounds": 5, "output-dir": str(run), "resume": True}
     ]
-    assert result.exit_code == 1  # nothing ran
+    assert result.exit_code == 2
+    assert "Flower refused the run: no" in result.stderr
+
+    class Failed:
+        over, last_words = True, "the SuperLink does not know the run"
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(SuperLink, "submit", lambda *_: Failed())
+    result = cohort("server", "run", "--resume", "last", *here)
+    assert result.exit_code == 1
+    assert "2 failed: ended unexpectedly; the SuperLink does not know the run" in result.stdout
     assert f"to go on: cohort server run --resume {run}" in result.stderr
 
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+    class Interrupted(Failed):
+        run_id = "17"
 
-    monkeypatch.setattr(serving.subprocess, "run", interrupted)
+        @property
+        def over(self) -> bool:  # type: ignore[override]
+            raise KeyboardInterrupt
+
+    def follow(self: SuperLink, config: dict[str, Any], name: str) -> Interrupted:
+        self.runs.append(run := Interrupted())  # type: ignore[arg-type]
+        return run
+
+    monkeypatch.setattr(SuperLink, "submit", follow)
     result = cohort("server", "run", "--resume", "last", *here)
     assert result.exit_code == 130
     assert f"the run goes on, its history: {run / 'history.jsonl'}" in result.stderr
-    assert f"FLWR_HOME={server.folder / 'flwr'} flwr stop RUN-ID cohort" in result.stderr
+    assert f"FLWR_HOME={server.folder / 'flwr'} flwr stop 17 cohort" in result.stderr
 
 
 class NoCluster:
@@ -300,7 +321,10 @@ def test_without_a_clone_it_says_that_it_needs_one(tmp_path: Path, monkeypatch: 
 
 def test_each_trial_gets_its_settings_and_a_folder_of_its_own(tmp_path: Path) -> None:
     trials = plan(
-        ["md", "adaptive-osmd:alpha=0.4,learning-rate-multiplier=100"], {"seed": 7}, cli.app_folder(), tmp_path
+        ["md", "adaptive-osmd:alpha=0.4,learning-rate-multiplier=100"],
+        {"seed": 7},
+        cli.app_folder(),
+        tmp_path,
     )
     assert [trial.run_config for trial in trials] == [
         {"seed": 7, "selector": "md", "selector-settings": "", "output-dir": str(tmp_path / "md")},

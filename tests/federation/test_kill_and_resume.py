@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 import tasks
 from deploy.engines.cluster import LocalCluster
 from deploy.processes.groups import free_ports
-from deploy.runs.history import ArmHistory
+from deploy.runs.history import TrialHistory
 from server.history import History
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
@@ -401,9 +401,7 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
     try:
         first.wait_for("uniform  round 2/")
         kill_writer(run / "uniform" / CHECKPOINTS, first.log.read_text)
-        first.wait_for(
-            "uniform: its ServerApp ended without a word; it is started again", timeout=40
-        )  # not Flower's minute
+        first.wait_for("uniform: its ServerApp died; it is started again", timeout=40)  # not Flower's minute
         first.wait_for("uniform  goes on after round")
         first.wait_for("pow-d  round 1/")
         first.wait_for("uniform  round 5/")
@@ -419,7 +417,7 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
     for selector in ("uniform", "pow-d"):
         same = {"selector": selector, "selector-settings": "", "seed": 3}
         assert rounds(run / selector) == undisturbed(tmp_path / selector, 12, **same), selector
-        assert ArmHistory(run / selector / "history.jsonl").read()[-1]["type"] == "end"
+        assert TrialHistory(run / selector / "history.jsonl").read()[-1]["type"] == "end"
     # What is finished stays; a third time there is nothing to do.
     before = (run / "pow-d" / "history.jsonl").read_bytes()
     third = Running(tmp_path / "third.log", "up", "--resume", str(run))

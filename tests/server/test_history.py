@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.runs.comparison import faults
-from deploy.runs.history import ArmHistory
+from deploy.runs.history import TrialHistory
 from server.history import History, read_lines
 from server.recording import Recording
 from server.settings import RunSettings
@@ -146,7 +146,7 @@ def test_a_round_says_what_was_left_out_bounded_and_put_aside(tmp_path: Path) ->
 
 def test_a_reader_follows_a_run_that_is_resumed(tmp_path: Path) -> None:
     path = written(tmp_path / "history.jsonl")
-    reader = ArmHistory(path)
+    reader = TrialHistory(path)
     assert len(reader.read()) == 6
     with path.open("a") as file:
         file.write('{"type": "error", "reason": "no"}\n')
@@ -166,7 +166,7 @@ def test_a_reader_follows_a_run_that_is_resumed(tmp_path: Path) -> None:
 
 
 def test_the_report_names_who_had_most_faults(tmp_path: Path) -> None:
-    trial = ArmHistory(tmp_path / "history.jsonl")
+    trial = TrialHistory(tmp_path / "history.jsonl")
     for round, left_out in enumerate(["a", "a", "b", "a"], start=1):
         line: dict[str, Any] = {"round": round, "failures": [{"client": left_out, "reason": "late"}]}
         trial.rounds.append(

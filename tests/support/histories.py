@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.runs.history import ArmHistory
+from deploy.runs.history import TrialHistory
 
 SIZES = [10, 20, 30, 60]
 
@@ -20,7 +20,7 @@ def write_history(
     end: bool = True,
     error: str = "",
     started: str = "2026-01-01T00:00:00.000+00:00",
-) -> ArmHistory:
+) -> TrialHistory:
     """Write a history with one test loss a round (round 0 first) and read it again.
 
     In each round `clients` (default: 0 and 3) are drawn once each, but the first twice. A loss that is
@@ -66,6 +66,6 @@ def write_history(
         lines.append({"type": "error", "reason": error})
     folder.mkdir(parents=True)
     (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    history = ArmHistory(folder / "history.jsonl")
+    history = TrialHistory(folder / "history.jsonl")
     history.read()
     return history

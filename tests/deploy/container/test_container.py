@@ -21,7 +21,7 @@ from deploy.container.leases import take
 from deploy.container.register import KNOWN, register
 from deploy.container.settings import VARIABLES, planned
 from deploy.container.setup import RENEWAL, prepare, write_secret
-from deploy.runs.trials import plan
+from deploy.engines import superlink
 from deploy.tls import certificates
 
 from ...support.histories import write_history
@@ -164,7 +164,7 @@ AWAY = {"success": False, "error-message": "Connection to the SuperLink is unava
 
 
 @pytest.mark.parametrize(
-    ("told", "under_way"),
+    ("answers", "under_way"),
     [
         ([AWAY, AWAY, RUNNING], True),  # a SuperLink that is just being restarted has not lost the run
         ([AWAY, {"success": True, "runs": [{"status": "finished:failed"}]}], False),
@@ -173,16 +173,26 @@ AWAY = {"success": False, "error-message": "Connection to the SuperLink is unava
     ],
 )
 def test_a_run_under_way_is_not_submitted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[dict[str, object]], under_way: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, object]], under_way: bool
 ) -> None:
-    (trial,) = plan(["md"], {}, ROOT, tmp_path)
-    assert run._under_way(trial) is None  # it never was
-    run._run_id(trial).write_text("17")
-    answers = iter(told)
-    monkeypatch.setattr(run, "flwr", lambda *_: next(answers))
+    submitted = {"success": True, "run-id": 18}
+    left = iter([submitted, *answers, submitted])
+    asked: list[str] = []
+
+    def flwr(self: object, command: str, *_: str) -> dict[str, object]:
+        asked.append(command)
+        return next(left)
+
+    monkeypatch.setattr(run._Cluster, "flwr", flwr)
+    monkeypatch.setattr(run._Cluster, "open_log", lambda self, run_id: None)
+    monkeypatch.setattr(superlink, "copy_app", lambda *_: None)
     monkeypatch.setattr(run, "RETRY", 0.0)
-    assert run._under_way(trial) == ("17" if under_way else None)
-    assert list(answers) == []
+    cluster, config = run._Cluster(), {"output-dir": str(tmp_path / "md")}
+    assert cluster.submit(config, "md").run_id == "18"  # it never was under way
+    (tmp_path / "md.run-id").write_text("17")
+    assert cluster.submit(config, "md-2").run_id == ("17" if under_way else "18")
+    assert asked == ["run", *["list"] * len(answers), *([] if under_way else ["run"])]
+    assert (tmp_path / "md.run-id").read_text() == ("17" if under_way else "18")
 
 
 def test_devices_are_let_in_and_sent_away_under_names_of_their_own(
@@ -190,7 +200,7 @@ def test_devices_are_let_in_and_sent_away_under_names_of_their_own(
 ) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def flwr(*arguments: str) -> dict[str, object]:
+    def flwr(*arguments: str, environment: object) -> dict[str, object]:
         asked.append(arguments)
         return {"success": True, "node-id": "7", "nodes": [{"node-id": "7", "status": "online"}]}
 

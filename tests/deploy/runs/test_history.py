@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.runs.history import ArmHistory, read_run
+from deploy.runs.history import TrialHistory, read_run
 
 from ...support.histories import write_history
 
 
 def test_a_torn_last_line_is_left_until_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "md" / "history.jsonl"
-    history = ArmHistory(path)
+    history = TrialHistory(path)
     assert history.read() == []  # not there yet
 
     path.parent.mkdir()
@@ -50,7 +50,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(ValueError, match=r"history\.jsonl: not a line of a history: .*" + re.escape(line)):
-        ArmHistory(path).read()
+        TrialHistory(path).read()
 
 
 def test_a_run_without_histories_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,186 @@
+"""Training trials on an engine: every run is followed to its end, and started again if its ServerApp dies."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from server.settings import CHECKPOINTS
+from strategies.checkpoint import CheckpointFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from deploy.flower.submission import ConfigValue
+    from deploy.runs.history import Line
+    from deploy.runs.trials import Trial
+
+WATCH_INTERVAL = 0.2  # seconds between two looks at the histories
+END_TIMEOUT = (
+    10.0  # seconds from the last line of a history until its run counts as over, whatever the engine says
+)
+TRIES = 3  # how often in a row a trial is submitted without completing a new round
+
+
+class Run(Protocol):
+    """A submitted run of the app."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the engine says that the run has ended, however it ended."""
+
+    @property
+    def last_words(self) -> str:
+        """What the engine knows about the end of the run; never empty once it is over."""
+
+    def abort(self) -> None:
+        """End a run whose ServerApp is dead, which Flower would notice only after a minute."""
+
+
+class Engine(Protocol):
+    """What runs the app: a local cluster, a simulation, or a SuperLink that runs already."""
+
+    logs: Path
+
+    def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> Run:
+        """Submit a run; `run_config` holds what differs from the defaults in the app's pyproject.toml."""
+
+    def check(self) -> list[str]:
+        """Return the clients that died since the last call; raise EngineError if nothing can go on."""
+
+
+class Watcher(Protocol):
+    """Is told how the training goes."""
+
+    def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
+        """Take the lines that a trial's history gained since the last call."""
+
+    def event(self, text: str) -> None:
+        """Take a message that is not in a history."""
+
+    def refresh(self) -> None:
+        """All histories have been read once more."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """A watcher that passes on the messages alone."""
+
+    event: Callable[[str], None]
+
+    def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
+        """Ignore them."""
+
+    def refresh(self) -> None:
+        """Do nothing."""
+
+
+def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once: bool) -> None:
+    """Run the trials on the engine until all are over, however each ends (see `Trial.problem`).
+
+    Trials that are done stay as they are; a trial that has a history is resumed. A trial whose ServerApp
+    dies is submitted again at once.
+
+    Parameters
+    ----------
+    at_once : bool
+        Whether all trials train at the same time, their messages taking turns at the clients, or one
+        after the other.
+
+    Raises
+    ------
+    EngineError
+        If the engine dies, or refuses a run.
+    """
+    waiting = [trial for trial in trials if not trial.done]
+    running: list[_Follower] = []
+    while waiting or running:
+        for client in engine.check():
+            watcher.event(f"{client} died; the rounds go on without it (log: {engine.logs / client}.log)")
+        # A trial is submitted only after the one before has begun its history. All ServerApps share the
+        # SuperLink's home, where the first unpacks the app: started together, the others would import
+        # half-written files. It also lets the histories begin in the order of the trials, by which
+        # `read_run` sorts them.
+        if waiting and (not running or (at_once and running[-1].begun)):
+            running.append(_Follower(engine, waiting.pop(0)))
+        for each in list(running):
+            trial = each.trial
+            over = each.over  # checked before the history is read: its last lines come before the end
+            try:
+                watcher.lines(trial, trial.history.read())
+            except Exception as error:  # a line that cannot be shown must not end the training
+                watcher.event(f"{trial.name}: cannot be shown: {error!r}")
+            if over:
+                running.remove(each)
+                if each.should_restart():
+                    watcher.event(f"{trial.name}: its ServerApp died; it is started again")
+                    each.restart()
+                    running.append(each)
+                elif trial.problem:
+                    watcher.event(f"{trial.name} failed: {trial.problem}")
+        watcher.refresh()
+        time.sleep(WATCH_INTERVAL)
+
+
+class _Follower:
+    """One trial from its first submission to its end."""
+
+    def __init__(self, engine: Engine, trial: Trial) -> None:
+        self.trial = trial
+        self._engine = engine
+        self._checkpoints = CheckpointFolder(trial.folder / CHECKPOINTS)
+        self._submissions = 0
+        self._reached = -1  # the last round in any history so far
+        self._tries = 0  # submissions since the last new round
+        self._submit()
+
+    def _submit(self) -> None:
+        trial = self.trial
+        trial.history.read()
+        trial.history.end = None
+        self._starts = trial.history.starts
+        self._ended_at: float | None = None  # when the history's last line was first seen
+        self._submissions += 1
+        name = trial.name if self._submissions == 1 else f"{trial.name}-{self._submissions}"
+        resume: dict[str, ConfigValue] = {"resume": True} if trial.history.path.exists() else {}
+        self._run = self._engine.submit(trial.run_config | resume, name)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the ServerApp has begun since the last submission."""
+        return self.trial.history.starts > self._starts
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended: it finished or failed, or its ServerApp was killed."""
+        # The lock on the checkpoints shows at once that a ServerApp was killed; Flower takes a minute.
+        if self.begun and self._checkpoints.is_abandoned():
+            return True
+        if self._run.over:  # a SuperLink that was restarted may say so of a ServerApp that still works
+            return not self._checkpoints.is_claimed()
+        if self.trial.history.end is not None and self._ended_at is None:
+            self._ended_at = time.monotonic()
+        return self._ended_at is not None and time.monotonic() - self._ended_at > END_TIMEOUT
+
+    def should_restart(self) -> bool:
+        """Tell whether the ServerApp died and should be started again; called once after each run.
+
+        A ServerApp that fails says so in the history. One that just stops is resumed from its checkpoint,
+        unless the last `TRIES` submissions completed no new round.
+        """
+        history = self.trial.history
+        self.trial.last_words = self._run.last_words
+        if history.end is not None or not history.settings:
+            return False
+        last = history.rounds[-1]["round"] if history.rounds else -1
+        self._tries = 1 if last > self._reached else self._tries + 1
+        self._reached = max(last, self._reached)
+        return self._tries <= TRIES
+
+    def restart(self) -> None:
+        """Submit the trial again."""
+        if not self._run.over:
+            self._run.abort()
+        self._submit()

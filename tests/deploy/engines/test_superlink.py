@@ -1,0 +1,86 @@
+"""Runs on a SuperLink that is restarted meanwhile, tried with a stand-in for `flwr`."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.engines import superlink
+from deploy.engines.superlink import SuperLink
+from deploy.flower.submission import EngineError
+
+# Answers each command with the next line of the file named after the command; the last line stays.
+FLWR = """#!/bin/sh
+here=$(dirname "$0")
+echo "$@" >> "$here/asked"
+if [ "$1" = log ]; then
+    cat "$here/log"
+    exit
+fi
+head -n 1 "$here/$1"
+[ "$(wc -l < "$here/$1")" = 1 ] || sed -i 1d "$here/$1"
+"""
+AWAY = '{"success": false, "error-message": "Connection to the SuperLink is unavailable."}'
+RUNNING = '{"success": true, "runs": [{"status": "running"}]}'
+FAILED = '{"success": true, "runs": [{"status": "finished:failed", "status-details": "killed"}]}'
+
+
+@pytest.fixture
+def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "flwr").write_text(FLWR)
+    (folder / "flwr").chmod(0o755)
+    monkeypatch.setattr(superlink, "RETRY", 0.01)
+    return folder
+
+
+@pytest.fixture
+def engine(flwr: Path, tmp_path: Path) -> SuperLink:
+    (tmp_path / "app").mkdir()
+    environment = {**os.environ, "PATH": f"{flwr}{os.pathsep}{os.environ['PATH']}"}
+    return SuperLink("cluster", tmp_path / "app", tmp_path, environment)
+
+
+def test_a_run_is_followed_over_restarts_and_each_line_of_its_log_is_printed_once(
+    engine: SuperLink, flwr: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (flwr / "run").write_text(f'{AWAY}\nA sentence first. {{"success": true, "run-id": 17}}\n')
+    (flwr / "list").write_text(f"{AWAY}\n{RUNNING}\n{FAILED}\n")
+    (flwr / "log").write_text("one\ntwo\nincompl")
+    with engine:
+        run = engine.submit({"seed": 1}, "md")
+        assert run.run_id == "17"
+        deadline = time.monotonic() + 60
+        while not run.over:
+            assert time.monotonic() < deadline
+            if (flwr / "asked").read_text().count("list") == 1:
+                (flwr / "log").write_text("one\ntwo\nincomplete\n")
+        assert run.over
+    assert run.last_words == "finished:failed: killed"
+    assert capsys.readouterr().out == "one\ntwo\nincomplete\n"
+    asked = (flwr / "asked").read_text()
+    assert asked.count("log 17 cluster --stream") == 2
+    assert asked.count("list cluster --run-id 17") == 3
+    run.abort()
+    assert "stop" not in (flwr / "asked").read_text()
+
+
+def test_a_run_that_flower_refuses_is_an_error(engine: SuperLink, flwr: Path) -> None:
+    (flwr / "run").write_text('{"success": false, "error-message": "no such app"}\n')
+    with engine, pytest.raises(EngineError, match="md: Flower refused the run: no such app"):
+        engine.submit({}, "md")
+
+
+def test_a_run_is_stopped(engine: SuperLink, flwr: Path) -> None:
+    (flwr / "log").write_text("")
+    (flwr / "stop").write_text('{"success": true}\n')
+    with engine:
+        engine.follow("17").abort()
+    assert "stop 17 cluster" in (flwr / "asked").read_text()
+
+
+def test_a_run_that_the_superlink_does_not_know_is_over(engine: SuperLink, flwr: Path) -> None:
+    (flwr / "list").write_text('{"success": false, "error-message": "Run ID not found."}\n')
+    assert engine.result("17") == "the SuperLink does not know the run"

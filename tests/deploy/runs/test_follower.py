@@ -1,0 +1,235 @@
+"""The trials are trained in their order, and one that fails or cannot be shown does not end the others."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deploy.runs import follower
+from deploy.runs.follower import train
+from deploy.runs.history import Line, TrialHistory, read_run
+from deploy.runs.trials import Trial
+from server.settings import CHECKPOINTS
+from strategies.checkpoint import CheckpointFolder
+
+DELAY = 2  # looks from the submission of an trial to the beginning of its history
+
+
+class Run:
+    """A run that begins its history some looks after it was submitted, and ends some looks later."""
+
+    last_words = "the end of its log"
+
+    def __init__(self, path: Path, number: int) -> None:
+        self.path, self.number, self.looks = path, number, 0
+
+    @property
+    def over(self) -> bool:
+        self.looks += 1
+        if self.looks == DELAY:
+            self.write(
+                "run", selector=self.path.parent.name, selector_settings="", started=f"{self.number:09d}"
+            )
+        if self.looks == 10 * DELAY:
+            self.write("end")
+        return self.looks >= 10 * DELAY
+
+    def abort(self) -> None:
+        raise AssertionError("it is over")
+
+    def write(self, kind: str, **values: Any) -> None:
+        self.path.parent.mkdir(exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(json.dumps({"type": kind, **values}) + "\n")
+
+
+class Cluster:
+    def __init__(self, folder: Path) -> None:
+        self.folder = self.logs = folder
+        self.begun: list[list[str]] = []  # at each submission, the trials that had begun
+
+    def check(self) -> list[str]:
+        return []
+
+    def submit(self, run_config: Mapping[str, object], name: str) -> Run:
+        self.begun.append(sorted(path.parent.name for path in self.folder.glob("*/history.jsonl")))
+        return Run(self.folder / name / "history.jsonl", len(self.begun))
+
+
+class Watcher:
+    def __init__(self, odd: str = "") -> None:
+        self.odd, self.events = odd, list[str]()
+
+    def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
+        if trial.name == self.odd and lines:
+            raise TypeError("odd")
+
+    def event(self, text: str) -> None:
+        self.events.append(text)
+
+    def refresh(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "WATCH_INTERVAL", 0)
+
+
+def make(folder: Path, *names: str) -> list[Trial]:
+    return [Trial(name, {}, TrialHistory(folder / name / "history.jsonl")) for name in names]
+
+
+def test_each_begins_once_the_one_before_has_so_that_they_are_read_again_in_their_order(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path)
+    train(cluster, make(tmp_path, "c", "a", "b"), Watcher(), at_once=True)
+    assert cluster.begun == [[], ["c"], ["a", "c"]]
+    assert [trial.label for trial in read_run(tmp_path)] == ["c", "a", "b"]
+
+
+def test_an_trial_that_cannot_be_shown_is_said_and_all_are_trained(tmp_path: Path) -> None:
+    watcher = Watcher(odd="b")
+    trained = make(tmp_path, "a", "b", "c")
+    train(Cluster(tmp_path), trained, watcher, at_once=False)
+    assert all(trial.history.finished for trial in trained)
+    assert watcher.events == ["b: cannot be shown: TypeError('odd')"] * 2
+
+
+class Killed:
+    """A run whose ServerApp writes some rounds and is killed, as Flower notes sooner or later."""
+
+    def __init__(self, path: Path, lines: Sequence[dict[str, Any]]) -> None:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+
+    over = True
+    last_words = "the end of its log"
+
+    def abort(self) -> None:
+        raise AssertionError("it is over")
+
+
+class Fatal:
+    """An engine on which each run is killed after as many rounds as given, or ends."""
+
+    def __init__(self, folder: Path, *rounds: int | None, error: str = "") -> None:
+        self.folder, self.rounds, self.error = folder, list(rounds), error
+        self.logs = folder
+        self.submitted: list[tuple[str, object]] = []
+        self._reached = 0
+
+    def check(self) -> list[str]:
+        return []
+
+    def submit(self, run_config: Mapping[str, object], name: str) -> Killed:
+        resume = run_config.get("resume", False)
+        self.submitted.append((name, resume))
+        path = self.folder / "md" / "history.jsonl"
+        settings = {"selector": "md", "selector_settings": "", "num_rounds": 9}
+        first: dict[str, Any] = {"type": "run", **settings}
+        if resume:
+            first = {"type": "resume", "round": self._reached, "num_rounds": 9}
+        more = self.rounds.pop(0)
+        if more is None:
+            return Killed(path, [first, {"type": "end", "rounds": 9}])
+        rounds = [{"type": "round", "round": self._reached + 1 + each} for each in range(more)]
+        self._reached += more
+        return Killed(path, [first, *rounds, *([{"type": "error", "reason": "no"}] if self.error else [])])
+
+
+def test_one_whose_serverapp_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    engine, watcher = Fatal(tmp_path, 2, 0, 0, 1, 0, None), Watcher()
+    (trial,) = make(tmp_path, "md")
+    train(engine, [trial], watcher, at_once=True)
+    assert trial.done
+    assert engine.submitted == [("md", False), *((f"md-{number}", True) for number in range(2, 7))]
+    assert watcher.events == ["md: its ServerApp died; it is started again"] * 5
+
+
+def test_it_is_not_started_again_and_again_in_vain(tmp_path: Path) -> None:
+    engine, watcher = Fatal(tmp_path, 2, *[0] * 20), Watcher()
+    (trial,) = make(tmp_path, "md")
+    train(engine, [trial], watcher, at_once=True)
+    assert len(engine.submitted) == 1 + follower.TRIES
+    assert watcher.events[-1].startswith("md failed: ended unexpectedly; the end of its log")
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    engine, watcher = Fatal(tmp_path, *[0] * 20), Watcher()
+    train(engine, make(tmp_path, "md"), watcher, at_once=True)
+    assert watcher.events[-1] == f"md failed: ended unexpectedly: no space is left for {tmp_path / 'md'}"
+
+
+def test_one_that_failed_says_why_and_is_not_started_again(tmp_path: Path) -> None:
+    engine, watcher = Fatal(tmp_path, 2, 2, error="no"), Watcher()
+    train(engine, make(tmp_path, "md"), watcher, at_once=True)
+    assert watcher.events == ["md failed: no"]
+    train(engine, make(tmp_path, "md"), watcher, at_once=True)
+    assert engine.submitted == [("md", False), ("md", True)]  # only when somebody asks for it
+
+
+class Endless:
+    """A run that the engine never calls over."""
+
+    over = False
+    last_words = "nothing"
+
+    def __init__(self) -> None:
+        self.aborted = 0
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+class Deaf:
+    """An engine that never notices the end of a run."""
+
+    def __init__(self, folder: Path, *ends: str) -> None:
+        self.logs = folder
+        self.ends = list(ends)
+        self.runs: list[Endless] = []
+
+    def check(self) -> list[str]:
+        return []
+
+    def submit(self, run_config: Mapping[str, object], name: str) -> Endless:
+        trial = self.logs / "md"
+        (trial / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        end = self.ends.pop(0)
+        with (trial / "history.jsonl").open("a") as file:
+            for line in ({"type": "run", "num_rounds": 9}, {"type": "round", "round": len(self.runs)}):
+                file.write(json.dumps(line) + "\n")
+            if end == "finished":
+                file.write(json.dumps({"type": "end", "rounds": 9}) + "\n")
+        # What a killed process leaves in its lock file, and one that ended by itself does not.
+        (trial / CHECKPOINTS / "lock").write_text("123" if end == "killed" else "")
+        self.runs.append(Endless())
+        return self.runs[-1]
+
+
+def test_a_killed_serverapp_and_the_end_of_a_history_are_noticed_without_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "END_TIMEOUT", 0.05)
+    engine, watcher = Deaf(tmp_path, "killed", "finished"), Watcher()
+    (trial,) = make(tmp_path, "md")
+    train(engine, [trial], watcher, at_once=True)
+    assert trial.problem is None
+    assert [run.aborted for run in engine.runs] == [1, 0]
+    assert watcher.events == ["md: its ServerApp died; it is started again"]
+
+
+def test_a_run_is_not_over_while_its_serverapp_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (trial,) = make(tmp_path, "md")
+    following = follower._Follower(Fatal(tmp_path, 2), trial)
+    assert following.over
+    monkeypatch.setattr(CheckpointFolder, "is_claimed", lambda self: True)
+    assert not following.over
