@@ -7,7 +7,9 @@ LOCK   := requirements.lock
 # Options for `make run`, for example: make run UP="--rounds 10 --task digits-mlp"
 UP     ?=
 
-.PHONY: install run test test-slow test-simulation test-docker lint format lock clean
+WHEELS := --quiet --no-header --no-annotate --system-certs --only-binary :all: --constraints $(LOCK)
+
+.PHONY: install run test test-slow test-simulation test-docker lint format lock wheels clean
 
 install: $(VENV)/.demo            ## what `make run` needs
 
@@ -57,6 +59,11 @@ format: $(VENV)/.dev
 
 lock: $(VENV)/.dev                ## after a change to the dependencies in pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --all-extras --python-version 3.11 --no-annotate pyproject.toml -o $(LOCK)
+
+# Raspberry Pi OS 12 and 13 (Debian 12 and 13), 64-bit: Python and the newest manylinux tag of each.
+wheels: $(VENV)/.dev              ## asks the package index for aarch64 wheels of all that a device installs
+	$(BIN)/uv pip compile $(WHEELS) --python-version 3.11 --python-platform aarch64-manylinux_2_36 pyproject.toml
+	$(BIN)/uv pip compile $(WHEELS) --python-version 3.13 --python-platform aarch64-manylinux_2_40 pyproject.toml
 
 clean:
 	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

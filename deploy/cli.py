@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 FIGURE = "cohort.png"
 COMMANDS = "cohort.commands"  # the entry-point group of commands in other packages
-SELECTORS = ["uniform", "md", "adaptive-osmd", "adaptive-osmd:learning-rate-multiplier=100"]
+SELECTOR = "forecast"  # of `simulate`
+SELECTORS = ["uniform", "md", "adaptive-osmd:learning-rate-multiplier=100", SELECTOR]  # of `up`
 RECLAIM_TIMEOUT = 30.0  # seconds for the processes of a run that was killed to end
 # The parameters of `up` that are settings of a run.
 KEY_OF = {
@@ -120,7 +121,7 @@ Selectors = Annotated[
     typer.Option(
         "--selector",
         metavar="NAME[:SETTING=VALUE,...]",
-        help=f"Who decides; repeat it to compare several. (default: {', '.join(SELECTORS)})",
+        help="How clients are selected; repeat it to compare several selectors. (default: see below)",
         show_default=False,
     ),
 ]
@@ -145,7 +146,7 @@ Resume = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="Only failures and the result.")]
 
 
-@cli.command()
+@cli.command(epilog=f"Default selectors: {', '.join(SELECTORS)}.")
 def up(
     context: typer.Context,
     clients: Clients = 10,
@@ -169,7 +170,9 @@ def up(
     """Train a real federation on this machine, a process for each client, once with each selector."""
     with _bad_input_ends_it():
         if resume is None:
-            comparison = _comparison(clients, rounds, per_round, selectors, task, seed, out, settings)
+            comparison = _comparison(
+                clients, rounds, per_round, selectors or SELECTORS, task, seed, out, settings
+            )
         else:
             comparison = _resumed(resume, _given(context))
         engine = LocalCluster(comparison.folder, comparison.clients, app=app_folder(), port=port)
@@ -177,7 +180,7 @@ def up(
     _compare(engine, comparison, at_once=at_once, quiet=quiet)
 
 
-@cli.command()
+@cli.command(epilog=f"Default selector: {SELECTOR}.")
 def simulate(
     context: typer.Context,
     engine: Annotated[
@@ -201,7 +204,9 @@ def simulate(
     """Train the same federation without a network, once with each selector, one after the other."""
     with _bad_input_ends_it():
         if resume is None:
-            comparison = _comparison(clients, rounds, per_round, selectors, task, seed, out, settings)
+            comparison = _comparison(
+                clients, rounds, per_round, selectors or [SELECTOR], task, seed, out, settings
+            )
         else:
             comparison = _resumed(resume, _given(context))
         simulation: RaySimulation | BatchedSimulation
@@ -234,7 +239,7 @@ def _comparison(
     clients: int,
     rounds: int,
     per_round: int,
-    selectors: Sequence[str] | None,
+    selectors: Sequence[str],
     task: str,
     seed: int,
     out: Path | None,
@@ -257,7 +262,7 @@ def _comparison(
         common[key] = value
     if common.get("data-dir"):  # the apps run in folders of their own
         common["data-dir"] = str(Path(str(common["data-dir"])).expanduser().absolute())
-    trials = plan(selectors or SELECTORS, common, app_folder(), folder)
+    trials = plan(selectors, common, app_folder(), folder)
     try_out(common)
     return _Comparison(folder, trials)
 

@@ -145,7 +145,7 @@ def test_a_run_that_is_over_can_be_given_more_rounds(tmp_path: Path) -> None:
             {"seed": 2, "local_steps": 7},
             "local-steps = 7: the run to be resumed has 5\nseed = 2: the run to be resumed has 1",
         ),
-        ({"selector": "md"}, "selector = 'md': the run to be resumed has 'adaptive-osmd'"),
+        ({"selector": "md"}, "selector = 'md': the run to be resumed has 'forecast'"),
     ],
 )
 def test_another_runs_folder_is_refused_and_stays(

@@ -53,7 +53,7 @@ def federation(folder: Path, num_clients: int = 6, **settings: Any) -> list[dict
 def test_the_history_tells_the_whole_run(tmp_path: Path) -> None:
     lines = federation(tmp_path)
     assert [line["type"] for line in lines] == ["run", "round", "roster", *["round"] * 4, "end"]
-    assert lines[0]["selector"] == "adaptive-osmd"
+    assert lines[0]["selector"] == "forecast"
     assert lines[0]["num_rounds"] == 4
     assert lines[2]["client_ids"] == [f"client-{m:02d}" for m in range(6)]
     assert sum(lines[2]["client_sizes"]) == 1437

@@ -25,7 +25,6 @@ from deploy.device import supervisor
 from deploy.device.invitation import Invitation, check_name, check_server
 from deploy.device.state import Device, Settings
 from deploy.device.unit import unit, verify
-from deploy.device.wheels import TARGETS, Target, wheels
 from deploy.processes.groups import free_ports
 from deploy.tls import certificates
 from deploy.tls.reach import unreachable
@@ -712,22 +711,3 @@ def test_a_supernode_that_is_killed_comes_back_and_one_without_supervisor_goes(
     assert left
     device.process.kill()
     wait_for(lambda: not any(map(running, left)), 60, lambda: f"{left} are still there")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.python)
-def test_there_are_wheels_for_all_that_a_device_needs(target: Target) -> None:
-    try:
-        found = wheels(target)
-    except LookupError as error:
-        if "Failed to fetch" not in str(error):
-            raise
-        pytest.skip(f"uv cannot reach the package index: {error}")
-    names = {package.partition(" ")[0] for package in found}
-    assert {"flwr", "grpcio", "numpy", "cryptography", "pydantic-core"} <= names
-    assert not names & {"torch", "ray", "scikit-learn"}
-    for package, files in found.items():
-        assert files, package
-        assert all("none-any" in file or "aarch64" in file for file in files), package
-    with pytest.raises(LookupError, match=target.name.partition(" ")[0]):
-        wheels(target._replace(python="3.8"))  # it does look

@@ -46,7 +46,7 @@ def test_its_history_is_that_of_the_apps(tmp_path: Path) -> None:
 def test_it_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     part = tmp_path / "part"
     batched.run({**SETTINGS, "selector": "md", "num-rounds": 2, "output-dir": str(part)})
-    with pytest.raises(ValueError, match="selector = 'adaptive-osmd': the run to be resumed has 'md'"):
+    with pytest.raises(ValueError, match="selector = 'forecast': the run to be resumed has 'md'"):
         batched.run({**SETTINGS, "output-dir": str(part), "resume": True})
     batched.run({**SETTINGS, "selector": "md", "num-rounds": 5, "output-dir": str(part), "resume": True})
     batched.run({**SETTINGS, "selector": "md", "num-rounds": 5, "output-dir": str(tmp_path / "md")})
