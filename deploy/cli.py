@@ -190,6 +190,9 @@ def simulate(
             "cohort as one computation."
         ),
     ] = "ray",
+    workers: Annotated[
+        int, typer.Option(help="With --engine batched: processes that train the clients of a round.")
+    ] = 1,
     clients: Clients = 10,
     rounds: Rounds = 30,
     per_round: PerRound = 3,
@@ -209,11 +212,13 @@ def simulate(
             )
         else:
             comparison = _resumed(resume, _given(context))
+        if engine == "ray" and workers != 1:
+            raise ValueError(f"workers = {workers}: must be 1 with --engine ray")
         simulation: RaySimulation | BatchedSimulation
         if engine == "ray":
             simulation = RaySimulation(comparison.folder, comparison.clients, app=app_folder())
         else:
-            simulation = BatchedSimulation(comparison.folder, comparison.clients)
+            simulation = BatchedSimulation(comparison.folder, comparison.clients, workers)
         _claim(comparison, again=resume is not None)
     _compare(simulation, comparison, at_once=False, quiet=quiet)
 

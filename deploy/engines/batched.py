@@ -1,6 +1,6 @@
 """Whole cohorts as one computation (`simulation.simulator`) behind the same face as the local cluster.
 
-``python -m deploy.engines.batched RUN-CONFIG`` is the process of one run; it leaves behind what the ServerApp would:
+`python -m deploy.engines.batched RUN-CONFIG WORKERS` is the process of one run; it leaves behind what the ServerApp would:
 history, checkpoints, models.
 """
 
@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +36,21 @@ class BatchedSimulation:
         `folder/logs` holds what the processes print; nothing else is written, but where runs say.
     num_clients : int
         How many clients there are.
+    workers : int (default: 1)
+        Processes that train the clients of a round, each on one thread.
+
+    Raises
+    ------
+    ValueError
+        If `workers` is below 1.
     """
 
-    def __init__(self, folder: Path, num_clients: int) -> None:
+    def __init__(self, folder: Path, num_clients: int, workers: int = 1) -> None:
+        if workers < 1:
+            raise ValueError(f"workers = {workers}: must be at least 1")
         self.logs = folder.resolve() / "logs"
         self.num_clients = num_clients
+        self._workers = workers
         self._processes: list[Process] = []
 
     def __enter__(self) -> Self:
@@ -62,7 +73,8 @@ class BatchedSimulation:
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> RunHandle:
         """Begin a run."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        command = (sys.executable, "-m", "deploy.engines.batched", json.dumps(dict(run_config)))
+        module = (sys.executable, "-m", "deploy.engines.batched")
+        command = (*module, json.dumps(dict(run_config)), str(self._workers))
         environment = {**one_thread, **os.environ, "PYTHONPATH": str(app_folder())}
         process = Process(command, self.logs / f"{name}.log", environment)
         self._processes.append(process)
@@ -76,13 +88,15 @@ class BatchedSimulation:
         return []
 
 
-def run(config: Mapping[str, Any]) -> None:
+def run(config: Mapping[str, Any], workers: int = 1) -> None:
     """Run the federation that a run config describes, or go on with it.
 
     Parameters
     ----------
     config : mapping
         What differs from the defaults in pyproject.toml. Deadlines mean nothing, since nobody waits.
+    workers : int (default: 1)
+        Processes that train, this one included. More than one change the results by rounding only.
 
     Raises
     ------
@@ -95,7 +109,7 @@ def run(config: Mapping[str, Any]) -> None:
     from client.local import client_name
     from server.recording import Recording
     from server.settings import RunSettings, parse_selector_settings, read_client_sizes
-    from simulation.kernels import kernel_of
+    from simulation.kernels import Parallel, kernel_of
     from simulation.simulator import Simulator
     from strategies.checkpoint import Checkpoint, CheckpointFolder
 
@@ -105,15 +119,19 @@ def run(config: Mapping[str, Any]) -> None:
             f"over-selection = {settings.over_selection}: must be 1 in a batched simulation, where all "
             "clients answer at once"
         )
-    with Recording(settings) as recording:
+    with ExitStack() as stack:
+        recording = stack.enter_context(Recording(settings))
         task = tasks.create(settings.task, partition=settings.partition, data_dir=settings.data_dir)
         data = task.federated_data(settings.num_clients, settings.seed)
+        kernel = kernel_of(task)
+        if workers > 1:
+            kernel = stack.enter_context(Parallel(kernel, data, workers))
         names = [client_name(m, settings.num_clients) for m in range(settings.num_clients)]
         overrides = read_client_sizes(settings.client_sizes)
         sizes = np.array([overrides.get(name, held) for name, held in zip(names, data.sizes(), strict=True)])
         simulator = Simulator(
             data,
-            kernel_of(task),
+            kernel,
             settings.selector,
             clients_per_round=settings.clients_per_round,
             num_rounds=settings.num_rounds,
@@ -152,4 +170,4 @@ def run(config: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
-    run(json.loads(sys.argv[1]))
+    run(json.loads(sys.argv[1]), int(sys.argv[2]))

@@ -183,6 +183,7 @@ class Server:
             "registered": f"{datetime.now().astimezone():%F %T %z}",
         }
         file.write_text(json.dumps(said, indent=1))
+        self._write_revoked(self._revoked() - {name})
         return node
 
     def invite(self, name: str, file: Path) -> None:
@@ -222,7 +223,20 @@ class Server:
             known = ", ".join(sorted(each.stem for each in file.parent.glob("*.json"))) or "none"
             raise ServerError(f"name = {name}: must be a registered client: {known}")
         self.flwr("supernode", "unregister", json.loads(file.read_text())["node-id"])
+        self._write_revoked(self._revoked() | {name})
         file.unlink()
+
+    @property
+    def revoked_file(self) -> Path:
+        """A JSON list of the clients that were revoked and have not been registered again."""
+        return self.folder / "revoked.json"
+
+    def _revoked(self) -> set[str]:
+        return set(json.loads(self.revoked_file.read_text())) if self.revoked_file.exists() else set()
+
+    def _write_revoked(self, names: set[str]) -> None:
+        with replacing(self.revoked_file) as file:
+            file.write(json.dumps(sorted(names)).encode())
 
     def states(self) -> dict[str, str]:
         """Return what the SuperLink says of each registered client: registered, online or offline."""

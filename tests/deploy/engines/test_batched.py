@@ -76,10 +76,34 @@ def test_what_means_nothing_there_is_refused(tmp_path: Path) -> None:
         batched.run({**SETTINGS, "over-selection": 1.5, "output-dir": str(tmp_path)})
 
 
+@pytest.mark.parametrize("task", ["digits", "digits-mlp"])
+def test_several_workers_give_what_one_gives(tmp_path: Path, task: str) -> None:
+    if task == "digits-mlp":
+        pytest.importorskip("torch")
+    for workers in (1, 3):
+        batched.run({**SETTINGS, "task": task, "output-dir": str(tmp_path / str(workers))}, workers)
+    for one, other in zip(rounds_of(tmp_path / "1"), rounds_of(tmp_path / "3"), strict=True):
+        assert (one.get("clients"), one.get("counts")) == (other.get("clients"), other.get("counts"))
+        for key in ("weights", "probabilities", "update_norms", "train_loss", "test_loss"):
+            np.testing.assert_allclose(one.get(key, 0), other.get(key, 0), rtol=1e-4)
+
+
+def test_a_wrong_number_of_workers_is_refused(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--engine", "batched", "--workers", "0"], "workers = 0: must be at least 1\n"),
+        (["--engine", "ray", "--workers", "2"], "workers = 2: must be 1 with --engine ray\n"),
+    ):
+        result = CliRunner().invoke(cli, ["simulate", *arguments, "--out", str(tmp_path / "run")])
+        assert (result.exit_code, result.stderr) == (2, message)
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_command(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    arguments = ["simulate", "--engine", "batched", "--clients", "8", "--rounds", "12", "--out", str(out)]
-    result = CliRunner().invoke(cli, [*arguments, "--selector", "uniform", "--selector", "md"])
+    arguments = ["simulate", "--engine", "batched", "--clients", "8", "--rounds", "12", "--workers", "2"]
+    result = CliRunner().invoke(
+        cli, [*arguments, "--out", str(out), "--selector", "uniform", "--selector", "md"]
+    )
     assert result.exit_code == 0, result.output
     assert "simulating 8 clients, each cohort as one computation" in result.output
     assert {path.name for path in out.iterdir()} >= {"uniform", "md", "cohort.png", "logs"}

@@ -120,6 +120,9 @@ def test_an_invitation_holds_what_was_registered(
     server.revoke("pi-1")
     assert asked[-1] == ("supernode", "unregister", "7")
     assert server.states() == {}
+    assert json.loads(server.revoked_file.read_text()) == ["pi-1"]
+    server.register("pi-1", keys[0])
+    assert json.loads(server.revoked_file.read_text()) == []
 
 
 @pytest.mark.parametrize(
