@@ -164,7 +164,7 @@ def _leave(report: Report, out: Path) -> None:
         try:
             draw(report, out / f"{name}.png")
         except ModuleNotFoundError as error:
-            typer.echo(f"no figure: {error.name} is missing; pip install 'flwr-cohort[demo]'", err=True)
+            typer.echo(f"no figure: {error.name} is missing; pip install 'cohort-app[demo]'", err=True)
 
 
 def _fail(message: str, code: int = 2) -> None:

@@ -100,7 +100,7 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"cohort {version('flwr-cohort')} (Flower {version('flwr')})")
+        typer.echo(f"cohort {version('cohort-app')} (Flower {version('flwr')})")
         raise typer.Exit
 
 
@@ -259,8 +259,6 @@ def _comparison(
         "task": task,
         "seed": seed,
     }
-    if not (app_folder() / "pyproject.toml").is_file():
-        raise ValueError("this runs from a clone of the repository: its folder is the Flower app")
     for key, value in map(parse_setting, settings or []):
         if key in OPTION_OF:
             raise ValueError(f"set = {key}={value}: this one is given with {OPTION_OF[key]}")
@@ -385,7 +383,7 @@ def _conclude(console: Console, folder: Path, histories: Sequence[TrialHistory])
         draw(histories, folder / FIGURE)
         figure = f"{short}/{FIGURE}"
     except ModuleNotFoundError as error:
-        figure = f"none: {error.name} is missing; pip install 'flwr-cohort[demo]', then cohort plot {short}"
+        figure = f"none: {error.name} is missing; pip install 'cohort-app[demo]', then cohort plot {short}"
     except (OSError, ValueError) as error:
         figure = f"none: {error}"
     console.print()

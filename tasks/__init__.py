@@ -60,7 +60,7 @@ def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model:
         create_model = getattr(import_module(f".{module}", __package__), kind)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"task = {name!r} needs {error.name}: pip install 'flwr-cohort[torch]'", name=error.name
+            f"task = {name!r} needs {error.name}: pip install 'cohort-app[torch]'", name=error.name
         ) from error
     task: Task = create_model(dataset, partition=partition, data_dir=data_dir, **(options | model))
     return task

@@ -275,7 +275,7 @@ def _from_hub(name: str, description: Description, folder: Path | None = None) -
         from flwr_datasets import FederatedDataset
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{name}: needs flwr-datasets: pip install 'flwr-cohort[data]'; or put {name}.npz into a folder "
+            f"{name}: needs flwr-datasets: pip install 'cohort-app[data]'; or put {name}.npz into a folder "
             f"that the setting data-dir or the variable {VARIABLE} names",
             name="flwr-datasets",
         ) from error

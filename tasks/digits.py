@@ -26,7 +26,7 @@ def load() -> tuple[Dataset, Dataset]:
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(
-            "digits: need scikit-learn: pip install 'flwr-cohort[demo]'", name="scikit-learn"
+            "digits: need scikit-learn: pip install 'cohort-app[demo]'", name="scikit-learn"
         )
     with gzip.open(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)

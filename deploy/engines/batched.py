@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.app_folder import app_folder
+from deploy.flower.app_folder import CODE, app_folder
 from deploy.flower.submission import ConfigValue, RunHandle, default_config
 from deploy.processes.groups import Process, end_with_parent, stop
 
@@ -75,7 +75,7 @@ class BatchedSimulation:
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         module = (sys.executable, "-m", "deploy.engines.batched")
         command = (*module, json.dumps(dict(run_config)), str(self._workers))
-        environment = {**one_thread, **os.environ, "PYTHONPATH": str(app_folder())}
+        environment = {**one_thread, **os.environ, "PYTHONPATH": str(CODE)}
         process = Process(command, self.logs / f"{name}.log", environment)
         self._processes.append(process)
         return RunHandle(name, process, self)

@@ -57,7 +57,7 @@ class RaySimulation:
     def __init__(self, folder: Path, num_clients: int, *, app: Path | None = None) -> None:
         if importlib.util.find_spec("ray") is None:
             raise ModuleNotFoundError(
-                "engine = 'ray' needs ray: pip install 'flwr-cohort[simulation]'", name="ray"
+                "engine = 'ray' needs ray: pip install 'cohort-app[simulation]'", name="ray"
             )
         self.folder = folder.resolve()
         self.logs = self.folder / "logs"

@@ -1,10 +1,34 @@
-"""Where the Flower app of this project lies: the folder that `flwr run` bundles."""
+"""The folder that `flwr run` bundles: the app's pyproject.toml, and the code that the nodes need."""
 
 from __future__ import annotations
 
+import shutil
+import tomllib
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+CODE = Path(__file__).resolve().parents[2]  # the folder of `deploy`: a clone, or site-packages
+_SHIPPED = CODE / "deploy" / "app.toml"  # the pyproject.toml in the wheel; a clone has none here
 
 
 def app_folder() -> Path:
-    """Return the folder of the app's pyproject.toml."""
-    return Path(__file__).resolve().parents[2]
+    """Return the folder of the app.
+
+    In a clone this is the clone. In an environment into which the wheel was installed, the code lies beside all
+    other packages: the app is copied to a temporary folder, which is removed when this process ends.
+    """
+    return Path(_assembled().name) if _SHIPPED.is_file() else CODE
+
+
+@cache
+def _assembled() -> TemporaryDirectory[str]:
+    folder = TemporaryDirectory(prefix="cohort-app-")
+    target = Path(folder.name)
+    shutil.copyfile(_SHIPPED, target / "pyproject.toml")
+    for pattern in tomllib.loads(_SHIPPED.read_text())["tool"]["flwr"]["app"]["fab-include"]:
+        for file in CODE.glob(pattern):
+            copy = target / file.relative_to(CODE)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+    return folder

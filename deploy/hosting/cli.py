@@ -162,10 +162,6 @@ def run(
     """Train this repository's app on the clients, and follow the run. Any other app: `flwr run`, see `up`."""
     with _errors_end_it():
         this = _load(folder)
-        if not (app_folder() / "pyproject.toml").is_file():
-            raise ServerError(
-                "`cohort server run` runs from a clone of the repository: its folder is the app"
-            )
         given = dict(map(parse_setting, setting or []))
         if resume is None:
             out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")

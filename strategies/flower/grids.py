@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from logging import WARNING
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flwr.common import log
 from flwr.serverapp import Grid
 
-if TYPE_CHECKING:  # what Flower's Grid is annotated with; not public, and not needed to run
+if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flwr.app import Message, RecordDict
-    from flwr.proto.node_pb2 import NodeInfo
-    from flwr.supercore.run import Run
 
 
 class Clock(Protocol):
@@ -32,17 +30,20 @@ def clock_of(grid: Grid) -> Clock:
 
 
 class _GridView(Grid):
-    """Passes everything on to another grid."""
+    """Passes everything on to another grid.
+
+    Flower has no public name for the types of a run and of a node's description: both are `Any` here.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self.clock = clock_of(grid)
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: Any) -> None:
         self._grid.set_run(run)
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Any:
         return self._grid.run
 
     def create_message(
@@ -58,7 +59,7 @@ class _GridView(Grid):
     def get_node_ids(self) -> Iterable[int]:
         return self._grid.get_node_ids()
 
-    def get_nodes(self) -> Iterable[NodeInfo]:
+    def get_nodes(self) -> Iterable[Any]:
         return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -162,5 +163,5 @@ class NodesGrid(_GridView):
     def get_node_ids(self) -> list[int]:
         return list(self._node_ids)
 
-    def get_nodes(self) -> list[NodeInfo]:
+    def get_nodes(self) -> list[Any]:
         return [node for node in self._grid.get_nodes() if node.node_id in self._node_ids]

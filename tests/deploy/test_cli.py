@@ -105,7 +105,7 @@ def test_a_missing_extra_is_named_before_anything_starts(
     monkeypatch.setattr(tasks.datasets.digits, "find_spec", lambda name: None)
     result = cohort("up", "--out", str(tmp_path / "run"), "--task", task)
     assert result.exit_code == 2
-    assert result.stderr == "digits: need scikit-learn: pip install 'flwr-cohort[demo]'\n"
+    assert result.stderr == "digits: need scikit-learn: pip install 'cohort-app[demo]'\n"
     assert not (tmp_path / "run").exists()
 
 
@@ -312,13 +312,6 @@ def test_plot_draws_the_trials_in_the_order_in_which_they_began(
     assert drawn == names
 
 
-def test_without_a_clone_it_says_that_it_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "app_folder", lambda: tmp_path)
-    result = cohort("up", "--out", str(tmp_path / "run"))
-    assert result.exit_code == 2
-    assert "runs from a clone of the repository" in result.stderr
-
-
 def test_each_trial_gets_its_settings_and_a_folder_of_its_own(tmp_path: Path) -> None:
     trials = plan(
         ["md", "adaptive-osmd:alpha=0.4,learning-rate-multiplier=100"],
@@ -386,4 +379,4 @@ def test_bench_is_registered() -> None:
 
 
 def test_version() -> None:
-    assert cohort("--version").stdout == f"cohort {version('flwr-cohort')} (Flower {version('flwr')})\n"
+    assert cohort("--version").stdout == f"cohort {version('cohort-app')} (Flower {version('flwr')})\n"

@@ -161,7 +161,7 @@ def test_mnist_is_not_taken_for_one_of_its_kin(tmp_path: Path) -> None:
 def test_without_flower_datasets_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     message = (
-        r"^cifar10: needs flwr-datasets: pip install 'flwr-cohort\[data\]'; or put cifar10.npz into a folder "
+        r"^cifar10: needs flwr-datasets: pip install 'cohort-app\[data\]'; or put cifar10.npz into a folder "
         r"that the setting data-dir or the variable COHORT_DATA names$"
     )
     with pytest.raises(ModuleNotFoundError, match=message) as missing:

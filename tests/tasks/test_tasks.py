@@ -316,7 +316,7 @@ def test_a_missing_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(
-        ModuleNotFoundError, match=r"^task = 'mnist-mlp' needs torch: pip install 'flwr-cohort\[torch\]'$"
+        ModuleNotFoundError, match=r"^task = 'mnist-mlp' needs torch: pip install 'cohort-app\[torch\]'$"
     ):
         tasks.create("mnist-mlp")
 

@@ -46,14 +46,14 @@ class Entry(NamedTuple):
     is_peer: bool = False  # needs the peers' own environment
 
 
-_SELF = "pip install 'flwr-cohort[torch]'"
+_SELF = "pip install 'cohort-app[torch]'"
 _PEERS = "python3.11 -m venv .peers && .peers/bin/pip install -r benchmarks/peers.txt"
 
 ENGINES = {
     "batched": Entry("this project, a cohort as one computation", "batched", _SELF),
     "in-process": Entry("this project, client by client on its Grid", "in_process", _SELF),
     "loop": Entry("a plain PyTorch loop", "loop", _SELF),
-    "ray": Entry("Flower's simulation on Ray", "flower_ray", "pip install 'flwr-cohort[simulation,torch]'"),
+    "ray": Entry("Flower's simulation on Ray", "flower_ray", "pip install 'cohort-app[simulation,torch]'"),
     "pfl": Entry("pfl-research, PyTorch", "pfl_research", _PEERS, is_peer=True),
     "fedjax": Entry("FedJAX", "google_fedjax", _PEERS, is_peer=True),
 }

@@ -1,0 +1,51 @@
+"""The app `cohort-app`: what its wheel holds, and what Flower ships to the nodes."""
+
+import io
+import tomllib
+import zipfile
+from pathlib import Path
+
+from flwr.cli.build import build_fab_from_disk
+
+from deploy.flower.app_folder import app_folder
+from deploy.flower.submission import copy_app
+
+from ..support.environments import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SHIPPED = ("strategies", "tasks", "client", "server")
+
+
+def test_flower_ships_the_code_of_the_nodes_and_nothing_else(tmp_path: Path) -> None:
+    copy_app(app_folder(), tmp_path / "app", tmp_path)
+    names = zipfile.ZipFile(io.BytesIO(build_fab_from_disk(tmp_path / "app"))).namelist()
+    code = {path.relative_to(ROOT).as_posix() for room in SHIPPED for path in (ROOT / room).rglob("*.py")}
+    assert set(names) == code | {"pyproject.toml", ".info/CONTENT"}
+
+
+def test_in_a_clone_the_app_is_the_clone() -> None:
+    assert app_folder() == ROOT
+
+
+def test_the_wheel_brings_the_apps_configuration(app_wheel: Path) -> None:
+    archive = zipfile.ZipFile(app_wheel)
+    assert archive.read("deploy/app.toml") == (ROOT / "pyproject.toml").read_bytes()
+    folders = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" not in name}
+    assert folders == {*SHIPPED, "simulation", "deploy", "benchmarks"}
+    assert not {Path(name).suffix for name in archive.namelist()} & {".md", ".png", ".ipynb"}
+
+
+def test_it_is_private_and_pinned_to_the_locked_flower() -> None:
+    project = PROJECT["project"]
+    assert project["name"] == "cohort-app"
+    assert "Private :: Do Not Upload" in project["classifiers"]
+    (flower,) = [each for each in project["dependencies"] if each.startswith("flwr")]
+    assert flower in (ROOT / "requirements.lock").read_text().splitlines()
+    assert "==" in flower
+
+
+def test_it_depends_on_all_that_the_library_depends_on() -> None:
+    library = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["project"]
+    own = set(PROJECT["project"]["dependencies"])
+    assert {each for each in library["dependencies"] if not each.startswith("flwr")} <= own
+    assert library["optional-dependencies"]["optim"] == PROJECT["project"]["optional-dependencies"]["optim"]

@@ -1,0 +1,48 @@
+"""Distributions built from this repository, and virtual environments that hold little else."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def build(source: Path, target: Path, *options: str) -> None:
+    """Build the distributions of the pyproject.toml in a folder, with the hatchling installed here."""
+    command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", target, source]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def environment_with(wheel: Path, folder: Path) -> Path:
+    """Make a virtual environment with one wheel, and return its interpreter.
+
+    It borrows the packages installed here, and the commands of Flower, but neither this repository nor what an
+    editable install of it adds to the path.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / "bin" / "python"
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    ]
+    subprocess.run([*command, wheel], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    borrowed = [path for path in sys.path if Path(path).name == "site-packages"]
+    (packages / "borrowed.pth").write_text("\n".join(borrowed))
+    for script in entry_points(group="console_scripts"):
+        if script.dist is not None and script.dist.name == "flwr":
+            command_file = folder / "bin" / script.name
+            command_file.write_text(
+                f"#!{python}\nimport sys\nfrom {script.module} import {script.attr}\nsys.exit({script.attr}())\n"
+            )
+            command_file.chmod(0o755)
+    return python
