@@ -1,6 +1,7 @@
 """The strategies by name: their examples, and a few rounds of each."""
 
 import doctest
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import strategies.presets
 from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import LOSS, STATUS, Report
 from strategies.flower.messages import write_report
-from strategies.options import Faults, Polling
-from strategies.presets import AdaptiveOSMD, Delta, Flics, Forecast, PowerOfChoice
+from strategies.options import Faults, Overrides, Polling
+from strategies.presets import VARIANTS, AdaptiveOSMD, Delta, Flics, Forecast, Options, PowerOfChoice
+from strategies.selectors import selector_type
 
 from ..support.inprocess import InProcessGrid, Node
 
@@ -64,6 +66,54 @@ def test_the_examples_run() -> None:
     assert result.attempted >= 10
 
 
+@pytest.mark.parametrize(
+    ("kind", "selectors"),
+    [
+        (Forecast, ("forecast",)),
+        (AdaptiveOSMD, ("adaptive-osmd",)),
+        (Delta, ("prac-delta",)),
+        (PowerOfChoice, VARIANTS),
+        (Flics, ("flics", "flics-private")),
+    ],
+)
+def test_every_setting_of_the_selector_is_a_parameter_with_its_default(
+    kind: type[SelectionStrategy], selectors: tuple[str, ...]
+) -> None:
+    parameters = signature(kind).parameters
+    assert set(Options.__annotations__) == set(signature(SelectionStrategy).parameters) - {
+        *("selector", "clients_per_round", "selector_settings")
+    }
+    for selector in selectors:
+        for name, setting in selector_type(selector).allowed_settings().items():
+            if name in Options.__annotations__:  # Delta's local_learning_rate
+                continue
+            assert parameters[name].default in (setting.default, None), name
+
+
+def test_flics_numbers_groups_by_name_in_all_settings() -> None:
+    strategy = Flics(
+        2,
+        groups={"a": "night"},
+        group_shares={"day": 2, "night": 1},
+        min_shares={"night": 0.25},
+        energy_budgets={"night": 3.0, "noon": 5.0},
+        overrides=Overrides(settings={"energies": {"a": 2.0}}),
+    )
+    assert strategy.overrides.group_names == ("day", "night", "noon")
+    assert strategy.overrides.settings == {"energies": {"a": 2.0}, "groups": {"a": "night"}}
+    assert strategy.selector_settings == {
+        "group_shares": (2, 1, 1e-100, 1e-100),
+        "min_shares": (0.0, 0.25, 0.0, 0.0),
+        "energy_budgets": (0.0, 3.0, 5.0, 0.0),
+    }
+    assert Flics(2, energy_budgets=6.0).selector_settings == {"energy_budgets": 6.0}
+
+
+def test_delta_takes_the_constants_of_the_paper() -> None:
+    strategy = Delta(2, smoothness=2.0, global_learning_rate=1.0, local_learning_rate=0.1)
+    assert strategy.selector_settings["local_learning_rate"] == strategy.local_learning_rate == 0.1
+
+
 @pytest.mark.parametrize("kind", [AdaptiveOSMD, Forecast])
 def test_the_unbiased_ones_find_the_large_updates(kind: type[SelectionStrategy]) -> None:
     settings = {"learning_rate_multiplier": 1000} if kind is AdaptiveOSMD else {}
@@ -74,7 +124,7 @@ def test_the_unbiased_ones_find_the_large_updates(kind: type[SelectionStrategy])
 
 
 def test_delta_asks_for_variances_and_learns_from_them() -> None:
-    records = run(Delta, clients_per_round=3, local_steps=5, systematic=True)
+    records = run(Delta, clients_per_round=3, local_steps=5, design="systematic")
     for record in records:
         assert record.selection.clients.size == 3
         assert record.feedback.gradient_variances.tolist() == (record.selection.clients + 1).tolist()
@@ -125,15 +175,20 @@ def test_flics_without_groups_takes_each_client_for_one() -> None:
         (lambda: PowerOfChoice(2, variant="pow"), "variant = 'pow': must be one of 'pow-d'"),  # type: ignore[arg-type]
         (lambda: PowerOfChoice(2, batch_size=8), "batch_size = 8: only cpow-d has it, not pow-d"),
         (lambda: PowerOfChoice(2, num_candidates=1), "num_candidates"),
-        (lambda: Delta(2, diversity_weight=0, variance_weight=0), "must not both be 0"),
-        (lambda: Flics(2, private=True), "group_shares = None: must be a sequence with private=True"),
-        (lambda: Flics(2, private=True, group_shares=[1], groups={}), "groups: must not be given"),
-        (lambda: Flics(2, epsilon=1.0), r"epsilon = 1\.0: needs private=True"),
-        (lambda: Flics(2, coin_epsilon=1.0), r"coin_epsilon = 1\.0: needs private=True"),
-        (lambda: Flics(2, group_shares=[1, 2]), "must say which group has which share"),
+        (lambda: Delta(2, alpha_1=0, alpha_2=0), "must not both be 0"),
+        (lambda: Flics(2, private=True), "group_shares = None: must be a sequence with private = True"),
+        (
+            lambda: Flics(2, private=True, group_shares=[1], groups={}),
+            r"groups = \{\}: must be None with private = True",
+        ),
+        (lambda: Flics(2, epsilon=1.0), r"epsilon = 1\.0: must be None with private = False"),
+        (lambda: Flics(2, coin_epsilon=1.0), r"coin_epsilon = 1\.0: must be None with private = False"),
+        (lambda: Flics(2, group_shares=[1, 2]), "must be a mapping of each group's name"),
+        (lambda: Flics(2, private=True, group_shares=[1], cost_budget=3), "cost_budget = 3: must be None"),
+        (lambda: Delta(2, smoothness=1.0), "smoothness = .*must all be given, or none"),
         (lambda: AdaptiveOSMD(2, alpha=2), r"alpha = 2"),
     ],
 )
 def test_a_wrong_setting_is_refused_at_construction(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         make()
