@@ -1,1 +1,1 @@
-"""Comparisons with named peers, and the papers' experiments."""
+"""Comparisons with named peers, and the papers' experiments; `benchmarks.command` lists them all."""

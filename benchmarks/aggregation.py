@@ -1,64 +1,64 @@
-"""What it costs to aggregate a round of replies: this project's strategy beside Flower's own FedAvg.
+"""The cost of aggregating a round of replies: this project's strategy beside Flower's own FedAvg.
 
-``python -m benchmarks.aggregation [--replies 100] [--parameters 1e7] [--layout layers] [--json]``
+``cohort bench aggregation [--replies 100] [--parameters 1e7] [--layout layers] [--json]``
 
-Both sides are given the same replies, as messages with serialised float32 arrays, and do what they do between
-the last reply and the new model: `FedAvg.aggregate_train`, and `SelectionStrategy.aggregate_train` with
-`uniform` and with `adaptive-osmd`, which look at every update and learn from its norm besides. They take
-turns on one thread, so that each sees the same machine; of each the median and the range over the repeats are
-shown. Each side's peak memory is measured in a process of its own, above what is there with the replies.
+Both sides get the same replies, as messages with serialised float32 arrays. What is measured is the work
+between the last reply and the new model: `FedAvg.aggregate_train`, and `SelectionStrategy.aggregate_train`
+with `uniform` and `adaptive-osmd`, which also check every update and learn from its norm. The sides take
+turns on one thread, so that all run under the same load; the table has the median and the range over the
+repeats. The peak memory of each side is measured in a process of its own, above the memory of the replies.
 
-The model is ``--layout`` "one" array, or has "layers" as a residual network, the largest a quarter of it. If
-memory is short, replies can share the bytes of fewer ``--payloads``, in the same way on both sides.
+With ``--layout one`` the model is a single array; with ``layers`` it has the layers of a residual network,
+the largest a quarter of the model. If memory is short, the replies of both sides can share the bytes of fewer
+``--payloads``.
 """
 
-import argparse
 import json
 import logging
 import multiprocessing
-import os
 import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
+from benchmarks import fresh
 from simulation.grid import InProcessGrid
 from strategies import Polling, SelectionStrategy
 
+LAYOUTS = ("layers", "one")
+
 
 class Side(NamedTuple):
-    """One of those compared."""
+    """One side of the comparison."""
 
-    ask: Callable[[int], Sequence[Message]]  # round -> the TRAIN messages of all clients, not measured
+    ask: Callable[[int], Sequence[Message]]  # round -> the TRAIN messages of all clients; not measured
     aggregate: Callable[[int, list[Message]], tuple[ArrayRecord | None, MetricRecord | None]]
 
 
 FLOWER = "Flower's FedAvg"
-DIFFERENCE = 0.01  # standard deviation of a client's entries from w_t's, which is 1
+DIFFERENCE = 0.01  # standard deviation of the updates; that of w_t is 1
 
 
 class Row(NamedTuple):
-    """What one side takes."""
+    """The cost of one side."""
 
     name: str
     seconds: float  # CPU of a round, median
     fastest: float
     slowest: float
-    ratio: float  # of the medians, to FedAvg's
-    megabytes: float  # peak resident memory above what it holds at the start
+    ratio: float  # its median over FedAvg's
+    megabytes: float  # peak resident memory above that at the start
     models: float  # the same in sizes of the model
 
 
 def shapes(layout: str, parameters: int) -> dict[str, tuple[int, ...]]:
-    """Return the arrays of a model: one, or as in a residual network four stages that grow fourfold."""
+    """Return the arrays of a model: one, or four stages that grow fourfold, as in a residual network."""
     if layout == "one":
         return {"weights": (parameters,)}
     stages: dict[str, tuple[int, ...]] = {}
@@ -71,7 +71,7 @@ def shapes(layout: str, parameters: int) -> dict[str, tuple[int, ...]]:
 
 
 def models(layout: str, parameters: int, count: int) -> tuple[ArrayRecord, list[ArrayRecord]]:
-    """Return w_t and what clients make of it."""
+    """Return w_t and the models that clients send back."""
     rng = np.random.default_rng(0)
     forms = shapes(layout, parameters)
     sent = {name: rng.standard_normal(form, np.float32) for name, form in forms.items()}
@@ -88,20 +88,20 @@ def models(layout: str, parameters: int, count: int) -> tuple[ArrayRecord, list[
 
 
 def flower(replies: int) -> Side:
-    """Return Flower's side."""
+    """Return the side of Flower's FedAvg."""
     asked = [Message(RecordDict(), node + 1, "train") for node in range(replies)]
     return Side(lambda round: asked, FedAvg(fraction_evaluate=0.0).aggregate_train)
 
 
 def ours(selector: str, arrays: ArrayRecord, replies: int) -> Side:
-    """Return this project's side: everybody is chosen, so that both see the same replies."""
+    """Return this project's side: all clients are selected, so that both sides get the same replies."""
     polling = Polling(ask_status=False)
     strategy = SelectionStrategy(selector, clients_per_round=replies, num_rounds=100, polling=polling)
     grid = InProcessGrid(lambda message, _: message, ({} for _ in range(replies)))  # nothing is sent
 
     def ask(round: int) -> list[Message]:
         messages = list(strategy.configure_train(round, arrays, ConfigRecord(), grid))
-        for message in messages:  # as a grid does that sends them
+        for message in messages:  # as a grid that sends them does
             message.metadata.__dict__["_message_id"] = f"{round}-{message.metadata.dst_node_id}"
         return messages
 
@@ -129,9 +129,9 @@ def seconds(side: Side, round: int, payloads: Sequence[ArrayRecord]) -> float:
 
 
 def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
-    """Return the peak of resident memory in a round, in MB above what there is at the start.
+    """Return the peak of resident memory in a round, in MB above that at its start.
 
-    In a fork: its peak begins at what is resident, the replies included.
+    It is measured in a fork, whose peak starts at the memory that is resident, the replies included.
     """
 
     def measure(queue: Any) -> None:
@@ -146,7 +146,7 @@ def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
     process.start()
     process.join()
     if process.exitcode:
-        raise RuntimeError(f"the fork ended with {process.exitcode}")
+        raise RuntimeError(f"the fork ended with exit code {process.exitcode}")
     megabytes: float = queue.get()
     return megabytes
 
@@ -154,8 +154,9 @@ def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
 def compare(
     replies: int, parameters: int, layout: str, payloads: int, repeats: int, selectors: Sequence[str]
 ) -> list[Row]:
-    """Measure all sides; see the module's docstring."""
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # messages want them
+    """Measure all sides, see the module's docstring; the process must have one thread."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # messages need them
     arrays, sent = models(layout, parameters, payloads)
     size = sum(len(array.data) for array in arrays.values()) / 1024**2
     sides = {FLOWER: lambda: flower(replies)} | {
@@ -169,49 +170,33 @@ def compare(
             times[name].append(seconds(side, round + 1, sent))
     rows = []
     for name in sides:
-        kept = times[name][1:]  # the first makes what is made once
+        kept = times[name][1:]  # the first round allocates what later rounds reuse
         median = statistics.median(kept)
         ratio = median / statistics.median(times[FLOWER][1:])
         rows.append(Row(name, median, min(kept), max(kept), ratio, megabytes[name], megabytes[name] / size))
     return rows
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--replies", type=int, default=100)
-    parser.add_argument("--parameters", type=float, default=1e7)
-    parser.add_argument("--layout", choices=("one", "layers"), default="layers")
-    parser.add_argument("--payloads", type=int, help="how many different models (default: one a reply)")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--selectors", default="uniform,adaptive-osmd")
-    parser.add_argument("--json", action="store_true", help="one JSON object a row instead of the table")
-    given = parser.parse_args()
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    payloads = given.payloads or given.replies
-    rows = compare(
-        given.replies,
-        int(given.parameters),
-        given.layout,
-        payloads,
-        given.repeats,
-        given.selectors.split(","),
-    )
-    if given.json:
+def run(
+    replies: int,
+    parameters: int,
+    layout: str,
+    payloads: int,
+    repeats: int,
+    selectors: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Print the table, or one JSON object per row."""
+    rows = fresh.call(compare, replies, parameters, layout, payloads, repeats, selectors)
+    if as_json:
         for row in rows:
-            print(json.dumps(row._asdict() | {"layout": given.layout, "payloads": payloads}))
+            print(json.dumps(row._asdict() | {"layout": layout, "payloads": payloads}))
         return
     print(
-        f"{given.replies} replies ({payloads} different) of {int(given.parameters):,} float32 parameters, "
-        f"{given.layout}; CPU of {given.repeats} rounds on one thread\n"
+        f"{replies} replies ({payloads} different) of {parameters:,} float32 parameters, {layout}; CPU of "
+        f"{repeats} rounds on one thread\n"
     )
     print(f"{'':16}{'CPU s, median (range)':>28}{'times FedAvg':>14}{'peak MB':>10}{'models':>8}")
     for row in rows:
         range_ = f"{row.seconds:.2f} ({row.fastest:.2f}-{row.slowest:.2f})"
         print(f"{row.name:16}{range_:>28}{row.ratio:>14.2f}{row.megabytes:>10.0f}{row.models:>8.1f}")
-
-
-if __name__ == "__main__":
-    main()

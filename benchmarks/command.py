@@ -1,41 +1,45 @@
-"""`cohort bench`: measure what this project claims."""
+"""The registry of benchmarks: ``cohort bench NAME`` and ``python -m benchmarks NAME`` run them.
+
+The modules are imported when their command runs: `--help` needs none of them.
+"""
 
 from __future__ import annotations
 
 import sys
-import time
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from benchmarks.experiments.report import Experiment, Report
-
 DATA_VARIABLE = "COHORT_DATA"
 
-bench = typer.Typer(no_args_is_help=True, help="Measure what this project claims.")
+bench = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure what this project claims.")
 
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds of each measurement.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")]
 Names = Annotated[list[str] | None, typer.Argument(show_default=False)]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds of each (default: its own few).")]
+ExperimentSeeds = Annotated[
+    int | None, typer.Option("--seeds", min=1, help="Seeds of each experiment. (default: its own number)")
+]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")]
 Data = Annotated[
     Path | None,
     typer.Option(
         envvar=DATA_VARIABLE,
         file_okay=False,
-        help="Folder with mnist.npz and other data, for the experiments that need it.",
+        help="Folder with mnist.npz and the other data files that experiments need.",
     ),
 ]
-Out = Annotated[Path, typer.Option(help="Folder for the tables, the figures and every seed's numbers.")]
+Out = Annotated[Path, typer.Option(help="Folder for tables, figures and the results of every seed.")]
 Quick = Annotated[
-    bool, typer.Option("--quick", help="A small form of each, one seed in about a minute; kept in OUT/quick.")
+    bool,
+    typer.Option(
+        "--quick", help="Run a small form of each, one seed in about a minute; written to OUT/quick."
+    ),
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Run again what is there from an earlier run.")]
-ListThem = Annotated[bool, typer.Option("--list", help="Say what there is, and stop.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Repeat the seeds that an earlier run has finished.")]
+ListThem = Annotated[bool, typer.Option("--list", help="List the experiments, and stop.")]
 
 
 @bench.callback()
@@ -43,130 +47,185 @@ def _bench() -> None:
     """Measure what this project claims."""
 
 
-def _command(name: str, which: str, about: str) -> None:
-    """Add a command that runs a registry of experiments, called ``which`` in `benchmarks.experiments`."""
-
-    def command(
-        experiments: Names = None,
-        seeds: Seeds = None,
-        jobs: Jobs = 1,
-        data: Data = None,
-        out: Out = Path("runs/papers"),
-        quick: Quick = False,
-        fresh: Fresh = False,
-        list_them: ListThem = False,
-    ) -> None:
-        # Late: a device that joins has no use for them.
-        known = getattr(import_module("benchmarks.experiments"), which)
-        if list_them:
-            _list(known)
-        else:
-            _run(known, experiments, seeds, jobs, data, out, quick, fresh)
-
-    bench.command(name, help=about)(command)
-
-
-# Which ones are run stands here, since click >= 8.3 and Typer between them lose the help of an argument.
-_command(
-    "papers",
-    "EXPERIMENTS",
-    "Run the papers' experiments, all or those named (see --list); what an earlier run has finished is not "
-    "run again, so after Ctrl-C the same command goes on.",
-)
-_command(
-    "selectors",
-    "SELECTION",
-    "Run those of the papers' experiments that are about selection alone: no networks are trained.",
-)
-
-
-def _list(known: Mapping[str, Experiment]) -> None:
-    width = max(map(len, known))
-    for each in known.values():
-        polls_for = f"; needs {each.data}" if each.data else ""
-        typer.echo(f"{each.name:{width}}  {each.title} ({each.source}; {each.seeds} seeds{polls_for})")
-
-
-def _run(
-    known: Mapping[str, Experiment],
-    names: list[str] | None,
-    seeds: int | None,
-    jobs: int,
-    data: Path | None,
-    out: Path,
-    quick: bool,
-    fresh: bool,
+@bench.command()
+def papers(
+    experiments: Names = None,
+    seeds: ExperimentSeeds = None,
+    jobs: Jobs = 1,
+    data: Data = None,
+    out: Out = Path("runs/papers"),
+    quick: Quick = False,
+    fresh: Fresh = False,
+    list_them: ListThem = False,
 ) -> None:
-    """Run experiments, print their tables, and leave tables, figures and numbers in the folder."""
-    from rich.console import Console
+    """Run the papers' experiments, all or those named.
 
-    from benchmarks.experiments.progress import Bars, Lines
-    from benchmarks.experiments.running import missing_data, num_seeds, run_all
+    Finished seeds are kept: after Ctrl-C the same command goes on where it stopped.
+    """
+    from benchmarks.experiments import EXPERIMENTS
+    from benchmarks.experiments.command import list_experiments, run_experiments
 
-    unknown = [name for name in names or () if name not in known]
-    if unknown:
-        _fail(f"experiment = {unknown[0]!r}: must be one of {', '.join(known)}")
-    if data and not data.is_dir():
-        _fail(f"data = {data}: must be a folder (--data, or {DATA_VARIABLE})")
-    # What was asked for by name must be possible; "all" is what can be run with what is there.
-    asked = [each for each in known.values() if not names or each.name in names]
-    lacking = [each for each in asked if missing_data(each, data)]
-    if names and lacking:
-        _fail(f"{lacking[0].name} needs {lacking[0].data}: {_where(lacking[0].data, data)}")
-    for file in dict.fromkeys(each.data for each in lacking):
-        left = ", ".join(each.name for each in lacking if each.data == file)
-        typer.echo(f"left out, since they need {file}: {left}; {_where(file, data)}", err=True)
-    chosen = [each for each in asked if each not in lacking]
+    if list_them:
+        list_experiments(EXPERIMENTS)
+    else:
+        run_experiments(EXPERIMENTS, experiments, seeds, jobs, data, out, quick, fresh)
 
-    out, start = out / "quick" if quick else out, time.monotonic()
-    console = Console(stderr=True)
-    totals = {each.name: num_seeds(each, seeds, quick) for each in chosen}
-    with (Bars if console.is_terminal else Lines)(console, totals) as watcher:
-        try:
-            for report in run_all(
-                chosen,
-                out / "seeds",
-                seeds=seeds,
-                jobs=jobs,
-                data=data,
-                quick=quick,
-                fresh=fresh,
-                watcher=watcher,
-            ):
-                _leave(report, out)
-        except OSError as error:
-            _fail(str(error))
-        except KeyboardInterrupt:
-            typer.echo("stopped; the same command goes on after the seeds that are finished", err=True)
-            sys.exit(130)
-    typer.echo(
-        f"{len(chosen)} experiments in {time.monotonic() - start:.0f} s; tables and figures: {out}", err=True
+
+@bench.command()
+def selectors(
+    experiments: Names = None,
+    seeds: ExperimentSeeds = None,
+    jobs: Jobs = 1,
+    data: Data = None,
+    out: Out = Path("runs/papers"),
+    quick: Quick = False,
+    fresh: Fresh = False,
+    list_them: ListThem = False,
+) -> None:
+    """Run those experiments that are about selection alone.
+
+    They train no neural networks: streams of norms, toys and convex problems.
+    """
+    from benchmarks.experiments import SELECTION
+    from benchmarks.experiments.command import list_experiments, run_experiments
+
+    if list_them:
+        list_experiments(SELECTION)
+    else:
+        run_experiments(SELECTION, experiments, seeds, jobs, data, out, quick, fresh)
+
+
+@bench.command()
+def rounds(
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 4,
+    per_round: Annotated[
+        int | None, typer.Option(min=1, help="Clients that train in a round. (default: all)")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each kind, in turns of three.")] = 12,
+    no_stock: Annotated[bool, typer.Option("--no-stock", help="Leave out Flower's own engine.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure rounds without work, beside Flower's own engine."""
+    from benchmarks.rounds import run
+
+    if per_round is not None and per_round > nodes:
+        _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")
+    run(nodes, per_round or nodes, rounds, no_stock, as_json)
+
+
+@bench.command()
+def aggregation(
+    replies: Annotated[int, typer.Option(min=1, help="Replies of a round.")] = 100,
+    parameters: Annotated[float, typer.Option(min=1, help="Parameters of the model.")] = 1e7,
+    layout: Annotated[
+        str, typer.Option(help="Arrays of the model: one, or layers as in a ResNet.")
+    ] = "layers",
+    payloads: Annotated[
+        int | None, typer.Option(min=1, help="Different models among the replies. (default: all differ)")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 5,
+    selectors: Annotated[str, typer.Option(help="Selectors, with commas.")] = "uniform,adaptive-osmd",
+    as_json: Json = False,
+) -> None:
+    """Measure the aggregation of large models, beside FedAvg."""
+    from benchmarks.aggregation import LAYOUTS, run
+
+    if layout not in LAYOUTS:
+        _fail(f"layout = {layout!r}: must be one of {', '.join(LAYOUTS)}")
+    run(replies, int(parameters), layout, payloads or replies, repeats, selectors.split(","), as_json)
+
+
+@bench.command()
+def selection(
+    sizes: Annotated[str, typer.Option(help="Numbers of clients, with commas.")] = "1e4,1e5,1e6,1e7",
+    names: Annotated[str, typer.Option(help="Selectors and peers, with commas. (default: all)")] = "",
+    every: Annotated[
+        bool, typer.Option("--all", help="Measure every selector in every scenario that it has.")
+    ] = False,
+    seconds: Annotated[float, typer.Option(min=0, help="CPU seconds of each cell.")] = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Measure selection among 10^4 to 10^7 clients."""
+    from benchmarks.selection import run
+
+    run(
+        [int(float(size)) for size in sizes.split(",")],
+        names.split(",") if names else [],
+        every,
+        seconds,
+        as_json,
     )
-    if watcher.failures:
-        _fail(f"{watcher.failures} seeds failed; the same command runs them again", 1)
 
 
-def _where(file: str, data: Path | None) -> str:
-    """Say where a file of data may be put, and how it is made."""
-    where = f"put it into {data}" if data else f"name its folder with --data or {DATA_VARIABLE}"
-    return f"{where} (`python -m tasks.datasets {Path(file).stem} {file}` writes it, given a network)"
+@bench.command()
+def throughput(
+    workload: Annotated[str, typer.Option(help="W1, W2, W3, W4 or all (the first three).")] = "all",
+    engines: Annotated[str, typer.Option(help="Engines, with commas. (default: all)")] = "",
+    seconds: Annotated[float, typer.Option(help="Seconds that each engine runs.")] = 6.0,
+    turns: Annotated[
+        int, typer.Option(min=1, help="Blocks of rounds that these seconds are split into.")
+    ] = 5,
+    data: Annotated[
+        Path | None, typer.Option(help="Draw samples from this .npz. (default: noise)", dir_okay=False)
+    ] = None,
+    peers_python: Annotated[
+        Path, typer.Option(help="Interpreter that has the packages of benchmarks/peers.txt.")
+    ] = Path(".peers/bin/python"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the models that the engines train, and measure nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure client updates per second, beside other engines."""
+    from benchmarks.throughput.engines import ENGINES
+    from benchmarks.throughput.report import run
+    from benchmarks.throughput.workloads import WORKLOADS
+
+    names = engines.split(",") if engines else list(ENGINES)
+    for name in names:
+        if name not in ENGINES:
+            _fail(f"engine = {name!r}: must be one of {', '.join(ENGINES)}")
+    if workload not in (*WORKLOADS, "all"):
+        _fail(f"workload = {workload!r}: must be one of {', '.join(WORKLOADS)}, all")
+    if seconds <= 0:
+        _fail(f"seconds = {seconds}: must be > 0")
+    if data is not None and not data.is_file():
+        _fail(f"data = {data}: there is no such file")
+    sys.exit(not run(workload, names, seconds, turns, data, peers_python, check, as_json))
 
 
-def _leave(report: Report, out: Path) -> None:
-    from benchmarks.experiments.figure import draw
-    from benchmarks.experiments.report import as_json, table
+@bench.command()
+def over_selection(rounds: Rounds = 4000, seeds: Seeds = 5, as_json: Json = False) -> None:
+    """Measure the bias and the time of over-selection."""
+    from benchmarks.over_selection import run
 
-    text, name = table(report), report.experiment.name
-    typer.echo(text)
-    (out / f"{name}.md").write_text(text, encoding="utf-8")
-    (out / f"{name}.json").write_text(as_json(report), encoding="utf-8")
-    if report.outcomes[0].curves:
-        try:
-            draw(report, out / f"{name}.png")
-        except ModuleNotFoundError as error:
-            typer.echo(f"no figure: {error.name} is missing; pip install 'cohort-app[demo]'", err=True)
+    run(rounds, seeds, as_json)
 
 
-def _fail(message: str, code: int = 2) -> None:
+@bench.command()
+def privacy(seeds: Seeds = 3, rounds: Rounds = 500) -> None:
+    """Measure what noise on client reports costs."""
+    from benchmarks.privacy import run
+
+    run(seeds, rounds)
+
+
+@bench.command()
+def disturbed(
+    rounds: Rounds = 200,
+    seeds: Seeds = 5,
+    first_seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 1,
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 20,
+    kills: Annotated[int, typer.Option(min=0, help="Times that the ServerApp is killed.")] = 10,
+    selector: Annotated[str, typer.Option(help="Selector of both federations.")] = "forecast",
+    as_json: Json = False,
+) -> None:
+    """Measure what failures, liars and killed servers cost."""
+    from benchmarks.disturbed import run
+
+    run(rounds, range(first_seed, first_seed + seeds), clients, kills, selector, as_json)
+
+
+def _fail(message: str) -> NoReturn:
     typer.echo(message, err=True)
-    sys.exit(code)
+    sys.exit(2)

@@ -1,19 +1,17 @@
-"""What faults cost: a disturbed federation of real processes beside the same one left in peace.
+"""The cost of faults: a disturbed federation of real processes beside the same federation without faults.
 
-``python -m benchmarks.disturbed [--rounds 200] [--seeds 5] [--clients 20] [--kills 10] [--selector NAME]
-[--json]``
+``cohort bench disturbed [--rounds 200] [--seeds 5] [--clients 20] [--kills 10] [--selector NAME] [--json]``
 
-The disturbed one runs on a cluster as `cohort up` starts it, with the ClientApp of `benchmarks.faulty`: in
-each round 30 % of the clients fail at random (they raise, die, or answer too late), and 10 % of them lie all
-the time. Its ServerApp is killed with SIGKILL at random moments, and resumed. The one in peace has the honest
-clients only, each with the same samples, and runs in process, which gives the numbers that a cluster would
-(`tests/federation/test_federation.py`).
+The disturbed federation runs on a cluster as `cohort up` starts it, with the ClientApp of
+`benchmarks.faulty`: in each round 30 % of the selected clients fail at random (they raise, die, or reply too
+late), and 10 % of all clients always lie. Its ServerApp is killed with SIGKILL at random moments, and
+resumed. The undisturbed federation has the honest clients only, each with the same samples. It runs in
+process, which gives the same numbers as a cluster (`tests/federation/test_federation.py`).
 
-Both end with a test accuracy; the table shows their difference in points, the model's at the end and the mean
-over the last tenth of the rounds, which varies less.
+The table shows the difference of their test accuracies in points: of the final models, and of the means over
+the last tenth of the rounds, which vary less.
 """
 
-import argparse
 import json
 import os
 import random
@@ -24,6 +22,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +41,11 @@ from simulation.grid import InProcessGrid
 from strategies.checkpoint import CheckpointFolder
 
 ROOT = Path(__file__).parent.parent
-ROUND_LIMIT = 60.0  # seconds for one round, kills and all
+ROUND_LIMIT = 60.0  # seconds for one round, kills included
 
 
 def faulty_app(folder: Path) -> Path:
-    """Copy this repository's app, with the faulty clients in the place of the honest ones."""
+    """Copy this repository's app, with faulty clients instead of the honest ones."""
     copy_app(ROOT, folder, folder)
     project = folder / "pyproject.toml"
     honest, faulty_ = 'clientapp = "client.app:app"', 'clientapp = "benchmarks.faulty:app"'
@@ -58,7 +57,7 @@ def faulty_app(folder: Path) -> Path:
 
 
 def overrides(clients: int, seed: int, file: Path) -> Path:
-    """Write down how many samples each client holds."""
+    """Write the overrides file: how many samples each client holds."""
     task = tasks.create("digits")
     sizes = {f"client-{m:02d}": len(task.client_data(m, clients, seed)) for m in range(clients)}
     file.write_text(json.dumps(sizes))
@@ -73,8 +72,8 @@ def settings(selector: str, rounds: int, seed: int, clients: int, folder: Path) 
         "clients-per-round": 6,
         "num-rounds": rounds,
         "round-deadline": faulty.DEADLINE,
-        # Half of these clients hold 7 samples, one holds 745: where honest sizes differ so much a lie about
-        # one's size cannot be told from the truth, and the operator has to say it.
+        # Half of these clients hold 7 samples, one holds 745. Where honest sizes differ so much, a false size
+        # cannot be detected, so the operator must declare the sizes.
         "client-sizes": str(overrides(clients, seed, folder.with_suffix(".json"))),
         "seed": seed,
         "output-dir": str(folder),
@@ -82,7 +81,7 @@ def settings(selector: str, rounds: int, seed: int, clients: int, folder: Path) 
 
 
 def disturbed(cluster: LocalCluster, config: dict[str, Any], kills: int) -> list[dict[str, Any]]:
-    """Run the federation and kill its server so many times; return its history."""
+    """Run the federation, kill its ServerApp `kills` times, and return its history."""
     folder = Path(config["output-dir"])
     chance = random.Random(config["seed"])
     moments = sorted(chance.sample(range(1, config["num-rounds"]), kills))
@@ -102,13 +101,13 @@ def disturbed(cluster: LocalCluster, config: dict[str, Any], kills: int) -> list
         time.sleep(chance.uniform(0, 2))
         claim = folder / CHECKPOINTS / "lock"
         if run.over or not CheckpointFolder(folder / CHECKPOINTS).is_claimed():
-            raise RuntimeError(f"the run ended by itself:\n{run.log.read_text()[-3000:]}")
+            raise RuntimeError(f"the run ended before it was killed:\n{run.log.read_text()[-3000:]}")
         os.kill(int(claim.read_text()), signal.SIGKILL)
     return read_lines(folder / FILE_NAME)
 
 
-def in_peace(config: dict[str, Any], clients: int) -> list[dict[str, Any]]:
-    """Run the honest clients alone, in process; return the history."""
+def undisturbed(config: dict[str, Any], clients: int) -> list[dict[str, Any]]:
+    """Run the federation of the honest clients in process, and return its history."""
     honest = [m for m in range(clients) if not faulty.lies(m, clients)]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     config = {**project["tool"]["flwr"]["app"]["config"], **config, "num-clients": len(honest)}
@@ -126,36 +125,39 @@ def accuracies(lines: list[dict[str, Any]]) -> list[float]:
     return [found[number] for number in sorted(found)]
 
 
-def measure(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+def measure(
+    rounds: int, seeds: Sequence[int], clients: int, kills: int, selector: str, folder: Path
+) -> list[dict[str, Any]]:
     """Run both federations for each seed."""
     rows = []
     app = faulty_app(folder / "app")
-    for seed in range(args.first_seed, args.first_seed + args.seeds):
-        with LocalCluster(folder / f"cluster-{seed}", args.clients, app=app) as cluster:
+    liars = {f"client-{m:02d}" for m in range(clients) if faulty.lies(m, clients)}
+    for seed in seeds:
+        with LocalCluster(folder / f"cluster-{seed}", clients, app=app) as cluster:
             began = time.monotonic()
-            config = settings(args.selector, args.rounds, seed, args.clients, folder / f"disturbed-{seed}")
-            lines = disturbed(cluster, config, args.kills)
+            config = settings(selector, rounds, seed, clients, folder / f"disturbed-{seed}")
+            lines = disturbed(cluster, config, kills)
             seconds = time.monotonic() - began
-        peace = accuracies(in_peace({**config, "output-dir": str(folder / f"peace-{seed}")}, args.clients))
-        faults = accuracies(lines)
-        tail = max(1, args.rounds // 10)
-        rounds = [line for line in lines if line["type"] == "round" and line["round"]]
-        liars = {f"client-{m:02d}" for m in range(args.clients) if faulty.lies(m, args.clients)}
+        config |= {"output-dir": str(folder / f"undisturbed-{seed}")}
+        without, with_ = accuracies(undisturbed(config, clients)), accuracies(lines)
+        tail = max(1, rounds // 10)
+        records = [line for line in lines if line["type"] == "round" and line["round"]]
+        clipped = [each["client"] for line in records for each in line["clipped"]]
         rows.append(
             {
                 "seed": seed,
-                "in_peace": peace[-1],
-                "disturbed": faults[-1],
-                "in_peace_tail": statistics.fmean(peace[-tail:]),
-                "disturbed_tail": statistics.fmean(faults[-tail:]),
-                "rounds": len(rounds),
-                "skipped": sum(bool(line["skipped"]) for line in rounds),
-                "failures": sum(len(line["failures"]) for line in rounds),
-                "clipped": sum(len(line["clipped"]) for line in rounds),
-                "honest_bounded": sum(
-                    each["client"] not in liars for line in rounds for each in line["clipped"]
+                "undisturbed": without[-1],
+                "disturbed": with_[-1],
+                "undisturbed_tail": statistics.fmean(without[-tail:]),
+                "disturbed_tail": statistics.fmean(with_[-tail:]),
+                "rounds": len(records),
+                "skipped": sum(bool(line["skipped"]) for line in records),
+                "failures": sum(len(line["failures"]) for line in records),
+                "clipped": len(clipped),
+                "honest_clipped": sum(client not in liars for client in clipped),
+                "honest_quarantined": sorted(
+                    {each for line in records for each in line["quarantined"]} - liars
                 ),
-                "honest_aside": sorted({each for line in rounds for each in line["quarantined"]} - liars),
                 "resumes": sum(line["type"] == "resume" for line in lines),
                 "seconds": seconds,
             }
@@ -166,43 +168,29 @@ def measure(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the table, as Markdown."""
-    head = "| seed | in peace | disturbed | difference | last tenth | failures | bounded | void | resumed |"
-    lines = [head, "|" + " --- |" * 9]
+    columns = ["seed", "undisturbed", "disturbed", "difference", "last tenth"]
+    columns += ["failures", "clipped", "skipped rounds", "resumed"]
+    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
     for row in rows:
         lines.append(
-            f"| {row['seed']} | {row['in_peace']:.2f} | {row['disturbed']:.2f} "
-            f"| {row['disturbed'] - row['in_peace']:+.2f} "
-            f"| {row['disturbed_tail'] - row['in_peace_tail']:+.2f} | {row['failures']} | {row['bounded']} "
-            f"| {row['void']} | {row['resumes']} |"
+            f"| {row['seed']} | {row['undisturbed']:.2f} | {row['disturbed']:.2f} "
+            f"| {row['disturbed'] - row['undisturbed']:+.2f} "
+            f"| {row['disturbed_tail'] - row['undisturbed_tail']:+.2f} | {row['failures']} "
+            f"| {row['clipped']} | {row['skipped']} | {row['resumes']} |"
         )
     for name in ("", "_tail"):
-        apart = [row[f"disturbed{name}"] - row[f"in_peace{name}"] for row in rows]
-        spread = statistics.stdev(apart) if len(apart) > 1 else 0.0
-        what = "last tenth" if name else "at the end"
-        lines.append(f"\nDifference {what}: {statistics.fmean(apart):+.2f} ± {spread:.2f} points")
+        differences = [row[f"disturbed{name}"] - row[f"undisturbed{name}"] for row in rows]
+        spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
+        what = "over the last tenth" if name else "at the end"
+        lines.append(f"\nDifference {what}: {statistics.fmean(differences):+.2f} ± {spread:.2f} points")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--selector", default="forecast")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+def run(rounds: int, seeds: Sequence[int], clients: int, kills: int, selector: str, as_json: bool) -> None:
+    """Print the table, or the rows as JSON."""
     folder = Path(tempfile.mkdtemp(prefix="cohort-disturbed-"))
     try:
-        rows = measure(args, folder)
+        rows = measure(rounds, seeds, clients, kills, selector, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps(rows, indent=1) if args.json else table(rows))
-
-
-if __name__ == "__main__":
-    main()
+    print(json.dumps(rows, indent=1) if as_json else table(rows))

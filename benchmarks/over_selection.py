@@ -1,15 +1,16 @@
-"""What over-selection costs: who answers first is not a random sample, and the aggregate leans towards them.
+"""The cost of over-selection: the first replies are no random sample, so the aggregate is biased.
 
-``python -m benchmarks.over_selection [--rounds 4000] [--seeds 5] [--json]``
+``cohort bench over-selection [--rounds 4000] [--seeds 5] [--json]``
 
-Of M clients, some are fast and some are slow, and what they have to say goes with it: the update of client m
-is a direction that all share, plus one that grows with m's speed, plus its own, and noise. A round wants the
-replies of K clients. It asks K and waits for all; or it asks more and goes on with the first K. For each way
-the table says how long a round takes, and how far the aggregate is from Σ λ_m u_m: its mean (relative bias,
-‖mean error‖ / ‖Σ λ_m u_m‖), and a single round's (relative RMSE). Rounds after the first quarter count, in
-which response rates are learned.
+M clients differ in speed, and their updates depend on it: the update of client m is a direction common to
+all, plus a direction in proportion to m's speed, plus one of its own, plus noise. A round needs the replies
+of K clients. It selects K and waits for all of them, or it selects more and goes on with the first K replies.
+For each way the table has the duration of a round and the error of the aggregate relative to Σ λ_m u_m: that
+of the mean over rounds (relative bias, ‖mean error‖ / ‖Σ λ_m u_m‖), and that of a single round (relative
+RMSE). The first quarter of the rounds, in which response rates are learned, does not count.
 
-- ``equal``: `Selector.finalize` alone, weights c_m S/S', as if all were early equally often;
+- ``equal``: `Selector.finalize` alone, weights c_m S/S', which is right if all clients are early equally
+often;
 - ``rates``: corrected by `ResponseRates`;
 - ``not normalised``: the same, with ``normalised=False``: c_m/ρ_m.
 
@@ -25,11 +26,10 @@ Bias and RMSE with `uniform`, M = 100, K = 10; ``--rounds 2000 --seeds 3``; thei
                       1.5 K     .27    .37  .76     .18  .78     .09  .86
                       2.0 K     .16    .58  .88     .32  .88     .19  .98
 
-Noise averages out over rounds, and bias does not. Where the slow are hardly ever early no weights help: their
-data is not there.
+Noise averages out over the rounds, bias does not. No weights help where slow clients are hardly ever early:
+their updates are missing.
 """
 
-import argparse
 import json
 import math
 from typing import NamedTuple
@@ -41,19 +41,19 @@ from strategies.rounds.response_rates import ResponseRates
 from strategies.selectors import Selection, create
 
 M, K, D = 100, 10, 20
-FACTORS = (1.0, 1.3, 1.5, 2.0)  # clients asked, of K
+FACTORS = (1.0, 1.3, 1.5, 2.0)  # selected clients over K
 WAYS = ("equal", "rates", "not normalised")
 JITTER = 0.5  # standard deviation of the logarithm of a client's time from round to round
 
 
 class Row(NamedTuple):
-    """What one way of asking and weighing comes to; means over seeds, with their standard error."""
+    """The results of one factor and one weighting: means over seeds, with their standard errors."""
 
     selector: str
     spread: float  # of the logarithm of the clients' mean times
     factor: float
     way: str
-    time: float  # of a round, relative to asking K and waiting for all
+    time: float  # of a round, relative to selecting K clients and waiting for all
     bias: float
     bias_error: float
     rmse: float
@@ -82,7 +82,7 @@ class Federation:
         self.target: Floats = self.sizes @ self.updates / self.sizes.sum()
 
     def answer(self, selection: Selection) -> tuple[Bools, float]:
-        """Return who is among the first K to answer (S,), and how long that took."""
+        """Return which clients are among the first K to reply (S,), and after how long the K-th replies."""
         noise = JITTER * self.rng.standard_normal(selection.clients.size)
         times = np.exp(self.log_times[selection.clients] + noise)
         last = np.sort(times)[min(K, times.size) - 1]
@@ -111,7 +111,7 @@ def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tup
         errors[round] = np.stack(ways) @ (federation.updates[who] + noise) - federation.target
         times.append(time)
     errors = errors[rounds // 4 :] / np.linalg.norm(federation.target)
-    # The mean of n errors is off by noise, too: its expected square is taken off.
+    # The mean of n errors also contains noise, whose expected square is subtracted.
     square = (errors.mean(axis=0) ** 2 - errors.var(axis=0) / len(errors)).sum(axis=1)
     bias = np.sqrt(np.maximum(square, 0))
     rmse = np.sqrt((errors**2).sum(axis=2).mean(axis=0))
@@ -119,7 +119,7 @@ def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tup
 
 
 def compare(name: str, spread: float, rounds: int, seeds: int) -> list[Row]:
-    """Measure all ways with one selector and one spread of speeds."""
+    """Measure all factors and weightings with one selector and one spread of speeds."""
     rows, base = [], 1.0
     for factor in FACTORS:
         played = [play(seed, name, spread, factor, rounds) for seed in range(seeds)]
@@ -133,22 +133,15 @@ def compare(name: str, spread: float, rounds: int, seeds: int) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=4000)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="one JSON object a row instead of the table")
-    given = parser.parse_args()
-    if not given.json:
-        print(f"M = {M}, K = {K}; {given.rounds} rounds, {given.seeds} seeds, ± standard error\n")
+def run(rounds: int, seeds: int, as_json: bool) -> None:
+    """Print the table, or one JSON object per row."""
+    if not as_json:
+        print(f"M = {M}, K = {K}; {rounds} rounds, {seeds} seeds, ± standard error\n")
         print(f"{'selector':12}{'speeds':>8}{'asked':>7}{'time':>7}  {'weights':15}{'bias':>15}{'RMSE':>15}")
     for name in ("uniform", "md"):
         for spread in (0.3, 1.0):
-            for row in compare(name, spread, given.rounds, given.seeds):
-                if given.json:
+            for row in compare(name, spread, rounds, seeds):
+                if as_json:
                     print(json.dumps(row._asdict()), flush=True)
                     continue
                 bias, rmse = (
@@ -157,7 +150,3 @@ def main() -> None:
                 )
                 asked = f"{name:12}{spread:>8}{row.factor:>6.1f}K{row.time:>7.2f}"
                 print(f"{asked}  {row.way:15}{bias:>15}{rmse:>15}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,15 @@
-"""What noise on reported norms and losses costs in the quality of selection.
+"""The cost of privacy: how much worse selection gets with noise on the norms and losses that clients report.
 
-Run: ``python -m benchmarks.privacy`` prints its tables; everything is a function of the seeds.
+``cohort bench privacy [--seeds 3] [--rounds 500]``
 
-Numbers are clipped to a bound and released by the Gaussian mechanism, as by a client with ``noise-epsilon``;
-the ε of a column is that of one report at δ = 1e-5, "clipped" has no noise. The bound is the 90 % quantile of
-the true numbers of round 1: where norms then shrink as a model learns, the noise stays.
+Numbers are clipped to a bound and released by the Gaussian mechanism, as by a client with ``noise-epsilon``.
+The ε of a column is that of one report at δ = 1e-5; "clipped" has no noise. The bound is the 90 % quantile of
+the true numbers of round 1. Where norms shrink as the model learns, the noise does not. The tables are
+functions of the seeds.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from dataclasses import replace
@@ -55,16 +55,16 @@ BEDS = ("static", "section F, σ = 3", "section F, σ = 10")
 
 
 class Release:
-    """What becomes of true numbers: nothing, clipping, or clipping and noise.
+    """What a client releases of its numbers: the exact ones, clipped ones, or clipped ones with noise.
 
     Attributes
     ----------
     column : str
-        Of `COLUMNS`.
+        One of `COLUMNS`.
     bound : float
-        What numbers are clipped to.
+        The limit that numbers are clipped to.
     seed : int
-        Of the noise: a benchmark is to be repeated, a client's noise is not.
+        Seed of the noise. Only a benchmark has one: the noise of a real client must not be repeatable.
     """
 
     def __init__(self, column: str, bound: float, seed: int) -> None:
@@ -74,7 +74,7 @@ class Release:
             self._mechanism = GaussianMechanism(float(column.split()[-1]), DELTA, bound)
 
     def __call__(self, round: int, values: Floats) -> Floats:
-        """Return what is reported of values (n,) in a round."""
+        """Return what clients release of their values (n,) in a round."""
         if self.column == "exact":
             return values
         if self._mechanism is None:
@@ -84,22 +84,22 @@ class Release:
 
 
 class Reported:
-    """Stands before a selector, and tells it the norms that were released."""
+    """A selector that learns from released norms instead of the exact ones."""
 
     def __init__(self, selector: Selector, release: Release) -> None:
         self._selector, self._release = selector, release
 
     @property
     def probabilities(self) -> Floats:
-        """(M,) the selector's."""
+        """The probabilities (M,) of the selector."""
         return self._selector.probabilities
 
     def select(self, round: int) -> Selection:
-        """Choose as the selector does."""
+        """Select as the selector does."""
         return self._selector.select(round)
 
     def update(self, round: int, selection: Selection, feedback: Feedback) -> None:
-        """Let the selector learn from what was released."""
+        """Let the selector learn from the released norms."""
         told = replace(feedback, update_norms=self._release(round, feedback.update_norms))
         self._selector.update(round, selection, told)
 
@@ -142,9 +142,9 @@ def regret(bed: str, trial: Trial, column: str, seed: int, num_rounds: int) -> f
 
 
 def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
-    """Return the mean true loss of who was chosen, over that of all; losses are lognormal, and do not change.
+    """Return the mean true loss of the selected clients over that of all; losses are lognormal and constant.
 
-    The first tenth of the rounds, in which rpow-d and afl see everybody for the first time, does not count.
+    The first tenth of the rounds, in which rpow-d and afl see each client for the first time, does not count.
     """
     losses = np.random.default_rng(seed).lognormal(0, 1, NUM_CLIENTS)
     release = Release(column, float(np.quantile(losses, QUANTILE)), seed)
@@ -163,41 +163,37 @@ def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
     return float(np.mean(found[num_rounds // 10 :]) / losses.mean())
 
 
-def main(arguments: list[str] | None = None) -> None:
+def run(num_seeds: int, num_rounds: int) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 (default: 3)")
-    parser.add_argument("--rounds", type=int, default=500, help="T (default: 500)")
-    given = parser.parse_args(arguments)
-    seeds, began = range(given.seeds), time.perf_counter()
+    seeds, began = range(num_seeds), time.perf_counter()
 
     print(f"What reports cost a client at δ = {DELTA:g} for all together:\n")
-    print(_row("ε of one", *(f"{n} reports" for n in (10, 50, given.rounds))))
+    print(_row("ε of one", *(f"{n} reports" for n in (10, 50, num_rounds))))
     print(_row(*["---"] * 4))
     for epsilon in EPSILONS:
         z = GaussianMechanism(epsilon, DELTA, 1.0).noise_multiplier
-        totals = (f"{composed_epsilon([z] * n, DELTA):.3g}" for n in (10, 50, given.rounds))
+        totals = (f"{composed_epsilon([z] * n, DELTA):.3g}" for n in (10, 50, num_rounds))
         print(_row(f"{epsilon:g}", *totals))
 
-    print(f"\nRegret over that of uniform sampling, mean ± sd over {given.seeds} seeds:\n")
+    print(f"\nRegret over that of uniform sampling, mean ± sd over {num_seeds} seeds:\n")
     print(_row("", "", *COLUMNS))
     print(_row(*["---"] * (2 + len(COLUMNS))))
     uniform = Trial("uniform", "uniform", {})
     for bed in BEDS:
-        base = np.array([regret(bed, uniform, "exact", seed, given.rounds) for seed in seeds])
+        base = np.array([regret(bed, uniform, "exact", seed, num_rounds) for seed in seeds])
         for trial in BY_NORM:
             cells = []
             for column in COLUMNS:
-                found = np.array([regret(bed, trial, column, seed, given.rounds) for seed in seeds])
+                found = np.array([regret(bed, trial, column, seed, num_rounds) for seed in seeds])
                 cells.append(_cell(found / base))
             print(_row(bed, trial.label, *cells), flush=True)
 
-    print("\nMean true loss of who was chosen over that of all (uniform: 1):\n")
+    print("\nMean true loss of the selected clients over that of all (uniform: 1):\n")
     print(_row("", *COLUMNS))
     print(_row(*["---"] * (1 + len(COLUMNS))))
     for trial in BY_LOSS:
         cells = [
-            _cell(np.array([chosen_loss(trial, column, seed, given.rounds) for seed in seeds]))
+            _cell(np.array([chosen_loss(trial, column, seed, num_rounds) for seed in seeds]))
             for column in COLUMNS
         ]
         print(_row(trial.label, *cells), flush=True)
@@ -210,7 +206,3 @@ def _cell(values: Floats) -> str:
 
 def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-if __name__ == "__main__":
-    main()

@@ -1,19 +1,18 @@
-"""How long a round takes in which nothing is done: Flower as it is, and as this project runs it.
+"""The duration of a round without any training: Flower's own engine, and Flower as this project runs it.
 
-``python -m benchmarks.rounds [--nodes 4] [--per-round 4] [--rounds 12] [--json]``
+``cohort bench rounds [--nodes 4] [--per-round 4] [--rounds 12] [--json]``
 
-Two federations of an app that does nothing (`benchmarks.noop`) run side by side on this machine, each with
-TLS, node authentication, a database and a process per client: one of Flower's programs as they are, with
-FedAvg and Flower's grid (``stock``), and one as `cohort up` starts it, with this project's strategy
-(``cohort``). They take turns of three rounds, so that both see the same machine; the first turn is not
-counted. A round of ``train`` sends TRAIN to a cohort, one of ``poll`` sends a QUERY to all before.
+Two federations of an app without work (`benchmarks.noop`) run side by side on this machine, each with TLS,
+node authentication, a database and a process per client. One has Flower's unchanged programs, FedAvg and
+Flower's grid (``stock``); the other runs as `cohort up` starts it, with this project's strategy (``cohort``).
+They take turns of three rounds, so that both run under the same load; the first turn does not count. A
+``train`` round sends TRAIN to the selected clients; a ``poll`` round sends a QUERY to all clients first.
 
 The table also gives the cost of a waiting client: the CPU and the memory of all its processes, for a client
 by itself too (``python -m deploy.flower.launch flower-supernode``). PSS counts a page that n processes share
 as 1/n.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -54,12 +53,12 @@ stock = false
 
 
 class Federation:
-    """A cluster on which the app waits for its turns.
+    """A cluster whose app waits for its turns.
 
     Parameters
     ----------
     cluster : LocalCluster
-        It has been entered.
+        A cluster that is running.
     per_round : int
         K.
     """
@@ -80,16 +79,16 @@ class Federation:
         )
 
     def turn(self, rounds: int, *, poll: bool, last: bool = False) -> list[float]:
-        """Let it run some rounds, and return the seconds that each took."""
+        """Let the app run some rounds, and return the seconds of each."""
         self.turns += 1
-        # Renamed, so that it is never seen half-written.
+        # Written under another name first, so that the app never reads half a file.
         new = self._folder / "turn.new"
         new.write_text(json.dumps({"rounds": rounds, "poll": poll, "last": last}))
         new.rename(self._folder / f"turn-{self.turns}.json")
         done = self._folder / f"done-{self.turns}.json"
         wait_until(lambda: done.exists() or self._run.over, (rounds + 1) * noop.LIMIT)
         if not done.exists():
-            raise RuntimeError(f"the run broke off:\n{self._run.log.read_text()[-3000:]}")
+            raise RuntimeError(f"the run ended early:\n{self._run.log.read_text()[-3000:]}")
         seconds: list[float] = json.loads(done.read_text())
         if last:
             self._run.wait(noop.LIMIT)
@@ -97,17 +96,17 @@ class Federation:
 
 
 class Cost(NamedTuple):
-    """What a client that waits for messages costs; means over the clients."""
+    """The cost of a client that waits for messages; means over the clients."""
 
     cpu: float  # percent of a core
     pss: float  # MB
     rss: float  # MB
-    shared: float  # MB, PSS of the process that all of them are forked from
+    shared: float  # MB, PSS of the process that all clients are forked from
 
 
 @contextlib.contextmanager
 def federations(names: list[str], nodes: int, per_round: int) -> Iterator[dict[str, Federation]]:
-    """Bring federations up, and leave nothing of them behind."""
+    """Start federations, and remove everything of them at the end."""
     programs: dict[str, Programs] = {STOCK: "stock", COHORT: "forked", DEVICES: "fast"}
     folder = Path(tempfile.mkdtemp(prefix="cohort-rounds-"))
     try:
@@ -130,14 +129,14 @@ def federations(names: list[str], nodes: int, per_round: int) -> Iterator[dict[s
 
 
 def measure(running: dict[str, Federation], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of each round: by federation, then by kind."""
+    """Return the seconds of each round, by federation and kind."""
     seconds: dict[str, dict[str, list[float]]] = {name: {"train": [], "poll": []} for name in running}
     turns = -(-rounds // TURN)
     for turn in range(1 + turns):
         for kind in ("train", "poll"):
             for name, federation in running.items():
                 last = turn == turns and kind == "poll"
-                # In the first turn, each client fetches the app.
+                # In the first turn each client fetches the app.
                 took = federation.turn(TURN if turn else 1, poll=kind == "poll", last=last)
                 if turn:
                     seconds[name][kind] += took
@@ -145,7 +144,7 @@ def measure(running: dict[str, Federation], rounds: int) -> dict[str, dict[str, 
 
 
 def idle_costs(running: dict[str, Federation]) -> dict[str, Cost]:
-    """Measure what waiting clients cost, all federations at the same time (Linux)."""
+    """Measure the cost of waiting clients, of all federations at the same time (Linux)."""
     time.sleep(SETTLE)
     before = {name: _cpu_seconds(federation.cluster) for name, federation in running.items()}
     time.sleep(IDLE)
@@ -164,7 +163,7 @@ def idle_costs(running: dict[str, Federation]) -> dict[str, Cost]:
 
 
 def _cpu_seconds(cluster: LocalCluster) -> float:
-    """Return the CPU time that the clients' processes, and what they are forked from, have used so far."""
+    """Return the CPU time so far of the clients' processes and of the process that they are forked from."""
     pids = {pid for process in cluster.client_processes for pid in tree(process.pid)}
     if cluster.server_process:
         pids.add(cluster.server_process.pid)
@@ -183,7 +182,7 @@ def _megabytes(pid: int, what: str) -> float:
 
 
 def table_of_rounds(seconds: dict[str, dict[str, list[float]]]) -> str:
-    """Lay out what `measure` returned."""
+    """Return the table of what `measure` returned."""
     lines = [f"{'seconds a round':32}  kind   median    10 %    90 %     max  rounds"]
     for name, kinds in seconds.items():
         for kind, took in kinds.items():
@@ -196,40 +195,26 @@ def table_of_rounds(seconds: dict[str, dict[str, list[float]]]) -> str:
 
 
 def table_of_costs(costs: dict[str, Cost]) -> str:
-    """Lay out what `idle_costs` returned."""
-    lines = [f"{'a waiting client':32}   CPU %   PSS MB   RSS MB   PSS MB of what all are forked from"]
+    """Return the table of what `idle_costs` returned."""
+    lines = [
+        f"{'a waiting client':32}   CPU %   PSS MB   RSS MB   PSS MB of the process that all are forked from"
+    ]
     for name, cost in costs.items():
         lines.append(f"{name:32} {cost.cpu:7.2f} {cost.pss:8.0f} {cost.rss:8.0f} {cost.shared:8.0f}")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, and print a table, or the medians as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--per-round", type=int, help="clients that train in a round (default: all)")
-    parser.add_argument("--rounds", type=int, default=12, help="of each kind, in turns of three")
-    parser.add_argument("--no-stock", action="store_true", help="leave Flower's own engine out of the table")
-    parser.add_argument("--json", action="store_true", help="print the medians, and nothing else")
-    options = parser.parse_args()
-    per_round = options.nodes if options.per_round is None else options.per_round
-    if not 1 <= per_round <= options.nodes:
-        parser.error(f"per-round = {per_round}: must be between 1 and {options.nodes} (nodes)")
-    if options.rounds < 1:
-        parser.error(f"rounds = {options.rounds}: must be at least 1")
-    names = [STOCK, COHORT] if options.json else [STOCK, COHORT, DEVICES][options.no_stock :]
-    with federations(names, options.nodes, per_round) as running:
-        seconds = measure(running, options.rounds)
-        if not options.json:
+def run(nodes: int, per_round: int, rounds: int, no_stock: bool, as_json: bool) -> None:
+    """Print the tables, or the medians as JSON."""
+    names = [STOCK, COHORT] if as_json else [STOCK, COHORT, DEVICES][no_stock:]
+    with federations(names, nodes, per_round) as running:
+        seconds = measure(running, rounds)
+        if not as_json:
             print(table_of_rounds(seconds), flush=True)
             print(f"\n{table_of_costs(idle_costs(running))}")
-    if options.json:
+    if as_json:
         medians = {
             name: {kind: round(statistics.median(took), 3) for kind, took in kinds.items()}
             for name, kinds in seconds.items()
         }
         print(json.dumps(medians))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,30 +1,29 @@
-"""What a round of selection costs: CPU milliseconds of select + update, by the number of clients.
+"""The cost of a round of selection: CPU milliseconds of select + update, by the number of clients.
 
-``python -m benchmarks.selection [--sizes 1e4,1e5,1e6,1e7] [--names uniform,md,...] [--all] [--json]``
+``cohort bench selection [--sizes 1e4,1e5,1e6,1e7] [--names uniform,md,...] [--all] [--json]``
 
-Beside all selectors of the registry it measures, in the same run, two peers written here: ``textbook``, the
-dense form of Adaptive-OSMD, and ``lists``, a loop over Python lists as Oort's published scheduler is built.
-Every cell runs in a process of its own, so that the peak memory is its own. Sizes are lognormal; the norms of
-updates are lognormal per client (σ = 2) times noise (σ = .3), so that there is something to learn.
+The selectors of the registry are measured beside two peers written here: ``textbook``, the dense form of
+Adaptive-OSMD, and ``lists``, a loop over Python lists like Oort's published scheduler. Every cell runs in a
+fresh process, whose peak memory is that of the cell. Sizes are lognormal; update norms are lognormal per
+client (σ = 2) times noise (σ = .3), so that selectors have something to learn.
 """
 
-import argparse
 import json
 import math
-import multiprocessing
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import fresh
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Feedback, available, create, selector_type
 
 K, NUM_ROUNDS, SLEEPING, LEAVERS = 100, 1000, 3000, 2000
 SETTINGS: dict[str, dict[str, Any]] = {
-    # The printed rates hardly move anything: the trees would hold what they hold at the start.
+    # With the printed rates the distributions hardly move, and the trees would stay as they start.
     name: {"learning_rate_multiplier": 1000.0}
     for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd")
 } | {"flics-private": {"group_shares": (1.0,) * 100}}
@@ -32,7 +31,7 @@ LIMITS = {"textbook": 10**7, "lists": 10**6}  # beyond, a round takes minutes
 ASLEEP, LEFT, WITHOUT, SYSTEMATIC = " asleep", " left", " without", " systematic"
 BY_SIZE = " by size"
 SCENARIOS = {
-    "": "everybody is here",
+    "": "all clients are available",
     ASLEEP: f"{SLEEPING:,} clients (a tenth, if fewer) are unavailable",
     LEFT: f"{LEAVERS:,} clients (a tenth, if fewer) have left",
     WITHOUT: "K draws without replacement",
@@ -60,7 +59,7 @@ class Cell(NamedTuple):
 
 
 class TextbookOSMD:
-    """Adaptive-OSMD as printed: E dense distributions, Algorithm 2 with its sort, numpy's choice from p."""
+    """Adaptive-OSMD as printed: E dense distributions, Algorithm 2 with its sort, NumPy's choice from p."""
 
     def __init__(
         self, sizes: Floats, rng: np.random.Generator, alpha: float = 0.4, num_experts: int = 7
@@ -161,7 +160,7 @@ class ListScheduler:
 
 
 def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
-    """Return what makes a round of one of the peers above."""
+    """Return a function that makes one of the peers above and returns how to play its rounds."""
 
     def make(sizes: Floats, norms: Floats, rng: np.random.Generator) -> Callable[[int], float]:
         scheduler = kind(sizes, rng)
@@ -183,7 +182,7 @@ def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
 def ours(
     name: str, scenario: str, sizes: Floats, norms: Floats, rng: np.random.Generator
 ) -> Callable[[int], float]:
-    """Return what plays a round of one of our selectors, and says what it took."""
+    """Return a function that plays a round of one of our selectors and returns its CPU seconds."""
     m = sizes.size
     settings = SETTINGS.get(name, {}) | per_client(name, m, rng) | OF_SETTING.get(scenario, {})
     selector = create(name, m, client_sizes=sizes, clients_per_round=K, num_rounds=NUM_ROUNDS, **settings)
@@ -205,7 +204,7 @@ def ours(
             start = time.process_time()
             invitation = selector.invitation(round, asked, reports)
             seconds += time.process_time() - start
-            if invitation is not None:  # what the clients toss takes their time
+            if invitation is not None:  # the coins that clients toss are not the server's time
                 chances = invitation.rates[invitation.versions, reports["group"].astype(np.int64)]
                 reports["accepts"] = (rng.random(asked.size) < chances).astype(np.float64)
             answers = {"candidates": asked, "reports": reports}
@@ -222,7 +221,7 @@ def ours(
 
 
 def per_client(name: str, m: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Return something for each setting per client that must be given: one of 100 groups, or a number."""
+    """Return a value for each required per-client setting: one of 100 groups, or a lognormal number."""
     return {
         setting: rng.integers(0, 100, m)
         if kind.integer
@@ -233,12 +232,12 @@ def per_client(name: str, m: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def possible(name: str, scenario: str) -> bool:
-    """Say whether a selector has the setting that a scenario is about."""
+    """Return whether a selector has the setting that a scenario is about."""
     return OF_SETTING.get(scenario, {}).keys() <= selector_type(name).allowed_settings().keys()
 
 
 def measure(name: str, m: int, seconds: float) -> Cell:
-    """Measure one cell, for so many seconds of CPU but three rounds at least."""
+    """Measure one cell for `seconds` of CPU, but at least three rounds."""
     rng = np.random.default_rng(0)
     sizes, norms = rng.lognormal(0, 1, m), rng.lognormal(0, 2, m)
     scenario = next((each for each in SCENARIOS if each and name.endswith(each)), "")
@@ -247,7 +246,7 @@ def measure(name: str, m: int, seconds: float) -> Cell:
             play = PEERS[name](sizes, norms, rng)
         else:
             play = ours(name.removesuffix(scenario), scenario, sizes, norms, rng)
-        play(1)  # what is made once
+        play(1)  # allocates what later rounds reuse
         times: list[float] = []
         while len(times) < 3 or (sum(times) < seconds and len(times) < 300):
             times.append(play(len(times) + 2))
@@ -262,53 +261,51 @@ def measure(name: str, m: int, seconds: float) -> Cell:
 PEERS = {"textbook": peer(TextbookOSMD), "lists": peer(ListScheduler)}
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sizes", default="1e4,1e5,1e6,1e7", help="numbers of clients")
-    parser.add_argument("--names", default="", help="selectors and peers (default: all)")
-    parser.add_argument("--all", action="store_true", help="every selector in every scenario that it has")
-    parser.add_argument("--seconds", type=float, default=2.0, help="CPU seconds a cell (default: 2)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a cell instead of the table")
-    arguments = parser.parse_args()
-    sizes = [int(float(size)) for size in arguments.sizes.split(",")]
+def run(sizes: Sequence[int], names: Sequence[str], every: bool, seconds: float, as_json: bool) -> None:
+    """Print the table, or one JSON object per cell.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Numbers of clients.
+    names : sequence of str
+        Selectors and peers; none = all of them.
+    every : bool
+        Whether to measure every selector in every scenario that it has, instead of `IN_ALL_SCENARIOS` alone.
+    seconds : float
+        CPU seconds of each cell.
+    as_json : bool
+        Whether to print JSON.
+    """
     rows = [
         name + scenario
         for name in available()
         for scenario in SCENARIOS
-        if not scenario or ((name in IN_ALL_SCENARIOS or arguments.all) and possible(name, scenario))
+        if not scenario or ((name in IN_ALL_SCENARIOS or every) and possible(name, scenario))
     ]
     rows += PEERS
-    if arguments.names:
-        rows = [row for row in rows if row.split(" ")[0] in arguments.names.split(",")]
-    if not arguments.json:
+    if names:
+        rows = [row for row in rows if row.split(" ")[0] in names]
+    if not as_json:
         print(f"CPU ms of a round (select + update), K = {K}, median (slowest); peak MB of the process\n")
         print(f"{'':28}" + "".join(f"{f'M = {m:,}':>28}" for m in sizes))
     problems = []
-    # A fresh process each: spawned, or it would start with this one's memory.
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for row in rows:
-            line = f"{row:28}"
-            for m in sizes:
-                if m > LIMITS.get(row, m):
-                    line += f"{'-':>28}"
-                    continue
-                cell = pool.apply(measure, (row, m, arguments.seconds))
-                if arguments.json:
-                    print(json.dumps(cell._asdict()), flush=True)
-                if cell.problem:
-                    problems.append(f"{row}, M = {m:,}: {cell.problem}")
-                    line += f"{'(see below)':>28}"
-                else:
-                    line += f"{f'{cell.milliseconds:.2f} ({cell.slowest:.1f}) {cell.megabytes:.0f} MB':>28}"
-            if not arguments.json:
-                print(line, flush=True)
-    if not arguments.json:
+    for row in rows:
+        line = f"{row:28}"
+        for m in sizes:
+            if m > LIMITS.get(row, m):
+                line += f"{'-':>28}"
+                continue
+            cell = fresh.call(measure, row, m, seconds)
+            if as_json:
+                print(json.dumps(cell._asdict()), flush=True)
+            if cell.problem:
+                problems.append(f"{row}, M = {m:,}: {cell.problem}")
+                line += f"{'(see below)':>28}"
+            else:
+                line += f"{f'{cell.milliseconds:.2f} ({cell.slowest:.1f}) {cell.megabytes:.0f} MB':>28}"
+        if not as_json:
+            print(line, flush=True)
+    if not as_json:
         print("\n" + "\n".join(f"{key.strip() or 'plain'}: {text}" for key, text in SCENARIOS.items()))
         print("\n".join(problems))
-
-
-if __name__ == "__main__":
-    main()

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.experiments.report import Curve, Experiment, Outcome, Report
+from benchmarks.fresh import ONE_THREAD
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("strategies", "tasks", "simulation", "benchmarks")
@@ -251,9 +252,8 @@ def run_all(
 
 def _run(to_run: Sequence[Job], jobs: int, now: str, watcher: Watcher) -> Generator[Job]:
     """Run each job in a process of its own, and yield it when it has ended, well or badly."""
-    # Products of small matrices are slower on several threads, and one process a seed uses the cores better.
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[variable] = "1"
+    # Small matrix products are slower on several threads; one process per seed uses the cores better.
+    os.environ |= ONE_THREAD
     # Forked from a process that has imported everything: a process a seed then costs nothing.
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")

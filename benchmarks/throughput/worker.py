@@ -1,8 +1,8 @@
-"""One engine in a process of its own: sets it up, and runs rounds when it is told to.
+"""One engine in a process of its own: it is set up, and then runs rounds on command.
 
 ``python -m benchmarks.throughput.worker ENGINE FOLDER`` reads commands as lines of JSON and answers each with
-one: ``{"rounds": n}``, ``{"model": path}``. The first answer comes after the first round. It also runs in the
-peers' environment, where only NumPy is sure to be there.
+a line: ``{"rounds": n}``, ``{"model": path}``. The first answer comes after the first round. The worker also
+runs in the peers' environment, where of this project's packages only NumPy is certain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+from benchmarks.fresh import ONE_THREAD
+
+os.environ |= ONE_THREAD  # before NumPy is imported
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from benchmarks.throughput.workloads import load, read
 
 
 def answer(engine: Engine, command: dict[str, Any]) -> dict[str, Any]:
-    """Do what is asked for."""
+    """Execute a command."""
     if "rounds" in command:
         start = time.perf_counter()
         engine.run(command["rounds"])
@@ -35,7 +37,7 @@ def answer(engine: Engine, command: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Serve until standard input ends."""
-    # What libraries print must not get between the answers.
+    # Libraries print to standard error, so that their lines do not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     logging.getLogger("flwr").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Experiments that take no time and do what files in a folder say: for tests of who runs them."""
+"""Experiments without work, controlled by files in a folder: they test how experiments are run."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from benchmarks.experiments.report import Curve, Experiment, Outcome
 
 
 def toy(seed: int, folder: Path, quick: bool = False) -> Outcome:
-    """Write down that it ran; what else it does, files in the folder say."""
+    """Log the seed; fail, get killed or wait if the folder has the file for it."""
     with (folder / "log").open("a") as log:
         log.write(f"{seed}{'q' if quick else ''}\n")
     if (folder / f"fail-{seed}").exists():
@@ -24,6 +24,11 @@ def toy(seed: int, folder: Path, quick: bool = False) -> Outcome:
         time.sleep(0.02)
     x = np.arange(3.0)
     return Outcome({("md", "loss"): 1 / (3 + seed)}, {"a panel": {"md": Curve(x, x + seed)}})
+
+
+def seeds_run(folder: Path) -> list[str]:
+    """Return the seeds that have run, sorted; quick ones end in q."""
+    return sorted((folder / "log").read_text().split())
 
 
 def toy_with_data(seed: int, data: Path, folder: Path) -> Outcome:

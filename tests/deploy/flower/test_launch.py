@@ -620,7 +620,7 @@ def test_an_ordinary_federation_runs_the_same_app(
 def test_the_benchmark_prints_medians_of_both_engines_and_leaves_nothing() -> None:
     before = set(Path("/tmp").glob("cohort-rounds-*"))
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.rounds", "--json", "--nodes", "2", "--rounds", "1"],
+        [sys.executable, "-m", "benchmarks", "rounds", "--json", "--nodes", "2", "--rounds", "1"],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": "/tmp"},
         capture_output=True,

@@ -119,7 +119,7 @@ def test_noise_costs_quality_of_selection_and_none_costs_none() -> None:
 
 
 def test_the_benchmark_prints_its_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    privacy.main(["--seeds", "1", "--rounds", "3"])
+    privacy.run(1, 3)
     printed = capsys.readouterr().out
     assert printed.count("| section F, σ = 10 |") == 3
     assert printed.count("\n\n") >= 3

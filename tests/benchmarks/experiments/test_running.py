@@ -1,4 +1,4 @@
-"""Running experiments: what is finished is kept, and what is wrong is said before anything runs."""
+"""Running experiments: finished seeds are kept, failed ones cost no others, and progress is shown."""
 
 import io
 import json
@@ -14,32 +14,25 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import click.testing
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from benchmarks.experiments import EXPERIMENTS, SELECTION, running
-from benchmarks.experiments.osmd import section_f
 from benchmarks.experiments.progress import Bars, Lines
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, Report, table
 from benchmarks.experiments.running import Job, Result, Watcher, run_all
-from deploy.cli import cli
 from deploy.processes.groups import processes_with
-from tests.support.toy_experiments import experiment, toy, toy_with_data
+from tests.support.toy_experiments import experiment, seeds_run, toy, toy_with_data
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "RESULTS.md"
 
 
 @pytest.fixture(autouse=True)
 def code(monkeypatch: pytest.MonkeyPatch) -> None:
     """The code stays as it is, whoever edits it meanwhile."""
     monkeypatch.setattr(running, "sources", lambda: "of now")
-
-
-def ran(folder: Path) -> list[str]:
-    return sorted((folder / "log").read_text().split())
 
 
 def cells(report: Report) -> list[dict[Cell, float]]:
@@ -106,7 +99,7 @@ def test_every_known_experiment_can_be_sent_to_a_process_and_has_a_quick_form() 
 
 def test_the_results_are_those_of_the_experiments_as_they_are() -> None:
     """Each table of RESULTS.md is headed as the command heads it, with as many seeds."""
-    text = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    text = RESULTS.read_text(encoding="utf-8")
     tables = {part.partition(":")[0]: part.splitlines() for part in text.split("\n### ")[1:]}
     assert len(tables) > 30
     for name, lines in tables.items():
@@ -146,19 +139,19 @@ def test_a_damaged_file_is_none(tmp_path: Path, spoil: Callable[[str], str]) -> 
 def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
     out, listener = tmp_path / "seeds", Listener()
     (first,) = run_all([experiment(tmp_path)], out, seeds=2)
-    assert ran(tmp_path) == ["0", "1"]
+    assert seeds_run(tmp_path) == ["0", "1"]
     assert cells(first) == [{("md", "loss"): 1 / 3}, {("md", "loss"): 1 / 4}]
     (more,) = run_all([experiment(tmp_path)], out, seeds=4, jobs=2, watcher=listener)
-    assert ran(tmp_path) == ["0", "1", "2", "3"]
+    assert seeds_run(tmp_path) == ["0", "1", "2", "3"]
     assert cells(more)[:2] == cells(first)
     assert [outcome.curves["a panel"]["md"].y[0] for outcome in more.outcomes] == [0, 1, 2, 3]
     assert listener.heard[0] == "kept 2, 0 stale"
     assert sorted(listener.heard[1:]) == ["done 2", "done 3", "started 2", "started 3"]
     (again,) = run_all([experiment(tmp_path)], out, seeds=3)
     assert cells(again) == cells(more)[:3]
-    assert len(ran(tmp_path)) == 4
+    assert len(seeds_run(tmp_path)) == 4
     assert len(list(run_all([experiment(tmp_path)], out, seeds=1, fresh=True))) == 1
-    assert ran(tmp_path) == ["0", "0", "1", "2", "3"]
+    assert seeds_run(tmp_path) == ["0", "0", "1", "2", "3"]
 
 
 def test_what_other_code_made_is_kept_and_said(tmp_path: Path) -> None:
@@ -189,7 +182,7 @@ def test_other_data_are_another_run(tmp_path: Path) -> None:
         data.write_text(str(number))
         (report,) = run_all([needing], tmp_path / "seeds", seeds=1, data=tmp_path)
         assert cells(report) == [{("md", "loss"): 1 / (3 + number)}]
-    assert ran(tmp_path) == ["5", "7"]
+    assert seeds_run(tmp_path) == ["5", "7"]
     data.unlink()
     with pytest.raises(FileNotFoundError, match=r"toy needs number.txt: name its folder with --data"):
         list(run_all([needing], tmp_path / "seeds", data=tmp_path))
@@ -199,7 +192,7 @@ def test_a_quick_form_is_one_seed_and_nothing_of_the_full_one(tmp_path: Path) ->
     each = experiment(tmp_path, seeds=2, known={("md", "loss"): "9.9"}, claim="it is small.")
     (full,) = run_all([each], tmp_path / "seeds")
     (quick,) = run_all([each], tmp_path / "quick", quick=True)
-    assert ran(tmp_path) == ["0", "0q", "1"]
+    assert seeds_run(tmp_path) == ["0", "0q", "1"]
     assert quick.quick
     assert not full.quick
     assert "[9.9]" in table(full)
@@ -229,7 +222,7 @@ def test_a_seed_that_fails_costs_its_experiment_and_no_other(tmp_path: Path) -> 
     (folders[1] / "kill-0").unlink()
     reports = list(run_all(all_three, seeds))
     assert [report.experiment.name for report in reports] == ["bad", "killed", "good"]
-    assert [ran(folder) for folder in folders] == [["0", "1", "1"], ["0", "0", "1"], ["0", "1"]]
+    assert [seeds_run(folder) for folder in folders] == [["0", "1", "1"], ["0", "0", "1"], ["0", "1"]]
     assert not list(seeds.glob("*.error"))
 
 
@@ -248,7 +241,7 @@ def test_a_killed_run_loses_the_seeds_under_way_and_leaves_no_process(tmp_path: 
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COHORT_TEST_MARK": mark}
     process = subprocess.Popen([sys.executable, str(tmp_path / "script.py")], env=environment)
     try:
-        until(lambda: (tmp_path / "log").exists() and ran(tmp_path) == ["0", "1", "2"])
+        until(lambda: (tmp_path / "log").exists() and seeds_run(tmp_path) == ["0", "1", "2"])
         assert len(processes_with("COHORT_TEST_MARK", mark)) > 1
     finally:
         process.kill()
@@ -260,7 +253,7 @@ def test_a_killed_run_loses_the_seeds_under_way_and_leaves_no_process(tmp_path: 
 
     (tmp_path / "wait-2").unlink()
     (resumed,) = run_all([experiment(tmp_path)], seeds, seeds=4)
-    assert ran(tmp_path) == ["0", "1", "2", "2", "3"]
+    assert seeds_run(tmp_path) == ["0", "1", "2", "2", "3"]
     assert all((seeds / name).read_bytes() == content for name, content in before.items())
     (in_one_go,) = run_all([experiment(tmp_path)], tmp_path / "others", seeds=4)
     assert cells(resumed) == cells(in_one_go)
@@ -304,94 +297,3 @@ def test_progress_is_shown(
     else:
         assert shown in text
         assert "\x1b" not in text
-
-
-# The command.
-
-
-def papers(*arguments: object, **environment: str) -> click.testing.Result:
-    environment = {"COHORT_DATA": "", **environment}
-    return CliRunner().invoke(cli, ["bench", "papers", *map(str, arguments)], env=environment)
-
-
-def test_the_quick_form_of_a_synthetic_experiment_has_all_of_it_but_the_size(tmp_path: Path) -> None:
-    result = papers("osmd-f6", "--quick", "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["quick"]
-    quick = tmp_path / "quick"
-    assert (quick / "osmd-f6.md").read_text() in result.stdout
-    assert (quick / "osmd-f6.png").read_bytes().startswith(b"\x89PNG")
-    content = json.loads((quick / "osmd-f6.json").read_text())
-    assert content["quick"]
-    (seed,) = content["seeds"]
-    expected = section_f.run_f6(0, num_rounds=section_f.T // 10).cells
-    assert {(row, column): value for row, line in seed.items() for column, value in line.items()} == expected
-    assert len(expected) == 6 * 5
-
-    before = (quick / "seeds" / "osmd-f6-0.json").stat().st_mtime_ns
-    again = papers("osmd-f6", "--quick", "--out", tmp_path)
-    assert again.stdout == result.stdout
-    assert (quick / "seeds" / "osmd-f6-0.json").stat().st_mtime_ns == before
-
-
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The command knows a toy, and one that needs data."""
-    folder = tmp_path / "toys"
-    folder.mkdir()
-    needing = Experiment("needy", "", "", partial(toy_with_data, folder=folder), data="number.txt", seeds=1)
-    known = {"toy": experiment(folder, seeds=1), "needy": needing}
-    monkeypatch.setattr("benchmarks.experiments.EXPERIMENTS", known)
-    return folder
-
-
-def test_what_lacks_its_data_is_left_out_and_the_others_run(two: Path, tmp_path: Path) -> None:
-    result = papers("--out", tmp_path / "out")
-    assert result.exit_code == 0, result.output
-    assert "left out, since they need number.txt: needy; name its folder with --data or COHORT_DATA" in (
-        result.stderr
-    )
-    assert ran(two) == ["0"]
-    assert not (tmp_path / "out" / "needy.md").exists()
-    (two / "number.txt").write_text("4")
-    result = papers("--out", tmp_path / "out", COHORT_DATA=str(two))
-    assert result.exit_code == 0, result.output
-    assert ran(two) == ["0", "4"]
-    assert (tmp_path / "out" / "needy.md").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "data", "message"),
-    [
-        (["needy", "toy"], "", "needy needs number.txt: name its folder with --data or COHORT_DATA"),
-        (["needy", "toy"], "/tmp", "needy needs number.txt: put it into /tmp"),
-        (["toy"], "/nowhere", "data = /nowhere: must be a folder (--data, or COHORT_DATA)"),
-        (["tofu"], "", "experiment = 'tofu': must be one of toy, needy"),
-        (["toy", "--out", "/proc/nope"], "", "/proc/nope"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anything_runs(
-    two: Path, tmp_path: Path, arguments: list[str], data: str, message: str
-) -> None:
-    result = papers("--out", tmp_path / "out", *arguments, COHORT_DATA=data)
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert not (two / "log").exists()
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_failure_is_the_commands_too(two: Path, tmp_path: Path) -> None:
-    (two / "fail-0").touch()
-    result = papers("toy", "--out", tmp_path / "out")
-    assert result.exit_code == 1
-    assert "toy  seed 0  failed: ValueError: seed 0 is a bad one" in result.stderr
-    assert "1 seeds failed; the same command runs them again" in result.stderr
-    (two / "fail-0").unlink()
-    assert papers("toy", "--out", tmp_path / "out").exit_code == 0
-
-
-def test_it_lists_what_there_is() -> None:
-    for command, known in (("papers", EXPERIMENTS), ("selectors", SELECTION)):
-        result = CliRunner().invoke(cli, ["bench", command, "--list"])
-        assert result.exit_code == 0
-        assert [line.split()[0] for line in result.stdout.splitlines()] == list(known)

@@ -1,0 +1,107 @@
+"""The body of `cohort bench papers` and `selectors`: run experiments, and write tables and figures."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+from rich.console import Console
+
+from benchmarks.experiments.figure import draw
+from benchmarks.experiments.progress import Bars, Lines
+from benchmarks.experiments.report import as_json, table
+from benchmarks.experiments.running import missing_data, num_seeds, run_all
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from benchmarks.experiments.report import Experiment, Report
+
+
+def list_experiments(known: Mapping[str, Experiment]) -> None:
+    """Print one line per experiment."""
+    width = max(map(len, known))
+    for each in known.values():
+        data = f"; needs {each.data}" if each.data else ""
+        typer.echo(f"{each.name:{width}}  {each.title} ({each.source}; {each.seeds} seeds{data})")
+
+
+def run_experiments(
+    known: Mapping[str, Experiment],
+    names: list[str] | None,
+    seeds: int | None,
+    jobs: int,
+    data: Path | None,
+    out: Path,
+    quick: bool,
+    fresh: bool,
+) -> None:
+    """Run experiments, print their tables, and write tables, figures and numbers to the folder."""
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        _fail(f"experiment = {unknown[0]!r}: must be one of {', '.join(known)}")
+    if data and not data.is_dir():
+        _fail(f"data = {data}: must be a folder (--data, or COHORT_DATA)")
+    # An experiment that is named must be possible; without names, those that lack their data are skipped.
+    wanted = [each for each in known.values() if not names or each.name in names]
+    lacking = [each for each in wanted if missing_data(each, data)]
+    if names and lacking:
+        _fail(f"{lacking[0].name} needs {lacking[0].data}: {_where(lacking[0].data, data)}")
+    for file in dict.fromkeys(each.data for each in lacking):
+        skipped = ", ".join(each.name for each in lacking if each.data == file)
+        typer.echo(f"skipped, since {file} is missing: {skipped}; {_where(file, data)}", err=True)
+    chosen = [each for each in wanted if each not in lacking]
+
+    out, start = out / "quick" if quick else out, time.monotonic()
+    console = Console(stderr=True)
+    totals = {each.name: num_seeds(each, seeds, quick) for each in chosen}
+    with (Bars if console.is_terminal else Lines)(console, totals) as watcher:
+        try:
+            for report in run_all(
+                chosen,
+                out / "seeds",
+                seeds=seeds,
+                jobs=jobs,
+                data=data,
+                quick=quick,
+                fresh=fresh,
+                watcher=watcher,
+            ):
+                _write(report, out)
+        except OSError as error:
+            _fail(str(error))
+        except KeyboardInterrupt:
+            typer.echo("stopped; the same command goes on after the finished seeds", err=True)
+            sys.exit(130)
+    typer.echo(
+        f"{len(chosen)} experiments in {time.monotonic() - start:.0f} s; tables and figures: {out}", err=True
+    )
+    if watcher.failures:
+        _fail(f"{watcher.failures} seeds failed; the same command runs them again", 1)
+
+
+def _where(file: str, data: Path | None) -> str:
+    """Say where to put a data file, and how to make it."""
+    where = f"put it into {data}" if data else "name its folder with --data or COHORT_DATA"
+    return f"{where} (`python -m tasks.datasets {Path(file).stem} {file}` writes it, given a network)"
+
+
+def _write(report: Report, out: Path) -> None:
+    """Print a report's table, and write the table, the numbers and the figure."""
+    text, name = table(report), report.experiment.name
+    typer.echo(text)
+    (out / f"{name}.md").write_text(text, encoding="utf-8")
+    (out / f"{name}.json").write_text(as_json(report), encoding="utf-8")
+    if report.outcomes[0].curves:
+        try:
+            draw(report, out / f"{name}.png")
+        except ModuleNotFoundError as error:
+            typer.echo(f"no figure: {error.name} is missing; pip install 'cohort-app[demo]'", err=True)
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    typer.echo(message, err=True)
+    sys.exit(code)

@@ -1,0 +1,203 @@
+"""The registry of benchmarks: every command is listed and runs, and bad options are refused first."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import click.testing
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.command import bench
+from benchmarks.disturbed import table
+from benchmarks.experiments import EXPERIMENTS, SELECTION
+from benchmarks.experiments.osmd import section_f
+from benchmarks.experiments.report import Experiment
+from tests.support.toy_experiments import experiment, seeds_run, toy_with_data
+
+COMMANDS = (
+    "papers",
+    "selectors",
+    "rounds",
+    "aggregation",
+    "selection",
+    "throughput",
+    "over-selection",
+    "privacy",
+    "disturbed",
+)
+
+
+def run(*arguments: object, **environment: str) -> click.testing.Result:
+    return CliRunner().invoke(bench, [*map(str, arguments)], env={"COHORT_DATA": "", **environment})
+
+
+def test_the_help_lists_every_command_on_one_line() -> None:
+    help_ = run("--help").stdout
+    rows = [
+        line.strip("│ ").split(maxsplit=1)
+        for line in help_.partition("Commands")[2].splitlines()[1:]
+        if "│" in line
+    ]
+    assert [name for name, _ in rows] == list(COMMANDS)
+    assert all(text.endswith(".") for _, text in rows)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str) -> None:
+    assert run(name, "--help").exit_code == 0
+
+
+def test_aggregation_is_measured_in_a_process_of_its_own() -> None:
+    options = ("--replies", 2, "--parameters", 1e4, "--repeats", 1, "--selectors", "uniform", "--json")
+    result = run("aggregation", *options)
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["name"] for row in rows] == ["Flower's FedAvg", "uniform"]
+    assert rows[0]["ratio"] == 1
+    assert all(row["seconds"] > 0 for row in rows)
+
+
+def test_selection_is_measured_cell_by_cell() -> None:
+    result = run("selection", "--sizes", "50,1e2", "--names", "textbook", "--seconds", 0, "--json")
+    assert result.exit_code == 0, result.output
+    cells = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(cell["name"], cell["clients"], cell["problem"]) for cell in cells] == [
+        ("textbook", 50, ""),
+        ("textbook", 100, ""),
+    ]
+    assert all(cell["megabytes"] > 5 for cell in cells)
+
+
+def test_over_selection_takes_less_time_and_is_biased() -> None:
+    result = run("over-selection", "--rounds", 40, "--seeds", 2, "--json")
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(rows) == 2 * 2 * (1 + 3 * 3)
+    assert all(row["time"] < 1 for row in rows if row["factor"] > 1)
+    fast = [row["bias"] for row in rows if row["spread"] == 1.0 and row["way"] == "equal"]
+    assert fast[0] < fast[3]
+
+
+def test_the_table_of_faults_has_the_differences() -> None:
+    row = {
+        "seed": 1,
+        "undisturbed": 96.0,
+        "disturbed": 95.5,
+        "undisturbed_tail": 95.0,
+        "disturbed_tail": 95.25,
+        "failures": 7,
+        "clipped": 3,
+        "skipped": 2,
+        "resumes": 1,
+    }
+    lines = table([row]).splitlines()
+    assert lines[2] == "| 1 | 96.00 | 95.50 | -0.50 | +0.25 | 7 | 3 | 2 | 1 |"
+    assert lines[4] == "Difference at the end: -0.50 ± 0.00 points"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rounds", "--nodes", "2", "--per-round", "3"), "per-round = 3: must be between 1 and 2 (nodes)"),
+        (("aggregation", "--layout", "round"), "layout = 'round': must be one of layers, one"),
+        (("throughput", "--engines", "loop,tensorflow"), "engine = 'tensorflow': must be one of batched"),
+        (("throughput", "--workload", "W9"), "workload = 'W9': must be one of W1, W2, W3, W4, all"),
+        (("throughput", "--seconds", "0"), "seconds = 0.0: must be > 0"),
+        (("throughput", "--data", "nowhere.npz"), "data = nowhere.npz: there is no such file"),
+    ],
+)
+def test_bad_options_are_refused(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+# The papers' experiments.
+
+
+papers: Callable[..., click.testing.Result] = partial(run, "papers")
+
+
+def test_the_quick_form_of_a_synthetic_experiment_has_all_of_it_but_the_size(tmp_path: Path) -> None:
+    result = papers("osmd-f6", "--quick", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["quick"]
+    quick = tmp_path / "quick"
+    assert (quick / "osmd-f6.md").read_text() in result.stdout
+    assert (quick / "osmd-f6.png").read_bytes().startswith(b"\x89PNG")
+    content = json.loads((quick / "osmd-f6.json").read_text())
+    assert content["quick"]
+    (seed,) = content["seeds"]
+    expected = section_f.run_f6(0, num_rounds=section_f.T // 10).cells
+    assert {(row, column): value for row, line in seed.items() for column, value in line.items()} == expected
+    assert len(expected) == 6 * 5
+
+    before = (quick / "seeds" / "osmd-f6-0.json").stat().st_mtime_ns
+    again = papers("osmd-f6", "--quick", "--out", tmp_path)
+    assert again.stdout == result.stdout
+    assert (quick / "seeds" / "osmd-f6-0.json").stat().st_mtime_ns == before
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The command knows a toy, and one that needs data."""
+    folder = tmp_path / "toys"
+    folder.mkdir()
+    needing = Experiment("needy", "", "", partial(toy_with_data, folder=folder), data="number.txt", seeds=1)
+    known = {"toy": experiment(folder, seeds=1), "needy": needing}
+    monkeypatch.setattr("benchmarks.experiments.EXPERIMENTS", known)
+    return folder
+
+
+def test_what_lacks_its_data_is_left_out_and_the_others_run(two: Path, tmp_path: Path) -> None:
+    result = papers("--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "skipped, since number.txt is missing: needy; name its folder with --data or COHORT_DATA" in (
+        result.stderr
+    )
+    assert seeds_run(two) == ["0"]
+    assert not (tmp_path / "out" / "needy.md").exists()
+    (two / "number.txt").write_text("4")
+    result = papers("--out", tmp_path / "out", COHORT_DATA=str(two))
+    assert result.exit_code == 0, result.output
+    assert seeds_run(two) == ["0", "4"]
+    assert (tmp_path / "out" / "needy.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data", "message"),
+    [
+        (["needy", "toy"], "", "needy needs number.txt: name its folder with --data or COHORT_DATA"),
+        (["needy", "toy"], "/tmp", "needy needs number.txt: put it into /tmp"),
+        (["toy"], "/nowhere", "data = /nowhere: must be a folder (--data, or COHORT_DATA)"),
+        (["tofu"], "", "experiment = 'tofu': must be one of toy, needy"),
+        (["toy", "--out", "/proc/nope"], "", "/proc/nope"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    two: Path, tmp_path: Path, arguments: list[str], data: str, message: str
+) -> None:
+    result = papers("--out", tmp_path / "out", *arguments, COHORT_DATA=data)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (two / "log").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failure_is_the_commands_too(two: Path, tmp_path: Path) -> None:
+    (two / "fail-0").touch()
+    result = papers("toy", "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "toy  seed 0  failed: ValueError: seed 0 is a bad one" in result.stderr
+    assert "1 seeds failed; the same command runs them again" in result.stderr
+    (two / "fail-0").unlink()
+    assert papers("toy", "--out", tmp_path / "out").exit_code == 0
+
+
+def test_it_lists_what_there_is() -> None:
+    for command, known in (("papers", EXPERIMENTS), ("selectors", SELECTION)):
+        result = run(command, "--list")
+        assert result.exit_code == 0
+        assert [line.split()[0] for line in result.stdout.splitlines()] == list(known)
