@@ -6,14 +6,11 @@ of the aggregate of K draws from p, up to a constant. The regret of the round is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import numpy as np
 
 from strategies.numerics.arrays import Floats
 from strategies.numerics.projection import project_floored_simplex
-from strategies.selectors import Feedback, Selector
+from strategies.selectors import Feedback
 from strategies.selectors.probability import ProbabilitySelector
 
 
@@ -41,7 +38,6 @@ class Oracle(ProbabilitySelector):
     """
 
     name = "oracle"
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = Selector.state_axes
 
     def __init__(self, num_clients: int, clients_per_round: int, seed: int, floor: float) -> None:
         super().__init__(num_clients, clients_per_round=clients_per_round, seed=seed)

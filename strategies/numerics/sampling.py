@@ -112,6 +112,16 @@ def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator)
     return Draw(clients, np.ones(k, dtype=np.int64), drawn / total, importance)
 
 
+def largest(values: Floats, k: int, rng: np.random.Generator) -> Ints:
+    """Return the positions of the k >= 0 largest of values (n,), all if n <= k; ties at random."""
+    if values.size <= k or k == 0:
+        return np.arange(min(k, values.size))
+    threshold = np.partition(values, values.size - k)[values.size - k]
+    above = np.flatnonzero(values > threshold)
+    tied = rng.choice(np.flatnonzero(values == threshold), k - above.size, replace=False)
+    return np.concatenate([above, tied])
+
+
 def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
     """Draw k distinct clients, one after another in proportion to weights, and say when each one came.
 

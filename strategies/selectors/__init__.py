@@ -1,156 +1,17 @@
-"""Client selectors: ``create`` makes one by name, ``available`` lists the names.
-
-To add one, write its file and put its class into the registry below; from another package, `register` it.
-"""
-
-from typing import Any, TypeVar
-
-import numpy.typing as npt
+"""Client selectors: `create` makes one by name, `available` lists the names; each paper has a folder."""
 
 from .base import Selector
-from .baselines.full import FullSelector
-from .baselines.md import MultinomialSelector
-from .baselines.optimal import OptimalSelector
-from .baselines.uniform import UniformSelector
-from .delta.cluster_is import ClusterISSelector
-from .delta.delta import DeltaSelector
-from .delta.fed_is import FedISSelector
-from .delta.prac_delta import PracDeltaSelector
-from .delta.prac_is import PracISSelector
-from .flics.flics import FLICSSelector
-from .flics.flics_private import FLICSPrivateSelector
-from .flics.naive_group import NaiveGroupSelector
-from .forecast.forecast import ForecastSelector
-from .importance.avare import AvareSelector
-from .importance.lipschitz_is import LipschitzISSelector
-from .importance.mabs import MABSSelector
-from .importance.vrb import VRBSelector
-from .osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
-from .osmd.adaptive_osmd import AdaptiveOSMDSelector
-from .osmd.osmd import OSMDSelector
-from .power_of_choice.adapow_d import AdaPowDSelector
-from .power_of_choice.afl import AFLSelector
-from .power_of_choice.cpow_d import CPowDSelector
-from .power_of_choice.pow_d import PowDSelector
-from .power_of_choice.rpow_d import RPowDSelector
+from .context import RoundContext
 from .records import Feedback, Selection
+from .registry import available, create, register, selector_type
 
-__all__ = ["Feedback", "Selection", "Selector", "available", "create", "register", "selector_type"]
-
-_Kind = TypeVar("_Kind", bound=type[Selector])
-_SELECTORS: dict[str, type[Selector]] = {
-    each.name: each
-    for each in (
-        UniformSelector,
-        MultinomialSelector,
-        FullSelector,
-        OptimalSelector,
-        OSMDSelector,
-        AdaptiveOSMDSelector,
-        AdaptiveDoublingOSMDSelector,
-        MABSSelector,
-        VRBSelector,
-        AvareSelector,
-        LipschitzISSelector,
-        DeltaSelector,
-        PracDeltaSelector,
-        FedISSelector,
-        PracISSelector,
-        ClusterISSelector,
-        PowDSelector,
-        CPowDSelector,
-        RPowDSelector,
-        AdaPowDSelector,
-        AFLSelector,
-        FLICSSelector,
-        FLICSPrivateSelector,
-        NaiveGroupSelector,
-        ForecastSelector,
-    )
-}
-
-
-def available() -> tuple[str, ...]:
-    """Return the names that `create` knows."""
-    return tuple(_SELECTORS)
-
-
-def register(kind: _Kind) -> _Kind:
-    """Make a selector of one's own known by its ``name``, wherever one is asked for; a decorator, too.
-
-    Raises
-    ------
-    ValueError
-        If the name is another's.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from strategies.selectors.probability import ProbabilitySelector
-    >>> @register
-    ... class BySquareRoot(ProbabilitySelector):
-    ...     '''In proportion to the square root of how much data clients have.'''
-    ...
-    ...     name = "by-square-root"
-    ...
-    ...     def _distribution(self):
-    ...         p = np.where(self._registered, np.sqrt(self.client_sizes), 0.0)
-    ...         return p / (p.sum() or 1.0)
-    >>> create("by-square-root", 3, client_sizes=[1, 4, 25], clients_per_round=2).probabilities
-    array([0.125, 0.25 , 0.625])
-    """
-    if _SELECTORS.setdefault(kind.name, kind) is not kind:
-        raise ValueError(f"name = {kind.name!r}: is taken by {_SELECTORS[kind.name].__name__}")
-    return kind
-
-
-def selector_type(name: str) -> type[Selector]:
-    """Return the class that `create` makes an object of.
-
-    Raises
-    ------
-    ValueError
-        If there is none of that name.
-    """
-    if name not in _SELECTORS:
-        raise ValueError(f"selector = {name!r}: must be one of {', '.join(_SELECTORS)}")
-    return _SELECTORS[name]
-
-
-def create(
-    name: str,
-    num_clients: int,
-    *,
-    client_sizes: npt.ArrayLike | None = None,
-    clients_per_round: int,
-    num_rounds: int | None = None,
-    seed: int = 0,
-    **settings: Any,
-) -> Selector:
-    """Make a selector.
-
-    Parameters
-    ----------
-    name : str
-        One of `available`.
-    num_clients, client_sizes, clients_per_round, num_rounds, seed, **settings
-        See `Selector`.
-
-    Returns
-    -------
-    Selector
-        At the start of a run.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is refused; the text names it, its value and what is allowed.
-    """
-    return selector_type(name)(
-        num_clients,
-        client_sizes=client_sizes,
-        clients_per_round=clients_per_round,
-        num_rounds=num_rounds,
-        seed=seed,
-        **settings,
-    )
+__all__ = [
+    "Feedback",
+    "RoundContext",
+    "Selection",
+    "Selector",
+    "available",
+    "create",
+    "register",
+    "selector_type",
+]

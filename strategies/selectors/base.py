@@ -1,7 +1,8 @@
-"""The contract of all selectors: who trains in a round, what their updates weigh, what is learned from it."""
+"""The contract of all selectors: which clients train in a round, their weights, what is learned from them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy.typing as npt
 
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from . import checks
+from .context import RoundContext
 from .invitation import Invitation
-from .presence import FEW, NOBODY, Presence
+from .presence import NOBODY, Presence
 from .records import Feedback, Selection
 from .settings import PerClient, Setting, Settings
 
@@ -18,18 +20,22 @@ T = TypeVar("T")
 
 
 class Selector(ABC):
-    """Decides who trains in each round.
+    """Decides which clients train in each round.
 
-    All that changes over a run is in one dict of read-only arrays, replaced as a whole: it is the checkpoint,
-    and an error leaves it as it was. Randomness is a function of (seed, round). Indexes are dense,
-    0..num_clients-1; those of removed clients are not given again.
+    All that changes over a run is one dict of read-only arrays, replaced as a whole: the dict is the
+    checkpoint, and an error leaves it as it was. Random draws are a function of (seed, round). Clients are
+    dense indexes, 0..num_clients-1; an index is never given twice, even if its client is removed.
+
+    A subclass writes `_distribution`, `_select` and, if it learns, `_learn` with its part of the state
+    (`state_axes`, `_initial_state`). `probability.ProbabilitySelector` has a `_select` for all that draw from
+    their distribution.
 
     Parameters
     ----------
     num_clients : int
         M, >= 1.
     client_sizes : array_like, shape (M,), optional
-        Any positive numbers (samples held), in [1e-100, 1e100]; λ = sizes / sum (default: all 1).
+        Samples held, or any other positive numbers, in [1e-100, 1e100]; λ = sizes / sum (default: all 1).
     clients_per_round : int
         K, from 1 to M.
     num_rounds : int, optional
@@ -37,36 +43,41 @@ class Selector(ABC):
     seed : int
         Seed of every draw, >= 0 (default: 0).
     **settings
-        The selector's own, see `allowed_settings`.
+        The selector's own settings, see `allowed_settings` and `per_client`.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is refused; the text names it, its value and what is allowed.
+        If an argument is refused; the message names it, its value and what is allowed.
     """
 
     name: ClassVar[str]
     unbiased: ClassVar[Literal["round", "long-run", "none"]]
+    """Whether E[sum_m c_m u_m] is the mean of any fixed updates u with weights `target_shares`: in each
+    round, only over the availability of clients in many rounds, or not at all."""
     polls_for: ClassVar[frozenset[str]] = frozenset()
-    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "never"
-    """Whether each draw may have one vote of equal weight, as a median of the replies asks for: never where
-    weights make up for unequal chances."""
-    data_independent: ClassVar[bool] = False
-    """Whether nothing that clients learn from their data decides who is chosen or what weighs what. Sizes,
-    groups and constants given beforehand count as public."""
+    """What candidates must report before `select`: of "loss", "update_norm", "gradient_variance",
+    "diversity", "group"."""
     feedback_used: ClassVar[frozenset[str]] = frozenset()
-    """What `update` must be told that costs something to measure: of "diversity", "gradient_variance"."""
+    """Which fields of `Feedback` that are costly to measure `update` uses: of "diversity",
+    "gradient_variance"."""
+    data_independent: ClassVar[bool] = False
+    """Whether nothing that clients learn from their data changes a selection or a weight. Sizes, groups and
+    constants given beforehand count as public."""
+    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "never"
+    """Whether each draw may have one vote of equal weight, as a median of the replies needs: never where
+    weights correct for unequal probabilities."""
     clients_decide: ClassVar[bool] = False
     """Whether clients themselves accept an `invitation` to train and scale their own updates, so that the
     server cannot tell single updates apart."""
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    state_axes: ClassVar[dict[str, tuple[str, ...]]] = {
         "selector": ("letters",),
         "client_sizes": ("clients",),
         "registered": ("clients",),
     }
     """Keys of the state and the names of their axes; axes of one name have one length."""
-    per_client: ClassVar[Mapping[str, PerClient]] = {}
-    """Settings with a value for each client: arrays at the start, and for those who join."""
+    per_client: ClassVar[dict[str, PerClient]] = {}
+    """Settings with a value for each client: arrays at the start, and for clients that join."""
 
     settings_type: ClassVar[type[Settings]] = Settings
     _settings: Settings
@@ -110,7 +121,7 @@ class Selector(ABC):
 
     @property
     def num_clients(self) -> int:
-        """M: how many indexes were ever given, those of removed clients included."""
+        """M: the number of indexes ever given, those of removed clients included."""
         return self._registered.size
 
     @property
@@ -121,7 +132,7 @@ class Selector(ABC):
 
     @property
     def registered(self) -> Bools:
-        """(M,) who was not removed, read-only."""
+        """(M,) which clients were not removed, read-only."""
         return self._registered
 
     @property
@@ -135,9 +146,11 @@ class Selector(ABC):
         return cls.settings_type.allowed()
 
     @property
-    @abstractmethod
     def probabilities(self) -> Floats:
-        """(M,) current sampling distribution; sums to 1 over the registered clients, 0 for the removed."""
+        """(M,) current sampling distribution, read-only; sums to 1 over the registered clients."""
+        p = self._distribution()
+        p.flags.writeable = False
+        return p
 
     @property
     def diversity_mean(self) -> Literal["weighted", "plain"]:
@@ -146,17 +159,19 @@ class Selector(ABC):
 
     @property
     def poll_settings(self) -> Mapping[str, int | float]:
-        """What a poll tells each candidate besides the round; empty where there is nothing to tell.
+        """What a poll sends each candidate besides the round.
 
-        A poll for "loss": "batch-size", of how many random samples the mean loss is reported (default: all).
-        A poll for "group": "num-groups" G and "epsilon" ε of randomised response.
+        A poll for "loss": "batch-size", the number of random samples whose mean loss is reported (default:
+        all). A poll for "group": "num-groups" G, and "epsilon" ε of randomised response.
         """
         return {}
 
     def target_shares(
         self, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
     ) -> Floats:
-        """Return (M,) the share of each client in what the aggregate estimates: λ over the available clients.
+        """Return (M,) the share of each client in the mean that the aggregate estimates.
+
+        It is λ over the available clients; selectors that are unbiased over time include the others.
 
         Parameters
         ----------
@@ -170,16 +185,16 @@ class Selector(ABC):
     def candidates(
         self, round: int, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
     ) -> Ints | None:
-        """Return whom to ask before `select`, or None where nobody needs to be asked.
+        """Return the clients to poll before `select`, or None where there is nothing to poll for.
 
         Parameters
         ----------
         round : int
             The round, >= 0.
         available, unavailable : array_like of int, optional
-            Distinct indexes, at most one of the two; neither means everyone.
+            As for `select`.
         """
-        return None
+        return self._candidates(self._context(round, available, unavailable)) if self.polls_for else None
 
     def invitation(
         self,
@@ -191,19 +206,22 @@ class Selector(ABC):
     ) -> Invitation | None:
         """Return what the candidates are sent to decide for themselves, or None where `select` decides.
 
-        It is the second exchange of a round, after that of `candidates` and before `select`, which is then
-        told who said yes: ``reports["accepts"]`` (1, 0, or NaN = no answer), beside what was reported before.
+        It is the second exchange of a round, after the poll and before `select`, which then gets the
+        answers as ``reports["accepts"]`` (1, 0, or NaN = no answer), beside the reports of the poll.
 
         Parameters
         ----------
         round : int
             The round, >= 0.
         candidates, reports, budget
-            As for `select`, which must be given the same.
+            As for `select`, which must get the same.
         """
-        return None
+        if not self.clients_decide:
+            return None
+        return self._invite(
+            self._polled(self._context(round, budget=budget), candidates, reports, self.polls_for)
+        )
 
-    @abstractmethod
     def select(
         self,
         round: int,
@@ -214,50 +232,57 @@ class Selector(ABC):
         reports: Mapping[str, Floats] | None = None,
         budget: float | None = None,
     ) -> Selection:
-        """Choose who trains in this round; the same arguments and state give the same answer.
+        """Select the clients that train in this round; the same arguments and state give the same answer.
 
         Parameters
         ----------
         round : int
             The round, >= 0.
         available : array_like of int, optional
-            Distinct indexes of registered clients that are here.
+            Distinct indexes of the available clients, all of them registered.
         unavailable : array_like of int, optional
-            Distinct indexes of those who are not; at most one of the two is given, neither means everyone.
-        candidates, reports
-            Who was asked, and what they said (arrays by name, NaN = no answer), where `polls_for` asks for it.
+            Distinct indexes of the others. At most one of the two is given; neither means everyone.
+        candidates : array_like of int, shape (n,), optional
+            The polled clients; needed, as is `reports`, where `polls_for` is not empty.
+        reports : mapping of str to array_like, shape (n,), optional
+            What they reported, by name; NaN = no answer.
         budget : float, optional
-            This round's K where it varies, finite and >= 0, rounded down (default: clients_per_round).
+            K of this round if it varies, finite and >= 0, rounded down (default: clients_per_round).
 
         Returns
         -------
         Selection
-            Empty if nobody is here or the budget is below 1.
+            Empty if nobody is available or the budget is below 1.
 
         Raises
         ------
         TypeError, ValueError
             If an argument is refused.
         """
+        context = self._context(round, available, unavailable, budget)
+        if context.k == 0 or context.available.count == 0:
+            return Selection.nobody()
+        needed = self.polls_for | {"accepts"} if self.clients_decide else self.polls_for
+        return self._select(self._polled(context, candidates, reports, needed))
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
-        """Return the weights once it is known who answered: c_m S/S' for the S' who did, 0 for the others.
+        """Return the weights once the replies are in: c_m S/S' for the S' that responded, 0 for the others.
 
-        Assumption: every chosen client fails independently with the same probability. Then, given the
+        Assumption: every selected client fails independently with the same probability. Then, given the
         selection and S' >= 1, each subset of size S' is equally likely, and the expectation of the estimate
-        is exactly that with everybody's answer.
+        equals the estimate with everybody's reply.
 
         Parameters
         ----------
         selection : Selection
             What `select` returned.
         responded : array_like of bool, shape (S,)
-            Who answered.
+            Which clients responded.
 
         Returns
         -------
         ndarray, shape (S,)
-            The weights; all 0 if nobody answered.
+            The weights; all 0 if nobody responded.
 
         Raises
         ------
@@ -280,7 +305,7 @@ class Selector(ABC):
         selection : Selection
             What `select` returned.
         feedback : Feedback
-            Aligned with the selection. Clients removed since are not learned from.
+            Aligned with the selection. Clients removed since then teach nothing.
 
         Raises
         ------
@@ -288,20 +313,20 @@ class Selector(ABC):
             If an argument is refused; nothing has changed then.
         """
         checks.integer("round", round, low=0)
-        # That a selection's are distinct and >= 0 it has checked itself.
+        # A selection has checked itself that its clients are distinct and >= 0.
         checks.known("selection.clients", selection.clients, self.num_clients)
         checks.bools("feedback.responded", feedback.responded, selection.clients.size)
         self._assign(self._learn(round, selection, feedback))
 
     def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
-        """Let n clients join; they get the next n indexes.
+        """Register n more clients; they get the next n indexes.
 
         Parameters
         ----------
         client_sizes : array_like, shape (n,)
             Their sizes, in the unit of the others' (1 each where none were given).
         **per_client
-            Arrays of shape (n,) that a selector with per-client settings asks for.
+            The selector's settings per client, arrays of shape (n,).
 
         Raises
         ------
@@ -336,13 +361,13 @@ class Selector(ABC):
         TypeError, ValueError
             If an argument is refused; nothing has changed then.
         """
-        who = self._registered_indexes("clients", clients)
+        indexes = self._registered_indexes("clients", clients)
         sizes = self.client_sizes.copy()
-        sizes[who] = checks.sizes("client_sizes", client_sizes, who.size)
+        sizes[indexes] = checks.sizes("client_sizes", client_sizes, indexes.size)
         self._assign({"client_sizes": sizes})
 
     def remove_clients(self, clients: npt.ArrayLike) -> None:
-        """Take clients out for good; their indexes are not given again. All may go.
+        """Remove clients for good; their indexes are not given again. All clients may be removed.
 
         Parameters
         ----------
@@ -352,7 +377,7 @@ class Selector(ABC):
         Raises
         ------
         TypeError, ValueError
-            If one is unknown or already removed; nothing has changed then.
+            If a client is unknown or already removed; nothing has changed then.
         """
         registered = self._registered.copy()
         registered[self._registered_indexes("clients", clients)] = False
@@ -360,11 +385,11 @@ class Selector(ABC):
         self._assign(changes | self._left(registered))
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays needed to go on, bit for bit, by name."""
+        """Return copies of all arrays needed to continue, bit for bit, by name."""
         return {key: array.copy() for key, array in self._state.items()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state; the number of clients becomes the state's.
+        """Continue from a saved state; the number of clients becomes that of the state.
 
         Parameters
         ----------
@@ -399,7 +424,23 @@ class Selector(ABC):
         self._check_state(arrays)
         self._assign(arrays)
 
-    # What a selector adds. Each hook returns the arrays that change, by name, and assigns nothing.
+    # What a selector writes. The hooks that return a dict return the arrays that change, and assign nothing.
+
+    @abstractmethod
+    def _distribution(self) -> Floats:
+        """Return `probabilities` in a fresh array: 0 for the removed clients, all 0 if all are removed."""
+
+    @abstractmethod
+    def _select(self, context: RoundContext) -> Selection:
+        """Select clients; at least one is available, and ``context.k`` is at least 1."""
+
+    def _candidates(self, context: RoundContext) -> Ints:
+        """Return the clients to poll, where `polls_for` is not empty; here all that are available."""
+        return context.available.clients
+
+    def _invite(self, context: RoundContext) -> Invitation:
+        """Return the invitation where `clients_decide`; the context has the reports of the poll."""
+        raise NotImplementedError
 
     def _initial_state(self) -> dict[str, Array]:
         """Return the selector's own part of the state at the start."""
@@ -410,34 +451,23 @@ class Selector(ABC):
         return {}
 
     def _joined(self, registered: Bools) -> dict[str, Array]:
-        """Return what joiners change; `registered` (M,) already has them at its end, ``self`` does not."""
+        """Return what joiners change; `registered` (M,) has them at its end, ``self`` does not yet."""
         return {}
 
     def _left(self, registered: Bools) -> dict[str, Array]:
-        """Return what leavers change; `registered` (M,) is already without them, ``self`` still has them."""
+        """Return what leavers change; `registered` (M,) is without them, ``self`` still has them."""
         return {}
 
     def _check_state(self, state: Mapping[str, Array]) -> None:
-        """Refuse a state to load whose arrays have the right form but hold what they must not."""
+        """Refuse a state whose arrays have the right shapes and dtypes, but wrong values."""
         checks.sizes("state['client_sizes']", state["client_sizes"])
 
-    # Common machinery.
+    # What selectors use.
 
     @property
     def _registered(self) -> Bools:
         registered: Bools = self._array("registered")
         return registered
-
-    def _array(self, key: str) -> Any:
-        return self._state[key]
-
-    def _cached(self, name: str, keys: tuple[str, ...], compute: Callable[[], T]) -> T:
-        """Return what `compute` makes of these arrays of the state, kept until one of them is replaced."""
-        known = self._memo.get(name)
-        if known is None:
-            known = self._memo[name] = (keys, compute())
-        value: T = known[1]
-        return value
 
     @property
     def _num_registered(self) -> int:
@@ -447,13 +477,35 @@ class Selector(ABC):
 
     @property
     def _registered_size(self) -> float:
-        """The sum of the registered clients's sizes."""
+        """The sum of the registered clients' sizes."""
 
         def compute() -> float:
             everyone = self._num_registered == self.num_clients
             return float((self.client_sizes if everyone else self.client_sizes[self._registered]).sum())
 
         return self._cached("registered_size", ("registered", "client_sizes"), compute)
+
+    def _uniform(self) -> Floats:
+        """Return (M,) the uniform distribution over the registered clients."""
+        p: Floats = self._registered / max(1, self._num_registered)
+        return p
+
+    def _array(self, key: str) -> Any:
+        return self._state[key]
+
+    def _extended(self, key: str, length: int, value: float) -> Array:
+        """Return an array of the state (M,) filled up to `length` with the value of joiners."""
+        array = self._array(key)
+        extended: Array = np.concatenate([array, np.full(length - array.size, value, dtype=array.dtype)])
+        return extended
+
+    def _cached(self, name: str, keys: tuple[str, ...], compute: Callable[[], T]) -> T:
+        """Return the result of `compute`, kept until one of these arrays of the state is replaced."""
+        known = self._memo.get(name)
+        if known is None:
+            known = self._memo[name] = (keys, compute())
+        value: T = known[1]
+        return value
 
     def _assign(self, changes: Mapping[str, Array]) -> None:
         for array in changes.values():
@@ -463,81 +515,24 @@ class Selector(ABC):
             name: known for name, known in self._memo.items() if changes.keys().isdisjoint(known[0])
         }
 
-    def _registered_indexes(self, name: str, values: npt.ArrayLike) -> Ints:
-        clients = checks.indexes(name, values, self.num_clients)
-        gone = clients[~self._registered[clients]]
-        if gone.size:
-            raise ValueError(f"{name} holds {gone[0]}: that client was removed")
-        return clients
-
-    def _here(self, available: npt.ArrayLike | None, unavailable: npt.ArrayLike | None) -> Ints:
-        """Return the registered clients clients that are here, ascending."""
-        return self._presence(available, unavailable).clients
-
-    def _presence(self, available: npt.ArrayLike | None, unavailable: npt.ArrayLike | None) -> Presence:
-        """Return who is here, without a pass over all clients unless many are said to be absent.
-
-        Which argument said it makes no difference to the answer.
-        """
-        if available is not None and unavailable is not None:
-            raise ValueError(
-                f"available = {available}, unavailable = {unavailable}: must be at most one of them"
-            )
-        registered, count = self._registered, self._num_registered
-        if available is None and unavailable is None:
-            return Presence(registered, self.client_sizes, count, self._registered_size, NOBODY)
-        if available is not None:
-            listed = np.sort(self._registered_indexes("available", available))
-            if (count - listed.size) * FEW > count:
-                return Presence(
-                    registered, self.client_sizes, listed.size, self._registered_size, None, listed
-                )
-            elsewhere = registered.copy()
-            elsewhere[listed] = False
-            absent = np.flatnonzero(elsewhere)
-        else:
-            named = checks.indexes("unavailable", unavailable, self.num_clients)
-            absent = np.sort(named[registered[named]])
-        few = Presence(registered, self.client_sizes, count - absent.size, self._registered_size, absent)
-        if absent.size * FEW <= count:
-            return few
-        return Presence(registered, self.client_sizes, few.count, self._registered_size, None, few.clients)
-
-    def _cohort_size(self, budget: float | None) -> int:
-        """Return this round's K: the budget rounded down, or `clients_per_round`."""
-        return self._clients_per_round if budget is None else int(checks.real("budget", budget, low=0))
-
-    def _answers(
-        self,
-        kind: str,
-        candidates: npt.ArrayLike | None,
-        reports: Mapping[str, Floats] | None,
-        here: Presence,
-    ) -> tuple[Ints, Floats]:
-        """Return (candidates, values) of those who answered and are here, in the order of the candidates.
+    def _horizon(self) -> int:
+        """Return `num_rounds` of a selector that needs it.
 
         Raises
         ------
-        TypeError, ValueError
-            If the candidates or the report called ``kind`` are missing, or do not fit together.
+        ValueError
+            If it was not given.
         """
-        if candidates is None or reports is None or kind not in reports:
-            raise ValueError(
-                f"reports = {reports}: {self.name} needs {kind!r} of its candidates before it selects"
-            )
-        asked = checks.indexes("candidates", candidates, self.num_clients)
-        values = checks.floats(f"reports[{kind!r}]", reports[kind], asked.size)
-        answered = np.isfinite(values)
-        if here.count < self.num_clients:
-            answered &= here.mask[asked]
-        return (asked, values) if answered.all() else (asked[answered], values[answered])
+        if self._num_rounds is None:
+            raise ValueError(f"num_rounds = None: must be >= 1, {self.name} needs it for its rates")
+        return self._num_rounds
 
-    def _reported(
+    def _usable(
         self, selection: Selection, feedback: Feedback, values: Floats
     ) -> tuple[Ints, Floats, Floats]:
-        """Return (clients, importance, values) of those whose value is usable.
+        """Return (clients, importance, values) of the clients whose value is usable.
 
-        S'' of S chosen clients are: their importance is W S/S'', on the assumption of `finalize`.
+        If S'' of the S selected clients are, their importance is W S/S'', on the assumption of `finalize`.
         """
         usable = feedback.responded & np.isfinite(values) & self._registered[selection.clients]
         number = int(np.count_nonzero(usable))
@@ -545,3 +540,65 @@ class Selector(ABC):
             return selection.clients, selection.importance, values
         scale = usable.size / max(1, number)
         return selection.clients[usable], selection.importance[usable] * scale, values[usable]
+
+    # The checks of arguments.
+
+    def _context(
+        self,
+        round: int,
+        available: npt.ArrayLike | None = None,
+        unavailable: npt.ArrayLike | None = None,
+        budget: float | None = None,
+    ) -> RoundContext:
+        return RoundContext(
+            seed=self._seed,
+            round=checks.integer("round", round, low=0),
+            available=self._presence(available, unavailable),
+            k=self._clients_per_round if budget is None else int(checks.real("budget", budget, low=0)),
+        )
+
+    def _polled(
+        self,
+        context: RoundContext,
+        candidates: npt.ArrayLike | None,
+        reports: Mapping[str, Floats] | None,
+        needed: Set[str],
+    ) -> RoundContext:
+        """Return the context with the reports that are needed, which must be given."""
+        if not needed:
+            return context
+        if candidates is None or reports is None or not needed <= reports.keys():
+            given = None if candidates is None or reports is None else sorted(reports)
+            raise ValueError(
+                f"reports = {given}: must hold {' and '.join(map(repr, sorted(needed)))} of the candidates, "
+                f"by which {self.name} selects"
+            )
+        clients = checks.indexes("candidates", candidates, self.num_clients)
+        arrays = {}
+        for kind in sorted(needed):
+            values = arrays[kind] = checks.floats(f"reports[{kind!r}]", reports[kind], clients.size)
+            if kind != "loss":
+                checks.not_negative(f"reports[{kind!r}]", values)
+        return replace(context, candidates=clients, reports=arrays)
+
+    def _presence(self, available: npt.ArrayLike | None, unavailable: npt.ArrayLike | None) -> Presence:
+        if available is not None and unavailable is not None:
+            raise ValueError(
+                f"available = {available}, unavailable = {unavailable}: must be at most one of them"
+            )
+        everyone = Presence(
+            self._registered, self.client_sizes, self._num_registered, self._registered_size, NOBODY
+        )
+        if available is not None:
+            return everyone.only(np.sort(self._registered_indexes("available", available)))
+        if unavailable is not None:
+            named = checks.indexes("unavailable", unavailable, self.num_clients)
+            return everyone.without(np.sort(named[self._registered[named]]))
+        return everyone
+
+    def _registered_indexes(self, name: str, values: npt.ArrayLike) -> Ints:
+        clients = checks.indexes(name, values, self.num_clients)
+        removed = clients[~self._registered[clients]]
+        if removed.size:
+            raise ValueError(f"{name} holds {removed[0]}: that client was removed")
+        return clients

@@ -79,6 +79,12 @@ def in_range(name: str, array: Floats | Ints, low: float, high: float = math.inf
         raise ValueError(f"{name} holds {array[~inside][0]}: must be {interval(low, high)}")
 
 
+def not_negative(name: str, array: Floats) -> None:
+    """Refuse an array with a finite entry below 0."""
+    if np.count_nonzero(np.signbit(array)):
+        in_range(name, array[np.isfinite(array)], 0)
+
+
 def sizes(name: str, values: Any, length: int | None = None) -> Floats:
     """Return client sizes as floats, in [1e-100, 1e100]."""
     array = floats(name, values, length)

@@ -1,7 +1,8 @@
-"""Who is here in a round, kept so that a few absent clients among millions cost no pass over all."""
+"""The available clients of a round, in a form in which a few absent among millions cost no pass over all."""
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -15,22 +16,25 @@ NOBODY: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Presence:
-    """Who is here: everyone living but a few, or a list.
+    """The available clients: all registered ones but a few absent, or a list.
+
+    `only` and `without` make that of a round from that of all registered clients (`absent` empty), and keep
+    the cheaper of the two forms, so that an answer does not depend on which of them was called.
 
     Attributes
     ----------
     registered : ndarray of bool, shape (M,)
-        Who was not removed.
+        Which clients were not removed.
     client_sizes : ndarray, shape (M,)
-        Sizes of all.
+        Sizes of all clients.
     count : int
-        How many are here.
+        How many clients are available.
     registered_size : float
-        Sum of the registered clients's sizes.
+        Sum of the registered clients' sizes.
     absent : ndarray of int or None
-        The living who are not here, ascending, if they are few; None if `listed` says who is here.
+        The registered clients that are not available, ascending, if they are few; None if `listed` is given.
     listed : ndarray of int or None
-        Those who are here, ascending, if the absent are not few.
+        The available clients, ascending, if the absent are not few.
     """
 
     registered: Bools
@@ -40,9 +44,25 @@ class Presence:
     absent: Ints | None
     listed: Ints | None = None
 
+    def only(self, clients: Ints) -> Self:
+        """Return the presence of these registered clients alone (ascending); ``self`` is that of all."""
+        if (self.count - clients.size) * FEW > self.count:
+            return self._with(clients.size, None, clients)
+        elsewhere = self.registered.copy()
+        elsewhere[clients] = False
+        return self.without(np.flatnonzero(elsewhere))
+
+    def without(self, clients: Ints) -> Self:
+        """Return the presence of all but these registered clients (ascending); ``self`` is that of all."""
+        few = self._with(self.count - clients.size, clients, None)
+        return few if clients.size * FEW <= self.count else self._with(few.count, None, few.clients)
+
+    def _with(self, count: int, absent: Ints | None, listed: Ints | None) -> Self:
+        return type(self)(self.registered, self.client_sizes, count, self.registered_size, absent, listed)
+
     @cached_property
     def clients(self) -> Ints:
-        """Those who are here, ascending; a pass over all clients where the absent are few."""
+        """The available clients, ascending; a pass over all clients where the absent are few."""
         if self.listed is not None:
             return self.listed
         if self.count == self.registered.size:
@@ -51,28 +71,28 @@ class Presence:
 
     @cached_property
     def mask(self) -> Bools:
-        """(M,) who is here; not to be written to."""
+        """(M,) which clients are available; not to be written to."""
         if self.listed is not None:
-            here = np.zeros(self.registered.size, dtype=np.bool_)
-            here[self.listed] = True
-            return here
+            mask = np.zeros(self.registered.size, dtype=np.bool_)
+            mask[self.listed] = True
+            return mask
         if self.absent is None or self.absent.size == 0:
             return self.registered
-        here = self.registered.copy()
-        here[self.absent] = False
-        return here
+        mask = self.registered.copy()
+        mask[self.absent] = False
+        return mask
 
     def of(self, values: Floats) -> Floats:
-        """Return the entries of values (M,) for those who are here, in their order; not to be written to."""
+        """Return the entries of values (M,) of the available clients, ascending; not to be written to."""
         return values if self.count == self.registered.size else values[self.clients]
 
     def at(self, positions: Ints) -> Ints:
-        """Return the clients at some positions among those who are here, who are in ascending order."""
+        """Return the clients at some positions in `clients`."""
         return positions if self.count == self.registered.size else self.clients[positions]
 
     @property
     def total_size(self) -> float:
-        """Sum of the sizes of those who are here."""
+        """Sum of the available clients' sizes."""
         if self.absent is not None:
             if self.absent.size == 0:
                 return self.registered_size
@@ -82,7 +102,7 @@ class Presence:
         return float(self.of(self.client_sizes).sum())
 
     def holds(self, clients: Ints) -> Bools:
-        """Return which of some registered clients are here; only where the absent are few."""
+        """Return which of some registered clients are available; only where the absent are few."""
         absent = self.absent
         if absent is None or absent.size == 0:
             return np.ones(clients.size, dtype=np.bool_)

@@ -1,117 +1,99 @@
 """Selectors that draw K clients from a distribution over all of them."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ..numerics.arrays import Floats, Ints
 from ..numerics.rejection import SMALLEST_SHARE, accepted, independent_draws, successive_draws
 from ..numerics.sampling import Draw, draw_with_replacement, draw_without_replacement
-from ..numerics.streams import generator
-from . import checks, settings
 from .base import Selector
 from .checks import SMALLEST_SIZE
+from .context import RoundContext
 from .presence import Presence
-from .records import Selection
+from .records import Feedback, Selection
+from .settings import Settings, setting
+
+LARGEST_NORM = 1e150
+"""Norms are clipped to it, so that their squares stay finite."""
 
 
 @dataclass(frozen=True)
-class ProbabilitySettings(settings.Settings):
+class ProbabilitySettings(Settings):
     """Settings of every selector that draws from a distribution."""
 
-    replacement: bool = settings.setting(
-        True, doc="draw with replacement (False: one after another, without)"
-    )
+    replacement: bool = setting(True, doc="draw with replacement (False: one after another, without)")
 
 
 class ProbabilitySelector(Selector):
-    """Draws from `probabilities`, restricted to who is here and renormalised.
+    """Draws from `probabilities`, restricted to the available clients and renormalised.
 
-    The weights are ``c_m = W_m λ_m`` with λ renormalised over who is here too, so that E[sum_m c_m u_m] is
-    the weighted mean over those, for any fixed updates u. If at most K clients are here, everybody is taken
-    once with W = 1, and ``Selection.probabilities`` holds the inclusion probability 1.
+    The weights are ``c_m = W_m λ_m`` with λ renormalised over the available clients too, so that
+    E[sum_m c_m u_m] is their weighted mean, for any fixed updates u. If at most K clients are available, each
+    is taken once with W = 1, and ``Selection.probabilities`` holds the inclusion probability 1.
     """
 
-    unbiased: ClassVar[Literal["round", "long-run", "none"]] = "round"
+    unbiased = "round"
     settings_type = ProbabilitySettings
     _settings: ProbabilitySettings
 
-    @property
-    def probabilities(self) -> Floats:
-        """(M,) current sampling distribution; sums to 1 over the registered clients, 0 for the removed."""
-        p = self._distribution()
-        p.flags.writeable = False
-        return p
-
-    def select(
-        self,
-        round: int,
-        *,
-        available: npt.ArrayLike | None = None,
-        unavailable: npt.ArrayLike | None = None,
-        candidates: npt.ArrayLike | None = None,
-        reports: Mapping[str, Floats] | None = None,
-        budget: float | None = None,
-    ) -> Selection:
-        """Draw K of who is here, see `Selector.select`; candidates and reports are not used."""
-        round = checks.integer("round", round, low=0)
-        here = self._presence(available, unavailable)
-        k = self._cohort_size(budget)
-        if here.count <= k:
-            ones = np.ones(here.count)
-            draw = Draw(here.clients, np.ones(here.count, dtype=np.int64), ones, ones)
-        elif k == 0:
-            none = np.empty(0, dtype=np.int64)
-            draw = Draw(none, none, np.empty(0), np.empty(0))
+    def _select(self, context: RoundContext) -> Selection:
+        available, k = context.available, context.k
+        if available.count <= k:
+            ones = np.ones(available.count)
+            draw = Draw(available.clients, np.ones(available.count, dtype=np.int64), ones, ones)
         else:
-            draw = self._draw_here(here, k, generator(self._seed, round, "select"))
-        weights = draw.importance * (self.client_sizes[draw.clients] / max(here.total_size, SMALLEST_SIZE))
-        return Selection.of_draw(draw, weights)
+            draw = self._draw_available(available, k, context.rng("select"))
+        sizes = self.client_sizes[draw.clients]
+        return Selection.of_draw(draw, draw.importance * (sizes / max(available.total_size, SMALLEST_SIZE)))
 
-    @abstractmethod
-    def _distribution(self) -> Floats:
-        """Return a fresh array (M,): p over the registered clients, 0 for the removed, all 0 when nobody lives."""
+    def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
+        """Draw k of the available clients, 1 <= k < their number."""
+        draw = self._draw(available.of(self._distribution()), k, rng)
+        return draw._replace(clients=available.at(draw.clients))
 
-    def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
-        """Draw k of the clients that are here, 1 <= k < their number."""
-        draw = self._draw(here.of(self._distribution()), k, rng)
-        return draw._replace(clients=here.at(draw.clients))
+    def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
+        """Draw k positions from p (n,), the weights of the available clients, 1 <= k < n."""
+        draw = draw_with_replacement if self._settings.replacement else draw_without_replacement
+        return draw(p, k, rng)
 
     def _probabilities_of(self, clients: Ints) -> Floats:
         """Return p (n,) of distinct registered clients."""
         return self._distribution()[clients]
 
-    def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
-        """Draw k clients from p (n,), the weights of who is here, 1 <= k < n."""
-        draw = draw_with_replacement if self._settings.replacement else draw_without_replacement
-        return draw(p, k, rng)
+    def _roots(self, selection: Selection, feedback: Feedback) -> tuple[Ints, Floats, Floats]:
+        """Return clients, importance W and sqrt(a) = size ||g|| of the clients whose norm is usable.
+
+        Sizes stand for λ: their sum cancels wherever roots are compared, also when clients join or leave.
+        """
+        clients, importance, norms = self._usable(selection, feedback, feedback.update_norms)
+        return clients, importance, self.client_sizes[clients] * np.minimum(norms, LARGEST_NORM)
 
 
 class StreamSelector(ProbabilitySelector):
-    """Draws from p over all the registered clients, and leaves out the absent: a round costs the same at any M.
+    """Draws from p over all registered clients and drops the absent: a round costs the same at any M.
 
-    Where many are absent, or the few hold almost all mass, it draws from p over those who are here. So it
-    does below `lazy_from` clients: selectors of one seed then draw with the same random numbers, and
+    Where many are absent, or the few absent hold almost all mass, it draws from p over the available clients.
+    So it does below `lazy_from` clients: selectors of one seed then draw with the same random numbers, and
     comparing them is less noisy.
     """
 
     lazy_from: ClassVar[int] = 10_000
-    """From how many clients on a pass over all of them is avoided."""
+    """From this number of clients on a pass over all of them is avoided."""
 
-    def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
-        absent = here.absent
+    def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
+        absent = available.absent
         if absent is None or self.num_clients < self.lazy_from:
-            return super()._draw_here(here, k, rng)
+            return super()._draw_available(available, k, rng)
         share = 1 - float(self._probabilities_of(absent).sum()) if absent.size else 1.0
         if share < SMALLEST_SHARE:
-            return super()._draw_here(here, k, rng)
+            return super()._draw_available(available, k, rng)
         stream = self._stream(rng)
         if absent.size:
-            stream = accepted(stream, here.holds, share)
+            stream = accepted(stream, available.holds, share)
 
         def probability(clients: Ints) -> Floats:
             return self._probabilities_of(clients) / share
@@ -127,8 +109,8 @@ class StreamSelector(ProbabilitySelector):
 
     @abstractmethod
     def _probabilities_of(self, clients: Ints) -> Floats:
-        """Return p (n,) of distinct registered clients, normalised over all the registered clients."""
+        """Return p (n,) of distinct registered clients, normalised over all registered clients."""
 
     @abstractmethod
     def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
-        """Return a stream of independent draws from p over all the registered clients, see `numerics.rejection`."""
+        """Return a stream of independent draws from p over all registered clients, see `rejection`."""

@@ -52,6 +52,12 @@ class Selection:
         _set(self, arrays)
 
     @classmethod
+    def nobody(cls) -> "Selection":
+        """Return the selection of no client."""
+        none = np.empty(0)
+        return Selection(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), none, none, none)
+
+    @classmethod
     def of_draw(cls, draw: Draw, weights: Floats) -> "Selection":
         """Return the selection of a draw just made, whose arrays are taken over and known to be in form.
 
@@ -100,8 +106,8 @@ class Feedback:
         arrays: dict[str, Array] = {"responded": responded}
         for name in ("update_norms", "losses", "gradient_variances", "diversities"):
             values = arrays[name] = checks.floats(name, getattr(self, name), responded.size)
-            if name != "losses" and np.count_nonzero(np.signbit(values)):
-                checks.in_range(name, values[np.isfinite(values)], 0)
+            if name != "losses":
+                checks.not_negative(name, values)
         _set(self, arrays)
 
 

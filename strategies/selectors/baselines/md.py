@@ -1,7 +1,6 @@
 """Multinomial by data: clients are drawn in proportion to their data (Li et al. 2020, FedProx)."""
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -10,15 +9,15 @@ from ..probability import StreamSelector
 
 
 class MultinomialSelector(StreamSelector):
-    """p_m = λ_m = size_m / sum of the registered clients's sizes.
+    """p_m = λ_m = size_m / sum of the registered clients' sizes.
 
     With replacement every drawn client weighs N_m/K. A strong baseline wherever sizes explain the norms of
     updates.
     """
 
     name = "md"
-    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "with replacement"
-    data_independent: ClassVar[bool] = True
+    equal_weight_draws = "with replacement"
+    data_independent = True
 
     def _distribution(self) -> Floats:
         sizes = np.where(self._registered, self.client_sizes, 0.0)

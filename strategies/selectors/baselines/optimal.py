@@ -7,26 +7,21 @@ Federated Learning via Online Learning with Bandit Feedback"; an oracle for expe
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy.typing as npt
-
-from ...numerics.arrays import Floats, Ints
-from ..importance.scores import ImportanceSettings, ReportedSelector, ThinFloorSettings, at_least_0
-from ..presence import Presence
+from ...numerics.arrays import Floats
+from ..importance.importance import ImportanceSettings, ThinFloorSettings
+from ..importance.reported import ReportedSelector
 
 
 class OptimalSelector(ReportedSelector):
     """p_m = sqrt(a_m) / sum_j sqrt(a_j) with a_m = λ_m² ||g_m||², so p ∝ λ_m ||g_m||.
 
-    The norms of this round's updates, of all who are here, are ``reports["update_norm"]``: it asks of each
-    client the work that sampling is there to save. The unit of norms does not matter.
+    It polls all available clients for the norm of this round's update, which is the work that sampling is
+    there to save. The unit of norms does not matter.
     """
 
     name = "optimal"
-    polls_for: ClassVar[frozenset[str]] = frozenset({"update_norm"})
+    polls_for = frozenset({"update_norm"})
     settings_type: ClassVar[type[ImportanceSettings]] = ThinFloorSettings
 
-    def _reported_scores(
-        self, candidates: npt.ArrayLike | None, reports: Mapping[str, Floats] | None, here: Presence
-    ) -> tuple[Ints, Floats]:
-        asked, norms = self._answers("update_norm", candidates, reports, here)
-        return asked, at_least_0("update_norm", norms)
+    def _reported_scores(self, reports: Mapping[str, Floats]) -> Floats:
+        return reports["update_norm"]

@@ -1,7 +1,6 @@
-"""Uniform sampling: every client that is here is as likely as any other (McMahan et al. 2017, FedAvg)."""
+"""Uniform sampling: every available client has the same probability (McMahan et al. 2017, FedAvg)."""
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -16,17 +15,16 @@ class UniformSelector(StreamSelector):
     """p_m = 1/M.
 
     With ``replacement=False`` it is simple random sampling: inclusion probability K/n (what
-    ``Selection.probabilities`` holds then) and W = n/K for everyone, n being how many are here. This is the
-    exact fixed-size design; the successive weights of OSMD's Algorithm 6 would only add variance.
+    ``Selection.probabilities`` holds then) and W = n/K for each of the n available clients. This is the exact
+    fixed-size design; the successive weights of OSMD's Algorithm 6 would only add variance.
     """
 
     name = "uniform"
-    equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "always"
-    data_independent: ClassVar[bool] = True
+    equal_weight_draws = "always"
+    data_independent = True
 
     def _distribution(self) -> Floats:
-        p: Floats = self._registered / max(1, self._num_registered)
-        return p
+        return self._uniform()
 
     def _probabilities_of(self, clients: Ints) -> Floats:
         return np.full(clients.size, 1 / self._num_registered)
@@ -39,9 +37,9 @@ class UniformSelector(StreamSelector):
         stream = uniform_stream(registered.size, rng)
         return stream if share == 1 else accepted(stream, lambda clients: registered[clients], share)
 
-    def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
-        draw = super()._draw_here(here, k, rng)
+    def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
+        draw = super()._draw_available(available, k, rng)
         if self._settings.replacement:
             return draw
-        inclusion = k / here.count
+        inclusion = k / available.count
         return draw._replace(probabilities=np.full(k, inclusion), importance=np.full(k, 1 / inclusion))

@@ -10,8 +10,8 @@ import numpy as np
 
 from ...numerics.arrays import Floats, Ints
 from ...numerics.sampling import Draw
+from ..importance.importance import ImportanceSelector, ImportanceSettings
 from ..importance.last_norms import LastNormSelector
-from ..importance.scores import ImportanceSelector, ImportanceSettings
 from ..presence import Presence
 from ..settings import setting
 
@@ -59,8 +59,8 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
             q[clients[who]] = self._within(clients[who]) * (who.size / clients.size)
         return q
 
-    def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
-        clients = here.clients
+    def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
+        clients = available.clients
         clusters = self._split(clients)
         quotas = k * np.array([who.size for who in clusters]) / clients.size
         draws = _rounded(quotas, k, rng)

@@ -6,15 +6,12 @@ Algorithm 1 and Corollary 3.7.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from ...numerics.arrays import Floats, Ints
-from .. import checks
-from ..importance.scores import ImportanceSettings, ReportedSelector, at_least_0
-from ..presence import Presence
+from ...numerics.arrays import Floats
+from ..importance.importance import ImportanceSettings
+from ..importance.reported import ReportedSelector
 from ..settings import setting
 
 
@@ -75,22 +72,11 @@ class DeltaSelector(ReportedSelector):
     """
 
     name = "delta"
-    polls_for: ClassVar[frozenset[str]] = frozenset({"diversity", "gradient_variance"})
+    polls_for = frozenset({"diversity", "gradient_variance"})
     settings_type = DeltaSettings
     _settings: DeltaSettings
 
-    def _reported_scores(
-        self, candidates: npt.ArrayLike | None, reports: Mapping[str, Floats] | None, here: Presence
-    ) -> tuple[Ints, Floats]:
-        if candidates is None or reports is None or not self.polls_for <= reports.keys():
-            raise ValueError(
-                f"reports = {reports}: {self.name} needs 'diversity' and 'gradient_variance' of its "
-                "candidates before it selects"
-            )
-        asked = checks.ints("candidates", candidates)
-        diversities, variances = (
-            at_least_0(kind, checks.floats(f"reports[{kind!r}]", reports[kind], asked.size))
-            for kind in ("diversity", "gradient_variance")
+    def _reported_scores(self, reports: Mapping[str, Floats]) -> Floats:
+        return self._settings.scores(
+            reports["diversity"], reports["gradient_variance"], self._clients_per_round
         )
-        scores = self._settings.scores(diversities, variances, self._clients_per_round)
-        return self._answers("score", asked, {"score": scores}, here)

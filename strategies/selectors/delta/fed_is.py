@@ -5,7 +5,7 @@ and Algorithm 2.
 """
 
 from ..baselines.optimal import OptimalSelector
-from ..importance.scores import ImportanceSettings
+from ..importance.importance import ImportanceSettings
 
 
 class FedISSelector(OptimalSelector):

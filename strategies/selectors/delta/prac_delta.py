@@ -5,7 +5,7 @@ and Algorithm 1.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class PracDeltaSelector(PracticalSelector):
     """
 
     name = "prac-delta"
-    feedback_used: ClassVar[frozenset[str]] = frozenset({"diversity", "gradient_variance"})
+    feedback_used = frozenset({"diversity", "gradient_variance"})
     settings_type = PracDeltaSettings
     _settings: PracDeltaSettings
 

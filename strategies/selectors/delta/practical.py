@@ -1,14 +1,12 @@
 """The practical forms of DELTA and FedIS: probabilities are learned from the participants alone."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
 from ...numerics.arrays import Array, Bools, Floats
 from ..base import Selector
-from ..importance.scores import ImportanceSelector
+from ..importance.importance import ImportanceSelector
 from ..records import Feedback, Selection
 
 
@@ -30,7 +28,7 @@ class PracticalSelector(ImportanceSelector):
     took part with, so mass moves slowly where K is small.
     """
 
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**Selector.state_axes, "levels": ("clients",)}
+    state_axes = Selector.state_axes | {"levels": ("clients",)}
 
     @abstractmethod
     def _participant_scores(self, feedback: Feedback) -> Floats:
@@ -44,7 +42,7 @@ class PracticalSelector(ImportanceSelector):
         return {"levels": np.ones(self.num_clients)}
 
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
-        clients, _, scores = self._reported(selection, feedback, self._participant_scores(feedback))
+        clients, _, scores = self._usable(selection, feedback, self._participant_scores(feedback))
         if not scores.any():
             return {}
         levels, sizes = self._array("levels").copy(), self.client_sizes[clients]
@@ -57,4 +55,4 @@ class PracticalSelector(ImportanceSelector):
         mean = 1.0
         if self._num_registered:
             mean = float(np.average(levels[self._registered], weights=self.client_sizes[self._registered]))
-        return {"levels": np.concatenate([levels, np.full(registered.size - levels.size, mean)])}
+        return {"levels": self._extended("levels", registered.size, mean)}

@@ -4,19 +4,18 @@ Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Inte
 Constraints", Algorithm 1 with problem Var (eqs. 5 and 6).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...numerics.arrays import Array, Floats, Ints
 from ...numerics.convex import fill_with_budgets, load_cvxpy
-from ...numerics.streams import generator
 from ...numerics.water_filling import water_fill
 from .. import checks
 from ..base import Selector
+from ..context import RoundContext
 from ..records import Feedback, Selection
 from ..settings import PerClient, setting
 from .groups import GroupSelector, GroupSettings, group_numbers
@@ -98,17 +97,15 @@ class FLICSSelector(GroupSelector):
     """
 
     name = "flics"
-    unbiased: ClassVar[Literal["round", "long-run", "none"]] = "long-run"
-    data_independent: ClassVar[bool] = True
+    unbiased = "long-run"
+    data_independent = True
     settings_type = FLICSSettings
     _settings: FLICSSettings
-    per_client: ClassVar[Mapping[str, PerClient]] = {
-        **GroupSelector.per_client,
+    per_client = GroupSelector.per_client | {
         "costs": PerClient(1.0, 0.0, 1e100, False, "what its taking part in a round costs"),
         "energies": PerClient(1.0, 0.0, 1e100, False, "what its taking part in a round takes of the energy"),
     }
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **Selector.state_axes,
+    state_axes = Selector.state_axes | {
         "participants": ("groups",),  # t ŝ(t), how many took part so far
         "rounds": ("groups",),  # t
         "energy_spent": ("groups",),
@@ -133,10 +130,8 @@ class FLICSSelector(GroupSelector):
         unavailable: npt.ArrayLike | None = None,
         budget: float | None = None,
     ) -> Floats:
-        """Return r (G,), how many of each group shall take part on average; the arguments are `select`'s."""
-        here = self._here(available, unavailable)
-        a = np.bincount(self._array("groups")[here], minlength=self._num_groups())
-        return self._rates(checks.integer("round", round, low=0), here, a, self._cohort_size(budget))
+        """Return r (G,), the mean number of participants of each group; the arguments are `select`'s."""
+        return self._rates(self._context(round, available, unavailable, budget))
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
         """Return p_j/ŝ_j for those who answered, ŝ counting only them, and 0 for the others.
@@ -149,17 +144,16 @@ class FLICSSelector(GroupSelector):
         weights[answered] = self._weights(clients[answered])
         return weights
 
-    def _invite(self, round: int, here: Ints, k: int) -> tuple[Floats, Ints]:
-        groups = self._array("groups")[here]
-        a = np.bincount(groups, minlength=self._num_groups())
-        inclusion = self._rates(round, here, a, k) / np.maximum(a, 1)
-        coins = generator(self._seed, round, "select").random(here.size)
-        return inclusion, np.flatnonzero(coins < inclusion[groups])
+    def _sample(self, context: RoundContext) -> tuple[Floats, Ints]:
+        clients = context.available.clients
+        inclusion = self._rates(context) / np.maximum(self._counted(clients), 1)
+        coins = context.rng("select").random(clients.size)
+        return inclusion, clients[coins < inclusion[self._array("groups")[clients]]]
 
     def _weights(self, clients: Ints) -> Floats:
         groups = self._array("groups")[clients]
-        shares, members = self._targets()
-        participants = self._per_group("participants") + np.bincount(groups, minlength=members.size)
+        shares, _ = self._shares()
+        participants = self._per_group("participants") + self._counted(clients)
         rounds = self._per_group("rounds") + 1
         weights: Floats = shares[groups] * rounds[groups] / participants[groups]
         return weights
@@ -167,14 +161,13 @@ class FLICSSelector(GroupSelector):
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
         changes: dict[str, Array] = {}
         chosen, groups = selection.clients, self._array("groups")
-        members = self._targets()[1]
-        if self._settings.energy_budgets:  # whoever was chosen has spent it
+        _, members = self._shares()
+        if self._settings.energy_budgets:  # all selected clients have spent it, also those that failed
             spent = np.bincount(groups[chosen], self._array("energies")[chosen], members.size)
             changes["energy_spent"] = self._per_group("energy_spent") + spent
         took_part = chosen[feedback.responded & self._registered[chosen]]
         if took_part.size:
-            counted = np.bincount(groups[took_part], minlength=members.size)
-            changes["participants"] = self._per_group("participants") + counted
+            changes["participants"] = self._per_group("participants") + self._counted(took_part)
             changes["rounds"] = self._per_group("rounds") + (members > 0)
         return {key: self._per_group(key) for key in ("participants", "rounds", "energy_spent")} | changes
 
@@ -188,22 +181,23 @@ class FLICSSelector(GroupSelector):
         array = self._array(key)
         return np.pad(array, (0, self._num_groups() - array.size))
 
-    def _rates(self, round: int, here: Ints, a: Ints, k: int) -> Floats:
-        """Return r (G,), how many of the a_j clients of each group shall take part on average."""
-        given = self._settings
+    def _rates(self, context: RoundContext) -> Floats:
+        """Return r (G,), the mean number of participants among the a_j available clients of each group."""
+        given, k = self._settings, context.k
+        a = self._counted(context.available.clients)
         n = self._per_group("participants").astype(np.float64)
         # In sum p_j² t_j/(n_j + r_j) the t_j differ only for groups that joined late.
-        targets = self._targets()[0] * np.sqrt(self._per_group("rounds") + 1)
+        targets = self._shares()[0] * np.sqrt(self._per_group("rounds") + 1)
         upper: Floats = a.astype(np.float64)
         usage: list[Floats] = [np.ones(a.size)]
         budgets = [float(k)]
         if given.cost_budget is not None:
-            usage.append(self._mean("costs", here, a))
+            usage.append(self._mean("costs", context, a))
             budgets.append(given.cost_budget)
         if given.energy_budgets:
-            energies = self._mean("energies", here, a)
+            energies = self._mean("energies", context, a)
             spent = self._per_group("energy_spent")
-            allowed = np.array(given.energy_budgets) * max(1, round)
+            allowed = np.array(given.energy_budgets) * max(1, context.round)
             if allowed.size == 1:
                 usage.append(energies)
                 budgets.append(max(0.0, allowed[0] - spent.sum()))
@@ -223,7 +217,8 @@ class FLICSSelector(GroupSelector):
             rates = fill_with_budgets(targets, n, upper, lower, rows, limits)
         return rates
 
-    def _mean(self, name: str, here: Ints, a: Ints) -> Floats:
-        """Return (G,) the mean of a setting per client over those of each group that are here."""
-        values: Floats = self._array(name)[here]
-        return np.bincount(self._array("groups")[here], values, a.size) / np.maximum(a, 1)
+    def _mean(self, name: str, context: RoundContext, a: Ints) -> Floats:
+        """Return (G,) the mean of a setting per client over the available clients of each group."""
+        clients = context.available.clients
+        values: Floats = self._array(name)[clients]
+        return np.bincount(self._array("groups")[clients], values, a.size) / np.maximum(a, 1)

@@ -6,17 +6,17 @@ Constraints", Algorithm 1 and Remark 4. The clients' side is `invitation.GroupMe
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ...numerics.arrays import Array, Floats, Ints
+from ...numerics.arrays import Array, Bools, Floats, Ints
 from ...numerics.randomised_response import Counts, coin_privacy, estimate_counts
-from ...numerics.streams import generator
 from ...numerics.water_filling import water_fill
 from .. import checks
 from ..base import Selector
+from ..context import RoundContext
 from ..invitation import Invitation
 from ..records import Feedback, Selection
 from ..settings import setting
@@ -107,14 +107,13 @@ class FLICSPrivateSelector(Selector):
     """
 
     name = "flics-private"
-    unbiased: ClassVar[Literal["round", "long-run", "none"]] = "long-run"
-    data_independent: ClassVar[bool] = True
-    clients_decide: ClassVar[bool] = True
-    polls_for: ClassVar[frozenset[str]] = frozenset({"group"})
+    unbiased = "long-run"
+    data_independent = True
+    clients_decide = True
+    polls_for = frozenset({"group"})
     settings_type = FLICSPrivateSettings
     _settings: FLICSPrivateSettings
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **Selector.state_axes,
+    state_axes = Selector.state_axes | {
         "participants": ("groups",),  # estimate of t ŝ(t)
         "variances": ("groups",),  # of that estimate
         "rounds": (),  # t
@@ -125,67 +124,33 @@ class FLICSPrivateSelector(Selector):
         """The number of groups and the ε of randomised response, see `Selector.poll_settings`."""
         return {"num-groups": self._shares.size, "epsilon": self._settings.epsilon}
 
-    @property
-    def probabilities(self) -> Floats:
-        """(M,) 1/M for each of M registered clients, who are all alike to the server; 0 for the removed."""
-        p: Floats = self._registered / max(1, self._num_registered)
-        p.flags.writeable = False
-        return p
+    def _distribution(self) -> Floats:
+        return self._uniform()
 
-    def candidates(
-        self, round: int, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
-    ) -> Ints | None:
-        """Return everybody here, ascending, see `Selector.candidates`."""
-        checks.integer("round", round, low=0)
-        return self._here(available, unavailable)
-
-    def invitation(
-        self,
-        round: int,
-        candidates: npt.ArrayLike,
-        reports: Mapping[str, Floats],
-        *,
-        budget: float | None = None,
-    ) -> Invitation | None:
-        """Return r/a and p/ŝ for those who said something, see `Selector.invitation`."""
-        round = checks.integer("round", round, low=0)
-        clients, answers, _ = self._group_answers(candidates, reports)
-        plan = self._plan(round, answers, self._cohort_size(budget))
+    def _invite(self, context: RoundContext) -> Invitation:
+        """Return r/a and p/ŝ for the candidates that reported a group."""
+        clients, answers, _ = self._answers(context)
+        plan = self._plan(context, answers)
         counted, variances = self._array("participants").copy(), self._array("variances").copy()
         for version, rates in enumerate(plan.rates):
-            here = self._count(answers[plan.versions == version])
-            counted += rates * here.values
-            variances += rates**2 * here.variances
-        due = np.maximum(counted, np.sqrt(variances))
+            half = self._count(answers[plan.versions == version])
+            counted += rates * half.values
+            variances += rates**2 * half.variances
+        counted = np.maximum(counted, np.sqrt(variances))
         scales = np.divide(
-            self._shares * (self._array("rounds") + 1), due, out=np.zeros(due.size), where=due > 0
+            self._shares * (self._array("rounds") + 1), counted, out=np.zeros(counted.size), where=counted > 0
         )
         return Invitation(clients, plan.rates, plan.versions, scales)
 
-    def select(
-        self,
-        round: int,
-        *,
-        available: npt.ArrayLike | None = None,
-        unavailable: npt.ArrayLike | None = None,
-        candidates: npt.ArrayLike | None = None,
-        reports: Mapping[str, Floats] | None = None,
-        budget: float | None = None,
-    ) -> Selection:
-        """Take those who said yes, see `Selector.select` and `Selector.invitation`."""
-        round = checks.integer("round", round, low=0)
-        here = self._presence(available, unavailable)
-        if candidates is None or reports is None or not {"group", "accepts"} <= reports.keys():
-            raise ValueError(
-                f"reports = {reports}: {self.name} needs 'group' of its candidates and what they 'accepts'"
-            )
-        clients, answers, said = self._group_answers(candidates, reports)
-        accepts = checks.floats("reports['accepts']", reports["accepts"], np.size(candidates))[said]
-        known = np.isfinite(accepts) & here.mask[clients]
+    def _select(self, context: RoundContext) -> Selection:
+        """Take the candidates that accepted, see `Selector.invitation`."""
+        clients, answers, reported = self._answers(context)
+        accepts = context.reports["accepts"][reported]
+        known = np.isfinite(accepts) & context.available.mask[clients]
         yes = known & (accepts == 1)
         if (known & (accepts != 0) & ~yes).any():
             raise ValueError("reports['accepts'] must hold 1 (yes), 0 (no) or NaN (no answer)")
-        plan = self._plan(round, answers, self._cohort_size(budget))
+        plan = self._plan(context, answers)
         num_groups = self._shares.size
         expected, variances = np.zeros(num_groups), np.zeros(num_groups)
         for version, rates in enumerate(plan.rates):
@@ -230,9 +195,11 @@ class FLICSPrivateSelector(Selector):
 
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
         if not isinstance(selection, AcceptedSelection):
-            raise TypeError(f"selection = {selection}: must be what {self.name} selected")
+            if selection.clients.size:
+                raise TypeError(f"selection = {selection}: must be what {self.name} selected")
+            return {}  # nobody was available
         if not selection.variances.any() and not selection.expected.any():
-            return {}  # nobody was asked
+            return {}  # nobody was invited
         failed = self._count(selection.answers[~feedback.responded])
         return {
             "participants": self._array("participants") + selection.expected - failed.values,
@@ -240,26 +207,23 @@ class FLICSPrivateSelector(Selector):
             "rounds": np.array(self._array("rounds") + 1),
         }
 
-    def _group_answers(
-        self, candidates: npt.ArrayLike, reports: Mapping[str, Floats]
-    ) -> tuple[Ints, Ints, Any]:
-        """Return (client, answer) of the registered clients who said something, and where they are in the candidates."""
-        asked = checks.indexes("candidates", candidates, self.num_clients)
-        answers = checks.floats("reports['group']", reports["group"], asked.size)
-        said = np.isfinite(answers) & self._registered[asked]
+    def _answers(self, context: RoundContext) -> tuple[Ints, Ints, Bools]:
+        """Return (clients, reported groups) of the candidates that reported one, and which these are (n,)."""
+        answers = context.reports["group"]
+        reported = np.isfinite(answers) & self._registered[context.candidates]
         last = self._shares.size - 1
-        wrong = said & ~((answers >= 0) & (answers <= last) & (answers == np.floor(answers)))
+        wrong = reported & ~((answers >= 0) & (answers <= last) & (answers == np.floor(answers)))
         if wrong.any():
             raise ValueError(f"reports['group'] holds {answers[wrong][0]}: must be a group from 0 to {last}")
-        return asked[said], answers[said].astype(np.int64), said
+        return context.candidates[reported], answers[reported].astype(np.int64), reported
 
-    def _plan(self, round: int, answers: Ints, k: int) -> Plan:
-        n, num_groups = answers.size, self._shares.size
+    def _plan(self, context: RoundContext, answers: Ints) -> Plan:
+        n, k, num_groups = answers.size, context.k, self._shares.size
         if n <= k or k == 0:
             everybody = float(k > 0)
             rates = np.full((1, num_groups), everybody)
             return Plan(np.zeros(n, dtype=np.int64), rates, np.array([n * everybody]))
-        rng = generator(self._seed, round, "halves")
+        rng = context.rng("halves")
         versions = rng.integers(0, 2, n)
         versions[rng.choice(n, 2, replace=False)] = [0, 1]  # neither is empty
         targets, counts = self._shares, np.maximum(self._array("participants"), 0)

@@ -1,9 +1,9 @@
 """Selectors that know clients by the group they belong to (FLICS, section II)."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ...numerics.arrays import Floats, Ints
 from .. import checks
 from ..base import Selector
+from ..context import RoundContext
 from ..records import Selection
 from ..settings import PerClient, Setting, Settings
 
@@ -55,76 +56,51 @@ class GroupSettings(Settings):
 class GroupSelector(Selector):
     """The objective is sum_j p_j F_j, F_j being the mean loss of the N_j clients of group j.
 
-    Within a group all who are here are equally likely to be chosen, whatever their data. p is normalised over
-    the groups that have registered clients. `probabilities` holds p_j/N_j, what is aimed at over time;
+    Within a group all available clients have the same probability, whatever their data. p is normalised over
+    the groups that have registered clients. `probabilities` holds p_j/N_j, the target over time;
     ``Selection.probabilities`` the inclusion probabilities of the round, and ``Selection.importance`` the
     weight over p_j/N_j.
     """
 
     settings_type = GroupSettings
     _settings: GroupSettings
-    per_client: ClassVar[Mapping[str, PerClient]] = {
+    per_client = Selector.per_client | {
         "groups": PerClient(None, 0, 10**7 - 1, True, "the number of its group, from 0")
     }
-
-    @property
-    def probabilities(self) -> Floats:
-        """(M,) p_j/N_j for each client of group j; sums to 1, 0 for the removed."""
-        p: Floats = np.where(self._registered, self._due()[self._array("groups")], 0.0)
-        p.flags.writeable = False
-        return p
 
     def target_shares(
         self, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
     ) -> Floats:
-        """Return `probabilities`: over time the aggregate estimates a mean over all registered clients."""
+        """Return `probabilities`: the aggregate estimates a mean over all registered clients, over time."""
         return self.probabilities
 
-    def select(
-        self,
-        round: int,
-        *,
-        available: npt.ArrayLike | None = None,
-        unavailable: npt.ArrayLike | None = None,
-        candidates: npt.ArrayLike | None = None,
-        reports: Mapping[str, Floats] | None = None,
-        budget: float | None = None,
-    ) -> Selection:
-        """Choose among who is here, see `Selector.select`; candidates and reports are not used."""
-        round = checks.integer("round", round, low=0)
-        here = self._here(available, unavailable)
-        k = self._cohort_size(budget)
-        if k == 0:
-            here = here[:0]
-        inclusion, chosen = np.zeros(self._num_groups()), np.empty(0, dtype=np.int64)
-        if here.size:
-            inclusion, chosen = self._invite(round, here, k)
-        clients = here[chosen]
+    def _distribution(self) -> Floats:
+        return np.where(self._registered, self._targets()[self._array("groups")], 0.0)
+
+    def _select(self, context: RoundContext) -> Selection:
+        inclusion, clients = self._sample(context)
         groups, weights = self._array("groups")[clients], self._weights(clients)
-        due = self._due()[groups]
-        importance = np.divide(weights, due, out=np.zeros(clients.size), where=due > 0)
+        targets = self._targets()[groups]
+        importance = np.divide(weights, targets, out=np.zeros(clients.size), where=targets > 0)
         counts = np.ones(clients.size, dtype=np.int64)
         return Selection(clients, counts, inclusion[groups], importance, weights)
 
     def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
-        """Let n clients join, see `Selector.add_clients`; their `groups` may be new ones."""
+        """Register n more clients, see `Selector.add_clients`; their `groups` may be new ones."""
         if "groups" in per_client:
             self._check_groups(checks.ints("groups", per_client["groups"]))
         super().add_clients(client_sizes, **per_client)
 
     @abstractmethod
-    def _invite(self, round: int, here: Ints, k: int) -> tuple[Floats, Ints]:
-        """Return the inclusion probability of the groups' clients (G,), and who of `here` (n,) is chosen.
-
-        The latter as positions in `here`, ascending; n and k are at least 1.
-        """
+    def _sample(self, context: RoundContext) -> tuple[Floats, Ints]:
+        """Return (inclusion probability of each group's clients (G,), selected clients, ascending)."""
 
     @abstractmethod
     def _weights(self, clients: Ints) -> Floats:
-        """Return (S,) the weights of these clients if they are all that answer."""
+        """Return (S,) the weights of these clients if they alone respond."""
 
     def _check_groups(self, groups: Ints) -> None:
-        """Refuse a group that a setting with a number for each group has none for."""
+        """Refuse a group for which a setting with a number for each group has none."""
         self._check_numbered("group_shares", self._settings.group_shares, groups)
 
     def _check_numbered(self, name: str, numbers: tuple[float, ...], groups: Ints) -> None:
@@ -134,16 +110,20 @@ class GroupSelector(Selector):
     def _num_groups(self) -> int:
         return self._cached("num_groups", ("groups",), lambda: int(self._array("groups").max()) + 1)
 
-    def _due(self) -> Floats:
+    def _counted(self, clients: Ints) -> Ints:
+        """Return (G,) how many of these clients belong to each group."""
+        return np.bincount(self._array("groups")[clients], minlength=self._num_groups())
+
+    def _targets(self) -> Floats:
         """Return p_j/N_j (G,)."""
-        shares, members = self._targets()
+        shares, members = self._shares()
         return shares / np.maximum(members, 1)
 
-    def _targets(self) -> tuple[Floats, Ints]:
-        """Return p (G,), 0 for groups without a registered clients, and N (G,), how many live."""
-        return self._cached("targets", ("groups", "registered", "client_sizes"), self._compute_targets)
+    def _shares(self) -> tuple[Floats, Ints]:
+        """Return p (G,), 0 for groups without registered clients, and N (G,), the number of these."""
+        return self._cached("shares", ("groups", "registered", "client_sizes"), self._compute_shares)
 
-    def _compute_targets(self) -> tuple[Floats, Ints]:
+    def _compute_shares(self) -> tuple[Floats, Ints]:
         groups, num_groups = self._array("groups")[self._registered], self._num_groups()
         members = np.bincount(groups, minlength=num_groups)
         if self._settings.group_shares:

@@ -1,1 +1,1 @@
-"""forecast."""
+"""Forecast, the default selector; not from a paper."""

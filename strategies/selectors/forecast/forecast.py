@@ -6,7 +6,7 @@ forecasting: 32 experts (`forecasts`) forecast each r_m, and those that explaine
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,9 @@ from ...numerics.rejection import SMALLEST_SHARE, accepted, uniform_stream
 from ...numerics.sampling import Draw, first_seen
 from ...numerics.sum_tree import SumTree
 from ..base import Selector
-from ..importance.last_norms import LARGEST_NORM, LastNormSelector
+from ..importance.last_norms import LastNormSelector
 from ..presence import Presence
-from ..probability import StreamSelector
+from ..probability import LARGEST_NORM, StreamSelector
 from ..records import Feedback, Selection
 from . import experts
 from .experts import EXPERTS, MEMORIES, REACH, TERMS, WIDTH, Prior, X
@@ -138,8 +138,7 @@ class ForecastSelector(StreamSelector):
 
     name = "forecast"
     per_client = LastNormSelector.per_client
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **Selector.state_axes,
+    state_axes = Selector.state_axes | {
         "slots": ("clients",),  # row of a client in the arrays of the seen; -1: not seen
         "seen": ("rows",),  # client of a row; there is room for more
         "visits": ("rows",),  # n
@@ -206,8 +205,7 @@ class ForecastSelector(StreamSelector):
         }
 
     def _joined(self, registered: Bools) -> dict[str, Array]:
-        slots = self._array("slots")
-        return {"slots": np.concatenate([slots, np.full(registered.size - slots.size, -1, dtype=np.int32)])}
+        return {"slots": self._extended("slots", registered.size, -1)}
 
     def _left(self, registered: Bools) -> dict[str, Array]:
         scores = np.where(registered[self._array("seen")], self._array("scores"), 0.0)
@@ -328,20 +326,20 @@ class ForecastSelector(StreamSelector):
         drawn = np.searchsorted(ends, _stratified(k, rng) * ends[-1], side="right")
         return _counted(drawn, k, lambda clients: p[clients] / ends[-1])
 
-    def _draw_here(self, here: Presence, k: int, rng: np.random.Generator) -> Draw:
-        absent = here.absent
+    def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
+        absent = available.absent
         if not self._settings.replacement or absent is None or self.num_clients < self.lazy_from:
-            return super()._draw_here(here, k, rng)
+            return super()._draw_available(available, k, rng)
         share = 1 - float(self._probabilities_of(absent).sum()) if absent.size else 1.0
         if share < SMALLEST_SHARE:
-            return super()._draw_here(here, k, rng)
+            return super()._draw_available(available, k, rng)
         # Independent draws stand in for the absent: a client's expected count is k p + k (1 - share) p/share.
         spare = int(1.5 * k * (1 - share) / share) + 8 if absent.size else 0
         drawn = self._at(np.concatenate([_stratified(k, rng), rng.random(spare)]), rng)
-        taken = here.holds(drawn)
+        taken = available.holds(drawn)
         drawn = np.concatenate([drawn[:k][taken[:k]], drawn[k:][taken[k:]]])[:k]
         if drawn.size < k:
-            more = accepted(self._stream(rng), here.holds, share)(k - drawn.size)
+            more = accepted(self._stream(rng), available.holds, share)(k - drawn.size)
             drawn = np.concatenate([drawn, more])
         return _counted(drawn, k, lambda clients: self._probabilities_of(clients) / share)
 

@@ -1,11 +1,8 @@
-"""Avare: sample in proportion to the last norm seen of each client, above a floor that falls slowly.
+"""Avare: sampling in proportion to the last known norm of each client, above a floor that falls slowly.
 
 El Hanchi, Stephens, "Adaptive Importance Sampling for Finite-Sum Optimization and Sampling with Decreasing
 Step-Sizes" (NeurIPS 2020), Algorithm 1; a baseline of the OSMD paper (section F.2).
 """
-
-from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
@@ -18,23 +15,23 @@ from .last_norms import LastNormSelector
 
 
 class AvareSelector(LastNormSelector, ProbabilitySelector):
-    """The p of least variance for the last norms seen, among those that keep a floor.
+    """The p of least variance for the last known norms, among those with a floor.
 
     With λ_m the weights and M the number of registered clients::
 
         p_m = max(ε_t, c λ_m ||g_m||),   c such that sum p = 1
         ε_t = (1 + t)^(-1/3) / M,        t = 0 in the first round: p is uniform then
 
-    ||g_m|| is the last norm seen of m. Who was never seen stands in for the largest of those seen ("cold
-    start"), so everybody is soon visited; with ``update_norms`` given for all ("informed") the exploration is
-    saved, which is worth more than anything learned later. t counts the rounds that taught something.
+    ||g_m|| is the last known norm of m. A client without one gets the largest of all ("cold start"), so that
+    every client is soon drawn; ``update_norms`` given for all ("informed") save this exploration, which is
+    worth more than anything learned later. t counts the rounds that taught something.
 
-    One norm is all that is known of a client: where norms are noisy, a small one seen by chance leaves a
+    One norm is all that is known of a client. Where norms are noisy, a norm that is small by chance leaves a
     client at the floor, its weight grows to W = (1 + t)^(1/3)/K, and training may diverge.
     """
 
     name = "avare"
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**Selector.state_axes, "rounds": ()}  # t
+    state_axes = Selector.state_axes | {"rounds": ()}  # t
 
     def _initial_state(self) -> dict[str, Array]:
         return {"rounds": np.array(0)}

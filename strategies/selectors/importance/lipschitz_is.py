@@ -4,12 +4,9 @@ Zhao, Zhang, "Stochastic Optimization with Importance Sampling for Regularized L
 Needell, Srebro, Ward (2016). It is p^IS in section F.5 of the OSMD paper.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from ...numerics.arrays import Floats
 from ..settings import PerClient
-from .scores import ImportanceSelector, ThinFloorSettings
+from .importance import ImportanceSelector, ThinFloorSettings
 
 
 class LipschitzISSelector(ImportanceSelector):
@@ -20,9 +17,9 @@ class LipschitzISSelector(ImportanceSelector):
     """
 
     name = "lipschitz-is"
-    data_independent: ClassVar[bool] = True
+    data_independent = True
     settings_type = ThinFloorSettings
-    per_client: ClassVar[Mapping[str, PerClient]] = {
+    per_client = ImportanceSelector.per_client | {
         "lipschitz": PerClient(None, 1e-100, 1e100, False, "L, of the gradient of its loss, in any unit")
     }
 

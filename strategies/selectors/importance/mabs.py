@@ -1,13 +1,11 @@
-"""MABS: a multi-armed bandit whose arms are the clients and whose reward is a large norm at a small p.
+"""MABS: a multi-armed bandit whose arms are the clients, and whose reward is a large norm at a small p.
 
 Salehi, Celis, Thiran, "Stochastic Optimization with Bandit Sampling" (2017), Algorithm 1; a baseline of the
 OSMD paper (section F.2).
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -47,8 +45,7 @@ class MABSSelector(BanditSelector):
     name = "mabs"
     settings_type = MABSSettings
     _settings: MABSSettings
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **BanditSelector.state_axes,
+    state_axes = BanditSelector.state_axes | {
         "log_weights": ("clients",),  # log w, 0 at most
         "squares": (),  # sum over rounds of the estimated mean of a², in units of the largest a squared
         "rounds": (),  # how many
@@ -73,7 +70,7 @@ class MABSSelector(BanditSelector):
         return self._cached("p", ("log_weights", "registered"), compute).copy()
 
     def _largest(self, log_weights: Floats) -> float:
-        """Return the largest of the registered clients's, 0 if nobody lives."""
+        """Return the largest of the registered clients' log weights, 0 if there are none."""
         largest = float(log_weights.max(where=self._registered, initial=-np.inf))
         return largest if largest > -np.inf else 0.0
 
@@ -103,10 +100,8 @@ class MABSSelector(BanditSelector):
 
     def _joined(self, registered: Bools) -> dict[str, Array]:
         """Give joiners the mean weight, so that p = 1/M."""
-        log_weights, mean = self._array("log_weights"), 0.0
+        mean = 0.0
         if self._num_registered:
-            old = log_weights[self._registered]
+            old = self._array("log_weights")[self._registered]
             mean = float(np.log(np.exp(old - old.max()).mean()) + old.max())
-        return {
-            "log_weights": np.concatenate([log_weights, np.full(registered.size - log_weights.size, mean)])
-        }
+        return {"log_weights": self._extended("log_weights", registered.size, mean)}

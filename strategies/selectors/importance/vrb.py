@@ -4,9 +4,7 @@ Borsos, Krause, Levy, "Online Variance Reduction for Stochastic Optimization" (C
 baseline of the OSMD paper (section F.2).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +20,7 @@ class VRBSettings(ProbabilitySettings):
     """Settings of VRB."""
 
     bound: float | None = setting(
-        None, low=1e-300, high=1e300, doc="L >= a = λ²||g||² of all clients (None: the largest seen so far)"
+        None, low=1e-300, high=1e300, doc="L >= a = λ²||g||² of all clients (None: the largest so far)"
     )
 
 
@@ -45,10 +43,7 @@ class VRBSelector(BanditSelector):
     name = "vrb"
     settings_type = VRBSettings
     _settings: VRBSettings
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **BanditSelector.state_axes,
-        "totals": ("clients",),  # w, in units of L
-    }
+    state_axes = BanditSelector.state_axes | {"totals": ("clients",)}  # w, in units of L
 
     def _initial_state(self) -> dict[str, Array]:
         return super()._initial_state() | {"totals": np.zeros(self.num_clients)}
@@ -73,4 +68,4 @@ class VRBSelector(BanditSelector):
     def _joined(self, registered: Bools) -> dict[str, Array]:
         totals = self._array("totals")
         mean = float(totals[self._registered].mean()) if self._num_registered else 0.0
-        return {"totals": np.concatenate([totals, np.full(registered.size - totals.size, mean)])}
+        return {"totals": self._extended("totals", registered.size, mean)}

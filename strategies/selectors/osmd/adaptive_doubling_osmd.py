@@ -4,9 +4,7 @@ Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Le
 Algorithm 5, with the rates of eq. 15 and the number of experts of eq. 16.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -49,8 +47,7 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     name = "adaptive-doubling-osmd"
     settings_type = AdaptiveDoublingOSMDSettings
     _settings: AdaptiveDoublingOSMDSettings
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **ExpertsSelector.state_axes,
+    state_axes = ExpertsSelector.state_axes | {
         "block": (),  # b, from 1
         "reference": (),  # sqrt(ā) in the unit of size times norm; 0 until there is one
         "largest": (),  # sqrt of the largest a observed in this block

@@ -5,9 +5,7 @@ Algorithm 4, with the estimates of eqs. 6 and 7, the rates of eq. 13 and the num
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -75,21 +73,16 @@ class AdaptiveOSMDSelector(ExpertsSelector):
     name = "adaptive-osmd"
     settings_type = AdaptiveOSMDSettings
     _settings: AdaptiveOSMDSettings
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **ExpertsSelector.state_axes,
+    state_axes = ExpertsSelector.state_axes | {
         "reference": (),  # sqrt(ā) in the unit of size times norm; 0 until there is one
         "num_rounds": (),  # T
     }
 
     def _initial_state(self) -> dict[str, Array]:
-        if self._num_rounds is None:
-            raise ValueError(
-                f"num_rounds = None: {self.name} needs the number of rounds (>= 1) for its rates"
-            )
-        return {
-            **self._started(self._num_experts(self._num_rounds)),
+        num_rounds = self._horizon()
+        return self._started(self._num_experts(num_rounds)) | {
             "reference": np.array(0.0),
-            "num_rounds": np.array(self._num_rounds),
+            "num_rounds": np.array(num_rounds),
         }
 
     def _num_experts(self, num_rounds: int) -> int:
@@ -114,14 +107,6 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         reference = max(float(self._array("reference")), largest)
         changes = self._descend(clients, importance, roots, reference, float(self._array("num_rounds")))
         return {**changes, "reference": np.array(reference)}
-
-    def _roots(self, selection: Selection, feedback: Feedback) -> tuple[Ints, Floats, Floats]:
-        """Return clients, importance W and sqrt(a) of those whose norm is usable.
-
-        Sizes stand for λ: their sum cancels in a/ā, also when clients join or leave.
-        """
-        clients, importance, norms = self._reported(selection, feedback, feedback.update_norms)
-        return clients, importance, self.client_sizes[clients] * np.minimum(norms, 1e150)  # stays finite
 
     def _descend(
         self, clients: Ints, importance: Floats, roots: Floats, reference: float, num_rounds: float

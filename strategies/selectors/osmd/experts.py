@@ -33,8 +33,7 @@ class ExpertsSelector(StreamSelector):
     higher number would change the draws of a seed, and refuse the states of runs in between.
     """
 
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **Selector.state_axes,
+    state_axes = Selector.state_axes | {
         "touched": ("touched",),  # clients with weights of their own; dense: all
         "experts": ("experts", "touched"),  # their weights, see LazyExperts; dense: q_e, 0 for the removed
         "default": ("experts",),  # the weights of all others, see Untouched
@@ -78,7 +77,7 @@ class ExpertsSelector(StreamSelector):
         """Return E new experts, θ_e = (1 + 1/E)/(e(e + 1)), all as at the start."""
         ones = np.ones(num_experts)
         touched, untouched, base = np.arange(self.num_clients), Untouched.alike(ones), np.empty(0)
-        p: Floats = self._registered / max(1, self._num_registered)
+        p = self._uniform()
         if self._is_lazy:
             touched, p = touched[:0], p[:0]
             if self._by_size:

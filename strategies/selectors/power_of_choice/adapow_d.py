@@ -1,19 +1,17 @@
 """adapow-d: Power-of-Choice with d shrinking to K (Cho et al. 2022, section 4 and appendix F)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from ...numerics.arrays import Array
 from ..base import Selector
 from ..settings import setting
-from .candidates import PowerOfChoiceSelector, PowerOfChoiceSettings
+from .pow_d import PowDSelector, PowDSettings
 
 
 @dataclass(frozen=True)
-class AdaPowDSettings(PowerOfChoiceSettings):
+class AdaPowDSettings(PowDSettings):
     """Settings of adapow-d."""
 
     halve_every: int = setting(
@@ -27,7 +25,7 @@ class AdaPowDSettings(PowerOfChoiceSettings):
     )
 
 
-class AdaPowDSelector(PowerOfChoiceSelector):
+class AdaPowDSelector(PowDSelector):
     """d(t) = max(K, d_0 / 2^(t // n)), or K from a given round on; d_0 = all clients by default.
 
     It converges as fast as `pow-d` at first and loses its floor later, down to that of d = K.
@@ -38,7 +36,7 @@ class AdaPowDSelector(PowerOfChoiceSelector):
     name = "adapow-d"
     settings_type = AdaPowDSettings
     _settings: AdaPowDSettings
-    state_axes: ClassVar[Mapping[str, tuple[str, ...]]] = {**Selector.state_axes, "drop_at": ()}
+    state_axes = Selector.state_axes | {"drop_at": ()}
 
     def _initial_state(self) -> dict[str, Array]:
         drop_at, given = self._settings.drop_at, self._settings

@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..settings import setting
-from .candidates import PowerOfChoiceSelector, PowerOfChoiceSettings
+from .pow_d import PowDSelector, PowDSettings
 
 
 @dataclass(frozen=True)
-class CPowDSettings(PowerOfChoiceSettings):
+class CPowDSettings(PowDSettings):
     """Settings of cpow-d; the batch is the paper's on FMNIST."""
 
     batch_size: int = setting(64, low=1, doc="b, the samples that a candidate evaluates, drawn at random")
 
 
-class CPowDSelector(PowerOfChoiceSelector):
-    """F_k(w) is estimated by the mean loss over b random samples: less computing at the clients.
+class CPowDSelector(PowDSelector):
+    """F_k is estimated by the mean loss over b random samples, which saves computation at the clients.
 
-    The selection is that of `pow-d`; only what a candidate is asked differs, see `poll_settings`.
+    The selection is that of `pow-d`; only the poll differs, see `poll_settings`.
     """
 
     name = "cpow-d"

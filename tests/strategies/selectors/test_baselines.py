@@ -143,8 +143,8 @@ def test_bad_reports_are_refused():
     candidates = selector.candidates(1)
     assert candidates.tolist() == [0, 1, 2]
     for reports, text in (
-        (None, "reports = None: optimal needs 'update_norm'"),
-        ({"loss": np.ones(3)}, "needs 'update_norm'"),
+        (None, "reports = None: must hold 'update_norm' of the candidates, by which optimal"),
+        ({"loss": np.ones(3)}, r"reports = \['loss'\]: must hold 'update_norm'"),
         ({"update_norm": np.ones(2)}, "has shape"),
         ({"update_norm": np.array([1.0, -2.0, 1.0])}, r"reports\['update_norm'\] holds -2\.0"),
     ):

@@ -112,8 +112,8 @@ def test_bad_reports_are_refused():
     selector = make(DeltaSelector, 3)
     fine = np.ones(3)
     for reports, text in (
-        (None, "reports = None: delta needs 'diversity' and 'gradient_variance'"),
-        ({"diversity": fine}, "needs 'diversity' and 'gradient_variance'"),
+        (None, "reports = None: must hold 'diversity' and 'gradient_variance' of the candidates"),
+        ({"diversity": fine}, "must hold 'diversity' and 'gradient_variance'"),
         ({"diversity": fine, "gradient_variance": -fine}, r"reports\['gradient_variance'\] holds -1\.0"),
         ({"diversity": -fine, "gradient_variance": fine}, r"reports\['diversity'\] holds -1\.0"),
         ({"diversity": fine[:2], "gradient_variance": fine}, r"reports\['diversity'\] has shape \(2,\)"),

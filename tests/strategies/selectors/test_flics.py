@@ -36,9 +36,8 @@ def expected(selector, round=1, **who):
     """Return (G,) how many of each group take part in a round on average."""
     if isinstance(selector, FLICSSelector):
         return selector.rates(round, **who)
-    here = selector._here(who.get("available"), who.get("unavailable"))
-    inclusion, _ = selector._invite(round, here, who.get("budget", selector._clients_per_round))
-    return inclusion * np.bincount(selector.state_dict()["groups"][here], minlength=inclusion.size)
+    context = selector._context(round, **who)
+    return selector._sample(context)[0] * selector._counted(context.available.clients)
 
 
 def state_of(selector, *keys):

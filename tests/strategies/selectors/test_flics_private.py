@@ -300,9 +300,9 @@ def test_bad_reports_change_nothing(answers, accepts, text):
     selector = private(4)
     with pytest.raises(ValueError, match=re.escape(text)):
         accept(selector, 1, [0, 1, 2], answers, accepts)
-    with pytest.raises(ValueError, match="needs 'group' of its candidates and what they 'accepts'"):
+    with pytest.raises(ValueError, match="must hold 'accepts' and 'group' of the candidates"):
         selector.select(1, candidates=[0], reports={"group": np.zeros(1)})
-    with pytest.raises(ValueError, match="needs 'group'"):
+    with pytest.raises(ValueError, match="reports = None: must hold"):
         selector.select(1)
 
 

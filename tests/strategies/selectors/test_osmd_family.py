@@ -319,7 +319,7 @@ def test_osmd_is_the_first_expert():
     np.testing.assert_allclose(
         osmd.state_dict()["experts"][0], adaptive.state_dict()["experts"][0], rtol=1e-12
     )
-    with pytest.raises(ValueError, match="num_rounds = None: osmd needs"):
+    with pytest.raises(ValueError, match="num_rounds = None: must be >= 1, osmd needs"):
         OSMDSelector(8, clients_per_round=3)
 
 

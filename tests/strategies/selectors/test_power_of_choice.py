@@ -190,9 +190,9 @@ def test_nobody_here_needs_no_answers(kind):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({}, "reports = None: pow-d needs 'loss' of its candidates"),
+        ({}, "reports = None: must hold 'loss' of the candidates, by which pow-d"),
         ({"candidates": [1]}, "reports = None"),
-        ({"candidates": [1], "reports": {"norm": np.ones(1)}}, "needs 'loss'"),
+        ({"candidates": [1], "reports": {"norm": np.ones(1)}}, "reports = ['norm']: must hold 'loss'"),
         ({"candidates": [1, 6], "reports": {"loss": np.ones(2)}}, "candidates holds 6"),
         ({"candidates": [1, 2], "reports": {"loss": np.ones(3)}}, "reports['loss'] has shape (3,)"),
     ],

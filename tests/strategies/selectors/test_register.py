@@ -8,17 +8,18 @@ import pytest
 from simulation.kernels import Softmax
 from simulation.simulator import Simulator
 from strategies import SelectionStrategy, selectors
+from strategies.selectors import registry
 from strategies.selectors.baselines.md import MultinomialSelector
 from tasks.data import FederatedData
 
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selectors, "_SELECTORS", dict(selectors._SELECTORS))
+    monkeypatch.setattr(registry, "_SELECTORS", dict(registry._SELECTORS))
 
 
 def test_the_example_runs() -> None:
-    assert doctest.testmod(selectors).failed == 0
+    assert doctest.testmod(registry).failed == 0
     assert "by-square-root" in selectors.available()
 
 

@@ -1,0 +1,53 @@
+"""What a selector is given to select with: the arguments of `Selector.select`, checked once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..numerics.arrays import Floats, Ints
+from ..numerics.streams import generator
+from .presence import Presence
+
+_NOT_POLLED: Ints = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class RoundContext:
+    """A round before its selection.
+
+    Attributes
+    ----------
+    seed : int
+        The run's seed.
+    round : int
+        The round, >= 0.
+    available : Presence
+        Which clients are available.
+    k : int
+        K of this round, >= 0: the budget rounded down, or `clients_per_round`.
+    candidates : ndarray of int, shape (n,)
+        The polled clients, distinct, in the order of the poll; none where the selector does not poll.
+    reports : mapping of str to ndarray, shape (n,)
+        What each candidate reported, by name; NaN = no answer.
+    """
+
+    seed: int
+    round: int
+    available: Presence
+    k: int
+    candidates: Ints = field(default_factory=_NOT_POLLED.copy)
+    reports: Mapping[str, Floats] = field(default_factory=dict)
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Return the generator of a purpose in this round, see `numerics.streams`."""
+        return generator(self.seed, self.round, purpose)
+
+    def answered(self, values: Floats) -> tuple[Ints, Floats]:
+        """Return (candidates, values) of the available candidates whose value (n,) is finite, in order."""
+        answered = np.isfinite(values)
+        if self.available.count < self.available.registered.size:
+            answered &= self.available.mask[self.candidates]
+        if answered.all():
+            return self.candidates, values
+        return self.candidates[answered], values[answered]

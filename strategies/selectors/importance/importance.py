@@ -1,0 +1,76 @@
+"""Importance sampling: p in proportion to λ times a score, with a floor in sampling and weights alike."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...numerics.arrays import Floats
+from ...numerics.designs import draw_systematic
+from ...numerics.sampling import Draw
+from .. import checks
+from ..probability import ProbabilitySelector, ProbabilitySettings
+from ..settings import setting
+
+
+@dataclass(frozen=True)
+class ImportanceSettings(ProbabilitySettings):
+    """Settings of every selector that samples by importance."""
+
+    floor: float = setting(
+        0.1, low=1e-9, high=1.0, doc="ε: q = (1 - ε) p + ε/M is drawn from, and divided by in the weights"
+    )
+    design: str = setting(
+        "draws",
+        choices=("draws", "systematic"),
+        doc="K draws, or K distinct clients with inclusion probability min(1, c q) and weight λ over it "
+        "(then `replacement` has no meaning)",
+    )
+
+
+@dataclass(frozen=True)
+class ThinFloorSettings(ImportanceSettings):
+    """Settings where scores are exact and positive; the floor costs a thousandth of the variance at most."""
+
+    floor: float = setting(
+        0.001, low=1e-9, high=1.0, doc="ε: q = (1 - ε) p + ε/M is drawn from, and divided by in the weights"
+    )
+
+
+class ImportanceSelector(ProbabilitySelector):
+    """Draws from ``q = (1 - ε) p + ε/M``, ``p_m = λ_m s_m / sum_j λ_j s_j`` for scores s.
+
+    The papers' probabilities are for equal λ; λ s minimises the same bounds for other λ. Where all scores are
+    0, p = λ. The floor keeps W at most 1/ε with replacement: without it a client whose score is 0 is never
+    drawn again, and the estimate loses it.
+    """
+
+    settings_type = ImportanceSettings
+    _settings: ImportanceSettings
+
+    @abstractmethod
+    def _scores(self) -> Floats:
+        """Return s (M,), finite and >= 0; those of removed clients do not matter."""
+
+    def _distribution(self) -> Floats:
+        registered = self._registered
+        if self._num_registered == self.num_clients:
+            return self._floored(self.client_sizes, self._scores())
+        q = np.zeros(self.num_clients)
+        q[registered] = self._floored(self.client_sizes[registered], self._scores()[registered])
+        return q
+
+    def _floored(self, sizes: Floats, scores: Floats) -> Floats:
+        """Return q (n,) for these sizes and scores, n >= 0, in a fresh array."""
+        largest = scores.max(initial=0.0)
+        p: Floats = scores / largest if largest > 0 else np.ones(scores.size)
+        p *= sizes
+        epsilon = self._settings.floor
+        p *= (1 - epsilon) / max(p.sum(), checks.SMALLEST_SIZE)
+        p += epsilon / max(1, p.size)
+        return p
+
+    def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
+        if self._settings.design == "systematic":
+            return draw_systematic(p, k, rng)
+        return super()._draw(p, k, rng)
