@@ -27,7 +27,7 @@ from typing import NamedTuple
 from benchmarks import noop
 from benchmarks.throughput.processes import stat, tree
 from deploy.engines.cluster import LocalCluster, Programs
-from deploy.flower.submission import RunHandle
+from deploy.engines.engine import ProcessRun
 from deploy.processes.groups import wait_until
 
 STOCK, COHORT, DEVICES = "stock", "cohort", "cohort, each client by itself"
@@ -68,7 +68,7 @@ class Federation:
         self.turns = 0
         self._folder = cluster.folder / "turns"
         self._folder.mkdir()
-        self._run: RunHandle = cluster.submit(
+        self._run: ProcessRun = cluster.submit(
             {
                 "folder": str(self._folder),
                 "nodes": cluster.num_clients,
@@ -107,7 +107,7 @@ class Cost(NamedTuple):
 @contextlib.contextmanager
 def federations(names: list[str], nodes: int, per_round: int) -> Iterator[dict[str, Federation]]:
     """Start federations, and remove everything of them at the end."""
-    programs: dict[str, Programs] = {STOCK: "stock", COHORT: "forked", DEVICES: "fast"}
+    programs: dict[str, Programs] = {STOCK: "stock", COHORT: "forked", DEVICES: "patched"}
     folder = Path(tempfile.mkdtemp(prefix="cohort-rounds-"))
     try:
         app = folder / "app"
@@ -152,7 +152,7 @@ def idle_costs(running: dict[str, Federation]) -> dict[str, Cost]:
     for name, federation in running.items():
         cluster = federation.cluster
         clients = [pid for process in cluster.client_processes for pid in tree(process.pid)]
-        count, server = cluster.num_clients, cluster.server_process
+        count, server = cluster.num_clients, cluster.fork_server_process
         costs[name] = Cost(
             cpu=100 * (_cpu_seconds(cluster) - before[name]) / IDLE / count,
             pss=sum(_megabytes(pid, "Pss") for pid in clients) / count,
@@ -165,8 +165,8 @@ def idle_costs(running: dict[str, Federation]) -> dict[str, Cost]:
 def _cpu_seconds(cluster: LocalCluster) -> float:
     """Return the CPU time so far of the clients' processes and of the process that they are forked from."""
     pids = {pid for process in cluster.client_processes for pid in tree(process.pid)}
-    if cluster.server_process:
-        pids.add(cluster.server_process.pid)
+    if cluster.fork_server_process:
+        pids.add(cluster.fork_server_process.pid)
     ticks = 0
     for pid in pids:
         user, system = stat(pid)[11:13]

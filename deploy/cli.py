@@ -19,9 +19,10 @@ from rich.console import Console
 from deploy.device.cli import client
 from deploy.engines.batched import BatchedSimulation
 from deploy.engines.cluster import MARK, LocalCluster
+from deploy.engines.engine import EngineError
 from deploy.engines.flower_simulation import RaySimulation
 from deploy.flower.app_folder import app_folder
-from deploy.flower.submission import ConfigValue, EngineError
+from deploy.flower.config import ConfigValue
 from deploy.hosting.cli import server
 from deploy.processes.groups import processes_with, wait_until
 from deploy.runs.display import LiveDisplay, PlainDisplay, report

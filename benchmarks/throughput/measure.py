@@ -22,7 +22,8 @@ import numpy as np
 from benchmarks.throughput import processes
 from benchmarks.throughput.engines import ENGINES
 from benchmarks.throughput.workloads import Parameters, Workload, save
-from deploy.processes.groups import processes_with, watchdog_command
+from deploy.processes.groups import processes_with
+from deploy.processes.watchdog import watchdog_command
 
 ROOT = Path(__file__).parents[2]
 MARK = "COHORT_THROUGHPUT"  # the environment variable by which the workers' processes are known

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from deploy.container import AUTHORITY, FLEET_HOST, FLEET_PORT, KEYS, LEASES, client_names, leases
-from deploy.container.supervisor import Supervisor, say
+from deploy.container.supervisor import ContainerSupervisor, say
+from deploy.flower import commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ def main() -> int:
     lease = _wait_for_a_name(names)
     say(f"this is {lease.name}")
     command = _command(lease.name, names)
-    return Supervisor(lambda: command, ready_line="SuperNode ID:").run()
+    return ContainerSupervisor(lambda: command, ready_line="SuperNode ID:").supervise()
 
 
 def _wait_for_a_name(names: Sequence[str]) -> leases.Lease:
@@ -42,10 +42,10 @@ def _wait_for_a_name(names: Sequence[str]) -> leases.Lease:
 
 def _command(name: str, names: Sequence[str]) -> list[str]:
     partition = f"partition-id={names.index(name)} num-partitions={len(names)}"
-    return [
-        *(sys.executable, "-m", "deploy.device.node"),
-        *("--superlink", f"{FLEET_HOST}:{FLEET_PORT}"),
-        *("--root-certificates", str(AUTHORITY)),
-        *("--auth-supernode-private-key", str(KEYS / "private" / name)),
-        *("--node-config", f'client-id="{name}" {partition}'),
-    ]
+    options = commands.supernode_options(
+        fleet=f"{FLEET_HOST}:{FLEET_PORT}",
+        authority=AUTHORITY,
+        key=KEYS / "private" / name,
+        node_config=f'client-id="{name}" {partition}',
+    )
+    return commands.python("-m", "deploy.device.node", *options, installed=False)

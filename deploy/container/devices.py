@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.container import STATE
 from deploy.container.superlink import CONNECTION
-from deploy.flower.command import flwr
+from deploy.flower.connection import flwr
 from deploy.hosting.server import Server, ServerError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Cluster(Server):
         """Run a command of `flwr` against this container's SuperLink."""
         told = flwr(*arguments, CONNECTION, environment=os.environ)
         if not told.get("success"):
-            raise ServerError(str(told.get("error-message", told)).strip())
+            raise ServerError(str(told["error-message"]).strip())
         return told
 
 

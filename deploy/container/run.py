@@ -19,11 +19,11 @@ from rich.console import Console
 
 from deploy.container import RESULTS
 from deploy.container.settings import planned
-from deploy.container.superlink import CONNECTION, write_connection
+from deploy.container.superlink import CONNECTION, connect
 from deploy.container.supervisor import say
+from deploy.engines.engine import EngineError
 from deploy.engines.superlink import RETRY, SubmittedRun, SuperLink
 from deploy.flower.app_folder import app_folder
-from deploy.flower.submission import EngineError
 from deploy.runs.display import report
 from deploy.runs.figure import draw
 from deploy.runs.follower import Events, train
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import FrameType, TracebackType
 
-    from deploy.flower.submission import ConfigValue
+    from deploy.flower.config import ConfigValue
     from deploy.runs.history import TrialHistory
     from deploy.runs.trials import Trial
 
@@ -45,7 +45,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _leave)
     try:
         folder, trials = _last_or_new(RESULTS)
-        write_connection()
+        connect()
         with _Cluster() as cluster:
             train(cluster, trials, Events(say), at_once=False)
     except (EngineError, ValueError, OSError) as error:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-
 from deploy.container import AUTHORITY, CONTROL_HOST, CONTROL_PORT, EXECUTOR_SECRET
-from deploy.container.supervisor import Supervisor
+from deploy.container.supervisor import ContainerSupervisor
+from deploy.flower import commands
 
 
 def main() -> int:
     """Keep it running."""
-    return Supervisor(_command, ready_line="Starting Flower SuperExec").run()
+    return ContainerSupervisor(_command, ready_line="Starting Flower SuperExec").supervise()
 
 
 def _command() -> list[str]:
-    return [
-        *(sys.executable, "-m", "deploy.flower.launch", "flower-superexec"),
-        *("--runtime-api-address", f"{CONTROL_HOST}:{CONTROL_PORT}"),
-        *("--root-certificates", str(AUTHORITY)),
-        *("--superexec-auth-secret-file", str(EXECUTOR_SECRET)),
-    ]
+    control = f"{CONTROL_HOST}:{CONTROL_PORT}"
+    command = commands.superexec(control=control, authority=AUTHORITY, secret=EXECUTOR_SECRET)
+    return commands.patched(command, installed=False)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from deploy.container import DATA
 from deploy.flower.app_folder import app_folder
-from deploy.flower.submission import default_config
+from deploy.flower.config import default_config
 from deploy.runs.trials import parse_setting, plan, try_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from deploy.flower.submission import ConfigValue
+    from deploy.flower.config import ConfigValue
     from deploy.runs.trials import Trial
 
 # Each variable and the setting of the run that it gives; an empty one leaves the app's default.

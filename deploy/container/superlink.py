@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 from deploy.container import (
@@ -20,7 +18,10 @@ from deploy.container import (
     STATE,
     client_names,
 )
-from deploy.container.supervisor import Supervisor
+from deploy.container.supervisor import ContainerSupervisor
+from deploy.flower import commands
+from deploy.flower.connection import remote, write_connection
+from deploy.flower.registration import registration_command
 
 CONNECTION = "cluster"  # the SuperLink's name in Flower's config.toml
 REGISTRATION_TIMEOUT = 60.0  # seconds
@@ -28,42 +29,36 @@ REGISTRATION_TIMEOUT = 60.0  # seconds
 
 def main() -> int:
     """Keep it running; its clients' keys are registered whenever it has come up."""
-    write_connection()
-    return Supervisor(
+    connect()
+    return ContainerSupervisor(
         _command,
         ready_line="Uvicorn running on",
         on_ready=_register,
         hidden=lambda line: b"[uvicorn.access]" in line and b'" 200' in line,
-    ).run()
+    ).supervise()
 
 
-def write_connection() -> None:
+def connect() -> None:
     """Let `flwr` commands in this container find the SuperLink."""
-    home = Path(os.environ["FLWR_HOME"])
-    home.mkdir(parents=True, exist_ok=True)
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-        f'address = "{CONTROL_HOST}:{CONTROL_PORT}"\nroot-certificates = {json.dumps(str(AUTHORITY))}\n'
-    )
+    settings = remote(f"{CONTROL_HOST}:{CONTROL_PORT}", AUTHORITY)
+    write_connection(Path(os.environ["FLWR_HOME"]), CONNECTION, settings)
 
 
 def _command() -> list[str]:
-    private = SERVER / "private"
-    return [
-        *(sys.executable, "-m", "deploy.flower.launch", "flower-superlink"),
+    command = commands.superlink(
         # The address that this name has here is the one in the control network: in that of the clients,
         # nobody listens on this port. Anybody who reaches it may submit runs and register keys.
-        *("--host", socket.gethostbyname(CONTROL_HOST), "--port", str(CONTROL_PORT)),
-        *("--fleet-api-address", f"0.0.0.0:{FLEET_PORT}"),
-        *("--ssl-ca-certfile", str(private / "ca.crt"), "--ssl-certfile", str(private / "server.pem")),
-        *("--ssl-keyfile", str(private / "server.key"), "--enable-supernode-auth"),
-        *("--database", str(STATE / "superlink.db")),
+        control=(socket.gethostbyname(CONTROL_HOST), CONTROL_PORT),
+        fleet=("0.0.0.0", FLEET_PORT),
+        keys=SERVER / "private",
+        database=STATE / "superlink.db",
         # ServerApps run in a container of their own, and so go on when this one is restarted.
-        *("--isolation", "process", "--superexec-auth-secret-file", str(EXECUTOR_SECRET)),
-    ]
+        secret=EXECUTOR_SECRET,
+    )
+    return commands.patched(command, installed=False)
 
 
 def _register() -> None:
-    names = client_names(int(os.environ["COHORT_CLIENTS"]))
-    command = [sys.executable, "-m", "deploy.container.register", str(PUBLIC), str(STATE / "registered")]
-    subprocess.run([*command, *names], check=True, timeout=REGISTRATION_TIMEOUT)
+    keys = [PUBLIC / f"{name}.pub" for name in client_names(int(os.environ["COHORT_CLIENTS"]))]
+    command = registration_command(CONNECTION, keys, STATE / "registered", installed=False)
+    subprocess.run(command, check=True, timeout=REGISTRATION_TIMEOUT)

@@ -1,8 +1,8 @@
-"""Keeps one of Flower's programs running.
+"""Keeps one of Flower's programs running in a container.
 
-Flower's programs end when they are refused, and a SuperNode that was killed is refused for about a minute,
-until the SuperLink has noticed. Docker would start the container anew, ever more rarely; here the program
-alone is started again, at a pace that fits the reason.
+Flower's programs end when they are refused, and a killed SuperNode is refused for about a minute, until the
+SuperLink has noticed. Docker would restart the container ever more rarely; the supervisor restarts only the
+program, at a pace that fits the reason.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -19,16 +18,16 @@ from typing import TYPE_CHECKING
 
 from deploy.container import READY
 from deploy.processes.groups import processes_with
+from deploy.processes.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import FrameType
+    import subprocess
+    from collections.abc import Callable, Mapping, Sequence
 
-MARK = "COHORT_CONTAINER"  # the environment variable by which what was started is known; children inherit it
+MARK = "COHORT_CONTAINER"  # the environment variable that marks the program and its children
 PAUSE = 5.0  # seconds before a program is started again
-PATIENCE = 100.0  # seconds in which it may fail again and again for reasons that go away by themselves
+PATIENCE = 100.0  # seconds in which it may fail again and again for reasons that pass by themselves
 LONG_PAUSE = 30.0  # seconds, after that
-GRACE = 4.0  # seconds that a program has to end by itself; Docker gives the container 10
 
 
 def say(text: str) -> None:
@@ -36,20 +35,23 @@ def say(text: str) -> None:
     print(f"cohort: {text}", flush=True)
 
 
-class Supervisor:
-    """Runs a program until it is told to stop (SIGTERM, SIGINT), and cleans up behind it each time.
+class ContainerSupervisor(Supervisor):
+    """Runs a program until the container is stopped (SIGTERM, SIGINT).
 
     Parameters
     ----------
     command : Callable[[], Sequence[str]]
-        Called before each start: what to run.
+        Returns the command to run; called before each start.
     ready_line : str
-        The program is ready when it has printed a line with this in it.
+        The program is ready when it has printed a line that contains this.
     on_ready : Callable[[], None]
-        What to do then, before the container counts as healthy. If it raises, the program is started again.
+        Called then, before the container counts as healthy. If it raises, the program is started again.
     hidden : Callable[[bytes], bool]
-        Which of its lines are not worth printing.
+        Tells which of its lines are not printed.
     """
+
+    grace = 4.0  # Docker gives the container 10 s
+    look = 0.25
 
     def __init__(
         self,
@@ -59,87 +61,70 @@ class Supervisor:
         on_ready: Callable[[], None] = lambda: None,
         hidden: Callable[[bytes], bool] = lambda line: False,
     ) -> None:
+        super().__init__()
         self._command = command
-        self._ready_line = ready_line
+        self._ready_line = ready_line.encode()
         self._on_ready = on_ready
         self._hidden = hidden
         self._mark = f"{socket.gethostname()}-{os.getpid()}"
-        self._stopping = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting = True  # for the ready line
+        self._ready = threading.Event()
+        self._was_ready = False
+        self._failing_since: float | None = None
 
-    def run(self) -> int:
-        """Return when told to stop."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
-        failing_since: float | None = None
-        while not self._stopping.is_set():
-            code, was_ready = self._run_once()
-            if self._stopping.is_set():
-                break
-            if failing_since is None or was_ready:
-                failing_since = time.monotonic()
-            pause = PAUSE if time.monotonic() - failing_since < PATIENCE else LONG_PAUSE
-            what = "it" if was_ready else "it did not become ready and"
-            say(f"{what} ended with code {code}; it is started again in {pause:g} s")
-            self._stopping.wait(pause)
+    def supervise(self) -> int:
+        """Run until the container is stopped; return the exit code."""
+        self.stop_at(signal.SIGTERM, signal.SIGINT)
+        self.run()
         return 0
 
-    def _run_once(self) -> tuple[int, bool]:
-        """Run the program to its end; return its exit code and whether it was ready."""
-        environment = {**os.environ, MARK: self._mark}
-        ready = threading.Event()
-        try:
-            self._process = process = subprocess.Popen(
-                self._command(), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-            if self._stopping.is_set():  # told to while it was being started
-                process.terminate()
-            # A thread of its own: what the program leaves behind may keep the pipe open.
-            threading.Thread(target=self._forward, args=(process, ready), daemon=True).start()
-            return process.wait(), ready.is_set()
-        finally:
-            READY.unlink(missing_ok=True)
-            self._process = None
-            self._clean_up()
+    def command(self) -> Sequence[str]:
+        self._waiting, self._ready = True, threading.Event()
+        return self._command()
 
-    def _forward(self, process: subprocess.Popen[bytes], ready: threading.Event) -> None:
-        """Print what the program prints, and notice when it is ready."""
-        assert process.stdout is not None
-        waiting = True
-        for line in process.stdout:
-            if not self._hidden(line):
-                sys.stdout.buffer.write(line)
-                sys.stdout.buffer.flush()
-            if waiting and self._ready_line.encode() in line:
-                waiting = False
-                # Not in this thread: a program whose output nobody reads stops when the pipe is full.
-                threading.Thread(target=self._become_ready, args=(process, ready), daemon=True).start()
+    def environment(self) -> Mapping[str, str]:
+        return {**os.environ, MARK: self._mark}
 
-    def _become_ready(self, process: subprocess.Popen[bytes], ready: threading.Event) -> None:
-        """Do what is to be done first, then say that it is ready."""
+    def line(self, line: bytes) -> None:
+        if not self._hidden(line):
+            sys.stdout.buffer.write(line + b"\n")
+            sys.stdout.buffer.flush()
+        if self._waiting and self._ready_line in line:
+            self._waiting = False
+            # In another thread: a program whose output nobody reads stops when the pipe is full.
+            threading.Thread(target=self._become_ready, args=(self._ready,), daemon=True).start()
+
+    def _become_ready(self, ready: threading.Event) -> None:
+        """Do what comes first, then report that the program is ready."""
         try:
             self._on_ready()
         except Exception as error:
             say(f"{type(error).__name__}: {error}")
-            process.terminate()
+            if ready is self._ready:
+                self.restart()
             return
         ready.set()
         READY.touch()
-        if process.poll() is not None:  # it may have ended in between
+        if ready is not self._ready:  # the program has ended meanwhile
             READY.unlink(missing_ok=True)
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopping.set()
-        process = self._process
-        if process is None:
-            return
-        process.terminate()
-        insist = threading.Timer(GRACE, process.kill)
-        insist.daemon = True
-        insist.start()
+    def ask(self, program: subprocess.Popen[bytes]) -> None:
+        # Only the program: a ServerApp that received SIGTERM would end its run as failed, and not be resumed.
+        program.terminate()
 
-    def _clean_up(self) -> None:
-        """End what the program left behind: its helpers outlive it by a while, or for good."""
+    def clean_up(self, program: subprocess.Popen[bytes]) -> None:
+        """Kill the program and its children, which may outlive it in groups of their own."""
+        self._ready, was_ready = threading.Event(), self._ready
+        READY.unlink(missing_ok=True)
         for pid in processes_with(MARK, self._mark):
-            with contextlib.suppress(ProcessLookupError):  # it is gone by now
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 os.kill(pid, signal.SIGKILL)
+        self._was_ready = was_ready.is_set()
+
+    def ended(self, code: int | None) -> float:
+        if self._failing_since is None or self._was_ready:
+            self._failing_since = time.monotonic()
+        pause = PAUSE if time.monotonic() - self._failing_since < PATIENCE else LONG_PAUSE
+        what = "it" if self._was_ready else "it did not become ready and"
+        say(f"{what} ended with code {code}; it is started again in {pause:g} s")
+        return pause

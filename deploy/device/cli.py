@@ -13,7 +13,7 @@ import typer
 
 from client.device import why_unavailable
 from deploy.device.state import PAUSE_FILE, Device, Settings, default_folder
-from deploy.device.supervisor import ADMITTED, STATUS, Supervisor
+from deploy.device.supervisor import ADMITTED, STATUS, DeviceSupervisor
 from deploy.device.unit import install, unit
 from deploy.tls.reach import unreachable
 
@@ -193,7 +193,7 @@ def _last_said(path: Path) -> dict[str, str] | None:
         if told["state"] != "off":
             # Another process may have its number by now, after a loss of power at the latest.
             command = Path(f"/proc/{told['pid']}/cmdline").read_bytes()
-            return told if Supervisor.__module__.encode() in command else None
+            return told if DeviceSupervisor.__module__.encode() in command else None
     except (OSError, ValueError, KeyError):
         return None
     return told

@@ -14,7 +14,8 @@ import gc
 import os
 import sys
 
-from deploy.processes.groups import LOOPBACK, LOST, end_with_parent, free_ports
+from deploy.processes.groups import LOST, end_with_parent
+from deploy.processes.ports import LOOPBACK, free_ports
 
 
 def main() -> None:
@@ -25,11 +26,13 @@ def main() -> None:
     os.register_at_fork(before=gc.freeze)
     os.register_at_fork(after_in_child=lambda: atexit.register(_leave, 0))
 
-    from deploy.flower import launch  # late: what takes a second must not delay the lines above
+    # Late: these imports take a second, which must not delay the lines above.
+    from deploy.flower import commands, launch
+    from deploy.flower.patches.supernode import leave_out_the_database
 
-    launch.leave_out_the_database()
+    leave_out_the_database()
     (port,) = free_ports(1)  # where its ClientApps reach it
-    launch.main(["flower-supernode", *sys.argv[1:], "--host", LOOPBACK, "--port", str(port)])
+    launch.main(commands.supernode(*sys.argv[1:], host=LOOPBACK, port=port))
     _leave(LOST)
 
 

@@ -14,14 +14,16 @@ from cryptography import x509
 
 from deploy.device.invitation import Invitation, check_name, check_server
 from deploy.device.supervisor import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
-from deploy.flower.submission import flower_environment, toml
+from deploy.flower.commands import python
+from deploy.flower.config import write_config
+from deploy.flower.connection import flower_environment
 from deploy.tls import certificates
 from strategies.checkpoint import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from deploy.flower.submission import ConfigValue
+    from deploy.flower.config import ConfigValue
 
 SECRET_FILE = "secret"  # of the client's private draws
 PAUSE_FILE = "paused"
@@ -216,12 +218,10 @@ class Device:
             config["partition-id"], config["num-partitions"] = part
         if settings.data:
             config["data"] = str(Path(settings.data).absolute())
-        (self.folder / NODE_CONFIG).write_text(
-            "".join(f"{key} = {toml(value)}\n" for key, value in config.items())
-        )
+        write_config(self.folder / NODE_CONFIG, config)
         for name in ("flwr", "tmp"):
             (self.folder / name).mkdir(exist_ok=True)
-        return [sys.executable, "-P", "-m", "deploy.device.supervisor", str(self.folder)]
+        return python("-m", "deploy.device.supervisor", str(self.folder))
 
     def environment(self, settings: Settings) -> dict[str, str]:
         """Return the environment in which the supervisor runs."""

@@ -1,8 +1,8 @@
-"""Keeps a device's SuperNode connected, whatever happens to it, to the server and to the network.
+"""Keeps a device's SuperNode connected whenever the SuperNode, the server or the network fails.
 
-`python -m deploy.device.supervisor STATE_DIR` runs until it is asked to end. It stays as long as the device is
-in the federation, so nothing but the standard library is imported. What it tells is one line whenever
-something changes; what the SuperNode prints goes to a log of bounded size.
+`python -m deploy.device.supervisor STATE_DIR` runs until SIGTERM. It stays in memory as long as the device is
+in the federation, so it imports the standard library only. It prints one line whenever its state changes; the
+output of the SuperNode goes to a log of limited size.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import json
 import os
 import random
 import re
-import select
 import signal
-import subprocess
 import sys
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deploy.flower import commands
+from deploy.processes.supervisor import Supervisor
 from deploy.tls.reach import source_address, unreachable
 
 if TYPE_CHECKING:
-    from types import FrameType
+    import subprocess
+    from collections.abc import Sequence
 
 # The files of a device's folder; the first four are there before this starts.
 SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"
@@ -34,8 +35,6 @@ ADMITTED = "admitted"  # it is there once the server has let this device in
 LOG_BYTES = 1_000_000  # then it becomes LOG.1: a device's disk is small, and wears
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # s before the next attempt; doubled each time
 SETTLED = 60.0  # s online after which the pauses begin anew
-STOP_GRACE = 8.0  # s for the SuperNode to sign off
-LOOK = 1.0  # s between two looks at the clock while the SuperNode is quiet
 MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s
 ALREADY_RUNNING = 4  # exit code
 
@@ -52,37 +51,45 @@ def memory_of(group: int) -> dict[int, float]:
     return found
 
 
-class Supervisor:
-    """One device's SuperNode, started again and again until a signal ends it.
+class DeviceSupervisor(Supervisor):
+    """Keeps one device's SuperNode running.
 
     Parameters
     ----------
     folder : Path
         The device's state, as `cohort client join` wrote it (see `deploy.device.state`).
     command : list[str] | None
-        What to run in place of the SuperNode.
+        The command to run instead of the SuperNode.
     """
 
+    grace = 8.0  # for the SuperNode to sign off
+
     def __init__(self, folder: Path, command: list[str] | None = None) -> None:
+        super().__init__()
         settings = json.loads((folder / SETTINGS).read_text())
         self.folder = folder
         self.name: str = settings["name"]
         self.server: str = settings["server"]
-        self.command = command or [
-            *(sys.executable, "-P", "-m", "deploy.device.node"),
-            *("--superlink", self.server),
-            *("--root-certificates", str(folder / CA)),
-            *("--auth-supernode-private-key", str(folder / KEY)),
-            *("--node-config", str(folder / NODE_CONFIG)),
-        ]
+        self._command = command or commands.python(
+            *("-m", "deploy.device.node"),
+            *commands.supernode_options(
+                fleet=self.server,
+                authority=folder / CA,
+                key=folder / KEY,
+                node_config=str(folder / NODE_CONFIG),
+            ),
+        )
         self.memory_limit: float | None = settings["memory_limit"]  # MB
-        self._stop_signal = 0
         self._said = ""
-        self._reason = ""  # why the SuperNode is about to go, from what it printed
+        self._reason = ""  # why the SuperNode is about to end, from its output
         self._online_since: float | None = None  # time.monotonic(), s
+        self._next_pause = FIRST_PAUSE  # s
+        self._node = 0  # the SuperNode's process id
+        self._address: str | None = None  # of this device, towards the server
+        self._checked_memory = self._checked_network = 0.0  # time.monotonic(), s
 
-    def run(self) -> int:
-        """Keep the SuperNode running; return the exit code once a signal has ended it."""
+    def supervise(self) -> int:
+        """Keep the SuperNode running until a signal ends it; return the exit code."""
         with (self.folder / LOCK).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,86 +100,58 @@ class Supervisor:
                     file=sys.stderr,
                 )
                 return ALREADY_RUNNING
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, self._stop)
-            pause = FIRST_PAUSE
-            while not self._stop_signal:
-                problem = unreachable(self.server, self.folder / CA)
-                if problem:
-                    self._say("waiting", f"{self.server}: {problem}; trying again until it works")
-                else:
-                    self._run_node()
-                if self._online_since is not None and time.monotonic() - self._online_since > SETTLED:
-                    pause = FIRST_PAUSE
-                self._online_since = None
-                # Of many devices that a restart of the server cut off, not all shall return at once.
-                self._sleep(pause * random.uniform(0.75, 1.25))
-                pause = min(2 * pause, LONGEST_PAUSE)
+            self.stop_at(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            self.run()
             self._say("off", "ended")
         return 0
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stop_signal = number
+    def may_start(self) -> bool:
+        problem = unreachable(self.server, self.folder / CA)
+        if problem:
+            self._say("waiting", f"{self.server}: {problem}; trying again until it works")
+        return not problem
 
-    def _sleep(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while not self._stop_signal and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, 0.2))  # a handled signal does not end a sleep
-
-    def _run_node(self) -> None:
-        """Start the SuperNode, stay with it until it is gone, and say why it went."""
+    def command(self) -> Sequence[str]:
         self._reason = ""
-        node = subprocess.Popen(
-            self.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # with all that it starts a group, which can be ended at once
-        )
-        try:
-            self._follow(node)
-        finally:
-            self._end(node)
-        if not self._stop_signal:
-            reason = (
-                self._reason or f"its SuperNode ended with code {node.returncode}: see {self.folder / LOG}"
-            )
-            self._say("waiting", f"{reason}; trying again until it works")
+        self._address = source_address(self.server)
+        self._checked_memory = self._checked_network = time.monotonic()
+        return self._command
 
-    def _follow(self, node: subprocess.Popen[bytes]) -> None:
-        """Return once the SuperNode is gone or should be."""
-        assert node.stdout is not None
-        address = source_address(self.server)
-        looked_at_memory = looked_at_network = time.monotonic()
-        unfinished = b""
-        while not self._stop_signal:
-            # Not reaped yet: until `_end` has ended its group, the number of that must stay taken.
-            gone = _has_ended(node)
-            readable = select.select([node.stdout], [], [], 0 if gone else LOOK)[0]
-            if readable and (part := os.read(node.stdout.fileno(), 65536)):
-                *lines, unfinished = (unfinished + part).split(b"\n")
-                for line in lines:
-                    self._hear(line.decode(errors="replace"))
-                continue
-            if gone:
-                return
-            if readable:  # it has closed its output, and goes on
-                time.sleep(LOOK)
-            now = time.monotonic()
-            if self.memory_limit is not None and now - looked_at_memory > MEMORY_LOOK:
-                looked_at_memory = now
-                self._limit_memory(node.pid, self.memory_limit)
-            if now - looked_at_network > NETWORK_LOOK:
-                looked_at_network = now
-                current = source_address(self.server)
-                if address and current and current != address:
-                    # TCP would hold on to a connection from the old address for a quarter of an hour.
-                    self._reason = f"this device's address was {address} and is {current}"
-                    return
-                address = current or address
+    def started(self, program: subprocess.Popen[bytes]) -> None:
+        self._node = program.pid
+
+    def check(self) -> bool:
+        now = time.monotonic()
+        if self.memory_limit is not None and now - self._checked_memory > MEMORY_LOOK:
+            self._checked_memory = now
+            self._limit_memory(self._node, self.memory_limit)
+        if now - self._checked_network > NETWORK_LOOK:
+            self._checked_network = now
+            current = source_address(self.server)
+            if self._address and current and current != self._address:
+                # TCP would keep a connection from the old address for a quarter of an hour.
+                self._reason = f"this device's address was {self._address} and is {current}"
+                return False
+            self._address = current or self._address
+        return True
+
+    def ended(self, code: int | None) -> float:
+        if code is not None:
+            reason = self._reason or f"its SuperNode ended with code {code}: see {self.folder / LOG}"
+            self._say("waiting", f"{reason}; trying again until it works")
+        if self._online_since is not None and time.monotonic() - self._online_since > SETTLED:
+            self._next_pause = FIRST_PAUSE
+        self._online_since = None
+        pause = self._next_pause
+        self._next_pause = min(2 * pause, LONGEST_PAUSE)
+        # Many devices that lost the server at the same time must not return at the same time.
+        return pause * random.uniform(0.75, 1.25)
+
+    def line(self, line: bytes) -> None:
+        self._hear(line.decode(errors="replace"))
 
     def _hear(self, line: str) -> None:
-        """Note what the SuperNode says of its connection, and keep the line."""
+        """Write a line to the log, and read from it how the SuperNode's connection is."""
         path = self.folder / LOG
         with path.open("a") as log:
             log.write(f"{line}\n")
@@ -205,18 +184,6 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(largest, signal.SIGKILL)
 
-    def _end(self, node: subprocess.Popen[bytes]) -> None:
-        """End the SuperNode's whole group: let it sign off, then insist."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(node.pid, signal.SIGTERM)
-            end = time.monotonic() + STOP_GRACE
-            while time.monotonic() < end and not _has_ended(node):
-                time.sleep(0.05)
-            os.killpg(node.pid, signal.SIGKILL)  # also what outlived it
-        node.wait()
-        assert node.stdout is not None
-        node.stdout.close()
-
     def _say(self, state: str, text: str) -> None:
         """Print a line and write it down for `cohort client status`, if it is new."""
         if text == self._said:
@@ -230,10 +197,5 @@ class Supervisor:
         status.with_suffix(".new").replace(status)
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Tell whether a child has ended, without reaping it."""
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
 if __name__ == "__main__":
-    sys.exit(Supervisor(Path(sys.argv[1])).run())
+    sys.exit(DeviceSupervisor(Path(sys.argv[1])).supervise())

@@ -1,7 +1,7 @@
-"""Whole cohorts as one computation (`simulation.simulator`) behind the same face as the local cluster.
+"""The batched simulator (`simulation.simulator`) as an engine.
 
-`python -m deploy.engines.batched RUN-CONFIG WORKERS` is the process of one run; it leaves behind what the ServerApp would:
-history, checkpoints, models.
+`python -m deploy.engines.batched RUN-CONFIG WORKERS` is the process of one run. It writes the same files as
+the ServerApp: history, checkpoints, models.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ import os
 import sys
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploy.engines.engine import ProcessEngine, ProcessRun
 from deploy.flower.app_folder import CODE, app_folder
-from deploy.flower.submission import ConfigValue, RunHandle, default_config
-from deploy.processes.groups import Process, end_with_parent, stop
+from deploy.flower.config import default_config
+from deploy.processes.groups import Process, end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
-    from typing import Self
+    from pathlib import Path
+
+    from deploy.flower.config import ConfigValue
 
 SAVE_INTERVAL = 2.0  # seconds between two checkpoints
-STOP_GRACE = 5.0  # seconds that a process has to end by itself
 
 
-class BatchedSimulation:
-    """One process a run, on one thread.
+class BatchedSimulation(ProcessEngine):
+    """Runs each selector in one process, which trains the selected clients of a round as one batch.
 
     Parameters
     ----------
     folder : Path
-        `folder/logs` holds what the processes print; nothing else is written, but where runs say.
+        `folder/logs` has what the processes print.
     num_clients : int
-        How many clients there are.
+        The number of clients.
     workers : int (default: 1)
-        Processes that train the clients of a round, each on one thread.
+        The number of processes that train the clients of a round, each on one thread.
 
     Raises
     ------
@@ -48,44 +48,23 @@ class BatchedSimulation:
     def __init__(self, folder: Path, num_clients: int, workers: int = 1) -> None:
         if workers < 1:
             raise ValueError(f"workers = {workers}: must be at least 1")
-        self.logs = folder.resolve() / "logs"
-        self.num_clients = num_clients
+        super().__init__(folder, num_clients)
         self._workers = workers
-        self._processes: list[Process] = []
-
-    def __enter__(self) -> Self:
-        self.logs.mkdir(parents=True, exist_ok=True)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        stop(self._processes, STOP_GRACE)
 
     @property
     def started(self) -> str:
-        """What there is to say once it has begun."""
-        return f"simulating {self.num_clients} clients, each cohort as one computation"
+        """The message for the user when a run can begin."""
+        return f"simulating {self.num_clients} clients, those selected in a round as one batch"
 
-    def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> RunHandle:
-        """Begin a run."""
+    def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
+        """Begin a run: one process on one thread."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         module = (sys.executable, "-m", "deploy.engines.batched")
         command = (*module, json.dumps(dict(run_config)), str(self._workers))
         environment = {**one_thread, **os.environ, "PYTHONPATH": str(CODE)}
         process = Process(command, self.logs / f"{name}.log", environment)
-        self._processes.append(process)
-        return RunHandle(name, process, self)
-
-    def abort(self, run: RunHandle) -> None:
-        """Do nothing: there are no clients that could wait."""
-
-    def check(self) -> list[str]:
-        """Return nothing: here no client dies on its own."""
-        return []
+        self._runs.append(process)
+        return ProcessRun(name, process, self)
 
 
 def run(config: Mapping[str, Any], workers: int = 1) -> None:

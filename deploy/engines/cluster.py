@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import signal
 import sys
 import threading
@@ -13,81 +11,58 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from client.local import client_name
-from deploy.flower import fork_server, launch
+from deploy.engines.engine import STOP_GRACE, EngineError, ProcessEngine, ProcessRun
+from deploy.flower import commands, forking, launch
 from deploy.flower.app_folder import app_folder
-from deploy.flower.submission import (
-    ConfigValue,
-    EngineError,
-    RunHandle,
-    flower_environment,
-    run_command,
-    toml,
-)
-from deploy.processes.groups import (
-    LOOPBACK,
-    POLL_INTERVAL,
-    Process,
-    free_ports,
-    is_free,
-    processes_with,
-    stop,
-    wait_until,
-    watchdog_command,
-)
+from deploy.flower.connection import flower_environment, remote, write_connection
+from deploy.flower.fork_server import SOCKET
+from deploy.flower.registration import registration_command
+from deploy.flower.submission import run_command
+from deploy.processes.groups import POLL_INTERVAL, Process, wait_until
+from deploy.processes.marked import MarkedProcesses
+from deploy.processes.ports import LOOPBACK, free_ports, is_free
 from deploy.tls import certificates
 from deploy.tls.reach import serves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Iterator, Mapping, Sequence
 
-Programs = Literal["forked", "fast", "stock"]
+    from deploy.flower.config import ConfigValue
+
+Programs = Literal["forked", "patched", "stock"]
 CONNECTION = "cluster"  # the name of the SuperLink in Flower's config.toml
-MARK = "COHORT_CLUSTER"  # the environment variable by which the cluster's processes are known
+MARK = "COHORT_CLUSTER"  # the environment variable that marks the cluster's processes
 EXECUTOR_POLL_INTERVAL = 0.25  # seconds
-START_TIMEOUT = 120.0  # seconds for the SuperLink, and for all clients, to come up
+START_TIMEOUT = 120.0  # seconds until the SuperLink is up, and until all clients are online
 STOP_TIMEOUT = 30.0  # seconds for `flwr stop`
-STOP_GRACE = 5.0  # seconds that a process has to end by itself
 PORT_ATTEMPTS = 3
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what asks a program to end
-# `flwr supernode register KEY.pub CONNECTION --name KEY` for each key, in one process: importing Flower
-# is most of what such a command does.
-REGISTER = """
-import sys
-from pathlib import Path
-from flwr.cli.app import app
-connection, *keys = sys.argv[1:]
-for key in keys:
-    command = ["supernode", "register", key + ".pub", connection, "--name", Path(key).name]
-    app(command, standalone_mode=False)
-"""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # ask a program to end
 
 
-class LocalCluster:
+class LocalCluster(ProcessEngine):
     """A SuperLink and its clients, from `__enter__` to `__exit__`.
 
     The SuperLink serves the gRPC Fleet API over TLS and admits only clients whose key is registered.
     Client i runs with the node config `client-id="client-0i" partition-id=i num-partitions=N`; its id is also
-    the name under which it is registered and that of its log.
+    its name as a SuperNode and the name of its log.
     Nothing is written outside `folder`: `folder/logs` stays, `folder/state` (keys, database, Flower's
-    home) is removed at the end. Every process is ended at the end, however that comes about; on Linux also
-    when this process is killed with SIGKILL.
+    home) is removed at the end. Every process is ended at the end; on Linux also when this process is killed
+    with SIGKILL.
 
     Parameters
     ----------
     folder : Path
         The cluster's own; made if it is missing. Two clusters cannot share one.
     num_clients : int
-        How many SuperNodes.
+        The number of SuperNodes.
     app : Path | None
-        The Flower app that `submit` runs: the folder of its pyproject.toml. (default: this repository)
+        The Flower app that `submit` runs: the folder of its pyproject.toml. (default: this project's app)
     port : int | None
-        Where the SuperLink answers `flwr`. All other ports are picked. (default: picked)
+        The SuperLink's port for `flwr`. All other ports are picked. (default: picked)
     programs : Programs
-        How Flower's programs are run: by `deploy.flower.launch`, all forked from one process, which takes the least
-        time and memory (the default); by `deploy.flower.launch`, each for itself, as on machines of their own; or as
-        Flower has them, with all their waiting.
+        How Flower's programs run: "forked", patched and all forked from one process, which takes the least
+        time and memory (the default); "patched", patched and each started on its own, as on separate
+        machines; or "stock", unchanged with all their polling.
 
     Raises
     ------
@@ -111,6 +86,7 @@ class LocalCluster:
         port: int | None = None,
         programs: Programs = "forked",
     ) -> None:
+        super().__init__(folder, num_clients)
         if num_clients < 1:
             raise ValueError(f"num_clients = {num_clients}: must be at least 1")
         if port is not None and not is_free(port):
@@ -118,40 +94,24 @@ class LocalCluster:
                 f"port = {port}: taken by another program; choose another with --port, "
                 "or leave it out and a free one is picked"
             )
-        self.folder = folder.resolve()
-        self.logs = self.folder / "logs"
-        self.num_clients = num_clients
         self.client_names = [client_name(index, num_clients) for index in range(num_clients)]
         self.app = app or app_folder()
         self.port = port
-        self._state = self.folder / "state"
         self.programs = programs
-        self._server: Process | None = None  # of `deploy.flower.fork_server`
-        self._connection: fork_server.Connection | None = None
+        self._state = self.folder / "state"
+        self._pki = self._state / "pki"
+        self._marked = MarkedProcesses(MARK, str(self.folder), self._state)
+        self._fork_server_process: Process | None = None
+        self._fork_server: forking.ForkServer | None = None
         self._superlink: Process | None = None
         self._fleet_port = 0
         self._clients: dict[int, Process] = {}
-        self._others: list[Process] = []  # `flwr` commands
-        self._watchdog: Process | None = None
         self._dead: set[int] = set()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> LocalCluster:
         if self._state.exists():
             raise EngineError(f"{self._state}: belongs to another cluster; give each a folder of its own")
-        try:
-            self._start()
-        except BaseException:  # Ctrl-C too: what was started must not stay
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        return super().__enter__()
 
     @property
     def client_processes(self) -> list[Process]:
@@ -159,51 +119,43 @@ class LocalCluster:
         return list(self._clients.values())
 
     @property
-    def server_process(self) -> Process | None:
-        """What all others are forked from, if they are."""
-        return self._server
+    def fork_server_process(self) -> Process | None:
+        """The process that forks all others, if `programs` is "forked"."""
+        return self._fork_server_process
 
     @property
     def started(self) -> str:
-        """What there is to say once it is up."""
+        """The message for the user when all clients are online."""
         online = f"all {self.num_clients} clients are online"
-        if self.programs == "forked" and self._connection is None:
-            return f"{online}; rounds will be slow: see {self.logs / 'warm.log'}"
+        if self.programs == "forked" and self._fork_server is None:
+            return f"{online}; rounds will be slow: see {self.logs / 'fork-server.log'}"
         return online
 
-    def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> RunHandle:
-        """Run the app on the cluster's clients; several runs may be under way at a time.
-
-        Parameters
-        ----------
-        run_config : Mapping[str, ConfigValue]
-            What differs from the defaults in the app's pyproject.toml.
-        name : str
-            The run's log is `logs/<name>.log`.
-        """
+    def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
+        """Run the app on the cluster's clients; several runs may be under way at the same time."""
         command = run_command(self.app, CONNECTION, run_config, self._state / f"run-{name}", self.folder)
-        process = self._spawn(name, *command)
-        self._others.append(process)
-        return RunHandle(name, process, self)
+        process = self._spawn(name, command)
+        self._runs.append(process)
+        return ProcessRun(name, process, self)
 
-    def abort(self, run: RunHandle) -> None:
-        """Tell the SuperLink that a run is over whose ServerApp was killed, and wait until it knows.
+    def abort(self, run: ProcessRun) -> None:
+        """Tell the SuperLink that a run is over whose ServerApp was killed, and wait until it has stopped it.
 
-        By itself it takes note after a minute. Until then a client that is to get a message of which the
-        ServerApp had sent only a part waits for the rest, and answers nobody else.
+        By itself it notices after a minute. Until then a client that received only a part of a message from
+        the ServerApp waits for the rest, and serves no other run.
         """
         if run.run_id is not None:
-            process = self._spawn(f"stop-{run.name}", "flwr", "stop", run.run_id, CONNECTION)
-            self._others.append(process)
+            process = self._spawn(f"stop-{run.name}", ["flwr", "stop", run.run_id, CONNECTION])
+            self._runs.append(process)
             wait_until(lambda: process.returncode is not None, STOP_TIMEOUT)
 
     def check(self) -> list[str]:
-        """Look after the processes.
+        """Check the processes.
 
         Returns
         -------
         list[str]
-            The clients that died since the last look. The cluster goes on without them.
+            The clients that died since the last call. The cluster goes on without them.
 
         Raises
         ------
@@ -216,97 +168,73 @@ class LocalCluster:
         return [self.client_names[i] for i in died]
 
     def kill_client(self, index: int) -> None:
-        """Let a client vanish without a word (SIGKILL), as a device does whose battery is empty."""
+        """Kill a client (SIGKILL): it vanishes like a device with an empty battery."""
         process = self._clients[index]
         if process.returncode is not None:
             return
         process.signal_group(signal.SIGKILL)
-        # Its helpers end by themselves once it is gone, which it is when its exit has been taken note of.
+        # Its helpers end by themselves once their parent has ended and was reaped.
         wait_until(lambda: process.returncode is not None, STOP_GRACE)
 
     def close(self) -> None:
         """End all processes and remove what only they needed. A second call does nothing."""
+        known = [*self._clients.values(), *self._runs, *filter(None, [self._superlink])]
         with _uninterrupted():
-            try:
-                known = [*self._clients.values(), *self._others, *filter(None, [self._superlink])]
-                stop(known, STOP_GRACE, self._marked)
-                # It is their parent: only with it is it known that they have ended.
-                stop(filter(None, [self._server]), STOP_GRACE)
-                # What Flower put into groups of its own ends by itself when it misses its parent.
-                wait_until(lambda: not self._marked(), STOP_GRACE)
-            finally:
-                for pid in self._marked():
-                    with contextlib.suppress(ProcessLookupError):  # it is gone by now
-                        os.kill(pid, signal.SIGKILL)
-                wait_until(lambda: not self._marked(), STOP_GRACE)
-                shutil.rmtree(self._state, ignore_errors=True)
-                if self._watchdog is not None:  # the last to go
-                    stop([self._watchdog], STOP_GRACE)
+            # The fork server is the parent of the others: it must live to report their ends.
+            self._marked.end(known, STOP_GRACE, last=filter(None, [self._fork_server_process]))
 
     def _start(self) -> None:
-        self.logs.mkdir(parents=True, exist_ok=True)
         certificates.private_folder(self._state)
         (self._state / "tmp").mkdir()
-        if sys.platform == "linux":
-            command = watchdog_command(MARK, str(self.folder), self._state)
-            self._watchdog = self._spawn("watchdog", *command)
-        self._certificates = certificates.write_certificates(self._state / "pki")
-        self._keys = [certificates.write_client_key(self._state / "pki", name) for name in self.client_names]
+        self._marked.watch(self.logs / "watchdog.log", self._environment())
+        certificates.write_certificates(self._pki)
+        self._keys = [certificates.write_client_key(self._pki, name) for name in self.client_names]
         if self.programs == "forked":
-            self._start_server()
+            self._start_fork_server()
         self._start_superlink()
         self._register_clients()
         self._start_clients()
 
-    def _start_server(self) -> None:
-        """Start what all Flower programs of this cluster are forked from; without it they run as they are."""
-        folder = self._state / "warm"
+    def _start_fork_server(self) -> None:
+        """Start the parent of all Flower programs of this cluster; without it they start on their own."""
+        folder = self._state / "fork-server"
         folder.mkdir()
-        server = self._server = self._spawn("warm", *fork_server.serve_command(folder, launch.ALL))
-        listens = folder / fork_server.SOCKET
-        wait_until(lambda: listens.exists() or server.returncode is not None, START_TIMEOUT)
+        command = forking.fork_server_command(commands.LAUNCHER, folder, launch.ALL)
+        process = self._fork_server_process = self._spawn("fork-server", command)
+        listens = folder / SOCKET
+        wait_until(lambda: listens.exists() or process.returncode is not None, START_TIMEOUT)
         with contextlib.suppress(OSError):
-            self._connection = fork_server.Connection.open(folder)
+            self._fork_server = forking.ForkServer.connect(folder)
 
     def _start_superlink(self) -> None:
+        authority = self._pki / "ca.crt"
         for _ in range(PORT_ATTEMPTS):
             control_port, self._fleet_port = free_ports(2)
             control_port = self.port or control_port
-            files = self._certificates
-            process = self._superlink = self._spawn(
-                "superlink",
-                "flower-superlink",
-                *("--host", LOOPBACK, "--port", str(control_port)),
-                *("--fleet-api-address", f"{LOOPBACK}:{self._fleet_port}"),
-                *("--ssl-ca-certfile", str(files.ca), "--ssl-certfile", str(files.certificate)),
-                *("--ssl-keyfile", str(files.key), "--enable-supernode-auth"),
-                *("--database", str(self._state / "superlink.db")),
-                "--disable-runtime-dependency-installation",
+            command = commands.superlink(
+                control=(LOOPBACK, control_port),
+                fleet=(LOOPBACK, self._fleet_port),
+                keys=self._pki,
+                database=self._state / "superlink.db",
             )
+            process = self._superlink = self._spawn("superlink", command)
             deadline = time.monotonic() + START_TIMEOUT
             while process.returncode is None and time.monotonic() < deadline:
-                if all(serves(each, files.ca) for each in (control_port, self._fleet_port)):
+                if all(serves(each, authority) for each in (control_port, self._fleet_port)):
                     self.port = control_port
-                    self._write_connection()
+                    connection = remote(f"{LOOPBACK}:{control_port}", authority)
+                    write_connection(self._state / "flwr", CONNECTION, connection)
                     return
                 time.sleep(POLL_INTERVAL)
             if not _lost_its_port(process):
                 break
         raise EngineError(_obituary("the SuperLink", process))
 
-    def _write_connection(self) -> None:
-        home = self._state / "flwr"
-        home.mkdir(exist_ok=True)
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-            f'address = "{LOOPBACK}:{self.port}"\n'
-            f"root-certificates = {toml(str(self._certificates.ca))}\n",
-            encoding="utf-8",
-        )
-
     def _register_clients(self) -> None:
-        process = self._spawn("register", sys.executable, "-c", REGISTER, CONNECTION, *map(str, self._keys))
-        self._others.append(process)
+        keys = [key.with_name(f"{key.name}.pub") for key in self._keys]
+        command = registration_command(CONNECTION, keys, self._state / "registered")
+        process = self._spawn("register", command)
+        self._runs.append(process)
         if not wait_until(lambda: process.returncode is not None, START_TIMEOUT) or process.returncode:
             raise EngineError(_obituary("the registration of the clients' keys", process))
 
@@ -332,42 +260,38 @@ class LocalCluster:
 
     def _start_client(self, index: int, port: int) -> None:
         name = self.client_names[index]
-        self._clients[index] = self._spawn(
-            name,
-            "flower-supernode",
-            *("--superlink", f"{LOOPBACK}:{self._fleet_port}"),
-            *("--root-certificates", str(self._certificates.ca)),
-            *("--auth-supernode-private-key", str(self._keys[index])),
-            *("--host", LOOPBACK, "--port", str(port)),
-            *("--node-config", f'client-id="{name}" partition-id={index} num-partitions={self.num_clients}'),
-            # A home of its own, as on a device of its own: two processes that unpack the app into the
-            # same home at the same time see each other's half-written files.
-            home=f"flwr-{name}",
+        options = commands.supernode_options(
+            fleet=f"{LOOPBACK}:{self._fleet_port}",
+            authority=self._pki / "ca.crt",
+            key=self._keys[index],
+            node_config=f'client-id="{name}" partition-id={index} num-partitions={self.num_clients}',
         )
+        # A home of its own, as on a device: two processes that unpack the app into the same home at the same
+        # time see each other's half-written files.
+        command = commands.supernode(*options, host=LOOPBACK, port=port)
+        self._clients[index] = self._spawn(name, command, home=f"flwr-{name}")
 
-    def _spawn(self, log: str, *command: str, home: str = "flwr") -> Process:
-        environment = {
-            # Flower finds its other programs by the PATH, whether the virtual environment is active or not.
-            **flower_environment([Path(sys.executable).parent], self._state / home, self._state / "tmp"),
-            MARK: str(self.folder),
-        }
+    def _environment(self, home: str = "flwr") -> dict[str, str]:
+        # Flower finds its other programs by the PATH, whether the virtual environment is active or not.
+        programs = [Path(sys.executable).parent]
+        environment = flower_environment(programs, self._state / home, self._state / "tmp")
         if self.programs != "stock":
             environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(EXECUTOR_POLL_INTERVAL)
-        if self.programs == "fast" and command[0] in launch.LAUNCHED:
-            command = (sys.executable, "-P", "-m", "deploy.flower.launch", *command)
+        return environment | self._marked.mark
+
+    def _spawn(self, log: str, command: Sequence[str], *, home: str = "flwr") -> Process:
+        environment = self._environment(home)
+        if self.programs == "patched" and command[0] in launch.LAUNCHED:
+            command = commands.patched(command)
         output = self.logs / f"{log}.log"
         try:
-            if self._connection is not None and command[0] in launch.ALL:
-                environment[launch.SERVER] = str(self._state / "warm")
-                with contextlib.suppress(fork_server.Gone):
-                    return Process.forked(command, output, environment, self._connection)
+            if self._fork_server is not None and command[0] in launch.ALL:
+                environment[forking.VARIABLE] = str(self._state / "fork-server")
+                with contextlib.suppress(forking.Gone):
+                    return Process.forked(command, output, environment, self._fork_server)
             return Process(command, output, environment)
         except FileNotFoundError as error:
             raise EngineError(str(error)) from error
-
-    def _marked(self) -> list[int]:
-        watchdog = self._watchdog.pid if self._watchdog else None
-        return [pid for pid in processes_with(MARK, str(self.folder)) if pid != watchdog]
 
     def _require_superlink(self) -> None:
         if self._superlink is None:
@@ -378,7 +302,7 @@ class LocalCluster:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let nothing cut the end short: a second Ctrl-C would leave behind what the first was to end."""
+    """Ignore signals during the clean-up: a second Ctrl-C would leave processes behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -397,7 +321,7 @@ def _obituary(who: str, process: Process) -> str:
 
 def _is_online(process: Process) -> bool:
     # Printed once the SuperLink has activated the node. Asking the SuperLink (`flwr supernode list`)
-    # says the same, for a second of CPU time a look.
+    # takes a second of CPU time for the same answer.
     return "SuperNode ID:" in process.log.read_text(errors="replace")
 
 

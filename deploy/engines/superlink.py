@@ -13,14 +13,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from deploy.flower.command import UNAVAILABLE, flwr
-from deploy.flower.submission import EngineError, copy_app, toml
+from deploy.engines.engine import EngineError
+from deploy.flower.config import write_config
+from deploy.flower.connection import UNAVAILABLE, flwr
+from deploy.flower.submission import copy_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from deploy.flower.submission import ConfigValue
+    from deploy.flower.config import ConfigValue
 
 RETRY = 3.0  # seconds until the SuperLink is asked again
 UNKNOWN = "Run ID not found"  # Flower's message for a run that the SuperLink does not have
@@ -72,12 +74,12 @@ class SuperLink:
         with tempfile.TemporaryDirectory() as temporary:
             app, config = Path(temporary, "app"), Path(temporary, "config.toml")
             copy_app(self._app, app, self._folder)
-            config.write_text("".join(f"{key} = {toml(value)}\n" for key, value in run_config.items()))
+            write_config(config, run_config)
             while True:
                 answer = self.flwr("run", str(app), self.connection, "--run-config", str(config))
-                if answer.get("success"):
+                if answer["success"]:
                     return self.follow(str(answer["run-id"]))
-                message = str(answer.get("error-message", "no answer")).strip()
+                message = str(answer["error-message"]).strip()
                 if UNAVAILABLE not in message:
                     raise EngineError(f"{name}: Flower refused the run: {message}")
                 time.sleep(RETRY)
@@ -98,12 +100,12 @@ class SuperLink:
         for run in answer.get("runs", ()):
             status = str(run["status"])
             return f"{status}: {run.get('status-details', '')}" if status.startswith("finished") else ""
-        if answer.get("success") or UNKNOWN in str(answer.get("error-message")):
+        if answer["success"] or UNKNOWN in str(answer["error-message"]):
             return "the SuperLink does not know the run"
         return None  # it is away, or its database is busy
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command (see `deploy.flower.command.flwr`)."""
+        """Run a `flwr` command (see `deploy.flower.connection.flwr`)."""
         return flwr(*arguments, environment=self._environment)
 
     def open_log(self, run_id: str) -> _LogStream:

@@ -1,4 +1,4 @@
-"""A direct line between two processes: a request and its answer at a time, as bytes over a socket pair.
+"""A channel between two processes: a request and its answer at a time, as bytes over a socket pair.
 
 What takes Flower's HTTP stack 5 to 10 ms of CPU, on either side, for a request that asks for nothing.
 """
@@ -19,7 +19,7 @@ _HEAD = struct.Struct(
 )  # length of the method's name, or whether there is an answer; length of what follows
 
 
-class Line:
+class Channel:
     """The asking end. Threads may share it; they take turns.
 
     Parameters

@@ -16,18 +16,16 @@ import importlib
 import io
 import json
 import os
-import select
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     Commands = Mapping[str, Callable[[], Any]]
 
@@ -35,190 +33,9 @@ if TYPE_CHECKING:
 PRELOADED = ("numpy", "numpy.random", "pydantic", "httpcore", "encodings.cp437")
 # What an app may make the server import: large, widely used, and safe to fork with once imported.
 LEARNED = frozenset({"joblib", "pandas", "safetensors", "scipy", "sklearn", "torch", "torchvision"})
-SOCKET = "warm.socket"
-LINE = "COHORT_LINE"  # environment variable of a child: the descriptor of the socket that it was handed
+SOCKET = "fork-server.socket"
+CHANNEL = "COHORT_CHANNEL"  # environment variable of a child: the descriptor of the socket that it was handed
 _LONGEST = 1 << 20  # bytes of a request
-_ABOUT_TO = 1.0  # seconds in which a server that lives tells of the end of a process
-
-
-class Gone(Exception):  # noqa: N818
-    """The server is gone; whatever it was asked for last may or may not have been started."""
-
-
-class Connection:
-    """The way to ask a server for processes. Threads may share it.
-
-    Parameters
-    ----------
-    connected : socket.socket
-        Connected to the server.
-    child : int | None
-        The server's process id, if it is a child of this process, and serves it alone.
-    """
-
-    def __init__(self, connected: socket.socket, child: int | None = None) -> None:
-        self._socket = connected
-        self._child = child
-        self._text = b""
-        self._codes: dict[int, int] = {}
-        self._requests = 0
-        self._lock = threading.Lock()
-
-    @classmethod
-    def open(cls, folder: Path) -> Connection:
-        """Connect to the server that listens in `folder`; OSError if there is none."""
-        connected = socket.socket(socket.AF_UNIX)
-        try:
-            with contextlib.chdir(folder):  # the name of a socket may have about 100 characters
-                connected.connect(SOCKET)
-        except OSError:
-            connected.close()
-            raise
-        return cls(connected)
-
-    def run(
-        self,
-        command: Sequence[str],
-        *,
-        environment: Mapping[str, str] | None = None,
-        output: tuple[int, int] = (1, 2),
-        own_session: bool = False,
-        line: int | None = None,
-    ) -> int:
-        """Start a command and return its process' id.
-
-        Parameters
-        ----------
-        command : Sequence[str]
-            One of the server's, and its arguments.
-        environment : Mapping[str, str] | None
-            Its whole environment. (default: this process')
-        output : tuple[int, int]
-            The descriptors of its standard output and standard error. (default: this process')
-        own_session : bool
-            Whether it leads a session and a process group of its own. (default: it stays in the server's)
-        line : int | None
-            The descriptor of a socket that it is to have. It finds its number in the environment as `LINE`.
-
-        Raises
-        ------
-        Gone
-            If there is no server any more.
-        """
-        request: dict[str, Any] = {
-            "command": list(command),
-            "environment": dict(os.environ if environment is None else environment),
-            "folder": str(Path.cwd()),
-            "own_session": own_session,
-        }
-        with self._lock:
-            self._requests += 1
-            number = request["number"] = self._requests
-            text = json.dumps(request).encode() + b"\n"
-            try:
-                handed = [*output] if line is None else [*output, line]
-                sent = socket.send_fds(self._socket, [text], handed)
-                self._socket.sendall(text[sent:])
-            except OSError as error:
-                raise Gone from error
-            while True:
-                told = self._next_line()
-                if told.get("number") == number:
-                    self._codes.pop(told["pid"], None)  # of one that had this number before
-                    return told["pid"]
-                self._note(told)
-
-    def returncode(self, pid: int) -> int | None:
-        """Return what a process exited with, None while it runs, and -SIGKILL if nobody knows any more."""
-        with self._lock:
-            code = self._told_code(pid, 0.0)
-            if code is None:
-                try:
-                    os.kill(pid, 0)
-                except ProcessLookupError:
-                    # The server has taken note of its end, and may be about to tell of it.
-                    code = self._told_code(pid, _ABOUT_TO)
-                    return -signal.SIGKILL if code is None else code
-            return code
-
-    def _told_code(self, pid: int, seconds: float) -> int | None:
-        """Return the exit code that the server has told of, or tells of within some seconds."""
-        with contextlib.suppress(BlockingIOError, Gone):
-            while pid not in self._codes and (
-                b"\n" in self._text or select.select([self._socket], [], [], seconds)[0]
-            ):
-                self._note(self._next_line(socket.MSG_DONTWAIT))
-        return self._codes.get(pid)
-
-    def _note(self, told: dict[str, int]) -> None:
-        if "code" in told:  # else it is the answer to a request whose caller was interrupted
-            self._codes[told["pid"]] = told["code"]
-
-    def _next_line(self, flags: int = 0) -> dict[str, int]:
-        while b"\n" not in self._text:
-            try:
-                part = self._socket.recv(65536, flags)
-            except BlockingIOError:
-                raise
-            except OSError as error:
-                raise Gone from error
-            if not part:
-                raise Gone
-            self._text += part
-        line, _, self._text = self._text.partition(b"\n")
-        told: dict[str, int] = json.loads(line)
-        return told
-
-    def close(self) -> None:
-        """Ask no more. What was started goes on; a server that serves nobody else ends."""
-        self._socket.close()
-        if self._child is not None:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._child, 0)
-
-
-def serve_command(where: Path | int, names: Iterable[str]) -> list[str]:
-    """Return the command that serves programs of these names, until it is ended.
-
-    Parameters
-    ----------
-    where : Path | int
-        The folder in which it listens for connections, or the descriptor of the only one, which it inherits
-        and ends with.
-    names : Iterable[str]
-        Of `deploy.flower.launch.ALL`.
-    """
-    # -P: as for an installed command, this file's folder is no place to import from.
-    return [sys.executable, "-P", str(Path(__file__).resolve()), str(where), *names]
-
-
-def start_server(names: Iterable[str]) -> Connection:
-    """Start a server in a process of its own, for this process alone; it ends with it."""
-    ours, its = socket.socketpair()
-    with its:
-        command = serve_command(its.fileno(), names)
-        child = subprocess.Popen(command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
-    return Connection(ours, child.pid)
-
-
-def fork_server(commands: Commands) -> Connection:
-    """Fork a server from this process, for it alone; it ends with it.
-
-    It has what this process has imported, and shares that memory with it. Returns twice, so to speak: in
-    the server's children it does not return, but runs what they are to run, and exits. To be called before
-    there are other threads.
-    """
-    _preload()
-    gc.freeze()  # neither's collector must touch, and so copy, what they share
-    ours, its = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        ours.close()
-        # The terminal's Ctrl-C is for the process that it was forked from; this one ends with that.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _exit_with(_Server(commands, connection=its).serve())
-    its.close()
-    return Connection(ours, child)
 
 
 class _Asker:
@@ -252,7 +69,7 @@ class _Asker:
         self.handed = []
 
 
-class _Server:
+class Server:
     """Forks a child for each request.
 
     Parameters
@@ -268,7 +85,7 @@ class _Server:
     def __init__(
         self, commands: Commands, *, folder: str | None = None, connection: socket.socket | None = None
     ) -> None:
-        _preload()
+        preload()
         self._commands = commands
         self._imported = _learned()
         self._events = selectors.DefaultSelector()
@@ -359,7 +176,7 @@ class _Server:
         asker.tell(
             pid=os.getpid(), number=request["number"]
         )  # only now: whoever knows it may signal the group
-        line = asker.handed.pop() if len(asker.handed) > 2 else None
+        channel = asker.handed.pop() if len(asker.handed) > 2 else None
         for target, descriptor in enumerate(asker.handed, start=1):
             os.dup2(descriptor, target)
         asker.close_handed()
@@ -368,8 +185,8 @@ class _Server:
             each.close()
         os.environ.clear()
         os.environ.update(request["environment"])
-        if line is not None:
-            os.environ[LINE] = str(line)
+        if channel is not None:
+            os.environ[CHANNEL] = str(channel)
         os.chdir(request["folder"])
         sys.argv = request["command"]
         with contextlib.suppress(OSError):  # Linux: what `top` and `ps -o comm` show; 15 letters
@@ -390,7 +207,8 @@ class _Server:
                     self._to_notes.send(json.dumps(new).encode(), socket.MSG_DONTWAIT)
 
 
-def _preload() -> None:
+def preload() -> None:
+    """Import what apps import late."""
     for module in PRELOADED:
         importlib.import_module(module)
 
@@ -400,14 +218,15 @@ def _learned() -> set[str]:
     return {name for name in list(sys.modules) if name.partition(".")[0] in LEARNED}
 
 
-def _exit_with(run: Callable[[], Any] | None) -> None:
-    """End this process: the server, or a child when it has run this."""
-    if run is None:
+def run(server: Server) -> NoReturn:
+    """Serve until nobody is connected, then exit; in a child: run its command, then exit."""
+    command = server.serve()
+    if command is None:
         sys.exit(0)
     shared = set(sys.modules)
     code: Any
     try:
-        code = run()
+        code = command()
     except SystemExit as ended:
         code = ended.code
     if code is None or isinstance(code, int):
@@ -443,15 +262,13 @@ def _leave(code: int, shared: set[str]) -> None:
     os._exit(code & 0xFF)
 
 
-def _main(where: str, *names: str) -> None:
+def _main(module: str, where: str, *names: str) -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    commands = importlib.import_module("deploy.flower.launch").commands(names)
+    commands = importlib.import_module(module).commands(names)
     del sys.path[0]
     if where.isdigit():
-        server = _Server(commands, connection=socket.socket(fileno=int(where)))
-    else:
-        server = _Server(commands, folder=where)
-    _exit_with(server.serve())
+        run(Server(commands, connection=socket.socket(fileno=int(where))))
+    run(Server(commands, folder=where))
 
 
 if __name__ == "__main__":

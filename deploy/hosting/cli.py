@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from deploy.device.invitation import SUFFIX
+from deploy.engines.engine import EngineError
 from deploy.engines.superlink import SuperLink
 from deploy.flower.app_folder import app_folder
-from deploy.flower.submission import ConfigValue, EngineError, default_config
+from deploy.flower.config import ConfigValue, default_config
 from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import CONNECTION, FILE, Server, ServerError
-from deploy.processes.groups import is_free, processes_with, wait_until
+from deploy.processes.groups import processes_with, wait_until
+from deploy.processes.ports import is_free
 from deploy.runs.follower import Events, train
 from deploy.runs.history import FILE_NAME, TrialHistory
 from deploy.runs.trials import Trial, parse_setting
@@ -84,10 +86,9 @@ def up(
                 raise ServerError(f"port {each} is taken by another program; choose another one")
         if done := this.save():
             _say(f"{done} a certificate for {', '.join(this.hosts)}")
-        with _signals_raise(), Programs(this) as programs:
+        with _signals_raise(), Programs(this, _say):
             _say(_greeting(this))
             while True:
-                programs.look_after(_say)
                 time.sleep(1)
     except (ServerError, OSError) as error:
         _fail(str(error))

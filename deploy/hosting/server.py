@@ -14,9 +14,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from deploy.device.invitation import Invitation, check_name, check_server
-from deploy.flower.command import flwr
-from deploy.flower.submission import flower_environment, toml
-from deploy.processes.groups import LOOPBACK
+from deploy.flower.connection import flower_environment, flwr, remote, write_connection
+from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from deploy.tls.reach import serves
 from strategies.checkpoint import replacing
@@ -55,6 +54,11 @@ class Server:
         """Where devices reach it."""
         host = self.hosts[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def control(self) -> str:
+        """Where `flwr` and the executor of ServerApps reach it."""
+        return f"{LOOPBACK}:{self.control_port}"
 
     @property
     def authority(self) -> Path:
@@ -103,13 +107,9 @@ class Server:
             done = "renewed"
         if not (keys / "executor.secret").exists():
             certificates.write_private(keys / "executor.secret", secrets.token_bytes(32))
-        for name in ("flwr", "clients", "logs", "tmp", "runs"):
+        for name in ("clients", "logs", "tmp", "runs"):
             (self.folder / name).mkdir(exist_ok=True)
-        (self.folder / "flwr" / "config.toml").write_text(
-            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-            f'address = "{LOOPBACK}:{self.control_port}"\nroot-certificates = {toml(str(self.authority))}\n',
-            encoding="utf-8",
-        )
+        write_connection(self.folder / "flwr", CONNECTION, remote(self.control, self.authority))
         said = asdict(self)
         del said["folder"]
         with replacing(self.folder / FILE) as file:
@@ -131,8 +131,8 @@ class Server:
         """
         self.check_is_up()
         answer = flwr(*arguments, CONNECTION, environment=self.environment())
-        if not answer.get("success"):
-            raise ServerError(str(answer.get("error-message", answer)).strip())
+        if not answer["success"]:
+            raise ServerError(str(answer["error-message"]).strip())
         return answer
 
     def check_is_up(self) -> None:

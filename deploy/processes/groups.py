@@ -1,7 +1,6 @@
-"""Processes that can be found again, and ended together with all that they started.
+"""Process groups: starting, finding and ending processes together with all their children.
 
-Run as a script it is the watchdog of such processes (see `watchdog_command`), for which the standard
-library must suffice.
+The watchdog (`deploy.processes.watchdog`) imports this file: it uses the standard library only.
 """
 
 from __future__ import annotations
@@ -10,22 +9,35 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from deploy.flower.fork_server import Connection
-
 POLL_INTERVAL = 0.05  # seconds between two looks at a condition
-LOOPBACK = "127.0.0.1"
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 LOST = 75  # exit code: try again (EX_TEMPFAIL)
+
+
+class Forks(Protocol):
+    """A server that forks processes; see `deploy.flower.forking.ForkServer`."""
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        output: tuple[int, int] = (1, 2),
+        own_session: bool = False,
+    ) -> int:
+        """Start a command and return its process id."""
+
+    def returncode(self, pid: int) -> int | None:
+        """Return a process's exit code, None while it runs."""
 
 
 class Process:
@@ -67,7 +79,7 @@ class Process:
         self._poll: Callable[[], int | None] = popen.poll
 
     @classmethod
-    def forked(cls, command: Sequence[str], log: Path, env: Mapping[str, str], server: Connection) -> Process:
+    def forked(cls, command: Sequence[str], log: Path, env: Mapping[str, str], server: Forks) -> Process:
         """Let a `deploy.flower.fork_server` server run the command, in a session of its own too.
 
         Raises
@@ -95,7 +107,12 @@ class Process:
 
     def tail(self, lines: int = 15) -> str:
         """Return the last lines of the log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return tail(self.log, lines)
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """Return the last lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def stop(
@@ -153,49 +170,3 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it went before it could be asked for
             sys.exit(LOST)
-
-
-def free_ports(count: int) -> list[int]:
-    """Pick TCP ports of the loopback interface that nothing listens on."""
-    with contextlib.ExitStack() as held:  # all are held until the last is picked: no port comes twice
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def is_free(port: int) -> bool:
-    """Tell whether a server could listen on this port of the loopback interface."""
-    with socket.socket() as probe:
-        # As servers do: a port whose last connections are only fading out counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
-
-
-def watchdog_command(variable: str, value: str, folder: Path) -> list[str]:
-    """Return the command that waits until the calling process is gone, and then cleans up after it.
-
-    It kills all processes whose environment has `variable` set to `value`, and removes `folder`: what is
-    left to do when their owner had no chance to (kill -9). Linux only, as `processes_with`.
-    """
-    this = str(Path(__file__).resolve())
-    return [sys.executable, "-IS", this, str(os.getpid()), variable, value, str(folder)]
-
-
-def _watch(owner: int, variable: str, value: str, folder: str) -> None:
-    while os.getppid() == owner:
-        time.sleep(10 * POLL_INTERVAL)
-    while left := [pid for pid in processes_with(variable, value) if pid != os.getpid()]:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):  # it is gone by now
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(POLL_INTERVAL)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    _watch(int(sys.argv[1]), *sys.argv[2:])

@@ -10,10 +10,10 @@ from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
-    from deploy.flower.submission import ConfigValue
+    from deploy.engines.engine import Engine
+    from deploy.flower.config import ConfigValue
     from deploy.runs.history import Line
     from deploy.runs.trials import Trial
 
@@ -22,33 +22,6 @@ END_TIMEOUT = (
     10.0  # seconds from the last line of a history until its run counts as over, whatever the engine says
 )
 TRIES = 3  # how often in a row a trial is submitted without completing a new round
-
-
-class Run(Protocol):
-    """A submitted run of the app."""
-
-    @property
-    def over(self) -> bool:
-        """Whether the engine says that the run has ended, however it ended."""
-
-    @property
-    def last_words(self) -> str:
-        """What the engine knows about the end of the run; never empty once it is over."""
-
-    def abort(self) -> None:
-        """End a run whose ServerApp is dead, which Flower would notice only after a minute."""
-
-
-class Engine(Protocol):
-    """What runs the app: a local cluster, a simulation, or a SuperLink that runs already."""
-
-    logs: Path
-
-    def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> Run:
-        """Submit a run; `run_config` holds what differs from the defaults in the app's pyproject.toml."""
-
-    def check(self) -> list[str]:
-        """Return the clients that died since the last call; raise EngineError if nothing can go on."""
 
 
 class Watcher(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import tasks
-from deploy.flower.submission import ConfigValue, default_config
+from deploy.flower.config import ConfigValue, default_config
 from deploy.runs.history import FILE_NAME, TrialHistory
 from server.settings import RunSettings
 from strategies.checkpoint import replacing

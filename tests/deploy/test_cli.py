@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 import tasks.datasets
 from deploy import cli
+from deploy.engines.engine import EngineError
 from deploy.engines.superlink import SuperLink
-from deploy.flower.submission import EngineError
 from deploy.hosting.server import Server
 from deploy.runs.display import PlainDisplay
 from deploy.runs.trials import Trial, plan, write_plan

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.engines.cluster import LocalCluster
-from deploy.flower.submission import RunHandle
+from deploy.engines.engine import ProcessRun
 
 from ..server.test_apps import federation
 
@@ -35,7 +35,7 @@ def rounds_of(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if line["type"] == "round"]
 
 
-def wait_for(condition: Callable[[], bool], run: RunHandle, timeout: float) -> None:
+def wait_for(condition: Callable[[], bool], run: ProcessRun, timeout: float) -> None:
     end = time.monotonic() + timeout
     while not condition():
         assert not run.over, run.log.read_text()

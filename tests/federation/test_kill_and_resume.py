@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 import tasks
 from deploy.engines.cluster import LocalCluster
-from deploy.processes.groups import free_ports
+from deploy.processes.ports import free_ports
 from deploy.runs.history import TrialHistory
 from server.history import History
 from server.settings import CHECKPOINTS

@@ -34,7 +34,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 
 from deploy.device.state import Device
 from deploy.hosting.server import Server
-from deploy.processes.groups import Process, free_ports, stop
+from deploy.processes.groups import Process, stop
+from deploy.processes.ports import free_ports
 from deploy.tls import certificates
 
 from ..support.devices import COHORT, Running, cohort, server_up, wait_for

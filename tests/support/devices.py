@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from deploy.processes.groups import free_ports
+from deploy.processes.ports import free_ports
 
 COHORT = Path(sys.executable).parent / "cohort"
 

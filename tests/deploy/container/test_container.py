@@ -13,12 +13,10 @@ from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
-import click
 import pytest
 
 from deploy.container import DATA, client_names, devices, run
 from deploy.container.leases import take
-from deploy.container.register import KNOWN, register
 from deploy.container.settings import VARIABLES, planned
 from deploy.container.setup import RENEWAL, prepare, write_secret
 from deploy.engines import superlink
@@ -300,43 +298,6 @@ def test_the_secret_is_made_once_and_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "private" / "secret").stat().st_mode) == 0o600
 
 
-def test_a_key_is_registered_once_so_that_a_revoked_one_stays_out(tmp_path: Path) -> None:
-    asked: list[list[str]] = []
-    known = tmp_path / "client-01.pub"
-
-    def flwr(arguments: list[str]) -> None:
-        asked.append(arguments)
-        if str(known) in arguments:
-            raise click.ClickException(f"{KNOWN}.")
-
-    for name in NAMES:
-        (tmp_path / f"{name}.pub").write_text(f"key of {name}")
-    assert register(tmp_path, tmp_path / "done", NAMES, flwr) == NAMES
-    assert asked[0] == [
-        "supernode",
-        "register",
-        str(tmp_path / "client-00.pub"),
-        "cluster",
-        "--name",
-        "client-00",
-    ]
-    asked.clear()
-    assert register(tmp_path, tmp_path / "done", NAMES, flwr) == []
-    assert asked == []
-    (tmp_path / "client-02.pub").write_text("another key")
-    assert register(tmp_path, tmp_path / "done", NAMES, flwr) == ["client-02"]
-
-
-def test_a_key_that_could_not_be_registered_is_tried_again(tmp_path: Path) -> None:
-    def flwr(arguments: list[str]) -> None:
-        raise click.ClickException("Connection to the SuperLink is unavailable.")
-
-    (tmp_path / "client-00.pub").write_text("key")
-    with pytest.raises(click.ClickException, match="unavailable"):
-        register(tmp_path, tmp_path / "done", NAMES[:1], flwr)
-    assert register(tmp_path, tmp_path / "done", NAMES[:1], lambda arguments: None) == NAMES[:1]
-
-
 SUPERVISE = """
     import sys, time
     from pathlib import Path
@@ -351,9 +312,9 @@ SUPERVISE = """
         while not (folder / {waits_for!r}).exists():
             time.sleep(0.05)
 
-    sys.exit(supervisor.Supervisor(
+    sys.exit(supervisor.ContainerSupervisor(
         lambda: program, ready_line="here I am", on_ready=make_ready, hidden=lambda line: b"noise" in line
-    ).run())
+    ).supervise())
 """
 # Leaves a child behind that keeps its output open; the third time it stays.
 PROGRAM = """

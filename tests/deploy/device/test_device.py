@@ -25,7 +25,7 @@ from deploy.device import supervisor
 from deploy.device.invitation import Invitation, check_name, check_server
 from deploy.device.state import Device, Settings
 from deploy.device.unit import unit, verify
-from deploy.processes.groups import free_ports
+from deploy.processes.ports import free_ports
 from deploy.tls import certificates
 from deploy.tls.reach import unreachable
 
@@ -388,10 +388,10 @@ class Supervised:
             supervisor.unreachable = lambda *_: None
             supervisor.source_address = lambda *_: "10.0.0.1"
             supervisor.FIRST_PAUSE = supervisor.LONGEST_PAUSE = 0.01
-            supervisor.LOOK = supervisor.MEMORY_LOOK = supervisor.NETWORK_LOOK = 0.05
+            supervisor.DeviceSupervisor.look = supervisor.MEMORY_LOOK = supervisor.NETWORK_LOOK = 0.05
             {changes}
             command = [sys.executable, "-u", "-c", {dedent(node)!r}]
-            sys.exit(supervisor.Supervisor(Path({str(device.folder)!r}), command).run())
+            sys.exit(supervisor.DeviceSupervisor(Path({str(device.folder)!r}), command).supervise())
         """
         self.process = subprocess.Popen(
             [sys.executable, "-c", dedent(script)],

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 import deploy.engines.cluster
+import deploy.processes.marked
 from deploy.engines.cluster import MARK, LocalCluster
-from deploy.flower.submission import EngineError
-from deploy.processes.groups import free_ports, is_free, processes_with
+from deploy.engines.engine import EngineError
+from deploy.processes.groups import processes_with
+from deploy.processes.ports import free_ports, is_free
 
 pytestmark = [
     pytest.mark.network,
@@ -132,11 +134,11 @@ def test_closing_removes_the_keys_even_if_what_was_to_be_ended_is_gone_by_then(
     gone = subprocess.Popen(["true"])
     gone.wait()
     monkeypatch.setattr(deploy.engines.cluster, "STOP_GRACE", 0.1)
-    monkeypatch.setattr(deploy.engines.cluster, "processes_with", lambda variable, value: [gone.pid])
+    monkeypatch.setattr(deploy.processes.marked, "processes_with", lambda variable, value: [gone.pid])
     for attempt in range(2):
         (tmp_path / "run" / "state" / "pki").mkdir(parents=True)
         if attempt:  # whatever else may go wrong
-            monkeypatch.setattr(deploy.engines.cluster, "stop", lambda *_: 1 / 0)
+            monkeypatch.setattr(deploy.processes.marked, "stop", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError) if attempt else contextlib.nullcontext():
             cluster.close()
         assert not (tmp_path / "run" / "state").exists()
@@ -155,7 +157,7 @@ def test_a_setting_reaches_flower_as_it_is(tmp_path: Path, monkeypatch: pytest.M
 def test_without_the_process_that_forks_all_others_they_run_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deploy.engines.cluster.warm, "serve_command", lambda *_: ["false"])
+    monkeypatch.setattr(deploy.engines.cluster.forking, "fork_server_command", lambda *_: ["false"])
     with LocalCluster(tmp_path / "run", num_clients=1) as cluster:
         assert "rounds will be slow: see " in cluster.started
         commands = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in cluster.client_processes]

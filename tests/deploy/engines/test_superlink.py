@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from deploy.engines import superlink
+from deploy.engines.engine import EngineError
 from deploy.engines.superlink import SuperLink
-from deploy.flower.submission import EngineError
 
 # Answers each command with the next line of the file named after the command; the last line stays.
 FLWR = """#!/bin/sh

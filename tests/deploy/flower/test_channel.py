@@ -1,4 +1,4 @@
-"""A line answers each request, whoever asks, and says so when it has no answer."""
+"""A channel answers each request, whoever asks, and says so when it has no answer."""
 
 import socket
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.flower.channel import Line, serve
+from deploy.flower.channel import Channel, serve
 
 
 def shout(method: str, content: bytes) -> bytes | None:
@@ -14,33 +14,33 @@ def shout(method: str, content: bytes) -> bytes | None:
 
 
 @pytest.fixture
-def line() -> Iterator[Line]:
+def channel() -> Iterator[Channel]:
     asking, answering = socket.socketpair()
     thread = threading.Thread(target=serve, args=(answering, shout))
     thread.start()
-    yield Line(asking)
+    yield Channel(asking)
     asking.close()
     thread.join(5)
     assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\xff", b"x" * 10_000_000], ids=["nothing", "bytes", "10 MB"])
-def test_what_is_asked_is_answered(line: Line, content: bytes) -> None:
-    assert line.ask("Méthode", content) == "Méthode:".encode() + content.upper()
+def test_what_is_asked_is_answered(channel: Channel, content: bytes) -> None:
+    assert channel.ask("Méthode", content) == "Méthode:".encode() + content.upper()
 
 
-def test_no_answer_is_not_an_empty_one_and_the_next_request_is_answered(line: Line) -> None:
-    assert line.ask("refused", b"a") is None
-    assert line.ask("", b"") == b":"
+def test_no_answer_is_not_an_empty_one_and_the_next_request_is_answered(channel: Channel) -> None:
+    assert channel.ask("refused", b"a") is None
+    assert channel.ask("", b"") == b":"
 
 
-def test_threads_get_their_own_answers(line: Line) -> None:
+def test_threads_get_their_own_answers(channel: Channel) -> None:
     wrong = []
 
     def ask_often(name: str) -> None:
         for number in range(200):
             content = f"{name}{number}".encode()
-            if line.ask(name, content) != name.encode() + b":" + content.upper():
+            if channel.ask(name, content) != name.encode() + b":" + content.upper():
                 wrong.append(content)
 
     threads = [threading.Thread(target=ask_often, args=(f"thread-{i}-",)) for i in range(8)]
@@ -51,12 +51,12 @@ def test_threads_get_their_own_answers(line: Line) -> None:
     assert not wrong
 
 
-def test_a_line_whose_other_end_is_gone_has_no_answers() -> None:
+def test_a_channel_whose_other_end_is_gone_has_no_answers() -> None:
     asking, answering = socket.socketpair()
-    line = Line(asking)
+    channel = Channel(asking)
     answering.close()
-    assert line.ask("method", b"content") is None
-    assert line.ask("method", b"content") is None
+    assert channel.ask("method", b"content") is None
+    assert channel.ask("method", b"content") is None
     asking.close()
 
 

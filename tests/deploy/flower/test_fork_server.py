@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from deploy.flower import fork_server
-from deploy.flower.fork_server import SOCKET, Connection, Gone, serve_command
+from deploy.flower.commands import LAUNCHER
+from deploy.flower.fork_server import SOCKET
+from deploy.flower.forking import ForkServer, Gone, fork_server_command
 from deploy.flower.launch import ALL
 from deploy.processes.groups import Process, processes_with, wait_until
 
@@ -32,7 +34,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 def server(tmp_path: Path, environment: dict[str, str]) -> Process:
     folder = tmp_path / "a folder whose name is too long for that of a socket".ljust(120, "_")
     folder.mkdir()
-    process = Process(serve_command(folder, ALL), tmp_path / "warm.log", environment)
+    process = Process(fork_server_command(LAUNCHER, folder, ALL), tmp_path / "fork-server.log", environment)
     assert wait_until((folder / SOCKET).exists, 60), process.tail()
     return process
 
@@ -47,7 +49,7 @@ def folder(server: Process, tmp_path: Path) -> Path:
 def test_a_forked_command_has_its_own_arguments_output_environment_and_code(
     server: Process, folder: Path, tmp_path: Path, name: str
 ) -> None:
-    connection = Connection.open(folder)
+    connection = ForkServer.connect(folder)
     output = tmp_path / "output"
     env = {**os.environ, "COLUMNS": "200", "FLWR_HOME": str(tmp_path)}
     process = Process.forked([name, "--no-such-option"], output, env, connection)
@@ -61,7 +63,7 @@ def test_a_forked_command_has_its_own_arguments_output_environment_and_code(
 def test_a_forked_process_leads_a_group_that_can_be_ended(
     server: Process, folder: Path, tmp_path: Path
 ) -> None:
-    connection = Connection.open(folder)
+    connection = ForkServer.connect(folder)
     # It waits for a SuperLink that is not there.
     command = ["flower-supernode", "--insecure", "--superlink", "127.0.0.1:9", "--port", "9"]
     environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -93,7 +95,7 @@ class output_of:  # noqa: N801
     """Run a forked command to its end, and give what it printed."""
 
     def __init__(self, folder: Path, tmp_path: Path, *command: str) -> None:
-        self._connection = Connection.open(folder)
+        self._connection = ForkServer.connect(folder)
         self._output = tmp_path / "output"
         self._process = Process.forked(command, self._output, dict(os.environ), self._connection)
 
@@ -108,13 +110,13 @@ class output_of:  # noqa: N801
 def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = Connection.open(folder)
+    connection = ForkServer.connect(folder)
 
-    def interrupted(self: Connection) -> dict[str, int]:
+    def interrupted(self: ForkServer) -> dict[str, int]:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Connection, "_next_line", interrupted)
+        patched.setattr(ForkServer, "_next_answer", interrupted)
         with pytest.raises(KeyboardInterrupt):
             connection.run(["flower-superexec", "--version"])
     assert connection.returncode(os.getpid()) is None  # no child of the server's, and alive
@@ -128,7 +130,7 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(
 def test_once_the_server_is_gone_who_asks_is_told_and_what_it_started_goes_on(
     server: Process, folder: Path, tmp_path: Path
 ) -> None:
-    connection = Connection.open(folder)
+    connection = ForkServer.connect(folder)
     command = ["flower-supernode", "--insecure", "--superlink", "127.0.0.1:9", "--port", "9"]
     process = Process.forked(command, tmp_path / "output", dict(os.environ), connection)
     server.signal_group(signal.SIGKILL)
@@ -138,7 +140,7 @@ def test_once_the_server_is_gone_who_asks_is_told_and_what_it_started_goes_on(
     assert process.returncode is None
     process.signal_group(signal.SIGKILL)
     with pytest.raises(OSError, match="refused"):
-        Connection.open(folder)
+        ForkServer.connect(folder)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults in /proc")
@@ -160,7 +162,7 @@ def test_the_end_of_a_child_does_not_copy_the_memory_that_it_shares(
 
 OWN_SERVER = """
 import os, sys, time
-from deploy.flower import fork_server
+from deploy.flower import fork_server, forking
 
 def draw():
     import numpy.random
@@ -173,20 +175,20 @@ def modules():
 def preloaded():
     print("{library}" in sys.modules, flush=True)
 
-def line():
-    os.write(int(os.environ[warm_line]), b"hello")
+def channel():
+    os.write(int(os.environ[variable]), b"hello")
 
-warm_line = fork_server.LINE
-programs = dict(draw=draw, modules=modules, preloaded=preloaded, line=line)
-connection = fork_server.fork_server(programs)
-if sys.argv[1] == "line":
+variable = fork_server.CHANNEL
+programs = dict(draw=draw, modules=modules, preloaded=preloaded, channel=channel)
+connection = forking.fork_server(programs)
+if sys.argv[1] == "channel":
     import socket
     ours, its = socket.socketpair()
-    connection.run(["line"], line=its.fileno())
+    connection.run(["channel"], channel=its.fileno())
     its.close()
     print(ours.recv(5), ours.recv(5), flush=True)
 for name in sys.argv[1:]:
-    if name != "line":
+    if name != "channel":
         pid = connection.run([name])
         while connection.returncode(pid) is None:  # by then the server has learned from it
             time.sleep(0.01)
@@ -223,10 +225,10 @@ def test_a_library_that_an_app_imported_is_there_for_the_next_one_and_nothing_of
     assert printed.splitlines() == ["False", "[]", "True"]
 
 
-def test_a_child_is_handed_its_end_of_a_line_and_closes_it_with_its_own_end(
+def test_a_child_is_handed_its_end_of_a_channel_and_closes_it_with_its_own_end(
     environment: dict[str, str],
 ) -> None:
-    assert run_own_server(environment, "line") == "b'hello' b''\n"
+    assert run_own_server(environment, "channel") == "b'hello' b''\n"
 
 
 APP = """
@@ -249,7 +251,7 @@ print("app")
 """
 ENDING = """
 import sys, time
-from deploy.flower import fork_server
+from deploy.flower import forking
 
 def app():
     import app_of_the_test
@@ -266,7 +268,7 @@ def interrupted():
 
 programs = dict(app=app, nothing=lambda: None, true=lambda: sys.exit(True), message=message, error=error,
                 interrupted=interrupted)
-connection = fork_server.fork_server(programs)
+connection = forking.fork_server(programs)
 for name in programs:
     pid = connection.run([name])
     while (code := connection.returncode(pid)) is None:
@@ -318,7 +320,7 @@ def test_a_process_is_not_taken_for_killed_while_the_server_is_about_to_tell_of_
 
     late = threading.Timer(0.2, tell)
     late.start()
-    connection = fork_server.Connection(ours)
+    connection = ForkServer(ours)
     assert connection.returncode(gone.pid) == code
     late.join()
     assert connection.returncode(gone.pid) == code

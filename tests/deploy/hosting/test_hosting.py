@@ -16,7 +16,8 @@ from deploy.device.invitation import Invitation
 from deploy.hosting import server as serving
 from deploy.hosting.programs import MARK
 from deploy.hosting.server import Server, ServerError
-from deploy.processes.groups import free_ports, processes_with
+from deploy.processes.groups import processes_with
+from deploy.processes.ports import free_ports
 from deploy.tls import certificates
 
 from ...support.devices import Running, wait_for

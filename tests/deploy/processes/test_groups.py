@@ -56,6 +56,7 @@ def test_the_watchdog_cleans_up_once_its_owner_is_killed(tmp_path: Path, mark: d
     (state / "key").write_text("secret")
     script = (
         "import os, time; from pathlib import Path; from deploy.processes.groups import *\n"
+        "from deploy.processes.watchdog import watchdog_command\n"
         f"Process(watchdog_command({MARK!r}, {str(tmp_path)!r}, Path({str(state)!r})),"
         f" Path({str(tmp_path / 'log')!r}), os.environ)\n"
         f"Process(['sleep', '60'], Path({str(tmp_path / 'log')!r}), os.environ)\n"

@@ -1,0 +1,201 @@
+"""Requests for messages that the SuperLink holds until a message has arrived."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from deploy.flower.patches.shared import LOOK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Receiver = tuple[str, int]  # of messages: a "node", or the ServerApp of a "run"
+
+HOLD = 5.0  # s that a SuperNode's request is held
+MAX_HELD = 256  # requests, each in a thread of its own; Flower's server has 1000 threads for all purposes
+GATHER = 0.1  # s that a ServerApp's request is held for the other replies once the first has arrived
+MAX_INCOMPLETE = 4096  # push sessions
+
+_CONSTANTS = "flwr.common.constant"
+_FLEET_MESSAGES = "flwr.proto.fleet_pb2"
+_APP_MESSAGES = "flwr.proto.runtime_pb2"
+USED = (
+    f"{_CONSTANTS}:SUPERLINK_NODE_ID",
+    f"{_FLEET_MESSAGES}:PullMessagesResponse",
+    f"{_APP_MESSAGES}:PullAppMessagesResponse",
+)
+
+
+class HeldRequests:
+    """Requests for messages that are answered when there is one, or when they have been held long enough.
+
+    A message is there when all its parts are, which follow it one by one: whoever is told of it earlier asks
+    for them in vain, again and again. Who has just been answered that there is nothing waits until there is
+    something new before anything is looked up.
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[_Receiver, _Request] = {}
+        # What they asked for when they last looked, as long as nothing has come for them since.
+        self._seen: dict[_Receiver, frozenset[str]] = {}
+        # By push session: for each message the parts that are missing, and whom it is for.
+        self._incomplete: dict[str, list[tuple[set[str], _Receiver]]] = {}
+        self._lock = threading.Lock()
+        self._free = threading.Semaphore(MAX_HELD)
+
+    def notice_messages_in(self, state: type) -> None:
+        """Answer requests when this kind of state has stored all of a message for them."""
+        store_message: Any = state.store_message_and_object_tree  # type: ignore[attr-defined]
+        store_object: Any = state.store_object  # type: ignore[attr-defined]
+        superlink = importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID
+
+        @wraps(store_message)
+        def noticed_message(this: Any, message: Any, object_tree: Any, session_id: str) -> Any:
+            stored, missing = store_message(this, message, object_tree, session_id)
+            if stored:
+                to, run = message.metadata.dst_node_id, message.metadata.run_id
+                self._expect(session_id, set(missing), ("run", run) if to == superlink else ("node", to))
+            return stored, missing
+
+        @wraps(store_object)
+        def noticed_object(this: Any, run_id: int, session_id: str, object_id: str, content: bytes) -> Any:
+            stored = store_object(this, run_id, session_id, object_id, content)
+            if stored:
+                self._arrived(session_id, object_id)
+            return stored
+
+        state.store_message_and_object_tree = noticed_message  # type: ignore[attr-defined]
+        state.store_object = noticed_object  # type: ignore[attr-defined]
+
+    def hold_for_nodes(self, servicer: type) -> None:
+        """Hold the requests that SuperNodes make to this servicer."""
+        pull = servicer.PullMessages  # type: ignore[attr-defined]
+        nothing = importlib.import_module(_FLEET_MESSAGES).PullMessagesResponse
+
+        @wraps(pull)
+        def held(this: Any, asked: Any, context: Any) -> Any:
+            request = _Request(wanted=1)
+            if not context.add_callback(request.end):  # it is gone, or the server is going
+                request.end()
+            receiver = "node", asked.node.node_id
+            response = self._hold(request, receiver, frozenset(), lambda: pull(this, asked, context), HOLD)
+            if response and response.messages_list:  # it gets one at a time: there may be another
+                self._seen.pop(receiver, None)
+            return response or nothing()
+
+        servicer.PullMessages = held  # type: ignore[attr-defined]
+
+    def hold_for_apps(self, handlers: Any) -> None:
+        """Hold the requests that ServerApps make through these handlers."""
+        pull = handlers.pull_messages
+        nothing = importlib.import_module(_APP_MESSAGES).PullAppMessagesResponse
+
+        @wraps(pull)
+        def held(asked: Any, state: Any, task: Any) -> Any:
+            request, ids = _Request(wanted=len(asked.message_ids)), frozenset(asked.message_ids)
+            # Only for so long: a SuperLink that is to end waits for them.
+            response = self._hold(request, ("run", task.run_id), ids, lambda: pull(asked, state, task), LOOK)
+            return response or nothing()
+
+        handlers.pull_messages = held
+
+    def _expect(self, session_id: str, missing: set[str], receiver: _Receiver) -> None:
+        with self._lock:
+            if not missing:
+                self._tell(receiver)
+                return
+            self._incomplete.setdefault(session_id, []).append((missing, receiver))
+            if len(self._incomplete) > MAX_INCOMPLETE:  # the oldest has probably been given up
+                for _, waiting in self._incomplete.pop(next(iter(self._incomplete))):
+                    self._tell(waiting)
+
+    def _arrived(self, session_id: str, object_id: str) -> None:
+        with self._lock:
+            # SuperNodes of earlier versions do not name their session.
+            for session in [session_id] if session_id else list(self._incomplete):
+                messages = self._incomplete.get(session, [])
+                for missing, receiver in messages:
+                    missing.discard(object_id)
+                    if not missing:
+                        self._tell(receiver)
+                messages[:] = [message for message in messages if message[0]]
+                if not messages:
+                    self._incomplete.pop(session, None)
+
+    def _tell(self, receiver: _Receiver) -> None:
+        self._seen.pop(receiver, None)
+        if request := self._requests.get(receiver):
+            request.found()
+
+    def _hold(
+        self,
+        request: _Request,
+        receiver: _Receiver,
+        ids: frozenset[str],
+        pull: Callable[[], Any],
+        seconds: float,
+    ) -> Any:
+        """Return the response, or None if nobody waits for it any more."""
+        if not self._free.acquire(blocking=False):
+            return pull()
+        try:
+            with self._lock:
+                # Who asks again has given up on what it asked before: that must not take the message.
+                if before := self._requests.get(receiver):
+                    before.end()
+                self._requests[receiver] = request
+                seen = receiver in self._seen and ids <= self._seen[receiver]
+            end = time.monotonic() + seconds
+            if seen:
+                request.wait(end)
+            while not request.over:
+                with self._lock:  # before it looks, so that what comes meanwhile is not lost
+                    self._seen[receiver] = ids
+                response = pull()
+                if response.messages_list or time.monotonic() >= end:
+                    return response
+                request.wait(end)
+            return None
+        finally:
+            with self._lock:
+                if self._requests.get(receiver) is request:
+                    del self._requests[receiver]
+            self._free.release()
+
+
+class _Request:
+    """One of them.
+
+    Parameters
+    ----------
+    wanted : int
+        For how many messages it is.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        self.over = False  # nobody waits for it any more
+        self._wanted, self._found = wanted, 0
+        self._changed = threading.Condition()
+
+    def end(self) -> None:
+        """Note that nobody waits for it any more."""
+        with self._changed:
+            self.over = True
+            self._changed.notify_all()
+
+    def found(self) -> None:
+        """Note that there is a message for it."""
+        with self._changed:
+            self._found += 1
+            self._changed.notify_all()
+
+    def wait(self, end: float) -> None:
+        """Wait until there is a message, at most until `end`; then for the others, at most `GATHER`."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self._found or self.over, max(0.0, end - time.monotonic())):
+                self._changed.wait_for(lambda: self._found >= self._wanted or self.over, GATHER)
+            self._found = 0

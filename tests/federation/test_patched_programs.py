@@ -1,0 +1,108 @@
+"""Federations of patched, forked and stock programs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import noop, rounds
+from benchmarks.throughput.processes import tree
+from deploy.engines.cluster import MARK, LocalCluster, Programs
+from deploy.processes.groups import processes_with, wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Callable[..., rounds.Federation]]:
+    clusters = []
+
+    def start(programs: Programs, loss: str = "") -> rounds.Federation:
+        """Run the app that does nothing, or this when it is asked for its loss."""
+        app = tmp_path / "app"
+        app.mkdir()
+        (app / "pyproject.toml").write_text(rounds.PYPROJECT)
+        source = Path(noop.__file__).read_text()
+        assert '"""Report a loss."""' in source
+        (app / "noop.py").write_text(source.replace('"""Report a loss."""', loss or "pass"))
+        cluster = LocalCluster(tmp_path / "run", 2, app=app, programs=programs)
+        clusters.append(cluster.__enter__())
+        return rounds.Federation(cluster, per_round=2)
+
+    yield start
+    for cluster in clusters:
+        cluster.close()
+
+
+@pytest.mark.network
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_rounds_go_on_when_what_forks_the_apps_is_killed(
+    federation: Callable[..., rounds.Federation], tmp_path: Path
+) -> None:
+    running = federation("patched")
+    running.turn(1, poll=False)
+    supernodes = [process.pid for process in running.cluster.client_processes]
+    servers = [pid for root in supernodes for pid in tree(root) if pid != root]
+    assert len(servers) == 2
+    for pid in servers:
+        os.kill(pid, signal.SIGKILL)
+    for _ in range(2):  # the ordinary program for now, then a new server
+        running.turn(1, poll=True)
+    log = (running.cluster.logs / "client-00.log").read_text()
+    assert log.count("The fork server for flwr-clientapp is gone") == 1
+    assert [process.returncode for process in running.cluster.client_processes] == [None, None]
+    running.turn(1, poll=False, last=True)
+    running.cluster.kill_client(0)
+    gone = {supernodes[0], *servers}
+    assert wait_until(lambda: not gone & set(processes_with(MARK, str(tmp_path / "run"))), 5)
+    assert len(tree(supernodes[1])) == 2  # the SuperNode and its new server
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("programs", ["forked", "patched"])
+def test_a_round_does_not_wait_for_a_client_app_that_was_killed(
+    federation: Callable[..., rounds.Federation], programs: Programs
+) -> None:
+    running = federation(programs, loss="import os; os.kill(os.getpid(), 9)")
+    running.turn(1, poll=False)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"2 replies wanted(.|\n)*ClientApp stopped responding"):
+        running.turn(1, poll=True)
+    assert time.monotonic() - began < 40  # Flower misses its heartbeats after 58 s
+
+
+@pytest.mark.network
+def test_an_ordinary_federation_runs_the_same_app(
+    federation: Callable[..., rounds.Federation],
+) -> None:
+    running = federation("stock")
+    assert running.turn(1, poll=True, last=True)[0] > 0
+    assert running.cluster.fork_server_process is None
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_the_benchmark_prints_medians_of_both_engines_and_leaves_nothing() -> None:
+    before = set(Path("/tmp").glob("cohort-rounds-*"))
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "rounds", "--json", "--nodes", "2", "--rounds", "1"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": "/tmp"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    medians = json.loads(done.stdout)
+    assert {name: set(kinds) for name, kinds in medians.items()} == {
+        "stock": {"train", "poll"},
+        "cohort": {"train", "poll"},
+    }
+    assert medians["cohort"]["train"] < medians["stock"]["train"]
+    assert medians["cohort"]["poll"] < medians["stock"]["poll"]
+    assert set(Path("/tmp").glob("cohort-rounds-*")) == before
