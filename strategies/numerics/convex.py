@@ -1,4 +1,4 @@
-"""What FLICS asks for and has no closed form, solved with cvxpy: several budgets at once, and OffVar (eq. 8).
+"""FLICS with several budgets at once, which has no closed form, solved with cvxpy.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints" (the FLICS paper). cvxpy is the extra ``optim``; nothing else needs it.
@@ -20,7 +20,7 @@ def load_cvxpy() -> Any:
         return import_module("cvxpy")
     except ImportError as error:
         raise ImportError(
-            "cvxpy is not installed: it solves FLICS' cost and energy budgets and the offline optimum; "
+            "cvxpy is not installed: it solves FLICS' cost and energy budgets; "
             "install the extra optim, for example pip install 'flwr-cohort[optim]'"
         ) from error
 
@@ -90,55 +90,6 @@ def fill_with_budgets(
     taken = rows @ found  # the solver's tolerance may break a budget by a hair
     rates[free] += found * np.divide(left, taken, out=np.ones(left.size), where=taken > left).min()
     return rates
-
-
-def offline_variance(
-    targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike
-) -> tuple[Floats, float]:
-    """Solve OffVar (eq. 8): the best rates of all rounds for one who knows all availabilities beforehand.
-
-    It minimises sum_j p_j²/s_j, s = (1/T) sum_t r(t), among 0 <= r(t) <= a(t) and sum_j r_j(t) <= k(t).
-    Groups that are never available, or only when the budget is 0, are left out of the sum.
-
-    Parameters
-    ----------
-    targets : array_like, shape (G,)
-        p >= 0.
-    available : array_like, shape (T, G)
-        a(t) >= 0, how many of each group are here.
-    budgets : array_like, shape (T,)
-        k(t) >= 0.
-
-    Returns
-    -------
-    rates : ndarray, shape (T, G)
-        r(t); one of many solutions, as only their mean matters.
-    value : float
-        The minimum.
-
-    Raises
-    ------
-    ImportError
-        If cvxpy is not installed.
-    RuntimeError
-        If the solver finds no solution.
-    """
-    cp = load_cvxpy()
-    p, a, k = (np.asarray(each, dtype=np.float64) for each in (targets, available, budgets))
-    rates = np.zeros(a.shape)
-    most = np.minimum(a, k[:, None])
-    served = (p > 0) & most.any(axis=0)
-    if not served.any():
-        return rates, 0.0
-    p, a = p[served], most[:, served]
-    unit = p * (np.minimum(k, a.sum(axis=1)).mean() / p.sum())
-    r = cp.Variable(a.shape, nonneg=True)
-    x = cp.multiply(cp.sum(r, axis=0) / len(a), 1 / unit)
-    _solve(cp, cp.Minimize((p / p.sum()) @ cp.inv_pos(x)), [r <= a, cp.sum(r, axis=1) <= k])
-    found = np.clip(r.value, 0, a)
-    found *= np.minimum(1, k / np.maximum(found.sum(axis=1), 1e-300))[:, None]
-    rates[:, served] = found
-    return rates, float((p**2 / found.mean(axis=0)).sum())
 
 
 def _solve(cp: Any, objective: Any, constraints: list[Any]) -> None:

@@ -82,15 +82,17 @@ def test_what_is_known_belongs_to_a_cell():
             assert column in figures.TRIALS
 
 
-def test_the_groups_of_the_synthetic_data_differ_as_the_paper_says():
+def test_the_groups_of_the_synthetic_data_differ_as_the_paper_says(monkeypatch):
+    assert figures.CLIENTS_PER_GROUP == 1000
+    monkeypatch.setattr(figures, "CLIENTS_PER_GROUP", 200)
     problem = figures.synthetic(0)
     data = problem.data
-    assert data.num_clients == 10_000
+    assert data.num_clients == 2000
     assert (data.sizes() == 50).all()
     assert len(np.unique(data.inputs[:1000], axis=0)) == 1000
     for group, (x, test) in enumerate(zip(np.split(data.inputs, 10), problem.tests, strict=True)):
-        assert (data.groups[group * 1000 : (group + 1) * 1000] == group).all()
-        np.testing.assert_allclose(x.std(axis=0), (group + 1) ** -0.6, rtol=0.02)
+        assert (data.groups[group * 200 : (group + 1) * 200] == group).all()
+        np.testing.assert_allclose(x.std(axis=0), (group + 1) ** -0.6, rtol=0.04)
         np.testing.assert_allclose(x.mean(axis=0), test.inputs.mean(axis=0), atol=0.4)
         assert len(test) == 200
     np.testing.assert_array_equal(problem.mixtures, np.eye(10))

@@ -182,11 +182,12 @@ def images(tmp_path_factory):
 
 @pytest.mark.parametrize("experiment", section_g.EXPERIMENTS[:2], ids=lambda each: each.name)
 def test_section_g_is_a_function_of_its_seed(experiment, images, monkeypatch):
-    monkeypatch.setattr(section_g, "T", 400)
+    monkeypatch.setattr(section_g, "T", 200)
     ways = {way: {**settings, "num_clients": 40} for way, settings in experiment.run.keywords["ways"].items()}
-    outcome, again = (experiment.run(3, images, ways=ways, quick=True) for _ in range(2))
+    outcome = experiment.run(3, images, ways=ways, quick=True)
     cells = outcome.cells
-    assert cells == again.cells
+    again = experiment.run(3, images, ways={"batch 5": ways["batch 5"]}, quick=True).cells
+    assert again.items() <= cells.items()
     assert experiment.known.keys() <= cells.keys()
     assert all(math.isfinite(value) for value in cells.values())
     for way in ways:
@@ -197,7 +198,7 @@ def test_section_g_is_a_function_of_its_seed(experiment, images, monkeypatch):
         assert min(value for row, value in regrets.items() if row != section_g.ORACLE) > 1e-6
         losses = outcome.curves[f"training loss, {way}"]
         for row in regrets:
-            assert losses[row].x.tolist() == list(range(2, 41, 2))
+            assert losses[row].x.tolist() == list(range(1, 21))
             assert losses[row].y[-1] == cells[row, f"loss, {way}"] < math.log(10)
             if row != section_g.ORACLE:
                 regret = outcome.curves[f"cumulative regret, {way}"][row].y

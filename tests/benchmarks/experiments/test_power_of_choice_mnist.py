@@ -35,10 +35,13 @@ def small(name):
 
 @pytest.mark.parametrize("name", ["poc-mnist", "poc-mnist-in-turns", "poc-mnist-local"])
 def test_an_experiment_is_a_function_of_its_seed(name, file):
-    one, again, other = (poc.run(seed, file, **small(name)) for seed in (0, 0, 1))
-    assert repr(one.cells) == repr(again.cells)  # NaN = NaN
-    assert one.cells.keys() == other.cells.keys()
-    assert repr(one.cells) != repr(other.cells)
+    settings = small(name)
+    one = poc.run(0, file, **settings)
+    # Of one case, since cases differ in their numbers alone.
+    again, other = (poc.run(seed, file, **settings | {"cases": settings["cases"][:1]}) for seed in (0, 1))
+    assert again.cells.keys() == other.cells.keys()
+    assert repr(again.cells) != repr(other.cells)
+    assert repr({cell: one.cells[cell] for cell in again.cells}) == repr(again.cells)  # NaN = NaN
     settings = EXPERIMENTS[name].run.keywords
     assert len(one.curves) == 2 * len(settings["cases"])
     for panel, lines in one.curves.items():
@@ -46,7 +49,8 @@ def test_an_experiment_is_a_function_of_its_seed(name, file):
         for label, curve in lines.items():
             assert curve.x.shape == curve.y.shape
             assert np.isfinite(curve.y).all()
-            assert np.array_equal(curve.y, again.curves[panel][label].y)
+            if panel in again.curves:
+                assert np.array_equal(curve.y, again.curves[panel][label].y)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

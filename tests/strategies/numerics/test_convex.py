@@ -1,4 +1,4 @@
-"""cvxpy's answers against the closed form and bisection on the multipliers; the offline optimum OffVar."""
+"""cvxpy's answers against the closed form, and against bisection on the multipliers."""
 
 import re
 import sys
@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from strategies.numerics.convex import fill_with_budgets, load_cvxpy, offline_variance
-from strategies.numerics.water_filling import fill_rounds, offline_participation, water_fill
+from strategies.numerics.convex import fill_with_budgets, load_cvxpy
+from strategies.numerics.water_filling import water_fill
 
 
 def test_a_missing_cvxpy_is_explained(monkeypatch):
@@ -15,7 +15,6 @@ def test_a_missing_cvxpy_is_explained(monkeypatch):
     for call in (
         load_cvxpy,
         lambda: fill_with_budgets([1], [0], [1], [0], [[1]], [1]),
-        lambda: offline_variance([1], [[1]], [1]),
     ):
         with pytest.raises(ImportError, match=re.escape("install the extra optim")):
             call()
@@ -116,72 +115,3 @@ def test_a_solver_without_an_answer_is_an_error(monkeypatch):
     monkeypatch.setattr(cp.Problem, "solve", lambda self, **options: None)
     with pytest.raises(RuntimeError, match="its status is None"):
         fill_with_budgets(*arguments)
-
-
-def test_the_offline_optimum_by_hand():
-    """Group 1 comes in round 2 only: the one who knows gives it that round, and both have 5 a round."""
-    pytest.importorskip("cvxpy")
-    rates, value = offline_variance([0.5, 0.5], [[10, 0], [10, 10]], [10, 10])
-    np.testing.assert_allclose(rates, [[10, 0], [0, 10]], atol=1e-4)
-    assert value == pytest.approx(2 * 0.25 / 5, rel=1e-8)
-    # A group never here, and one here only when nobody may take part, are left out.
-    _, value = offline_variance([0.2, 0.4, 0.4], [[3, 0, 0], [3, 0, 8]], [2, 0])
-    assert value == pytest.approx(0.04 / 1, rel=1e-8)
-    rates, value = offline_variance([1.0], [[0.0], [0.0]], [5, 5])
-    assert (rates == 0).all()
-    assert value == 0
-
-
-@pytest.mark.parametrize("process", ["uniform", "poisson", "cyclic", "markov"])
-def test_the_online_rule_approaches_the_offline_optimum(process):
-    """Theorem 2; the excess is never below 0 by more than the solver's tolerance."""
-    pytest.importorskip("cvxpy")
-    g, horizon = 6, 300
-    rng = np.random.default_rng(3)
-    targets, mean = np.full(g, 1 / g), np.geomspace(1, 20, g)
-    available = {
-        "uniform": lambda: rng.integers(0, 2 * mean.astype(int) + 2, (horizon, g)),
-        "poisson": lambda: rng.poisson(mean, (horizon, g)),
-        "cyclic": lambda: rng.poisson(np.where(np.arange(horizon)[:, None] % 2, mean, mean[::-1])),
-        "markov": lambda: mean.round() * (np.cumsum(rng.random((horizon, g)) < 0.15, axis=0) % 2),
-    }[process]()
-    budgets = rng.integers(5, 20, horizon).astype(float)
-    rates = fill_rounds(targets, available, budgets)
-    excess = {}
-    for rounds in (10, 300):
-        _, best = offline_variance(targets, available[:rounds], budgets[:rounds])
-        online = variance(targets, rates[:rounds].sum(axis=0), 0) * rounds
-        excess[rounds] = online / best - 1
-    print(process, excess)
-    assert -1e-7 < excess[300] < 2e-3
-    assert -1e-7 < excess[10] < 0.5
-
-
-def test_the_offline_optimum_of_few_groups_is_exact():
-    """The value is cvxpy's within 1e-8, and it can be had: no set of groups has more than there is."""
-    pytest.importorskip("cvxpy")
-    for seed in range(10):
-        rng, targets, _, _, _ = realistic(seed)
-        g, horizon = min(targets.size, 8), int(rng.integers(1, 40))
-        targets = targets[:g] * (rng.random(g) < 0.9)
-        available = rng.poisson(np.geomspace(0.05, 20, g), (horizon, g)) * (rng.random((horizon, 1)) < 0.8)
-        budgets = rng.integers(0, 15, horizon).astype(float)
-        found = offline_participation(targets, available, budgets)
-        _, best = offline_variance(targets, available, budgets)
-        served = (targets > 0) & np.minimum(available, budgets[:, None]).any(axis=0)
-        assert (found[~served] == 0).all()
-        assert (targets[served] ** 2 / found[served]).sum() == pytest.approx(best, rel=1e-8)
-        for number in range(2**g):
-            chosen = (number >> np.arange(g)) & 1 == 1
-            there = np.minimum(budgets, available[:, chosen].sum(axis=1)).mean()
-            assert found[chosen].sum() <= there + 1e-12
-
-
-def test_the_offline_optimum_of_few_groups_by_hand():
-    found = offline_participation([0.5, 0.5], [[10, 0], [10, 10]], [10, 10])
-    np.testing.assert_allclose(found, [5, 5])
-    # Group 1 has 1 in two rounds; the others share what is left, 3 : 1.
-    found = offline_participation([0.3, 0.6, 0.1, 0], [[9, 1, 9, 9], [9, 0, 9, 9]], [4, 5])
-    np.testing.assert_allclose(found, [3, 0.5, 1, 0])
-    with pytest.raises(ValueError, match="17 groups with p > 0: must be at most 16"):
-        offline_participation(np.ones(17), np.ones((2, 17)), [1, 1])
