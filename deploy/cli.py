@@ -29,7 +29,7 @@ from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import draw
 from deploy.runs.follower import train
 from deploy.runs.history import FILE_NAME, TrialHistory, read_run
-from deploy.runs.trials import PLAN, Trial, parse_setting, plan, read_plan, try_out, write_plan
+from deploy.runs.trials import PLAN, Trial, parse_setting, plan, read_plan, check_data, write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -267,7 +267,7 @@ def _comparison(
     if common.get("data-dir"):  # the apps run in folders of their own
         common["data-dir"] = str(Path(str(common["data-dir"])).expanduser().absolute())
     trials = plan(selectors, common, app_folder(), folder)
-    try_out(common)
+    check_data(common)
     return _Comparison(folder, trials)
 
 

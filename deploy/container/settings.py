@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deploy.container import DATA
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
-from deploy.runs.trials import parse_setting, plan, try_out
+from deploy.runs.trials import check_data, parse_setting, plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +62,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[T
             given[key] = value
         trials = plan(selectors, given, app_folder(), folder)
         settings.update(given)
-        try_out(settings)
+        check_data(settings)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise ValueError(str(error)) from None

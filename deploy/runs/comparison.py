@@ -1,7 +1,7 @@
-"""What selection brought: the trials of a run compared, and said no louder than one seed allows.
+"""Comparing the trials of a run, without claiming more than one seed supports.
 
-One run of each trial cannot show that one is better: uniform selection against itself, with other draws,
-differs by more than the noise from round to round in half of the cases. So nothing here says so.
+One run of each trial cannot show that a selector is better: two runs of uniform selection with different
+draws differ by more than the round-to-round noise in half of the cases. The text here never claims it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 BASELINE = "uniform"
 LAST = 5  # rounds over which final values are averaged
-NOISE_WINDOW = 10  # rounds whose changes make the noise
+NOISE_WINDOW = 10  # rounds over which the noise is estimated
 ONE_SEED = (
-    "The draws of one seed alone make differences of this size; repeat with other values of --seed before "
-    "believing one."
+    "Other random draws alone can cause differences of this size; repeat with other values of --seed before "
+    "drawing a conclusion."
 )
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One trial in numbers. NaN where the history does not say, or says that it was not finite."""
+    """One trial in numbers; NaN where the history has no value or no finite value."""
 
     test_loss: float
     """Mean of the last rounds (see `LAST`)."""
@@ -39,58 +39,58 @@ class Summary:
     train_loss: float
     """Mean of the last rounds."""
     distinct: float
-    """Mean number of distinct clients a round."""
+    """Mean number of distinct clients per round."""
     seconds: float
-    """Mean seconds a round."""
+    """Mean seconds per round."""
     failures: int
-    """Replies that were missing or of no use."""
+    """Replies that were missing or unusable."""
     large_share: float
     """Share of all draws that went to the large clients (see `large_clients`)."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far an trial ended from the baseline, in one metric."""
+    """The difference between the last rounds of a trial and of the baseline, in one metric."""
 
     value: float
     """Trial minus baseline, means of the last rounds."""
     noise: float
-    """Standard deviation of the changes from one round to the next, over the last rounds (see
-    `NOISE_WINDOW`), of the noisier one. A smaller difference could not be seen in this run; whether a larger
-    one would come again, only other seeds can tell."""
+    """Standard deviation of the changes from one round to the next over the last rounds (see
+    `NOISE_WINDOW`), of the noisier of the two. A run cannot show a smaller difference; only other seeds can
+    tell whether a larger one is reproducible."""
 
     @property
     def known(self) -> bool:
-        """Whether there are numbers to compare."""
+        """Whether both numbers are finite."""
         return math.isfinite(self.value) and math.isfinite(self.noise)
 
     @property
     def within_noise(self) -> bool:
-        """Whether this run could not show it."""
+        """Whether the difference is too small for this run to show."""
         return abs(self.value) <= self.noise
 
 
 def large_clients(sizes: Sequence[float]) -> set[int]:
     """Return the indexes of the fewest clients that together hold half of all samples."""
-    chosen: set[int] = set()
+    large: set[int] = set()
     held = 0.0
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         if held >= sum(sizes) / 2:
             break
-        chosen.add(index)
+        large.add(index)
         held += sizes[index]
-    return chosen
+    return large
 
 
 def summarise(trial: TrialHistory) -> Summary:
-    """Put an trial into numbers."""
+    """Return the summary of a trial."""
     rounds = trial.trained
     large = large_clients(trial.client_sizes)
     draws = [pair for line in rounds for pair in zip(line["clients"], line["counts"], strict=True)]
     return Summary(
         test_loss=_mean(_values(rounds, "test_loss")[-LAST:]),
         test_accuracy=_mean(_values(rounds, "test_accuracy")[-LAST:]),
-        train_loss=_mean(_finite(_values(rounds, "train_loss")[-LAST:])),  # null too where nobody answered
+        train_loss=_mean(_finite(_values(rounds, "train_loss")[-LAST:])),  # null if nobody replied
         distinct=_mean([len(line["clients"]) for line in rounds]),
         seconds=_mean(_finite(_values(rounds, "seconds"))),
         failures=sum(len(line["failures"]) for line in rounds),
@@ -114,45 +114,46 @@ def area_ratio(trial: TrialHistory, baseline: TrialHistory) -> float:
 
 
 def faults(trial: TrialHistory) -> dict[str, dict[str, int]]:
-    """Count for each client with faults how often what befell it, who has most first.
+    """Count the rounds in which each client failed, was clipped or was quarantined, the largest sum first.
 
     Returns
     -------
     dict of str to dict
-        "left out" (its reply was missing or of no use), "bounded" and "put aside", in rounds.
+        By client: the numbers of rounds with "failed" (its reply was missing or unusable), "clipped" and
+        "quarantined"; clients without any are left out.
     """
     counts: dict[str, dict[str, int]] = {}
     for line in trial.trained:
-        befell = {
-            "left out": [each["client"] for each in line["failures"]],
+        affected = {
+            "failed": [each["client"] for each in line["failures"]],
             "clipped": [each["client"] for each in line.get("clipped", ())],
-            "put aside": line.get("quarantined", ()),
+            "quarantined": line.get("quarantined", ()),
         }
-        for what, clients in befell.items():
+        for fault, clients in affected.items():
             for client in clients:
-                of = counts.setdefault(client, {})
-                of[what] = of.get(what, 0) + 1
+                of_client = counts.setdefault(client, {})
+                of_client[fault] = of_client.get(fault, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: (-sum(item[1].values()), item[0])))
 
 
-def same_cohorts(trial: TrialHistory, baseline: TrialHistory) -> tuple[int, int]:
-    """Return in how many rounds both drew the same clients, each as often, and how many rounds both have."""
-    ours, theirs = ({line["round"]: _cohort(line) for line in each.trained} for each in (trial, baseline))
+def same_selections(trial: TrialHistory, baseline: TrialHistory) -> tuple[int, int]:
+    """Return in how many rounds both drew the same clients equally often, and how many rounds both have."""
+    ours, theirs = ({line["round"]: _counts(line) for line in each.trained} for each in (trial, baseline))
     both = ours.keys() & theirs.keys()
     return sum(ours[round] == theirs[round] for round in both), len(both)
 
 
 def verdict(trials: Sequence[TrialHistory]) -> list[str]:
-    """Say in plain sentences how each trial differs from uniform selection.
+    """Describe how each trial differs from uniform selection.
 
     Returns
     -------
     list[str]
-        A sentence for each trial that finished, and what to make of them, or why there is none; empty if there
-        is nothing to compare.
+        A sentence for each finished trial, then a caveat; or why there is no comparison. Empty if there is
+        nothing to compare.
     """
     if len(trials) > 1 and all(trial.label != BASELINE for trial in trials):
-        return [f"To tell, train {BASELINE} as well (--selector {BASELINE})."]
+        return [f"For a comparison, train {BASELINE} as well (--selector {BASELINE})."]
     baseline = next((trial for trial in trials if trial.label == BASELINE and trial.finished), None)
     others = [trial for trial in trials if trial is not baseline and trial.finished]
     if baseline is None or not others:
@@ -165,7 +166,7 @@ def verdict(trials: Sequence[TrialHistory]) -> list[str]:
 
 
 def number(value: float | None, form: str, unit: str = "", *, scale: float = 1.0) -> str:
-    """Format a number from a history; a dash stands for what is unknown or was not finite (None, NaN)."""
+    """Format a number of a history; a missing or non-finite one (None, NaN) is shown as a dash."""
     return "–" if value is None or not math.isfinite(value) else f"{scale * value:{form}}{unit}"
 
 
@@ -179,20 +180,20 @@ def _sentence(trial: TrialHistory, baseline: TrialHistory) -> str:
         f"area under the loss curve {number(area_ratio(trial, baseline) - 1, '+z.0f', ' %', scale=100)}"
     )
     if loss.within_noise and accuracy.within_noise:
-        differs = f"no difference that this run could show (test loss {loss.value:+z.3f}, {others})"
+        differs = f"no difference that this run can show (test loss {loss.value:+z.3f}, {others})"
     elif loss.value:
         differs = f"{'lower' if loss.value < 0 else 'higher'} test loss by {abs(loss.value):.3f}, {others}"
     else:
         differs = f"the same test loss, {others}"
-    same, rounds = same_cohorts(trial, baseline)
+    same, rounds = same_selections(trial, baseline)
     return f"{trial.label}: {differs}; drew the same clients as {BASELINE} in {same} of {rounds} rounds."
 
 
 def _not_finite(trial: TrialHistory) -> str:
-    return f"{trial.label}: nothing to compare: its test loss was not finite."
+    return f"{trial.label}: no comparison, since its test loss was not finite."
 
 
-def _cohort(line: Line) -> dict[str, int]:
+def _counts(line: Line) -> dict[str, int]:
     return dict(zip(line["client_ids"], line["counts"], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What the person sees: the training as it goes, and what came of it."""
+"""What the terminal shows: the progress of the training, and then its results."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from deploy.runs.trials import Trial
 
 
-MOST = 5  # clients with faults that are named
+MOST = 5  # clients with faults that are listed by name
 
 
 class PlainDisplay:
-    """A line of text for each round of each trial, or for failures alone.
+    """Prints a line for each round of each trial, or for failures only.
 
     Parameters
     ----------
     console : Console
         Where to print.
     rounds : bool
-        Whether rounds get a line each.
+        Whether each round gets a line.
     """
 
     def __init__(self, console: Console, *, rounds: bool) -> None:
@@ -51,37 +51,37 @@ class PlainDisplay:
         pass
 
     def event(self, text: str) -> None:
-        """Print a line of its own."""
+        """Print a message."""
         self._print(text)
 
     def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
-        """Print the rounds, and always their failures."""
+        """Print rounds (if wanted) and their failures (always)."""
         for line in lines:
             if line["type"] == "resume":
-                self._print(f"{trial.name}  goes on after round {line['round']}")
+                self._print(f"{trial.name}  resumes after round {line['round']}")
             if line["type"] != "round":
                 continue
             for failure in line.get("failures", ()):
                 self._print(
-                    f"{trial.name}  round {line['round']}: {failure['client']} left out: {failure['reason']}"
+                    f"{trial.name}  round {line['round']}: {failure['client']} failed: {failure['reason']}"
                 )
             if line.get("skipped"):
-                self._print(f"{trial.name}  round {line['round']}: the model stays as it is: {line['void']}")
+                self._print(f"{trial.name}  round {line['round']} skipped: {line['skipped']}")
             if self._rounds:
                 self._print(
                     f"{trial.name}  round {line['round']}/{trial.history.settings['num_rounds']}  "
-                    + "  ".join(filter(None, [chosen(line).plain, metrics(line).plain]))
+                    + "  ".join(filter(None, [selected(line).plain, metrics(line).plain]))
                 )
 
     def refresh(self) -> None:
-        """Nothing to do: what is printed stays."""
+        """Do nothing: printed lines stay."""
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class LiveDisplay(PlainDisplay):
-    """The state of all trials, redrawn in place; failures scroll by above it.
+    """Redraws the state of all trials in place; failures scroll by above.
 
     Parameters
     ----------
@@ -112,21 +112,21 @@ class LiveDisplay(PlainDisplay):
         self._live.stop()
 
     def refresh(self) -> None:
-        """Draw the state of now."""
+        """Draw the current state."""
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         parts: list[RenderableType] = [Text(f"{self._title} · {minutes}:{seconds:02d}", style="dim")]
         for trial in self._trials:
             try:
                 parts += [Text(), *_state(trial.history)]
-            except Exception as error:  # whatever is wrong with one trial, the training goes on
+            except Exception as error:  # a trial that cannot be shown must not end the training
                 parts.append(Text(f"{trial.name}: cannot be shown: {error!r}", style="red"))
         self._live.update(Group(*parts), refresh=True)
 
 
 def _state(trial: TrialHistory) -> list[RenderableType]:
-    """Draw one trial: progress, how good the model is, who trained last. Three lines of up to 80 columns."""
+    """Draw one trial in three lines of up to 80 columns: progress, metrics, the last selected clients."""
     if not trial.rounds:
-        return [Text(trial.label, style="bold"), Text("  waiting to begin", style="dim"), Text()]
+        return [Text(trial.label, style="bold"), Text("  waiting to start", style="dim"), Text()]
     last, total = trial.rounds[-1], int(trial.settings["num_rounds"])
     head = Table.grid(padding=(0, 1), expand=True)
     head.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -140,11 +140,11 @@ def _state(trial: TrialHistory) -> list[RenderableType]:
     figures = Text("  ").append_text(metrics(last))
     if failures := sum(len(line["failures"]) for line in trial.trained):
         figures.append(f"  {failures} failed", style="red")
-    return [head, figures, Text("  ", no_wrap=True, overflow="ellipsis").append_text(chosen(last))]
+    return [head, figures, Text("  ", no_wrap=True, overflow="ellipsis").append_text(selected(last))]
 
 
 def metrics(line: Line) -> Text:
-    """Put a round's figures into words: "test loss 0.612  accuracy 87.4 %  train loss 0.533  5.1 s"."""
+    """Format a round's metrics: "test loss 0.612  accuracy 87.4 %  train loss 0.533  5.1 s"."""
     parts = [
         f"test loss {number(line['test_loss'], '.3f')}",
         f"accuracy {number(line['test_accuracy'], '.1f', ' %', scale=100)}",
@@ -156,11 +156,11 @@ def metrics(line: Line) -> Text:
     return Text("  ".join(parts))
 
 
-def chosen(line: Line) -> Text:
-    """Put into words who was chosen, how often, and how probable each was: "07 ×2 p=.31, 03 p=.12"."""
+def selected(line: Line) -> Text:
+    """Format a round's selected clients, counts and probabilities: "selected 07 ×2 p=.31, 03 p=.12"."""
     if line["round"] == 0:
         return Text()
-    text = Text("chose ")
+    text = Text("selected ")
     columns = (line["client_ids"], line["counts"], line["probabilities"], line["responded"])
     for position, (client, count, probability, responded) in enumerate(zip(*columns, strict=True)):
         text.append(", " if position else "")
@@ -178,7 +178,7 @@ def _probability(value: float | None) -> str:
 
 
 def report(trials: Sequence[TrialHistory]) -> Group:
-    """Compare the trials side by side, and say what selection brought."""
+    """Compare the trials in a table, and describe how selection changed the results."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("selector", vertical="bottom", overflow="fold")
     for head in (
@@ -211,25 +211,25 @@ def report(trials: Sequence[TrialHistory]) -> Group:
         large = large_clients(sizes)
         share = sum(sizes[i] for i in large) / sum(sizes)
         notes += (
-            f" To large: the share of all draws that went to the {len(large)} largest of {len(sizes)} "
-            f"clients, with {100 * share:.0f} % of the samples."
+            f" To large: the share of draws that selected one of the {len(large)} largest of {len(sizes)} "
+            f"clients, which hold {100 * share:.0f} % of the samples."
         )
     parts: list[RenderableType] = [table, Text(notes, style="dim")]
-    if troubles := [text for trial in trials if (text := _faults(trial))]:
-        parts += [Text(), Text("Rounds in which clients were", style="bold"), *troubles]
+    if fault_lines := [text for trial in trials if (text := _faults(trial))]:
+        parts += [Text(), Text("Rounds in which clients had faults", style="bold"), *fault_lines]
     if sentences := verdict(trials):
         parts += [
             Text(),
-            Text("What selection brought", style="bold"),
+            Text("Compared with uniform selection", style="bold"),
             *(Text(f"  {each}") for each in sentences),
         ]
     return Group(*parts)
 
 
 def _faults(trial: TrialHistory) -> Text | None:
-    """Put into words which clients had most faults: "uniform: client-03 12 left out, 2 put aside"."""
+    """Name the clients with the most faults: "uniform: client-03 12 failed, 2 quarantined"."""
     found = [
-        f"{client} {', '.join(f'{count} {what}' for what, count in counts.items())}"
+        f"{client} {', '.join(f'{count} {fault}' for fault, count in counts.items())}"
         for client, counts in faults(trial).items()
     ]
     if not found:

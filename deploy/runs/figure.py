@@ -1,4 +1,4 @@
-"""The figure of a run: loss and accuracy over the rounds, and who was chosen when."""
+"""The figure of a run: loss and accuracy over the rounds, and the clients selected in each round."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
     from deploy.runs.history import TrialHistory
 
-# Okabe and Ito's palette: told apart by people with any colour vision; line styles say the same in grey.
+# Okabe and Ito's palette, which people with any colour vision can tell apart; line styles do so in grey.
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
 STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
 
 
 def draw(trials: Sequence[TrialHistory], path: Path) -> None:
-    """Draw the trials and write the figure.
+    """Draw the trials and write the figure to a file.
 
     Parameters
     ----------
     trials : Sequence[TrialHistory]
-        At least one; those without a round are left out.
+        At least one; trials without a round are left out.
     path : Path
         The PNG file.
 
@@ -41,7 +41,7 @@ def draw(trials: Sequence[TrialHistory], path: Path) -> None:
     ModuleNotFoundError
         If matplotlib is missing.
     ValueError
-        If no trial has a round to draw.
+        If no trial has a round.
     """
     trials = [trial for trial in trials if trial.trained]
     if not trials:
@@ -53,11 +53,11 @@ def draw(trials: Sequence[TrialHistory], path: Path) -> None:
         above, below = figure.add_subfigure(parts[0]), figure.add_subfigure(parts[1])
         _draw_curves(trials, *above.subplots(1, 2))
         for axes, trial in zip(below.subplots(rows, 2, squeeze=False).flat, trials, strict=False):
-            _draw_choices(trial, axes)
+            _draw_selections(trial, axes)
         if len(trials) % 2:
             below.axes[-1].set_axis_off()
         below.suptitle(
-            "Who was chosen when: clients (samples held), the darker the more often drawn, × gave no answer",
+            "Selected clients (samples held) in each round; darker = drawn more often, × = no usable reply",
             x=0.01,
             ha="left",
             fontsize=12,
@@ -67,7 +67,7 @@ def draw(trials: Sequence[TrialHistory], path: Path) -> None:
 
 @contextlib.contextmanager
 def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """Give a figure of so many inches, and write it as a PNG file when the block ends.
+    """Yield a figure of this size in inches, and write it as a PNG file when the block ends.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
         If matplotlib is missing.
     """
     with tempfile.TemporaryDirectory() as cache:
-        # matplotlib writes a font list into its configuration folder: keep it out of the user's home.
+        # matplotlib writes a font list into its configuration folder: keep the list out of the user's home.
         os.environ.setdefault("MPLCONFIGDIR", cache)
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -104,8 +104,8 @@ def _draw_curves(trials: Sequence[TrialHistory], losses: Axes, accuracies: Axes)
         axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_choices(trial: TrialHistory, axes: Axes) -> None:
-    """Draw who was chosen when: a row for each client, the largest on top, a column for each round."""
+def _draw_selections(trial: TrialHistory, axes: Axes) -> None:
+    """Draw the selected clients: a row for each client, the largest on top, and a column for each round."""
     order = sorted(range(len(trial.client_ids)), key=lambda i: -trial.client_sizes[i])
     row_of = {client: row for row, client in enumerate(order)}
     last = trial.trained[-1]["round"]
@@ -119,7 +119,9 @@ def _draw_choices(trial: TrialHistory, axes: Axes) -> None:
         counts,
         cmap="Blues",
         vmin=0,
-        vmax=max(3.0, counts.max()),  # the same shade for the same count in all panels, in all but odd cases
+        vmax=max(
+            3.0, counts.max()
+        ),  # the same shade for the same count in all panels, unless a client is drawn more than 3 times
         aspect="auto",
         interpolation="nearest",
         extent=(0.5, last + 0.5, len(order) - 0.5, -0.5),
@@ -132,5 +134,5 @@ def _draw_choices(trial: TrialHistory, axes: Axes) -> None:
 
 
 def _value(number: float | None) -> float:
-    """Return the number; a history says null for what is not finite."""
+    """Return the number; a history holds null in place of a non-finite one."""
     return float("nan") if number is None else float(number)

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from deploy.runs.trials import Trial
 
 WATCH_INTERVAL = 0.2  # seconds between two looks at the histories
-END_TIMEOUT = (
-    10.0  # seconds from the last line of a history until its run counts as over, whatever the engine says
-)
+END_TIMEOUT = 10.0  # seconds from the last line of a history until its run counts as over in any case
 TRIES = 3  # how often in a row a trial is submitted without completing a new round
 
 
@@ -34,7 +32,7 @@ class Watcher(Protocol):
         """Take a message that is not in a history."""
 
     def refresh(self) -> None:
-        """All histories have been read once more."""
+        """Take note that all histories have been read once more."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Reading the histories that the ServerApp writes (see server/history.py), also while they grow."""
+"""Reading the histories that the ServerApp writes (see server/history.py), also while they are written."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Line = dict[str, Any]
 
 @dataclass
 class TrialHistory:
-    """What is known so far about one trial: one training of the federation with one selector.
+    """What the history says so far of one trial: one training of the federation with one selector.
 
-    Lines of unknown type are skipped, so that the history may say more than is read here.
+    Lines of unknown types are skipped, so that histories may gain new ones.
     """
 
     path: Path
@@ -26,21 +26,21 @@ class TrialHistory:
     settings: Line = field(default_factory=dict)
     """The run's settings."""
     client_ids: list[str] = field(default_factory=list)
-    """(M,) durable ids in the order of the clients' indexes."""
+    """(M,) durable ids, by client index."""
     client_sizes: list[float] = field(default_factory=list)
     """(M,) samples held."""
     rounds: list[Line] = field(default_factory=list)
     """The rounds, from round 0 (the model before training) on."""
     end: Line | None = None
-    """The last line, once the run is over; None again when it is resumed."""
+    """The last line, once the run has ended; None again when the run is resumed."""
     starts: int = 0
-    """How often the run began or was resumed."""
+    """How often the run was started or resumed."""
     _offset: int = 0  # bytes read
-    _file: int | None = None  # the inode of the file that they were read from
+    _file: int | None = None  # inode of the file that these bytes came from
 
     @property
     def label(self) -> str:
-        """What the trial is called: its selector with the settings that were given."""
+        """The selector's name and the settings that were given."""
         if not self.settings:
             return self.path.parent.name
         given = self.settings["selector_settings"]
@@ -48,24 +48,25 @@ class TrialHistory:
 
     @property
     def trained(self) -> list[Line]:
-        """The rounds in which clients trained: all but round 0."""
+        """All rounds but round 0."""
         return [line for line in self.rounds if line["round"] > 0]
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its planned end."""
+        """Whether the run reached its planned end."""
         return self.end is not None and self.end["type"] == "end"
 
     def read(self) -> list[Line]:
-        """Read what was written since the last call and return it.
+        """Return the lines written since the last call.
 
-        A last line without its newline is still being written: it is left for the next call. A run that is
-        resumed replaces its history: then all is read again, and what was written since is returned.
+        A last line without a newline is still being written and is left for the next call. A resumed run
+        replaces its history file: the new file is read from the start, and the lines since the resume are
+        returned.
 
         Raises
         ------
         ValueError
-            If a complete line is not a JSON object of the known form.
+            If a complete line is not a valid history line.
         """
         if not self.path.exists():
             return []
@@ -111,12 +112,12 @@ class TrialHistory:
 
 
 def read_run(folder: Path) -> list[TrialHistory]:
-    """Read all histories below a run's folder, in the order in which the trials began.
+    """Read all histories below a run's folder, in the order in which the trials started.
 
     Raises
     ------
     ValueError
-        If there is none, or one of them is damaged.
+        If there is no history, or one is damaged.
     """
     trials = [TrialHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     if not trials:

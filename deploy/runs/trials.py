@@ -1,4 +1,4 @@
-"""The trials of a comparison: the same federation trained once with each selector."""
+"""Planning a comparison: its trials train the same federation, each with another selector."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-PLAN = "run.json"  # in a run's folder: what its trials are, so that they can be resumed
+PLAN = "run.json"  # in a run's folder: the settings of its trials, so that they can be resumed
 PLAN_VERSION = 1
-FULL = 1 << 20  # bytes that are free on a disk without space, at most
+FULL = 1 << 20  # bytes; a disk with less free space counts as full
 
 
 @dataclass
@@ -64,23 +64,23 @@ class Trial:
 
 
 def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path, folder: Path) -> list[Trial]:
-    """Turn the command line's words into trials, all settings checked.
+    """Turn the selectors of the command line into trials, with all settings checked.
 
     Parameters
     ----------
     selectors : Sequence[str]
         "name" or "name:setting=value,setting=value".
     common : Mapping[str, ConfigValue]
-        Run-config settings of all trials that differ from the app's defaults.
+        Run-config settings of all trials; the others keep the app's defaults.
     app : Path
         The folder whose pyproject.toml holds the defaults.
     folder : Path
-        Each trial's files go into a folder of its own below this one.
+        Each trial writes into its own folder below this one.
 
     Raises
     ------
     ValueError
-        One line for each wrong setting: its name, its value, what is allowed.
+        One line for each wrong setting: its name, its value, the allowed values.
     """
     defaults = default_config(app)
     trials: dict[str, Trial] = {}
@@ -102,15 +102,15 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
     return list(trials.values())
 
 
-def try_out(settings: Mapping[str, ConfigValue]) -> None:
-    """Make the task and a client's data, or what is wrong with them would show only in the clients' logs.
+def check_data(settings: Mapping[str, ConfigValue]) -> None:
+    """Create the task and one client's data here, since errors in them would show only in the clients' logs.
 
     Raises
     ------
     ValueError
-        If there are no such data, or they cannot be shared out so.
+        If the data do not exist, or cannot be partitioned as the settings say.
     ModuleNotFoundError
-        If the task or the data need an extra; the message says which.
+        If the task or the data need an extra of this package; the message names it.
     """
     data = {"partition": settings.get("partition", "skewed"), "data_dir": settings.get("data-dir", "")}
     task = tasks.create(str(settings["task"]), **{name: str(value) for name, value in data.items()})
@@ -118,33 +118,35 @@ def try_out(settings: Mapping[str, ConfigValue]) -> None:
 
 
 def write_plan(folder: Path, trials: Sequence[Trial]) -> None:
-    """Write down what a run's trials are, in its folder.
+    """Write the trials of a run into its folder.
 
     Raises
     ------
     OSError
-        If that cannot be written.
+        If the file cannot be written.
     """
-    told = {trial.name: {k: v for k, v in trial.run_config.items() if k != "output-dir"} for trial in trials}
+    settings = {
+        trial.name: {k: v for k, v in trial.run_config.items() if k != "output-dir"} for trial in trials
+    }
     with replacing(folder / PLAN) as file:
-        file.write(json.dumps({"version": PLAN_VERSION, "trials": told}, indent=1).encode())
+        file.write(json.dumps({"version": PLAN_VERSION, "trials": settings}, indent=1).encode())
 
 
 def read_plan(folder: Path) -> list[Trial]:
-    """Return the trials of an earlier run, as far as they got; the folder may have been moved.
+    """Return the trials of an earlier run, with their histories; the folder may have been moved.
 
     Raises
     ------
     ValueError
-        If the folder is not one of a run, or of one that cannot be resumed.
+        If the folder holds no run, or none that can be resumed.
     """
     try:
-        told = json.loads((folder / PLAN).read_bytes())
-        if told["version"] != PLAN_VERSION:
-            raise ValueError(f"is of version {told['version']}, this program reads {PLAN_VERSION}")
+        saved = json.loads((folder / PLAN).read_bytes())
+        if saved["version"] != PLAN_VERSION:
+            raise ValueError(f"has version {saved['version']}, but this program reads version {PLAN_VERSION}")
         trials = [
             Trial(name, {**config, "output-dir": str(folder / name)}, TrialHistory(folder / name / FILE_NAME))
-            for name, config in told["trials"].items()
+            for name, config in saved["trials"].items()
         ]
     except FileNotFoundError:
         raise ValueError(f"{folder}: holds no {PLAN}, so there is no run to resume") from None
@@ -156,7 +158,7 @@ def read_plan(folder: Path) -> list[Trial]:
 
 
 def parse_setting(text: str) -> tuple[str, ConfigValue]:
-    """Read "key=value"; the value is a JSON scalar (0.1, 5, true), anything else a string.
+    """Parse "key=value"; the value is a JSON scalar (0.1, 5, true), and otherwise a string.
 
     Raises
     ------

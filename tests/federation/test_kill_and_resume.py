@@ -402,7 +402,7 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
         first.wait_for("uniform  round 2/")
         kill_writer(run / "uniform" / CHECKPOINTS, first.log.read_text)
         first.wait_for("uniform: its ServerApp died; it is started again", timeout=40)  # not Flower's minute
-        first.wait_for("uniform  goes on after round")
+        first.wait_for("uniform  resumes after round")
         first.wait_for("pow-d  round 1/")
         first.wait_for("uniform  round 5/")
     finally:

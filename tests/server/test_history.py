@@ -173,8 +173,8 @@ def test_the_report_names_who_had_most_faults(tmp_path: Path) -> None:
             line | {"clipped": [{"client": "c", "reason": "norm"}] * (round == 2), "quarantined": ["b"]}
         )
     assert faults(trial) == {
-        "b": {"left out": 1, "put aside": 4},
-        "a": {"left out": 3},
+        "b": {"failed": 1, "quarantined": 4},
+        "a": {"failed": 3},
         "c": {"clipped": 1},
     }
 

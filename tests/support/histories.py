@@ -23,8 +23,8 @@ def write_history(
 ) -> TrialHistory:
     """Write a history with one test loss a round (round 0 first) and read it again.
 
-    In each round `clients` (default: 0 and 3) are drawn once each, but the first twice. A loss that is
-    not finite is None, as in the file.
+    In each round `clients` (default: 0 and 3) are drawn: the first twice, the others once. A loss of None
+    stands for one that was not finite, as in the file.
     """
     lines: list[dict[str, Any]] = [
         {

@@ -1,4 +1,4 @@
-"""The numbers of the summary, worked out by hand, and a verdict that does not boast."""
+"""The numbers of the summary, computed by hand; sentences that claim no more than one seed supports."""
 
 import math
 from pathlib import Path
@@ -12,7 +12,7 @@ from deploy.runs.comparison import (
     difference,
     large_clients,
     number,
-    same_cohorts,
+    same_selections,
     summarise,
     verdict,
 )
@@ -41,7 +41,7 @@ def test_summary_in_numbers(tmp_path: Path) -> None:
     assert summary.large_share == pytest.approx(3 / 5)  # draws: 0, 0, 3, then 3, 3
 
 
-def test_an_trial_without_rounds_has_no_numbers(tmp_path: Path) -> None:
+def test_a_trial_without_rounds_has_no_numbers(tmp_path: Path) -> None:
     summary = summarise(write_history(tmp_path / "a", [2.0], end=False))
     assert math.isnan(summary.test_loss)
     assert summary.failures == 0
@@ -62,7 +62,7 @@ def test_a_steady_fall_is_not_noise_and_a_zigzag_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shift", "words"), [(-0.05, "lower"), (0.05, "higher")])
-def test_a_difference_beyond_the_noise_is_a_number_and_no_judgement(
+def test_a_difference_beyond_the_noise_is_stated_without_judgement(
     tmp_path: Path, shift: float, words: str
 ) -> None:
     trials = [
@@ -85,21 +85,21 @@ def test_an_accuracy_beyond_the_noise_is_a_difference_too(tmp_path: Path) -> Non
     assert verdict(trials)[0].startswith("md: the same test loss, accuracy +10.0 points, area")
 
 
-def test_differences_within_the_noise_are_none(tmp_path: Path) -> None:
+def test_differences_within_the_noise_are_not_stated(tmp_path: Path) -> None:
     zigzag = [x + 0.2 * (-1) ** k for k, x in enumerate(FALLING)]
     trials = [
         write_history(tmp_path / "a", zigzag),
         write_history(tmp_path / "b", [x - 0.05 for x in zigzag], "md"),
     ]
     assert verdict(trials) == [
-        "md: no difference that this run could show (test loss -0.050, accuracy +0.5 points, area under the "
+        "md: no difference that this run can show (test loss -0.050, accuracy +0.5 points, area under the "
         "loss curve -4 %); drew the same clients as uniform in 12 of 12 rounds.",
         ONE_SEED,
     ]
 
 
-def test_one_seed_never_makes_an_trial_better_or_worse(tmp_path: Path) -> None:
-    """Uniform against uniform with other draws: noise within a run says nothing about other runs."""
+def test_one_seed_never_makes_a_trial_better_or_worse(tmp_path: Path) -> None:
+    """Uniform against uniform with other draws: the noise within a run says nothing about other runs."""
     rng = np.random.default_rng(0)
     for trial in range(20):
         trials = [
@@ -109,19 +109,19 @@ def test_one_seed_never_makes_an_trial_better_or_worse(tmp_path: Path) -> None:
         text = " ".join(verdict(trials))
         assert "better" not in text
         assert "worse" not in text
-        assert text.endswith("repeat with other values of --seed before believing one.")
+        assert text.endswith(ONE_SEED)
 
 
-def test_who_was_drawn_is_compared_by_id_and_count_in_any_order(tmp_path: Path) -> None:
+def test_selections_are_compared_by_id_and_count_in_any_order(tmp_path: Path) -> None:
     uniform = write_history(tmp_path / "a", [2.0] * 5, clients=[[0, 1], [0, 1], [0, 1], [0, 1]])
     other = write_history(tmp_path / "b", [2.0] * 5, clients=[[0, 1], [0, 2], [1, 0], [0, 1]])
     third, last = other.trained[2:]
     third["counts"] = [1, 2]  # client-00 twice again, only named second
-    last["clients"] = [7, 8]  # indexes are an trial's own
-    assert same_cohorts(other, uniform) == (3, 4)
+    last["clients"] = [7, 8]  # indexes are a trial's own
+    assert same_selections(other, uniform) == (3, 4)
 
 
-def test_an_trial_whose_loss_is_not_finite_leaves_the_others_their_sentences(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_does_not_affect_the_other_trials(tmp_path: Path) -> None:
     diverging = [*FALLING[:9], None, None, None, None]
     trials = [
         write_history(tmp_path / "a", FALLING),
@@ -131,14 +131,14 @@ def test_an_trial_whose_loss_is_not_finite_leaves_the_others_their_sentences(tmp
     assert math.isnan(summarise(trials[1]).test_loss)
     assert math.isnan(area_ratio(trials[1], trials[0]))
     first, second, last = verdict(trials)
-    assert first == "osmd: nothing to compare: its test loss was not finite."
-    assert second.startswith("md: no difference that this run could show (test loss +0.000, ")
+    assert first == "osmd: no comparison, since its test loss was not finite."
+    assert second.startswith("md: no difference that this run can show (test loss +0.000, ")
     assert last == ONE_SEED
     trials[0].rounds[-1]["test_loss"] = None
-    assert verdict(trials) == ["uniform: nothing to compare: its test loss was not finite."]
+    assert verdict(trials) == ["uniform: no comparison, since its test loss was not finite."]
 
 
-def test_next_to_nothing_has_no_minus(tmp_path: Path) -> None:
+def test_a_tiny_difference_has_no_minus_sign(tmp_path: Path) -> None:
     trials = [
         write_history(tmp_path / "a", FALLING),
         write_history(tmp_path / "b", [x - 1e-5 for x in FALLING], "md"),
@@ -152,7 +152,7 @@ def test_noise_needs_two_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
-def test_what_is_no_number_is_a_dash(value: float | None) -> None:
+def test_a_missing_or_non_finite_number_is_a_dash(value: float | None) -> None:
     assert number(value, ".1f", " %", scale=100) == "–"
     assert number(0.5, ".1f", " %", scale=100) == "50.0 %"
 
@@ -161,7 +161,7 @@ def test_no_verdict_without_a_baseline_or_from_few_rounds_or_an_unfinished_trial
     uniform = write_history(tmp_path / "a", FALLING)
     md = write_history(tmp_path / "b", FALLING, "md")
     unfinished = write_history(tmp_path / "c", FALLING, "md", end=False)
-    assert verdict([md, md]) == ["To tell, train uniform as well (--selector uniform)."]
+    assert verdict([md, md]) == ["For a comparison, train uniform as well (--selector uniform)."]
     assert verdict([md]) == []
     assert verdict([uniform]) == []
     assert verdict([uniform, unfinished]) == []

@@ -1,4 +1,4 @@
-"""What is printed: every round and failure in plain lines, the same on a terminal of 80 columns."""
+"""Every round and failure is printed, as plain lines or on a live display of 80 columns."""
 
 from io import StringIO
 from pathlib import Path
@@ -22,30 +22,30 @@ def trial(tmp_path: Path) -> Trial:
     return Trial("md", {}, write_history(tmp_path / "md", [2.0, 1.5, 1.0], "md"))
 
 
-def test_plain_lines_say_who_was_chosen_how_often_and_how_probable(trial: Trial) -> None:
+def test_plain_lines_name_the_selected_clients_with_counts_and_probabilities(trial: Trial) -> None:
     to, output = console()
     PlainDisplay(to, rounds=True).lines(trial, trial.history.rounds[-1:])
     assert output.getvalue().splitlines() == [
-        "md  round 2: client-03 left out: late",
-        "md  round 2/2  chose 00 ×2 p=.25, 03 p=.25 ✗  "
+        "md  round 2: client-03 failed: late",
+        "md  round 2/2  selected 00 ×2 p=.25, 03 p=.25 ✗  "
         "test loss 1.000  accuracy 90.0 %  train loss 1.100  2.0 s",
     ]
 
 
-def test_quiet_says_failures_only(trial: Trial) -> None:
+def test_a_quiet_display_prints_failures_only(trial: Trial) -> None:
     to, output = console()
     PlainDisplay(to, rounds=False).lines(trial, trial.history.rounds)
     assert output.getvalue().splitlines() == [
-        "md  round 1: client-03 left out: late",
-        "md  round 2: client-03 left out: late",
+        "md  round 1: client-03 failed: late",
+        "md  round 2: client-03 failed: late",
     ]
 
 
-def test_an_empty_round_says_so(tmp_path: Path) -> None:
+def test_a_round_without_selected_clients(tmp_path: Path) -> None:
     history = write_history(tmp_path / "md", [2.0, 1.5], "md", clients=[[]])
     to, output = console()
     PlainDisplay(to, rounds=True).lines(Trial("md", {}, history), history.trained)
-    assert "chose nobody" in output.getvalue()
+    assert "selected nobody" in output.getvalue()
 
 
 def test_losses_that_are_not_finite_are_dashes(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_losses_that_are_not_finite_are_dashes(tmp_path: Path) -> None:
     to, output = console()
     PlainDisplay(to, rounds=True).lines(trial, history.rounds[-1:])
     assert output.getvalue().splitlines()[-1] == (
-        "md  round 2/2  chose 00 ×2 p=–, 03 p=.001 ✗  test loss –  accuracy –  train loss –  –"
+        "md  round 2/2  selected 00 ×2 p=–, 03 p=.001 ✗  test loss –  accuracy –  train loss –  –"
     )
     history.rounds[-1]["probabilities"] = [0.0, 0.00001]
     to, output = console()
@@ -71,14 +71,14 @@ def test_losses_that_are_not_finite_are_dashes(tmp_path: Path) -> None:
     assert "–" in output.getvalue()
 
 
-def test_an_trial_that_cannot_be_drawn_leaves_the_others_theirs(trial: Trial, tmp_path: Path) -> None:
+def test_a_trial_that_cannot_be_drawn_does_not_affect_the_others(trial: Trial, tmp_path: Path) -> None:
     odd = Trial("odd", {}, write_history(tmp_path / "odd", [2.0, 1.0], "odd"))
     del odd.history.rounds[-1]["counts"]
     to, output = console(terminal=True)
     with LiveDisplay(to, [odd, trial], "4 clients"):
         pass
     assert "odd: cannot be shown: KeyError('counts')" in output.getvalue()
-    assert "chose 00 ×2" in output.getvalue()
+    assert "selected 00 ×2" in output.getvalue()
 
 
 def test_the_live_display_fits_80_columns(trial: Trial, tmp_path: Path) -> None:
@@ -92,12 +92,12 @@ def test_the_live_display_fits_80_columns(trial: Trial, tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "round 2/2" in text
-    assert "chose 00 ×2 p=.25, 03 p=.25 ✗" in text
+    assert "selected 00 ×2 p=.25, 03 p=.25 ✗" in text
     assert "2 failed" in text
-    assert "waiting to begin" in text
+    assert "waiting to start" in text
 
 
-def test_the_report_names_what_did_not_finish(tmp_path: Path) -> None:
+def test_the_report_marks_unfinished_trials(tmp_path: Path) -> None:
     trials = [
         write_history(tmp_path / "a", [2.0, 1.0]),
         write_history(tmp_path / "b", [2.0], "md", end=False),

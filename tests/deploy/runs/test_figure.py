@@ -1,4 +1,4 @@
-"""The figure is a PNG of a sensible size that shows every trial."""
+"""The figure is a PNG file of a sensible size, with a panel for each trial."""
 
 import struct
 from pathlib import Path

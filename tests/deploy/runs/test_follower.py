@@ -1,4 +1,4 @@
-"""The trials are trained in their order, and one that fails or cannot be shown does not end the others."""
+"""Trials are submitted in order, restarted if their ServerApp dies, and do not end each other."""
 
 import json
 import shutil
@@ -16,11 +16,11 @@ from deploy.runs.trials import Trial
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
 
-DELAY = 2  # looks from the submission of an trial to the beginning of its history
+DELAY = 2  # polls from the submission of a trial to the first line of its history
 
 
 class Run:
-    """A run that begins its history some looks after it was submitted, and ends some looks later."""
+    """A run that starts its history some polls after it was submitted, and ends some polls later."""
 
     last_words = "the end of its log"
 
@@ -84,7 +84,7 @@ def make(folder: Path, *names: str) -> list[Trial]:
     return [Trial(name, {}, TrialHistory(folder / name / "history.jsonl")) for name in names]
 
 
-def test_each_begins_once_the_one_before_has_so_that_they_are_read_again_in_their_order(
+def test_a_trial_starts_after_the_one_before_so_that_histories_are_read_in_order(
     tmp_path: Path,
 ) -> None:
     cluster = Cluster(tmp_path)
@@ -93,7 +93,7 @@ def test_each_begins_once_the_one_before_has_so_that_they_are_read_again_in_thei
     assert [trial.label for trial in read_run(tmp_path)] == ["c", "a", "b"]
 
 
-def test_an_trial_that_cannot_be_shown_is_said_and_all_are_trained(tmp_path: Path) -> None:
+def test_a_trial_that_cannot_be_shown_is_reported_and_all_are_trained(tmp_path: Path) -> None:
     watcher = Watcher(odd="b")
     trained = make(tmp_path, "a", "b", "c")
     train(Cluster(tmp_path), trained, watcher, at_once=False)
@@ -102,7 +102,7 @@ def test_an_trial_that_cannot_be_shown_is_said_and_all_are_trained(tmp_path: Pat
 
 
 class Killed:
-    """A run whose ServerApp writes some rounds and is killed, as Flower notes sooner or later."""
+    """A run whose ServerApp wrote some rounds and was killed."""
 
     def __init__(self, path: Path, lines: Sequence[dict[str, Any]]) -> None:
         path.parent.mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ class Killed:
 
 
 class Fatal:
-    """An engine on which each run is killed after as many rounds as given, or ends."""
+    """An engine on which each run is killed after the given number of rounds, or ends (None)."""
 
     def __init__(self, folder: Path, *rounds: int | None, error: str = "") -> None:
         self.folder, self.rounds, self.error = folder, list(rounds), error
@@ -144,7 +144,7 @@ class Fatal:
         return Killed(path, [first, *rounds, *([{"type": "error", "reason": "no"}] if self.error else [])])
 
 
-def test_one_whose_serverapp_is_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_trial_whose_serverapp_is_killed_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     engine, watcher = Fatal(tmp_path, 2, 0, 0, 1, 0, None), Watcher()
     (trial,) = make(tmp_path, "md")
     train(engine, [trial], watcher, at_once=True)
@@ -153,7 +153,7 @@ def test_one_whose_serverapp_is_killed_goes_on_from_its_checkpoint(tmp_path: Pat
     assert watcher.events == ["md: its ServerApp died; it is started again"] * 5
 
 
-def test_it_is_not_started_again_and_again_in_vain(tmp_path: Path) -> None:
+def test_a_trial_without_progress_is_given_up(tmp_path: Path) -> None:
     engine, watcher = Fatal(tmp_path, 2, *[0] * 20), Watcher()
     (trial,) = make(tmp_path, "md")
     train(engine, [trial], watcher, at_once=True)
@@ -168,12 +168,12 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert watcher.events[-1] == f"md failed: ended unexpectedly: no space is left for {tmp_path / 'md'}"
 
 
-def test_one_that_failed_says_why_and_is_not_started_again(tmp_path: Path) -> None:
+def test_a_failed_trial_gives_its_reason_and_is_not_restarted(tmp_path: Path) -> None:
     engine, watcher = Fatal(tmp_path, 2, 2, error="no"), Watcher()
     train(engine, make(tmp_path, "md"), watcher, at_once=True)
     assert watcher.events == ["md failed: no"]
     train(engine, make(tmp_path, "md"), watcher, at_once=True)
-    assert engine.submitted == [("md", False), ("md", True)]  # only when somebody asks for it
+    assert engine.submitted == [("md", False), ("md", True)]  # resumed only when the user asks for it
 
 
 class Endless:

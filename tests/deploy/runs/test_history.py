@@ -1,4 +1,4 @@
-"""Histories are followed while they grow: complete lines only, each once."""
+"""A history can be read while it is written: each complete line is returned once."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def test_a_torn_last_line_is_left_until_it_is_complete(tmp_path: Path) -> None:
     assert history.rounds == [json.loads(line)]
 
 
-def test_it_knows_how_the_run_stands(tmp_path: Path) -> None:
+def test_the_history_knows_whether_the_run_has_finished(tmp_path: Path) -> None:
     running = write_history(tmp_path / "a", [2.0, 1.0], "adaptive-osmd", "alpha=0.4", end=False)
     assert running.label == "adaptive-osmd (alpha=0.4)"
     assert not running.finished

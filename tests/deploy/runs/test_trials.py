@@ -1,4 +1,4 @@
-"""The plan of a run: what its trials are."""
+"""The plan of a run, from which its trials are resumed."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from deploy.runs.history import TrialHistory
 from deploy.runs.trials import Trial, read_plan, write_plan
 
 
-def test_a_plan_can_be_read_again_wherever_the_folder_is(tmp_path: Path) -> None:
+def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     planned = [Trial(name, {}, TrialHistory(Path())) for name in "ba"]
     for seed, trial in enumerate(planned):
