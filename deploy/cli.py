@@ -1,4 +1,4 @@
-"""The command line: train a real federation on this machine or a simulated one, draw a run, measure."""
+"""The `cohort` command: train a federation on this machine, real or simulated, and draw its runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import draw
 from deploy.runs.follower import train
 from deploy.runs.history import FILE_NAME, TrialHistory, read_run
-from deploy.runs.trials import PLAN, Trial, parse_setting, plan, read_plan, check_data, write_plan
+from deploy.runs.trials import PLAN, Trial, check_data, parse_setting, plan, read_plan, write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,8 +39,8 @@ FIGURE = "cohort.png"
 COMMANDS = "cohort.commands"  # the entry-point group of commands in other packages
 SELECTOR = "forecast"  # of `simulate`
 SELECTORS = ["uniform", "md", "adaptive-osmd:learning-rate-multiplier=100", SELECTOR]  # of `up`
-RECLAIM_TIMEOUT = 30.0  # seconds for the processes of a run that was killed to end
-# The parameters of `up` that are settings of a run.
+RECLAIM_TIMEOUT = 30.0  # seconds for the processes of a killed run to end
+# Parameters of `up` and `simulate`, and the settings of a run that they give.
 KEY_OF = {
     "clients": "num-clients",
     "rounds": "num-rounds",
@@ -48,7 +48,7 @@ KEY_OF = {
     "task": "task",
     "seed": "seed",
 }
-# What has an option of its own (or is none of the user's business) cannot be given with --set.
+# Settings that have an option of their own; --set refuses them.
 OPTION_OF = {
     "num-clients": "--clients",
     "num-rounds": "--rounds",
@@ -111,12 +111,12 @@ def cohort(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Client selection for federated learning: who trains in each round."""
+    """Client selection for federated learning: which clients train in each round."""
 
 
-Clients = Annotated[int, typer.Option(help="How many clients there are.")]
-Rounds = Annotated[int, typer.Option(help="How many rounds each selector gets.")]
-PerRound = Annotated[int, typer.Option(help="How many clients train in a round.")]
+Clients = Annotated[int, typer.Option(help="Number of clients.")]
+Rounds = Annotated[int, typer.Option(help="Rounds to train with each selector.")]
+PerRound = Annotated[int, typer.Option(help="Clients that train in each round.")]
 Selectors = Annotated[
     list[str] | None,
     typer.Option(
@@ -126,25 +126,30 @@ Selectors = Annotated[
         show_default=False,
     ),
 ]
-Task = Annotated[str, typer.Option(help="What is learned: digits, mnist, mnist-mlp (torch), ...; see tasks.")]
-Seed = Annotated[int, typer.Option(help="The seed of all randomness.")]
+Task = Annotated[str, typer.Option(help="What to learn: digits, mnist, mnist-mlp (needs torch), ...")]
+Seed = Annotated[int, typer.Option(help="Seed of all random draws.")]
 Out = Annotated[
-    Path | None, typer.Option(help="The run's folder. (default: runs/ and the time)", show_default=False)
+    Path | None,
+    typer.Option(help="Folder of the run. (default: runs/ and the current time)", show_default=False),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of pyproject.toml's run config."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any other setting of the run config in pyproject.toml; may be repeated.",
+    ),
 ]
 Resume = Annotated[
     str | None,
     typer.Option(
         metavar="RUN",
-        help="Go on with an earlier run: its folder, or last (the newest in runs/). Its settings stay; only "
+        help="Resume an earlier run: its folder, or last (the newest in runs/). Its settings are kept; only "
         "--rounds may be raised.",
         show_default=False,
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Only failures and the result.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print failures and results only.")]
 
 
 @cli.command(epilog=f"Default selectors: {', '.join(SELECTORS)}.")
@@ -159,17 +164,22 @@ def up(
     out: Out = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="SuperLink's port. (default: a free one)", show_default=False),
+        typer.Option(
+            min=1, max=65535, help="Port of the SuperLink. (default: a free port)", show_default=False
+        ),
     ] = None,
     settings: Settings = None,
     at_once: Annotated[
-        bool, typer.Option("--at-once/--in-turn", help="Train with all selectors at once, or one by one.")
+        bool,
+        typer.Option(
+            "--at-once/--in-turn", help="Train with all selectors at the same time, or one after another."
+        ),
     ] = True,
     resume: Resume = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a real federation on this machine, a process for each client, once with each selector."""
-    with _bad_input_ends_it():
+    """Train a real federation on this machine, with a process for each client; once with each selector."""
+    with _exit_on_bad_input():
         if resume is None:
             comparison = _comparison(
                 clients, rounds, per_round, selectors or SELECTORS, task, seed, out, settings
@@ -187,8 +197,8 @@ def simulate(
     engine: Annotated[
         Literal["ray", "batched"],
         typer.Option(
-            help="ray: Flower's own simulation, as `flwr run . local`; batched: without messages, each "
-            "cohort as one computation."
+            help="ray: Flower's own simulation, as `flwr run . local`; batched: without messages, the "
+            "selected clients of a round as one computation."
         ),
     ] = "ray",
     workers: Annotated[
@@ -205,8 +215,8 @@ def simulate(
     resume: Resume = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train the same federation without a network, once with each selector, one after the other."""
-    with _bad_input_ends_it():
+    """Train the same federation without a network; once with each selector, one after another."""
+    with _exit_on_bad_input():
         if resume is None:
             comparison = _comparison(
                 clients, rounds, per_round, selectors or [SELECTOR], task, seed, out, settings
@@ -236,7 +246,7 @@ class _Comparison(NamedTuple):
     def title(self) -> str:
         settings = self.trials[0].run_config
         return (
-            f"{settings['num-clients']} clients · {settings['clients-per-round']} a round · "
+            f"{settings['num-clients']} clients · {settings['clients-per-round']} per round · "
             f"{settings['task']} · seed {settings['seed']}"
         )
 
@@ -251,7 +261,7 @@ def _comparison(
     out: Path | None,
     settings: Sequence[str] | None,
 ) -> _Comparison:
-    """Turn the options into what is to be trained, all checked; nothing is written yet."""
+    """Turn the options into the trials of a run, all checked; nothing is written yet."""
     folder = (out or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
     common: dict[str, ConfigValue] = {
         "num-clients": clients,
@@ -262,9 +272,9 @@ def _comparison(
     }
     for key, value in map(parse_setting, settings or []):
         if key in OPTION_OF:
-            raise ValueError(f"set = {key}={value}: this one is given with {OPTION_OF[key]}")
+            raise ValueError(f"set = {key}={value}: use {OPTION_OF[key]} for this setting")
         common[key] = value
-    if common.get("data-dir"):  # the apps run in folders of their own
+    if common.get("data-dir"):  # the apps run in other folders
         common["data-dir"] = str(Path(str(common["data-dir"])).expanduser().absolute())
     trials = plan(selectors, common, app_folder(), folder)
     check_data(common)
@@ -272,7 +282,7 @@ def _comparison(
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
-    """Return the options that the user wrote, of those that have a default."""
+    """Return the options that are on the command line."""
     written = click.core.ParameterSource.COMMANDLINE
     return {
         name: value for name, value in context.params.items() if context.get_parameter_source(name) is written
@@ -280,7 +290,7 @@ def _given(context: typer.Context) -> dict[str, Any]:
 
 
 def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
-    """Find an earlier run, and refuse to go on with it if its settings would be others."""
+    """Find an earlier run, and refuse to resume it with other settings."""
     if run == "last":
         plans = sorted(Path("runs").glob(f"*/{PLAN}"))
         if not plans:
@@ -289,22 +299,24 @@ def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
     else:
         folder = Path(run).absolute()
     if "out" in given:
-        raise ValueError(f"out = {given['out']}: a resumed run stays in its folder")
+        raise ValueError(f"out = {given['out']}: a resumed run must stay in its folder")
     trials = read_plan(folder)
-    asked = {key: given[name] for name, key in KEY_OF.items() if name in given}
-    asked |= dict(map(parse_setting, given.get("settings", ())))
-    rounds = asked.pop("num-rounds", 0)
+    changes = {key: given[name] for name, key in KEY_OF.items() if name in given}
+    changes |= dict(map(parse_setting, given.get("settings", ())))
+    rounds = changes.pop("num-rounds", 0)
     for trial in trials:
-        for key, value in asked.items():
+        for key, value in changes.items():
             if trial.run_config.get(key) != value:
-                had = trial.run_config.get(key, "the default")
-                raise ValueError(f"{key} = {value}: the run to be resumed has {had}")
+                before = trial.run_config.get(key, "the default")
+                raise ValueError(f"{key} = {value}: the run to be resumed has {before}")
         trial.run_config["num-rounds"] = max(rounds, trial.run_config["num-rounds"])
     if "selectors" in given:
         names = [trial.name for trial in plan(given["selectors"], trials[0].run_config, app_folder(), folder)]
         if names != [trial.name for trial in trials]:
-            had = ", ".join(trial.name for trial in trials)
-            raise ValueError(f"selector = {', '.join(given['selectors'])}: the run to be resumed has {had}")
+            before = ", ".join(trial.name for trial in trials)
+            raise ValueError(
+                f"selector = {', '.join(given['selectors'])}: the run to be resumed has {before}"
+            )
     return _Comparison(folder, trials)
 
 
@@ -315,7 +327,7 @@ def _compare(
     at_once: bool,
     quiet: bool,
 ) -> None:
-    """Train the trials on the engine, show how it goes, and exit with what the run deserves."""
+    """Train the trials on the engine, show the progress and the results; exit with 1 if a trial failed."""
     folder, trials = comparison
     title = comparison.title
     console = Console(highlight=False, markup=False)
@@ -325,10 +337,10 @@ def _compare(
     else:
         display = PlainDisplay(console, rounds=not quiet)
     try:
-        with _signals_end_the_block():
-            console.print(f"{title}: starting; everything goes to {_short(folder)}", soft_wrap=True)
+        with _exit_on_signals():
+            console.print(f"{title}: starting; all files go to {_short(folder)}", soft_wrap=True)
             if all(trial.done for trial in trials):
-                console.print("all is trained already")
+                console.print("all rounds are trained already")
             else:
                 with engine:
                     console.print(engine.started)
@@ -339,16 +351,16 @@ def _compare(
             type(engine), "up"
         )
         stopped = isinstance(error, KeyboardInterrupt)
-        what = "stopped" if stopped else str(error)
-        _fail(f"{what}\nto go on: cohort {command} --resume {_short(folder)}", 130 if stopped else 1)
+        message = "stopped" if stopped else str(error)
+        _fail(f"{message}\nto resume: cohort {command} --resume {_short(folder)}", 130 if stopped else 1)
     _conclude(console, folder, [trial.history for trial in trials])
     if any(trial.problem for trial in trials):
         raise typer.Exit(1)
 
 
 @contextlib.contextmanager
-def _bad_input_ends_it() -> Iterator[None]:
-    """Say what is wrong with the user's words, and end."""
+def _exit_on_bad_input() -> Iterator[None]:
+    """Print what is wrong with the options, and exit."""
     try:
         yield
     except (ModuleNotFoundError, TypeError, ValueError) as error:
@@ -357,9 +369,9 @@ def _bad_input_ends_it() -> Iterator[None]:
 
 @cli.command()
 def plot(
-    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    run_dir: Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)],
 ) -> None:
-    """Draw the figure and the table of the run in the folder RUN_DIR again, from its histories alone."""
+    """Draw the figure and the table of the run in RUN_DIR again, from its histories."""
     try:
         histories = read_run(run_dir)
     except ValueError as error:
@@ -368,10 +380,10 @@ def plot(
 
 
 def _conclude(console: Console, folder: Path, histories: Sequence[TrialHistory]) -> None:
-    """Print what came of a run, draw its figure, and say where everything lies."""
+    """Print the results of a run, draw its figure, and list where its files are."""
     console.print(report(histories))
     short = _short(folder)
-    lies = {
+    files = {
         name: f"{short}/{pattern}"
         for name, pattern in (
             ("histories", f"*/{FILE_NAME}"),
@@ -388,12 +400,12 @@ def _conclude(console: Console, folder: Path, histories: Sequence[TrialHistory])
     except (OSError, ValueError) as error:
         figure = f"none: {error}"
     console.print()
-    for name, where in {"figure": figure, **lies}.items():
+    for name, where in {"figure": figure, **files}.items():
         console.print(f"{name:<10} {where}", soft_wrap=True)
 
 
 def _claim(comparison: _Comparison, *, again: bool) -> None:
-    """Make the run's folder, if it is not there already, see that it can be written to, and note the plan."""
+    """Make the run's folder, or take over that of a resumed run, and write the plan into it."""
     folder = comparison.folder
     try:
         if again:
@@ -403,15 +415,15 @@ def _claim(comparison: _Comparison, *, again: bool) -> None:
         (folder / "logs").mkdir(parents=True)
         write_plan(folder, comparison.trials)
     except OSError as error:
-        raise ValueError(f"out = {folder}: cannot be made or written to: {error.strerror}") from error
+        raise ValueError(f"out = {folder}: cannot be created or written: {error.strerror}") from error
 
 
 def _reclaim(folder: Path) -> None:
-    """Take over the folder of a run that has ended, however it did."""
-    # Its watchdog would kill the new processes along with the old ones: it has to end first.
+    """Take over the folder of a run that has ended or was killed."""
+    # The old run's watchdog would kill the new processes too: it must have ended.
     if not wait_until(lambda: not processes_with(MARK, str(folder.resolve())), RECLAIM_TIMEOUT):
-        raise ValueError(f"resume = {folder}: is still under way; stop it first")
-    if sys.platform == "linux":  # elsewhere there is no telling whose it is
+        raise ValueError(f"resume = {folder}: this run is still going on; stop it first")
+    if sys.platform == "linux":  # elsewhere its processes cannot be found, and may still use it
         shutil.rmtree(folder / "state", ignore_errors=True)
     if (folder / "logs").exists():
         number = next(n for n in count(1) if not (folder / f"logs-{n}").exists())
@@ -419,14 +431,14 @@ def _reclaim(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _signals_end_the_block() -> Iterator[None]:
-    """Let SIGTERM, and SIGHUP from a terminal that is closed, end the block as Ctrl-C does: cleanly."""
+def _exit_on_signals() -> Iterator[None]:
+    """Let SIGTERM, and SIGHUP from a closed terminal, end the block as cleanly as Ctrl-C does."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    # Python leaves it ignored where a script started us in the background.
+    # A script that starts this in the background leaves SIGINT ignored.
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -436,7 +448,7 @@ def _signals_end_the_block() -> Iterator[None]:
 
 
 def _short(path: Path) -> str:
-    """Name a path as seen from here, where that is shorter."""
+    """Return a path relative to the current folder, if it lies below."""
     absolute = path.absolute()
     return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)
 

@@ -180,7 +180,7 @@ def run(
             except KeyboardInterrupt:
                 _fail(_how_to_stop(this, superlink, trial), 130)
     if not trial.history.finished:
-        _fail(f"to go on: cohort server run --resume {trial.folder}", 1)
+        _fail(f"to resume: cohort server run --resume {trial.folder}", 1)
     typer.echo(f"history and models: {trial.folder}")
 
 

@@ -1,4 +1,4 @@
-"""Bad input ends with a message that says what is allowed, and before anything is started."""
+"""The `cohort` command: bad input is refused with a message before anything starts."""
 
 import shutil
 import socket
@@ -54,10 +54,10 @@ def taken_port() -> Iterator[int]:
         ("--set learning-rate", "set = 'learning-rate': must be of the form key=value"),
         ("--set learning-rate=-1", "learning-rate = -1: must be greater than 0"),
         ("--set no-such=1", "no-such = 1: unknown setting"),
-        ("--set seed=2", "set = seed=2: this one is given with --seed"),
+        ("--set seed=2", "set = seed=2: use --seed for this setting"),
     ],
 )
-def test_a_wrong_setting_is_named_before_anything_starts(
+def test_a_wrong_setting_is_refused_before_anything_starts(
     tmp_path: Path, arguments: str, message: str
 ) -> None:
     for command in ("up", "simulate"):
@@ -68,14 +68,14 @@ def test_a_wrong_setting_is_named_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_taken_port_is_named_and_how_to_change_it(tmp_path: Path, taken_port: int) -> None:
+def test_a_port_in_use_is_refused_with_the_option_to_change_it(tmp_path: Path, taken_port: int) -> None:
     result = cohort("up", "--out", str(tmp_path / "run"), "--port", str(taken_port))
     assert result.exit_code == 2
     assert f"port = {taken_port}: taken by another program; choose another with --port" in result.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_in_use_is_not_touched(tmp_path: Path) -> None:
+def test_a_folder_with_files_is_refused_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     result = cohort("up", "--out", str(tmp_path))
     assert result.exit_code == 2
@@ -84,14 +84,14 @@ def test_a_folder_in_use_is_not_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["proc", "file", "long"])
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, name: str) -> None:
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
     out = {"proc": Path("/proc/nope"), "file": tmp_path / "file" / "run", "long": tmp_path / ("x" * 300)}[
         name
     ]
     result = cohort("up", "--out", str(out))
     assert result.exit_code == 2
-    assert f"out = {out}: cannot be made or written to: " in result.stderr
+    assert f"out = {out}: cannot be created or written: " in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -110,7 +110,7 @@ def test_a_missing_extra_is_named_before_anything_starts(
 
 
 def earlier(folder: Path, *, end: bool = False, rounds: int = 3) -> Path:
-    """Leave behind what `cohort up` does when it ends in its midst."""
+    """Write the files of a `cohort up` that was killed during its second trial."""
     common: dict[str, Any] = {"num-clients": 4, "num-rounds": rounds, "clients-per-round": 2}
     trials = plan(["md", "uniform"], {**common, "task": "digits", "seed": 7}, cli.app_folder(), folder)
     for number, trial in enumerate(trials):
@@ -129,7 +129,7 @@ def earlier(folder: Path, *, end: bool = False, rounds: int = 3) -> Path:
         ("--clients 4 --seed 8", "seed = 8: the run to be resumed has 7"),
         ("--set learning-rate=0.1", "learning-rate = 0.1: the run to be resumed has the default"),
         ("--selector md", "selector = md: the run to be resumed has md, uniform"),
-        ("--out elsewhere", "out = elsewhere: a resumed run stays in its folder"),
+        ("--out elsewhere", "out = elsewhere: a resumed run must stay in its folder"),
     ],
 )
 def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path, arguments: str, message: str) -> None:
@@ -142,7 +142,7 @@ def test_a_run_is_not_resumed_with_other_settings(tmp_path: Path, arguments: str
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"version": 2}', '{"version": 1, "trials": {"md": 3}}'])
-def test_a_folder_that_holds_no_run_is_not_resumed(tmp_path: Path, text: str | None) -> None:
+def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "run.json").write_text(text)
     result = cohort("up", "--resume", str(tmp_path))
@@ -151,7 +151,7 @@ def test_a_folder_that_holds_no_run_is_not_resumed(tmp_path: Path, text: str | N
     assert "holds no run.json" in result.stderr or "run.json: cannot be used: " in result.stderr
 
 
-def test_the_last_run_is_resumed_where_it_was_and_what_is_finished_stays(
+def test_the_last_run_is_resumed_in_its_folder_and_finished_trials_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[Trial] = []
@@ -165,7 +165,7 @@ def test_the_last_run_is_resumed_where_it_was_and_what_is_finished_stays(
     assert "there is no run in runs/" in cohort("up", "--resume", "last").stderr
     earlier(tmp_path / "runs" / "2026-01-01_00-00-00", end=True)
     run = earlier(tmp_path / "runs" / "2026-01-02_00-00-00")
-    (run / "state").mkdir()  # left by a machine that lost its power
+    (run / "state").mkdir()  # left after a power failure
     result = cohort("up", "--resume", "last", "--clients", "4", "--rounds", "5", "--quiet")
     assert result.exit_code == 1, result.output  # `train` did nothing
     assert [(trial.name, trial.done, trial.run_config["num-rounds"]) for trial in trained] == [
@@ -178,20 +178,20 @@ def test_the_last_run_is_resumed_where_it_was_and_what_is_finished_stays(
     assert list((run / "logs").iterdir()) == []
 
     trained.clear()
-    cohort("up", "--resume", str(run), "--quiet")  # more rounds were asked for before, and are remembered
+    cohort("up", "--resume", str(run), "--quiet")  # the number of rounds given before is remembered
     assert [trial.run_config["num-rounds"] for trial in trained] == [5, 5]
 
 
-def test_a_run_that_is_over_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "train", None)
     monkeypatch.setattr(cli, "LocalCluster", NoCluster)
     run = earlier(tmp_path / "run", end=True)
     result = cohort("up", "--resume", str(run))
     assert result.exit_code == 0, result.output
-    assert "all is trained already" in result.stdout
+    assert "all rounds are trained already" in result.stdout
 
 
-def test_the_operators_run_is_resumed_with_its_own_settings(
+def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted: list[dict[str, Any]] = []
@@ -244,7 +244,7 @@ def test_the_operators_run_is_resumed_with_its_own_settings(
     result = cohort("server", "run", "--resume", "last", *here)
     assert result.exit_code == 1
     assert "2 failed: ended unexpectedly; the SuperLink does not know the run" in result.stdout
-    assert f"to go on: cohort server run --resume {run}" in result.stderr
+    assert f"to resume: cohort server run --resume {run}" in result.stderr
 
     class Interrupted(Failed):
         run_id = "17"
@@ -265,7 +265,7 @@ def test_the_operators_run_is_resumed_with_its_own_settings(
 
 
 class NoCluster:
-    """In the place of a LocalCluster: no processes."""
+    """Stands in for LocalCluster, without processes."""
 
     started = ""
 
@@ -279,7 +279,7 @@ class NoCluster:
         pass
 
 
-def test_a_run_that_trained_nothing_fails_says_why_and_promises_no_files(
+def test_a_run_without_training_fails_with_its_reason_and_lists_no_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(cluster: NoCluster, trials: Sequence[Trial], watcher: PlainDisplay, *, at_once: bool) -> None:
@@ -299,7 +299,7 @@ def test_a_run_that_trained_nothing_fails_says_why_and_promises_no_files(
     assert f"histories  {tmp_path}/run/*/history.jsonl" in result.stdout
 
 
-def test_plot_draws_the_trials_in_the_order_in_which_they_began(
+def test_plot_draws_the_trials_in_the_order_of_their_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
@@ -312,7 +312,7 @@ def test_plot_draws_the_trials_in_the_order_in_which_they_began(
     assert drawn == names
 
 
-def test_each_trial_gets_its_settings_and_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_each_trial_has_its_settings_and_its_folder(tmp_path: Path) -> None:
     trials = plan(
         ["md", "adaptive-osmd:alpha=0.4,learning-rate-multiplier=100"],
         {"seed": 7},
@@ -330,7 +330,7 @@ def test_each_trial_gets_its_settings_and_a_folder_of_its_own(tmp_path: Path) ->
     ]
 
 
-def test_plot_redraws_a_run_from_its_histories_alone(tmp_path: Path) -> None:
+def test_plot_needs_only_the_histories(tmp_path: Path) -> None:
     write_history(tmp_path / "run" / "uniform", [2.0, 1.5, 1.0])
     write_history(tmp_path / "run" / "md", [2.0, 1.2, 0.9], "md")
     run = shutil.move(tmp_path / "run", tmp_path / "elsewhere")  # nothing in it depends on the place

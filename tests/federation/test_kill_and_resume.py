@@ -422,7 +422,7 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
     before = (run / "pow-d" / "history.jsonl").read_bytes()
     third = Running(tmp_path / "third.log", "up", "--resume", str(run))
     assert third.process.wait(timeout=60) == 0, third.said
-    assert "all is trained already" in third.said
+    assert "all rounds are trained already" in third.said
     assert (run / "pow-d" / "history.jsonl").read_bytes() == before
 
 

@@ -110,4 +110,4 @@ def test_the_command(tmp_path: Path) -> None:
     assert len(rounds_of(out / "md")) == 13
     again = CliRunner().invoke(cli, ["simulate", "--engine", "batched", "--resume", str(out)])
     assert again.exit_code == 0
-    assert "all is trained already" in again.output
+    assert "all rounds are trained already" in again.output
