@@ -1,29 +1,32 @@
-# Everything happens inside this folder: .venv holds the packages, runs/ what runs leave behind.
+# Nothing is written outside this folder: .venv holds the packages, runs/ the results of runs.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
-export PIP_NO_CACHE_DIR := 1
 BIN    := $(VENV)/bin
 LOCK   := requirements.lock
 # Options for `make run`, for example: make run UP="--rounds 10 --task digits-mlp"
 UP     ?=
+# The environment and the interpreter of `make test-newest-flower`.
+NEWEST        := .venv-newest
+NEWEST_PYTHON ?= $(PYTHON)
+# The tests of the library: they need neither the app's dependencies nor a network.
+LIBRARY_TESTS := tests/strategies tests/simulation/test_grid.py
+export PIP_NO_CACHE_DIR := 1
 
-WHEELS := --quiet --no-header --no-annotate --system-certs --only-binary :all: --constraints $(LOCK)
+.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker lint format lock dist clean
 
-.PHONY: install run test test-slow test-simulation test-docker lint format lock wheels clean
-
-install: $(VENV)/.demo            ## what `make run` needs
+install: $(VENV)/.demo            ## the packages that `make run` needs
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Cohort needs Python 3.11 or newer; say which with: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Cohort needs Python 3.11 or newer; name the interpreter: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml $(LOCK) | $(VENV)/bin/python
-	@echo "installing into $(VENV), which takes a minute or two"
+	@echo "installing into $(VENV); this takes a minute or two"
 	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(LOCK) | $(VENV)/bin/python
-	@echo "installing into $(VENV), which takes a minute or two"
+	@echo "installing into $(VENV); this takes a minute or two"
 	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[demo,torch,optim,dev]'
 	@touch $@ $(VENV)/.demo
 
@@ -31,21 +34,42 @@ $(VENV)/.simulation: pyproject.toml $(LOCK) | $(VENV)/.dev
 	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[simulation]'
 	@touch $@
 
-run: $(VENV)/.demo                ## a real federation on this machine
+run: $(VENV)/.demo                ## a federation of processes on this machine
 	$(BIN)/cohort up $(UP)
 
-test: $(VENV)/.dev                ## everything but the slow, simulation and docker tests; clusters one after another
-	$(BIN)/python -m pytest -m "network and not slow and not simulation and not docker"
-	$(BIN)/python -m pytest -n 2 -m "not network and not slow and not simulation and not docker"
+test: $(VENV)/.dev                ## all tests except those of the targets below; clusters run one after another
+	$(BIN)/python -m pytest -m "network and not slow and not simulation and not docker and not newest"
+	$(BIN)/python -m pytest -n 2 -m "not network and not slow and not simulation and not docker and not newest"
 
-test-simulation: $(VENV)/.simulation    ## Flower's own simulation (installs Ray)
-	$(BIN)/python -m pytest -m simulation
-
-test-slow: $(VENV)/.dev           ## minutes: the papers' figures, kills, many fault histories
+test-slow: $(VENV)/.dev           ## minutes each: figures of the papers, killed processes, many fault histories
 	$(BIN)/python -m pytest -m "slow and network"
 	$(BIN)/python -m pytest -n 2 -m "slow and not network"
 
-test-docker: $(VENV)/.dev         ## the containers, on a Docker engine
+test-simulation: $(VENV)/.simulation    ## Flower's own simulation; installs Ray
+	$(BIN)/python -m pytest -m simulation
+
+test-newest-flower: $(NEWEST)/.installed    ## the library alone, on the newest Flower that installs
+	$(NEWEST)/bin/pip install --quiet --force-reinstall --no-deps ./strategies
+	$(NEWEST)/bin/pip list 2>/dev/null | grep -E '^(flwr|numpy|pydantic|ray) '
+	$(NEWEST)/bin/python -m pytest -m newest tests/packaging/test_newest_flower.py
+	$(NEWEST)/bin/python -m pytest -n 2 -m "not slow and not network" $(LIBRARY_TESTS)
+
+# Nothing is pinned here: pip falls back to an older Flower if a dependency of the newest is missing on the index.
+$(NEWEST)/.installed: strategies/pyproject.toml
+	$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/pip install --quiet 'flwr[simulation]>=1.40' ./strategies pytest pytest-xdist hypothesis
+	@touch $@
+
+test-pythons:                     ## the library on Python 3.12 and 3.13, where this machine has them
+	@for version in 3.12 3.13; do \
+	  for python in python$$version ~/.pyenv/versions/$$version.*/bin/python none; do \
+	    if $$python -c 'import venv' 2>/dev/null; then break; fi; \
+	  done; \
+	  if [ $$python = none ]; then echo "Python $$version left out: no interpreter on this machine"; \
+	  else $(MAKE) test-newest-flower NEWEST=.venv-$$version NEWEST_PYTHON=$$python || exit 1; fi; \
+	done
+
+test-docker: $(VENV)/.dev         ## the containers; needs a Docker engine
 	$(BIN)/python -m pytest -m docker
 
 lint: $(VENV)/.dev
@@ -57,13 +81,13 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: $(VENV)/.dev                ## after a change to the dependencies in pyproject.toml
-	$(BIN)/uv pip compile --quiet --universal --all-extras --python-version 3.11 --no-annotate pyproject.toml -o $(LOCK)
+lock: $(VENV)/.dev                ## after a change to the dependencies of the app or the library
+	$(BIN)/uv pip compile --quiet --universal --all-extras --python-version 3.11 --no-annotate pyproject.toml strategies/pyproject.toml -o $(LOCK)
 
-# Raspberry Pi OS 12 and 13 (Debian 12 and 13), 64-bit: Python and the newest manylinux tag of each.
-wheels: $(VENV)/.dev              ## asks the package index for aarch64 wheels of all that a device installs
-	$(BIN)/uv pip compile $(WHEELS) --python-version 3.11 --python-platform aarch64-manylinux_2_36 pyproject.toml
-	$(BIN)/uv pip compile $(WHEELS) --python-version 3.13 --python-platform aarch64-manylinux_2_40 pyproject.toml
+dist: $(VENV)/.dev                ## the library's wheel and sdist, as the package index takes them
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist strategies
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv* runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

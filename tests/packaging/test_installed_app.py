@@ -1,4 +1,4 @@
-"""The command `cohort` where the app's wheel is installed and no clone is near, as `pipx install` leaves it."""
+"""The command `cohort` of an installed wheel, without a clone: as `pipx install` leaves it."""
 
 import json
 import os
@@ -48,5 +48,6 @@ def test_a_federation_is_trained(cohort: Path, command: str, empty: Path) -> Non
     assert not processes_with(MARK, str(empty / "run"))
 
 
-def test_it_measures(cohort: Path, empty: Path) -> None:
-    assert "selector" in run(cohort, "bench --help", empty)
+def test_an_experiment_runs(cohort: Path, empty: Path) -> None:
+    assert "delta-toy" in run(cohort, "bench papers --quick delta-toy", empty)
+    assert [path.name for path in empty.iterdir()] == ["runs"]

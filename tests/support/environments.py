@@ -18,8 +18,8 @@ def build(source: Path, target: Path, *options: str) -> None:
 def environment_with(wheel: Path, folder: Path) -> Path:
     """Make a virtual environment with one wheel, and return its interpreter.
 
-    It borrows the packages installed here, and the commands of Flower, but neither this repository nor what an
-    editable install of it adds to the path.
+    It borrows the packages installed here and the commands of Flower, but not this repository or its editable
+    install.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
