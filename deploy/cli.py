@@ -28,8 +28,8 @@ from deploy.processes.groups import processes_with, wait_until
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import draw
 from deploy.runs.follower import train
-from deploy.runs.history import FILE_NAME, TrialHistory, read_run
 from deploy.runs.trials import PLAN, Trial, check_data, parse_setting, plan, read_plan, write_plan
+from server.history import FILE_NAME, RunHistory, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -379,7 +379,7 @@ def plot(
     _conclude(Console(highlight=False, markup=False), run_dir, histories)
 
 
-def _conclude(console: Console, folder: Path, histories: Sequence[TrialHistory]) -> None:
+def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -> None:
     """Print the results of a run, draw its figure, and list where its files are."""
     console.print(report(histories))
     short = _short(folder)

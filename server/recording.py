@@ -16,7 +16,7 @@ from strategies import RoundRecord
 from strategies.checkpoint import CheckpointFolder
 from tasks.base import Metrics
 
-from .history import FILE_NAME, History, read_lines
+from .history import FILE_NAME, HistoryWriter, read_lines
 from .models import Models
 from .settings import CHECKPOINTS, RunSettings, check_same_run
 
@@ -62,10 +62,10 @@ class Recording:
     def __exit__(self, *error: Any) -> None:
         self._held.__exit__(*error)
 
-    def _begun(self, held: ExitStack) -> History:
+    def _begun(self, held: ExitStack) -> HistoryWriter:
         """Begin the history, or go on with it from the last checkpoint."""
         if self.folder is None or self.checkpoints is None:
-            return History(None)
+            return HistoryWriter(None)
         run = {
             "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "flwr": version("flwr"),
@@ -78,9 +78,9 @@ class Recording:
         if self._settings.resume:
             check_same_run(next(iter(read_lines(path)), {}), run)
             found = checkpoints.newest()
-            return History.resume(path, found.round if found else 0, run)
-        history = History(path)
-        history.write("run", **run)
+            return HistoryWriter.resume(path, found.round if found else 0, run)
+        history = HistoryWriter(path)
+        history.begin(run)
         return history
 
     def round(

@@ -19,7 +19,15 @@ MAY_CHANGE = {
     *("num_rounds", "poll_interval", "target_accuracy", "client_sizes"),
     *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
 }
-OF_THE_START = {"type", "started", "flwr", "output_dir", "data_dir", "resume"}  # folders may have been moved
+OF_THE_START = {
+    "type",
+    "version",
+    "started",
+    "flwr",
+    "output_dir",
+    "data_dir",
+    "resume",
+}  # folders may have been moved
 
 
 def parse_selector_settings(text: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ if sys.platform != "win32":
     import fcntl
 
 MAGIC = "cohort-checkpoint"
-VERSION = 1
+VERSION = 2
 _FILE_NAME = re.compile(r"round-(\d{8,})\.npz")
 _UNFINISHED = ".unfinished"  # the ending of a file that is being written
 _REFUSED = ".refused"  # the ending of a file that could not be used, and whose round has come again

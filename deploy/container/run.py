@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from deploy.flower.config import ConfigValue
-    from deploy.runs.history import TrialHistory
     from deploy.runs.trials import Trial
+    from server.history import RunHistory
 
 FIGURE = "cohort.png"
 
@@ -116,7 +116,7 @@ class _Cluster(SuperLink):
         return result
 
 
-def _conclude(folder: Path, histories: Sequence[TrialHistory]) -> None:
+def _conclude(folder: Path, histories: Sequence[RunHistory]) -> None:
     """Print the comparison, draw the figure, and say where everything lies."""
     trained = [history for history in histories if history.trained]
     if trained:

@@ -23,8 +23,8 @@ from deploy.hosting.server import CONNECTION, FILE, Server, ServerError
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import is_free
 from deploy.runs.follower import Events, train
-from deploy.runs.history import FILE_NAME, TrialHistory
 from deploy.runs.trials import Trial, parse_setting
+from server.history import FILE_NAME, RunHistory
 from server.settings import RunSettings, check_same_run
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def run(
             config = _resumed(out, given)
         this.check_is_up()
         out.mkdir(exist_ok=resume is not None)
-        trial = Trial(out.name, config, TrialHistory(Path(str(config["output-dir"])) / FILE_NAME))
+        trial = Trial(out.name, config, RunHistory(Path(str(config["output-dir"])) / FILE_NAME))
         with SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
             try:
                 train(superlink, [trial], Events(_say), at_once=False)
@@ -204,7 +204,7 @@ def _earlier(server: Server, run: str) -> Path:
 
 def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
     """Return the run config of an earlier run, and refuse what would make it another one."""
-    history = TrialHistory(folder / FILE_NAME)
+    history = RunHistory(folder / FILE_NAME)
     history.read()
     if not history.settings:
         raise ServerError(f"resume = {folder}: holds no {FILE_NAME}, so there is no run to resume")

@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deploy.runs.history import Line, TrialHistory
+    from server.history import Line, RunHistory
 
 BASELINE = "uniform"
 LAST = 5  # rounds over which final values are averaged
@@ -82,7 +82,7 @@ def large_clients(sizes: Sequence[float]) -> set[int]:
     return large
 
 
-def summarise(trial: TrialHistory) -> Summary:
+def summarise(trial: RunHistory) -> Summary:
     """Return the summary of a trial."""
     rounds = trial.trained
     large = large_clients(trial.client_sizes)
@@ -98,7 +98,7 @@ def summarise(trial: TrialHistory) -> Summary:
     )
 
 
-def difference(trial: TrialHistory, baseline: TrialHistory, metric: str) -> Difference:
+def difference(trial: RunHistory, baseline: RunHistory, metric: str) -> Difference:
     """Compare the ends of two trials in `test_loss` or `test_accuracy`."""
     ours, theirs = _values(trial.trained, metric), _values(baseline.trained, metric)
     return Difference(
@@ -107,13 +107,13 @@ def difference(trial: TrialHistory, baseline: TrialHistory, metric: str) -> Diff
     )
 
 
-def area_ratio(trial: TrialHistory, baseline: TrialHistory) -> float:
+def area_ratio(trial: RunHistory, baseline: RunHistory) -> float:
     """Return the area under the trial's test-loss curve (trapezoids, rounds 0 to n) over the baseline's."""
     ours, theirs = (_area(_values(each.rounds, "test_loss")) for each in (trial, baseline))
     return ours / theirs if theirs else math.nan
 
 
-def faults(trial: TrialHistory) -> dict[str, dict[str, int]]:
+def faults(trial: RunHistory) -> dict[str, dict[str, int]]:
     """Count the rounds in which each client failed, was clipped or was quarantined, the largest sum first.
 
     Returns
@@ -136,14 +136,14 @@ def faults(trial: TrialHistory) -> dict[str, dict[str, int]]:
     return dict(sorted(counts.items(), key=lambda item: (-sum(item[1].values()), item[0])))
 
 
-def same_selections(trial: TrialHistory, baseline: TrialHistory) -> tuple[int, int]:
+def same_selections(trial: RunHistory, baseline: RunHistory) -> tuple[int, int]:
     """Return in how many rounds both drew the same clients equally often, and how many rounds both have."""
     ours, theirs = ({line["round"]: _counts(line) for line in each.trained} for each in (trial, baseline))
     both = ours.keys() & theirs.keys()
     return sum(ours[round] == theirs[round] for round in both), len(both)
 
 
-def verdict(trials: Sequence[TrialHistory]) -> list[str]:
+def verdict(trials: Sequence[RunHistory]) -> list[str]:
     """Describe how each trial differs from uniform selection.
 
     Returns
@@ -170,7 +170,7 @@ def number(value: float | None, form: str, unit: str = "", *, scale: float = 1.0
     return "–" if value is None or not math.isfinite(value) else f"{scale * value:{form}}{unit}"
 
 
-def _sentence(trial: TrialHistory, baseline: TrialHistory) -> str:
+def _sentence(trial: RunHistory, baseline: RunHistory) -> str:
     loss = difference(trial, baseline, "test_loss")
     accuracy = difference(trial, baseline, "test_accuracy")
     if not (loss.known and accuracy.known):
@@ -189,7 +189,7 @@ def _sentence(trial: TrialHistory, baseline: TrialHistory) -> str:
     return f"{trial.label}: {differs}; drew the same clients as {BASELINE} in {same} of {rounds} rounds."
 
 
-def _not_finite(trial: TrialHistory) -> str:
+def _not_finite(trial: RunHistory) -> str:
     return f"{trial.label}: no comparison, since its test loss was not finite."
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from deploy.runs.history import Line, TrialHistory
     from deploy.runs.trials import Trial
+    from server.history import Line, RunHistory
 
 
 MOST = 5  # clients with faults that are listed by name
@@ -123,7 +123,7 @@ class LiveDisplay(PlainDisplay):
         self._live.update(Group(*parts), refresh=True)
 
 
-def _state(trial: TrialHistory) -> list[RenderableType]:
+def _state(trial: RunHistory) -> list[RenderableType]:
     """Draw one trial in three lines of up to 80 columns: progress, metrics, the last selected clients."""
     if not trial.rounds:
         return [Text(trial.label, style="bold"), Text("  waiting to start", style="dim"), Text()]
@@ -177,7 +177,7 @@ def _probability(value: float | None) -> str:
     return number(value, ".2f").removeprefix("0")
 
 
-def report(trials: Sequence[TrialHistory]) -> Group:
+def report(trials: Sequence[RunHistory]) -> Group:
     """Compare the trials in a table, and describe how selection changed the results."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("selector", vertical="bottom", overflow="fold")
@@ -226,7 +226,7 @@ def report(trials: Sequence[TrialHistory]) -> Group:
     return Group(*parts)
 
 
-def _faults(trial: TrialHistory) -> Text | None:
+def _faults(trial: RunHistory) -> Text | None:
     """Name the clients with the most faults: "uniform: client-03 12 failed, 2 quarantined"."""
     found = [
         f"{client} {', '.join(f'{count} {fault}' for fault, count in counts.items())}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploy.runs.history import FILE_NAME
+from server.history import FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from deploy.runs.history import TrialHistory
+    from server.history import RunHistory
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart; line styles do so in grey.
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
 STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
 
 
-def draw(trials: Sequence[TrialHistory], path: Path) -> None:
+def draw(trials: Sequence[RunHistory], path: Path) -> None:
     """Draw the trials and write the figure to a file.
 
     Parameters
     ----------
-    trials : Sequence[TrialHistory]
+    trials : Sequence[RunHistory]
         At least one; trials without a round are left out.
     path : Path
         The PNG file.
@@ -86,7 +86,7 @@ def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
         figure.savefig(path, dpi=130)
 
 
-def _draw_curves(trials: Sequence[TrialHistory], losses: Axes, accuracies: Axes) -> None:
+def _draw_curves(trials: Sequence[RunHistory], losses: Axes, accuracies: Axes) -> None:
     """Draw all trials' test loss and test accuracy."""
     for trial, colour, style in zip(trials, cycle(COLOURS), cycle(STYLES), strict=False):
         rounds = [line["round"] for line in trial.rounds]
@@ -104,7 +104,7 @@ def _draw_curves(trials: Sequence[TrialHistory], losses: Axes, accuracies: Axes)
         axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_selections(trial: TrialHistory, axes: Axes) -> None:
+def _draw_selections(trial: RunHistory, axes: Axes) -> None:
     """Draw the selected clients: a row for each client, the largest on top, and a column for each round."""
     order = sorted(range(len(trial.client_ids)), key=lambda i: -trial.client_sizes[i])
     row_of = {client: row for row, client in enumerate(order)}

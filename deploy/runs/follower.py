@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from deploy.engines.engine import Engine
     from deploy.flower.config import ConfigValue
-    from deploy.runs.history import Line
     from deploy.runs.trials import Trial
+    from server.history import Line
 
 WATCH_INTERVAL = 0.2  # seconds between two looks at the histories
 END_TIMEOUT = 10.0  # seconds from the last line of a history until its run counts as over in any case

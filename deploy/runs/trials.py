@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import tasks
 from deploy.flower.config import ConfigValue, default_config
-from deploy.runs.history import FILE_NAME, TrialHistory
+from server.history import FILE_NAME, RunHistory
 from server.settings import RunSettings
 from strategies.checkpoint import replacing
 
@@ -32,7 +32,7 @@ class Trial:
     """Unique among the trials of a comparison; the name of its folder and its log."""
     run_config: dict[str, ConfigValue]
     """The settings that differ from the app's defaults."""
-    history: TrialHistory
+    history: RunHistory
     last_words: str = ""
     """What the engine knew about the end of the last run, once the trial is over."""
 
@@ -98,7 +98,7 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
             "output-dir": str(folder / name),
         }
         RunSettings.from_run_config({**defaults, **run_config})
-        trials[name] = Trial(name, run_config, TrialHistory(folder / name / FILE_NAME))
+        trials[name] = Trial(name, run_config, RunHistory(folder / name / FILE_NAME))
     return list(trials.values())
 
 
@@ -145,7 +145,7 @@ def read_plan(folder: Path) -> list[Trial]:
         if saved["version"] != PLAN_VERSION:
             raise ValueError(f"has version {saved['version']}, but this program reads version {PLAN_VERSION}")
         trials = [
-            Trial(name, {**config, "output-dir": str(folder / name)}, TrialHistory(folder / name / FILE_NAME))
+            Trial(name, {**config, "output-dir": str(folder / name)}, RunHistory(folder / name / FILE_NAME))
             for name, config in saved["trials"].items()
         ]
     except FileNotFoundError:

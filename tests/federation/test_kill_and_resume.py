@@ -19,8 +19,7 @@ from safetensors.numpy import load_file
 import tasks
 from deploy.engines.cluster import LocalCluster
 from deploy.processes.ports import free_ports
-from deploy.runs.history import TrialHistory
-from server.history import History
+from server.history import HistoryWriter, RunHistory
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 
@@ -79,14 +78,14 @@ def killing(monkeypatch: pytest.MonkeyPatch, moment: str, round: int) -> None:
 
     monkeypatch.setattr(CheckpointFolder, "save", saving)
     if moment == "before its history line":
-        write = History.write_round
+        write = HistoryWriter.write_round
 
         def writing(history: Any, record: Any, *args: Any, **more: Any) -> None:
             if record.round == round:
                 raise Killed
             write(history, record, *args, **more)
 
-        monkeypatch.setattr(History, "write_round", writing)
+        monkeypatch.setattr(HistoryWriter, "write_round", writing)
 
 
 MOMENTS = ("before its history line", "before its checkpoint", "after its checkpoint")
@@ -417,7 +416,7 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
     for selector in ("uniform", "pow-d"):
         same = {"selector": selector, "selector-settings": "", "seed": 3}
         assert rounds(run / selector) == undisturbed(tmp_path / selector, 12, **same), selector
-        assert TrialHistory(run / selector / "history.jsonl").read()[-1]["type"] == "end"
+        assert RunHistory(run / selector / "history.jsonl").read()[-1]["type"] == "end"
     # What is finished stays; a third time there is nothing to do.
     before = (run / "pow-d" / "history.jsonl").read_bytes()
     third = Running(tmp_path / "third.log", "up", "--resume", str(run))

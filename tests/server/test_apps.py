@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 import client.app
 import server.app
 import tasks
-from server.history import History
+from server.history import HistoryWriter
 from server.settings import RunSettings, parse_selector_settings
 from strategies.clients.reports import STATUS
 
@@ -135,7 +135,7 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 
 
 def test_history_writes_what_json_cannot_hold_as_null(tmp_path: Path) -> None:
-    with History(tmp_path / "h.jsonl") as history:
+    with HistoryWriter(tmp_path / "h.jsonl") as history:
         history.write(
             "round", loss=float("nan"), norms=np.array([1.0, np.inf]), chosen=np.array([True]), n=np.int64(3)
         )

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.runs.comparison import faults
-from deploy.runs.history import TrialHistory
-from server.history import History, read_lines
+from server.history import VERSION, HistoryWriter, RunHistory, VersionError, read_lines, read_run
 from server.recording import Recording
 from server.settings import RunSettings
 from strategies import RoundRecord
 from strategies.selectors import Feedback, Selection
 from tasks.base import Metrics
 
+from ..support.histories import write_history
 from .test_apps import DEFAULTS
 
 RUN = {"started": "2026-01-01", "num_rounds": 9, "selector": "md", "selector_settings": ""}
@@ -27,8 +27,8 @@ RUN = {"started": "2026-01-01", "num_rounds": 9, "selector": "md", "selector_set
 
 def written(path: Path, rounds: int = 3, *kinds: str) -> Path:
     """Write a history with some rounds, and lines of these kinds after them."""
-    with History(path) as history:
-        history.write("run", **RUN)
+    with HistoryWriter(path) as history:
+        history.begin(RUN)
         for round in range(rounds + 1):
             history.write("round", round=round, test_loss=1.0)
             if round == 0:
@@ -46,7 +46,7 @@ def summary(path: Path) -> list[str]:
 
 def test_it_goes_on_after_the_last_round_that_counts(tmp_path: Path) -> None:
     path = written(tmp_path / "history.jsonl", 4)
-    with History.resume(path, 2, RUN) as history:
+    with HistoryWriter.resume(path, 2, RUN) as history:
         history.write("round", round=3, test_loss=0.5)
     assert summary(path) == ["run", "round 0", "roster", "round 1", "round 2", "resume 2", "round 3"]
     assert read_lines(path)[5] == {"type": "resume", "round": 2, "started": "2026-01-01", "num_rounds": 9}
@@ -55,12 +55,12 @@ def test_it_goes_on_after_the_last_round_that_counts(tmp_path: Path) -> None:
 
 def test_what_befell_the_run_stays_and_its_end_was_none(tmp_path: Path) -> None:
     path = written(tmp_path / "history.jsonl", 3, "error")
-    History.resume(path, 1, RUN).__exit__(None, None, None)
+    HistoryWriter.resume(path, 1, RUN).__exit__(None, None, None)
     assert summary(path) == ["run", "round 0", "roster", "round 1", "error", "resume 1"]
     path = written(tmp_path / "ended.jsonl", 3, "end")
-    History.resume(path, 3, {**RUN, "num_rounds": 12}).__exit__(None, None, None)
+    HistoryWriter.resume(path, 3, {**RUN, "num_rounds": 12}).__exit__(None, None, None)
     assert summary(path)[-2:] == ["round 3", "resume 3"]
-    History.resume(path, 2, RUN).__exit__(None, None, None)
+    HistoryWriter.resume(path, 2, RUN).__exit__(None, None, None)
     assert summary(path) == ["run", "round 0", "roster", "round 1", "round 2", "resume 3", "resume 2"]
 
 
@@ -71,10 +71,10 @@ def test_wherever_it_was_torn_it_becomes_whole_lines(
     path = written(tmp_path_factory.mktemp("run") / "history.jsonl", 4)
     path.write_bytes(path.read_bytes()[:cut])
     whole = [line for line in read_lines(path) if line["type"] == "round" and 0 < line["round"] <= last]
-    with History.resume(path, last, RUN) as history:
+    with HistoryWriter.resume(path, last, RUN) as history:
         history.write("round", round=last + 1, test_loss=0.1)
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]  # each is one
-    assert lines[0] == {"type": "run", **RUN}
+    assert lines[0] == {"type": "run", "version": VERSION, **RUN}
     assert [line for line in lines if line["type"] == "round" and 0 < line["round"] <= last] == whole
     assert [line["type"] for line in lines[-2:]] == ["resume", "round"]
 
@@ -88,7 +88,7 @@ def test_a_resume_that_fails_leaves_it_as_it_was(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        History.resume(path, 2, RUN)
+        HistoryWriter.resume(path, 2, RUN)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["history.jsonl"]
 
@@ -108,9 +108,9 @@ def test_lines_wait_for_room_on_a_full_disk(
         return done
 
     path = tmp_path / "history.jsonl"
-    with monkeypatch.context() as patch, History(path) as history:
+    with monkeypatch.context() as patch, HistoryWriter(path) as history:
         patch.setattr(os, "write", limited)
-        history.write("run", **RUN)
+        history.begin(RUN)
         history.write("round", round=0)
         assert path.stat().st_size == 10
         assert "THE HISTORY CANNOT BE WRITTEN" in caplog.text
@@ -132,7 +132,7 @@ def test_a_round_says_what_was_left_out_bounded_and_put_aside(tmp_path: Path) ->
         quarantined=(2,),
         skipped="quorum",
     )
-    with History(tmp_path / "history.jsonl") as history:
+    with HistoryWriter(tmp_path / "history.jsonl") as history:
         history.write_round(record, ["a", "b", "c"], test_loss=0.5)
     (line,) = read_lines(tmp_path / "history.jsonl")
     told: dict[str, Any] = {key: line[key] for key in ("failures", "clipped", "quarantined", "skipped")}
@@ -146,14 +146,14 @@ def test_a_round_says_what_was_left_out_bounded_and_put_aside(tmp_path: Path) ->
 
 def test_a_reader_follows_a_run_that_is_resumed(tmp_path: Path) -> None:
     path = written(tmp_path / "history.jsonl")
-    reader = TrialHistory(path)
+    reader = RunHistory(path)
     assert len(reader.read()) == 6
     with path.open("a") as file:
         file.write('{"type": "error", "reason": "no"}\n')
     reader.read()
     assert reader.end is not None
     assert reader.starts == 1
-    with History.resume(path, 1, {**RUN, "num_rounds": 20}) as history:
+    with HistoryWriter.resume(path, 1, {**RUN, "num_rounds": 20}) as history:
         news = reader.read()
         assert [line["type"] for line in news] == ["resume"]  # what it knew already does not come again
         assert reader.end is None
@@ -163,20 +163,6 @@ def test_a_reader_follows_a_run_that_is_resumed(tmp_path: Path) -> None:
         history.write("round", round=2, test_loss=0.25)
         assert [line["type"] for line in reader.read()] == ["round"]
     assert [line["round"] for line in reader.rounds] == [0, 1, 2]
-
-
-def test_the_report_names_who_had_most_faults(tmp_path: Path) -> None:
-    trial = TrialHistory(tmp_path / "history.jsonl")
-    for round, left_out in enumerate(["a", "a", "b", "a"], start=1):
-        line: dict[str, Any] = {"round": round, "failures": [{"client": left_out, "reason": "late"}]}
-        trial.rounds.append(
-            line | {"clipped": [{"client": "c", "reason": "norm"}] * (round == 2), "quarantined": ["b"]}
-        )
-    assert faults(trial) == {
-        "b": {"failed": 1, "quarantined": 4},
-        "a": {"failed": 3},
-        "c": {"clipped": 1},
-    }
 
 
 def test_the_roster_is_written_when_it_has_changed(tmp_path: Path) -> None:
@@ -199,3 +185,64 @@ def test_the_roster_is_written_when_it_has_changed(tmp_path: Path) -> None:
     lines = [line for line in read_lines(tmp_path / "history.jsonl") if line["type"] == "roster"]
     assert [line["client_sizes"] for line in lines] == [[10, None], [10, 5], [10, 5, None]]
     assert [line["client_ids"] for line in lines] == [["a", "b"], ["a", "b"], ["a", "b", "c"]]
+
+
+def test_a_torn_last_line_is_left_until_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "md" / "history.jsonl"
+    history = RunHistory(path)
+    assert history.read() == []  # not there yet
+
+    path.parent.mkdir()
+    start = json.dumps({"type": "run", "version": VERSION, **RUN})
+    line = json.dumps({"type": "round", "round": 0, "test_loss": 2.5, "note": "ü"}, ensure_ascii=False)
+    torn = line.encode().index("ü".encode()) + 1  # in the middle of a character
+    path.write_bytes(start.encode() + b"\n" + line.encode()[:torn])
+    assert [each["type"] for each in history.read()] == ["run"]
+    assert history.read() == []
+
+    with path.open("ab") as file:
+        file.write(line.encode()[torn:] + b"\n")
+    assert history.read() == [json.loads(line)]
+    assert history.read() == []
+    assert history.rounds == [json.loads(line)]
+
+
+def test_it_knows_how_the_run_stands(tmp_path: Path) -> None:
+    running = write_history(tmp_path / "a", [2.0, 1.0], "adaptive-osmd", "alpha=0.4", end=False)
+    assert running.label == "adaptive-osmd (alpha=0.4)"
+    assert not running.finished
+    assert [line["round"] for line in running.trained] == [1]
+
+    with running.path.open("a") as file:
+        file.write('{"type": "news"}\n{"type": "error", "reason": "ValueError: no"}\n')
+    running.read()
+    assert not running.finished
+    assert running.end == {"type": "error", "reason": "ValueError: no"}
+    assert write_history(tmp_path / "b", [2.0, 1.0]).finished
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"kind": "round"}', '{"type": "roster"}'])
+def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(ValueError, match=r"history\.jsonl: not a line of a history: .*" + re.escape(line)):
+        RunHistory(path).read()
+
+
+def test_a_run_without_histories_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(ValueError, match=r"holds no history \(\*/history\.jsonl\)"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("version", [{}, {"version": 1}, {"version": 3}])
+def test_a_history_of_another_version_is_refused(tmp_path: Path, version: dict[str, int]) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text(json.dumps({"type": "run", **version, **RUN}) + "\n")
+    message = (
+        rf"history\.jsonl: written by another version of Cohort \(format {version.get('version', 1)}, this"
+    )
+    with pytest.raises(VersionError, match=message):
+        RunHistory(path).read()
+    with pytest.raises(VersionError, match=message):
+        HistoryWriter.resume(path, 1, RUN)

@@ -254,12 +254,12 @@ def test_foreign_bytes_are_never_believed(whole: Path, content: bytes, position:
         ({"meta": np.frombuffer(b'["cohort-checkpoint"]', np.uint8)}, "not a checkpoint of Cohort"),
         ({"meta": np.array([{"pickled": 1}], dtype=object)}, "not a checkpoint of Cohort"),
         (
-            {"meta": np.frombuffer(b'{"magic": "cohort-checkpoint", "version": 0}', np.uint8)},
-            "format 0, of an older version of Cohort; this one reads 1",
+            {"meta": np.frombuffer(b'{"magic": "cohort-checkpoint", "version": 1}', np.uint8)},
+            "format 1, of an older version of Cohort; this one reads 2",
         ),
         (
-            {"meta": np.frombuffer(b'{"magic": "cohort-checkpoint", "version": 2}', np.uint8)},
-            "format 2, of a newer version of Cohort; this one reads 1",
+            {"meta": np.frombuffer(b'{"magic": "cohort-checkpoint", "version": 3}', np.uint8)},
+            "format 3, of a newer version of Cohort; this one reads 2",
         ),
     ],
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.runs.history import TrialHistory
+from server.history import VERSION, RunHistory
 
 SIZES = [10, 20, 30, 60]
 
@@ -20,7 +20,7 @@ def write_history(
     end: bool = True,
     error: str = "",
     started: str = "2026-01-01T00:00:00.000+00:00",
-) -> TrialHistory:
+) -> RunHistory:
     """Write a history with one test loss a round (round 0 first) and read it again.
 
     In each round `clients` (default: 0 and 3) are drawn: the first twice, the others once. A loss of None
@@ -29,6 +29,7 @@ def write_history(
     lines: list[dict[str, Any]] = [
         {
             "type": "run",
+            "version": VERSION,
             "selector": selector,
             "selector_settings": selector_settings,
             "num_rounds": len(losses) - 1,
@@ -66,6 +67,6 @@ def write_history(
         lines.append({"type": "error", "reason": error})
     folder.mkdir(parents=True)
     (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    history = TrialHistory(folder / "history.jsonl")
+    history = RunHistory(folder / "history.jsonl")
     history.read()
     return history

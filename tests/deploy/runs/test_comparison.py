@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +11,14 @@ from deploy.runs.comparison import (
     ONE_SEED,
     area_ratio,
     difference,
+    faults,
     large_clients,
     number,
     same_selections,
     summarise,
     verdict,
 )
+from server.history import RunHistory
 
 from ...support.histories import write_history
 
@@ -167,3 +170,17 @@ def test_no_verdict_without_a_baseline_or_from_few_rounds_or_an_unfinished_trial
     assert verdict([uniform, unfinished]) == []
     short = [write_history(tmp_path / name, FALLING[:11], name) for name in ("uniform", "md")]
     assert verdict(short) == ["Too few rounds to tell a difference from noise: more than 10 are needed."]
+
+
+def test_clients_with_most_faults_come_first(tmp_path: Path) -> None:
+    trial = RunHistory(tmp_path / "history.jsonl")
+    for round, failed in enumerate(["a", "a", "b", "a"], start=1):
+        line: dict[str, Any] = {"round": round, "failures": [{"client": failed, "reason": "late"}]}
+        trial.rounds.append(
+            line | {"clipped": [{"client": "c", "reason": "norm"}] * (round == 2), "quarantined": ["b"]}
+        )
+    assert faults(trial) == {
+        "b": {"failed": 1, "quarantined": 4},
+        "a": {"failed": 3},
+        "c": {"clipped": 1},
+    }

@@ -11,8 +11,8 @@ import pytest
 
 from deploy.runs import follower
 from deploy.runs.follower import train
-from deploy.runs.history import Line, TrialHistory, read_run
 from deploy.runs.trials import Trial
+from server.history import VERSION, Line, RunHistory, read_run
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
 
@@ -44,7 +44,7 @@ class Run:
     def write(self, kind: str, **values: Any) -> None:
         self.path.parent.mkdir(exist_ok=True)
         with self.path.open("a") as file:
-            file.write(json.dumps({"type": kind, **values}) + "\n")
+            file.write(json.dumps({"type": kind, "version": VERSION, **values}) + "\n")
 
 
 class Cluster:
@@ -81,7 +81,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(folder: Path, *names: str) -> list[Trial]:
-    return [Trial(name, {}, TrialHistory(folder / name / "history.jsonl")) for name in names]
+    return [Trial(name, {}, RunHistory(folder / name / "history.jsonl")) for name in names]
 
 
 def test_a_trial_starts_after_the_one_before_so_that_histories_are_read_in_order(
@@ -133,7 +133,7 @@ class Fatal:
         self.submitted.append((name, resume))
         path = self.folder / "md" / "history.jsonl"
         settings = {"selector": "md", "selector_settings": "", "num_rounds": 9}
-        first: dict[str, Any] = {"type": "run", **settings}
+        first: dict[str, Any] = {"type": "run", "version": VERSION, **settings}
         if resume:
             first = {"type": "resume", "round": self._reached, "num_rounds": 9}
         more = self.rounds.pop(0)
@@ -205,7 +205,10 @@ class Deaf:
         (trial / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         end = self.ends.pop(0)
         with (trial / "history.jsonl").open("a") as file:
-            for line in ({"type": "run", "num_rounds": 9}, {"type": "round", "round": len(self.runs)}):
+            for line in (
+                {"type": "run", "version": VERSION, "num_rounds": 9},
+                {"type": "round", "round": len(self.runs)},
+            ):
                 file.write(json.dumps(line) + "\n")
             if end == "finished":
                 file.write(json.dumps({"type": "end", "rounds": 9}) + "\n")

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from deploy.runs.history import TrialHistory
 from deploy.runs.trials import Trial, read_plan, write_plan
+from server.history import RunHistory
 
 
 def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    planned = [Trial(name, {}, TrialHistory(Path())) for name in "ba"]
+    planned = [Trial(name, {}, RunHistory(Path())) for name in "ba"]
     for seed, trial in enumerate(planned):
         trial.run_config |= {"seed": seed, "output-dir": str(tmp_path / "run" / trial.name)}
     write_plan(tmp_path / "run", planned)
