@@ -23,7 +23,7 @@ from tasks.base import GradientVariance, batches
 from tasks.data import Dataset
 
 from ..server.test_apps import DEFAULTS
-from ..support.inprocess import InProcessGrid, Node, node_of
+from ..support.toy_grid import Node, ToyGrid, node_of
 
 NODE = {"partition-id": 8, "num-partitions": 10}
 TRAIN = {"learning-rate": 0.5, "local-steps": 4, "batch-size": 8, "seed": 5, "server-round": 3}
@@ -55,7 +55,7 @@ def say(
     **arrays: tasks.Arrays,
 ) -> RecordDict:
     """Return what the client answers."""
-    InProcessGrid({})
+    ToyGrid({})
     content = RecordDict({name: record(each) for name, each in arrays.items()})
     content["config"] = ConfigRecord(config or {})
     context = Context(
@@ -434,7 +434,7 @@ def test_a_wrong_budget_is_told(node: dict[str, Any], message: str) -> None:
 
 def federation(strategy: SelectionStrategy, nodes: int = 6, **node: Any) -> tasks.Arrays:
     """Train over client.app for 6 rounds; of lists in the node's config each node has its own element."""
-    grid = InProcessGrid(
+    grid = ToyGrid(
         {
             100 + m: node_of(
                 app,
@@ -542,7 +542,7 @@ def test_private_flics_makes_the_step_of_its_shares_over_time() -> None:
         on_round=lambda record: took_part.append(record.selection.clients.size),
     )
     start = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
-    result = strategy.start(InProcessGrid({n: node(n) for n in range(20)}), start, num_rounds=100)
+    result = strategy.start(ToyGrid({n: node(n) for n in range(20)}), start, num_rounds=100)
     # Each client moves its group's coordinate by 1: the mean step is the groups' shares.
     assert result.arrays["w"].numpy() / 100 == pytest.approx([0.75, 0.25], abs=0.06)
     assert np.mean(took_part) == pytest.approx(4, abs=0.7)

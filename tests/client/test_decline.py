@@ -10,7 +10,7 @@ import client.app
 import server.app
 
 from ..server.test_apps import DEFAULTS
-from ..support.inprocess import InProcessGrid, node_of
+from ..support.toy_grid import ToyGrid, node_of
 
 
 def test_a_client_that_declines_in_mid_run_is_not_chosen_again_until_it_is_back(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_client_that_declines_in_mid_run_is_not_chosen_again_until_it_is_back(
             pause.unlink()
         return nodes[1](message)
 
-    server.app.app(InProcessGrid({0: nodes[0], 1: pausing}), Context(1, 1, {}, RecordDict(), config))
+    server.app.app(ToyGrid({0: nodes[0], 1: pausing}), Context(1, 1, {}, RecordDict(), config))
     lines = [json.loads(line) for line in (tmp_path / "out" / "history.jsonl").read_text().splitlines()]
     rounds = [line for line in lines if line["type"] == "round"][1:]
     assert asked == ["query.status", "train", "train", "query.status", "query.status", "train", "train"]

@@ -19,7 +19,7 @@ from strategies.clients.reports import STATUS
 from strategies.flower.messages import read_report
 
 from ..server.test_apps import DEFAULTS
-from ..support.inprocess import InProcessGrid, node_of
+from ..support.toy_grid import ToyGrid, node_of
 
 ROUTE_HEADER = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 BUSCTL = (
@@ -181,7 +181,7 @@ def test_a_wrong_limit_is_named(system: Path, limits: dict[str, object], message
 
 
 def test_a_paused_client_says_so_and_does_not_train(system: Path) -> None:
-    InProcessGrid({})  # outside a run, Flower needs an identity to make messages
+    ToyGrid({})  # outside a run, Flower needs an identity to make messages
     pause = system / "paused"
     node = node_of(
         client.app.app, {"partition-id": 0, "num-partitions": 2, "pause-file": str(pause)}, DEFAULTS
@@ -229,7 +229,7 @@ def test_a_paused_client_is_not_chosen_until_it_is_back(system: Path) -> None:
             pause.unlink()
         return nodes[1](message)
 
-    grid = InProcessGrid({0: nodes[0], 1: paused, 2: nodes[2]})
+    grid = ToyGrid({0: nodes[0], 1: paused, 2: nodes[2]})
     server.app.app(grid, Context(1, 1, {}, RecordDict(), config))
     lines = [json.loads(line) for line in (system / "out" / "history.jsonl").read_text().splitlines()]
     rounds = [line for line in lines if line["type"] == "round"][1:]

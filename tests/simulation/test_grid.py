@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import ceil
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,7 @@ from strategies.flower.attendance import NotEnoughClientsError
 from strategies.flower.grids import PollingGrid
 from strategies.options import Deadlines, Faults, Polling
 
-from ..support.inprocess import InProcessGrid as PlainGrid
-from ..support.inprocess import node_of
+from ..support.toy_grid import node_of
 
 
 def model(*values: float) -> ArrayRecord:
@@ -76,6 +76,15 @@ def grid_of(*handlers: Callable[[Message], Any], **options: Any) -> tuple[InProc
     return grid, [grid.add_node(handler=handler) for handler in handlers]
 
 
+def direct_grid(nodes: dict[int, Callable[[Message], Message]]) -> Any:
+    """Return the plainest grid: what Flower's strategies use of one, each message handled at once."""
+
+    def send_and_receive(messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return [nodes[message.metadata.dst_node_id](message) for message in messages]
+
+    return SimpleNamespace(get_node_ids=lambda: list(nodes), send_and_receive=send_and_receive)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -90,7 +99,7 @@ def test_flowers_strategies_come_to_what_they_come_to_without_it(make: Callable[
     ours = make().start(
         InProcessGrid(counting_app(), ({"number": step} for step in steps)), model(0, 1), num_rounds=3
     )
-    plain = PlainGrid({step: node_of(counting_app(), {"number": step}, {}) for step in steps})
+    plain = direct_grid({step: node_of(counting_app(), {"number": step}, {}) for step in steps})
     theirs = make().start(plain, model(0, 1), num_rounds=3)
     # Flower adds up in an order that it draws anew each time.
     assert ours.arrays["w"].numpy() == pytest.approx(theirs.arrays["w"].numpy(), rel=1e-5)

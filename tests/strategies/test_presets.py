@@ -16,7 +16,7 @@ from strategies.options import Faults, Overrides, Polling
 from strategies.presets import VARIANTS, AdaptiveOSMD, Delta, Flics, Forecast, Options, PowerOfChoice
 from strategies.selectors import selector_type
 
-from ..support.inprocess import InProcessGrid, Node
+from ..support.toy_grid import Node, ToyGrid
 
 
 def client(number: int, group: str | None = None) -> Node:
@@ -48,7 +48,7 @@ def client(number: int, group: str | None = None) -> Node:
 
 def run(kind: type[SelectionStrategy], rounds: int = 3, nodes: int = 6, **settings: Any) -> list[RoundRecord]:
     records: list[RoundRecord] = []
-    grid = InProcessGrid({n: client(n, settings.pop(f"group_{n}", None)) for n in range(1, nodes + 1)})
+    grid = ToyGrid({n: client(n, settings.pop(f"group_{n}", None)) for n in range(1, nodes + 1)})
     strategy = kind(
         min_available_clients=nodes,
         faults=Faults(guard=False),

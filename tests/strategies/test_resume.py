@@ -17,7 +17,7 @@ from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Faults, Overrides, Polling
 from strategies.rounds.logic import RoundRecord
 
-from ..support.inprocess import InProcessGrid, Node
+from ..support.toy_grid import Node, ToyGrid
 from .test_strategy import model
 
 NUM_CLIENTS = 6
@@ -49,12 +49,12 @@ def trainer(number: int) -> Node:
     return node
 
 
-def grid(clients: int = NUM_CLIENTS, first_node: int = 1) -> InProcessGrid:
-    return InProcessGrid({first_node + number: trainer(number) for number in range(clients)})
+def grid(clients: int = NUM_CLIENTS, first_node: int = 1) -> ToyGrid:
+    return ToyGrid({first_node + number: trainer(number) for number in range(clients)})
 
 
 def run(
-    folder: Path | None, rounds: int, *, on: InProcessGrid | None = None, resume: bool = False, **options: Any
+    folder: Path | None, rounds: int, *, on: ToyGrid | None = None, resume: bool = False, **options: Any
 ) -> tuple[Result, list[RoundRecord]]:
     records: list[RoundRecord] = []
     strategy = SelectionStrategy(
@@ -138,7 +138,7 @@ def test_late_joiners_are_still_there_after_a_resume(tmp_path: Path) -> None:
 
 def test_a_run_that_is_over_does_nothing_more(tmp_path: Path) -> None:
     whole, _ = run(tmp_path, 6)
-    result, records = run(tmp_path, 6, resume=True, on=InProcessGrid({}))
+    result, records = run(tmp_path, 6, resume=True, on=ToyGrid({}))
     assert records == []
     assert np.array_equal(result.arrays["w"].numpy(), whole.arrays["w"].numpy())
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]

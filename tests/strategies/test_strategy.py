@@ -14,7 +14,7 @@ from strategies.flower.grids import PollingGrid
 from strategies.flower.messages import write_report
 from strategies.options import Deadlines, Faults, Overrides, Polling
 
-from ..support.inprocess import InProcessGrid, Node
+from ..support.toy_grid import Node, ToyGrid
 
 
 def model(*values: float) -> ArrayRecord:
@@ -60,7 +60,7 @@ def stranger(step: float = 1.0, size: int = 10) -> Node:
 
 
 def run(
-    grid: InProcessGrid,
+    grid: ToyGrid,
     rounds: int = 1,
     selector: str = "uniform",
     start: ArrayRecord | None = None,
@@ -106,7 +106,7 @@ def garbage(content: Callable[[], RecordDict]) -> Node:
 
 
 def test_with_everybody_chosen_the_model_is_the_weighted_mean() -> None:
-    w, records, _ = run(InProcessGrid({1: client("a", 1.0, size=10), 2: client("b", 4.0, size=30)}))
+    w, records, _ = run(ToyGrid({1: client("a", 1.0, size=10), 2: client("b", 4.0, size=30)}))
     assert w == pytest.approx([3.25, 3.25])
     assert records[0].train_loss == pytest.approx(3.25)
     assert records[0].failures == {}
@@ -114,12 +114,12 @@ def test_with_everybody_chosen_the_model_is_the_weighted_mean() -> None:
 
 @pytest.mark.parametrize("order", [[1, 2, 3, 4, 5, 6], [4, 6, 2, 1, 5, 3]])
 def test_arrival_order_and_node_ids_change_nothing(order: list[int]) -> None:
-    grid = InProcessGrid({n * 1000 + order[0]: client(f"c{n}", n, size=10 * n) for n in order})
+    grid = ToyGrid({n * 1000 + order[0]: client(f"c{n}", n, size=10 * n) for n in order})
     w, records, _ = run(
         grid, rounds=5, selector="adaptive-osmd", clients_per_round=2, min_available_clients=6, seed=3
     )
     chosen = [record.selection.clients.tolist() for record in records]
-    reference = InProcessGrid({n: client(f"c{n}", n, size=10 * n) for n in range(1, 7)})
+    reference = ToyGrid({n: client(f"c{n}", n, size=10 * n) for n in range(1, 7)})
     w2, records2, _ = run(
         reference, rounds=5, selector="adaptive-osmd", clients_per_round=2, min_available_clients=6, seed=3
     )
@@ -128,20 +128,20 @@ def test_arrival_order_and_node_ids_change_nothing(order: list[int]) -> None:
 
 
 def test_a_registered_name_takes_precedence_over_a_claim() -> None:
-    grid = InProcessGrid({1: client("c1"), 2: client("c1"), 3: client("c3")}, names={1: "", 2: "c2"})
+    grid = ToyGrid({1: client("c1"), 2: client("c1"), 3: client("c3")}, names={1: "", 2: "c2"})
     _, _, strategy = run(grid)
     assert strategy.roster.ids() == ["c1", "c2", "c3"]
     assert strategy.roster.node_of_id("c2") == 2
 
 
 def test_an_identity_belongs_to_whom_has_it_while_that_one_is_online() -> None:
-    grid = InProcessGrid({1: client("twin"), 2: client("twin"), 3: client("c")})
+    grid = ToyGrid({1: client("twin"), 2: client("twin"), 3: client("c")})
     _, _, strategy = run(grid)
     assert strategy.roster.ids() == ["c", "node-2", "twin"]
 
 
 def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
-    grid = InProcessGrid({1: stranger(1.0, 10), 2: stranger(4.0, 30)})
+    grid = ToyGrid({1: stranger(1.0, 10), 2: stranger(4.0, 30)})
     w, records, strategy = run(grid, rounds=2)
     assert strategy.roster.ids() == ["node-1", "node-2"]
     assert strategy.selector.client_sizes.tolist() == [10, 30]
@@ -151,19 +151,19 @@ def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
 
 
 def test_without_asking_no_query_is_sent() -> None:
-    grid = InProcessGrid({1: stranger(), 2: stranger()})
+    grid = ToyGrid({1: stranger(), 2: stranger()})
     run(grid, polling=Polling(ask_status=False))
     assert {message.metadata.message_type for message in grid.sent} == {"train"}
 
 
 def test_each_message_has_the_round_and_a_seed_of_its_own() -> None:
-    grid = InProcessGrid({n: client(f"c{n}") for n in (1, 2, 3)})
+    grid = ToyGrid({n: client(f"c{n}") for n in (1, 2, 3)})
     run(grid, rounds=2)
     trains = [message for message in grid.sent if message.metadata.message_type == "train"]
     configs = [message.content.config_records["config"] for message in trains]
     assert [config["server-round"] for config in configs] == [1, 1, 1, 2, 2, 2]
     assert len({config["seed"] for config in configs}) == 6
-    again = InProcessGrid({n: client(f"c{n}") for n in (1, 2, 3)})
+    again = ToyGrid({n: client(f"c{n}") for n in (1, 2, 3)})
     run(again, rounds=1)
     assert [message.content.config_records["config"]["seed"] for message in again.sent[3:]] == [
         config["seed"] for config in configs[:3]
@@ -171,7 +171,7 @@ def test_each_message_has_the_round_and_a_seed_of_its_own() -> None:
 
 
 def test_the_callers_config_is_not_written_into() -> None:
-    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy("uniform", clients_per_round=2)
     config = ConfigRecord({"lr": 0.1})
     strategy.start(grid, model(0), num_rounds=1, train_config=config)
@@ -201,7 +201,7 @@ BAD_NODES = {
 
 @pytest.mark.parametrize("kind", BAD_NODES)
 def test_a_bad_client_does_not_stop_the_round(kind: str) -> None:
-    grid = InProcessGrid({1: client("a", 1.0), 2: BAD_NODES[kind], 3: client("z", 3.0)})
+    grid = ToyGrid({1: client("a", 1.0), 2: BAD_NODES[kind], 3: client("z", 3.0)})
     w, records, strategy = run(grid, rounds=2, deadlines=Deadlines(round=0.05))
     assert w == pytest.approx([4.0, 4.0])  # twice the mean of 1 and 3
     bad = strategy.roster.client_at(2)
@@ -214,7 +214,7 @@ def test_a_second_answer_to_a_message_is_ignored() -> None:
         first = client("a", 1.0)(message)
         return [first, trained(message, 100.0)] if message.metadata.message_type != STATUS else first
 
-    w, _, _ = run(InProcessGrid({1: twice, 2: client("b", 1.0)}))
+    w, _, _ = run(ToyGrid({1: twice, 2: client("b", 1.0)}))
     assert w == pytest.approx([1.0, 1.0])
 
 
@@ -225,7 +225,7 @@ def test_when_nobody_answers_the_model_stays_and_the_run_goes_on() -> None:
         return client("a")(message) if message.metadata.message_type == STATUS else next(answers)(message)
 
     w, records, _ = run(
-        InProcessGrid({1: node, 2: node}),
+        ToyGrid({1: node, 2: node}),
         rounds=2,
         deadlines=Deadlines(round=0.05),
         polling=Polling(ask_status=False),
@@ -235,7 +235,7 @@ def test_when_nobody_answers_the_model_stays_and_the_run_goes_on() -> None:
 
 
 def test_everybody_leaves_and_one_comes_back() -> None:
-    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, num_rounds=3, deadlines=Deadlines(absence=0.2)
     )
@@ -252,7 +252,7 @@ def test_everybody_leaves_and_one_comes_back() -> None:
 
 
 def test_a_late_joiner_comes_next() -> None:
-    grid = InProcessGrid({1: client("m", size=10), 2: client("n", size=10)})
+    grid = ToyGrid({1: client("m", size=10), 2: client("n", size=10)})
     strategy = SelectionStrategy("md", clients_per_round=2, num_rounds=2)
     sent = list(strategy.configure_train(1, model(0), ConfigRecord(), grid))
     strategy.aggregate_train(1, grid.send_and_receive(sent))
@@ -268,7 +268,7 @@ def test_who_says_no_is_asked_again() -> None:
     def moody(message: Message) -> Message:
         return client("moody", available=willing[0])(message)
 
-    grid = InProcessGrid({1: moody, 2: client("b")})
+    grid = ToyGrid({1: moody, 2: client("b")})
     strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=3)
     counts = []
     for number in (1, 2, 3):
@@ -286,7 +286,7 @@ def test_a_silent_newcomer_is_asked_again_but_does_not_hold_up_every_round() -> 
         asked.append(message)
         return client("shy")(message) if talks[0] else None
 
-    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: shy})
+    grid = ToyGrid({1: client("a"), 2: client("b"), 3: shy})
     polling = PollingGrid(grid, 0.01)
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, num_rounds=99, deadlines=Deadlines(status=0.1)
@@ -315,14 +315,14 @@ def test_a_status_handler_that_fails_once_is_asked_again() -> None:
             raise OSError("disk is busy")
         return client("me", size=70)(message)
 
-    grid = InProcessGrid({1: node, 2: client("b")})
+    grid = ToyGrid({1: node, 2: client("b")})
     _, _, strategy = run(grid, deadlines=Deadlines(status=0.01))
     assert strategy.roster.ids() == ["b", "me"]
     assert strategy.selector.client_sizes.tolist() == [10, 70]
 
 
 def test_an_app_without_a_status_handler_is_asked_once() -> None:
-    grid = InProcessGrid({number: stranger() for number in range(1, 6)})
+    grid = ToyGrid({number: stranger() for number in range(1, 6)})
     _, records, strategy = run(grid, rounds=2, clients_per_round=5)
     grid.nodes[9] = stranger()
     list(strategy.configure_train(3, model(0), ConfigRecord(), grid))
@@ -332,7 +332,7 @@ def test_an_app_without_a_status_handler_is_asked_once() -> None:
 
 
 def test_that_the_app_has_no_status_handler_is_known_after_a_resume() -> None:
-    grid = InProcessGrid({number: stranger() for number in range(1, 4)})
+    grid = ToyGrid({number: stranger() for number in range(1, 4)})
     before = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
     list(before.configure_train(1, model(0), ConfigRecord(), grid))
     after = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
@@ -344,7 +344,7 @@ def test_that_the_app_has_no_status_handler_is_known_after_a_resume() -> None:
 
 
 def test_the_first_to_be_asked_may_be_dead() -> None:
-    grid = InProcessGrid({1: silent_to_all, 2: client("b"), 3: client("c")})
+    grid = ToyGrid({1: silent_to_all, 2: client("b"), 3: client("c")})
     _, _, strategy = run(grid, clients_per_round=2, min_available_clients=2, deadlines=Deadlines(status=60))
     assert strategy.roster.ids() == ["b", "c"]
     assert 30 <= grid.clock.monotonic() < 31
@@ -352,7 +352,7 @@ def test_the_first_to_be_asked_may_be_dead() -> None:
 
 def test_a_claim_takes_nothing_that_is_somebody_elses() -> None:
     claims = {9: "node-5", 5: None, 7: "x", 1: "c2", 2: "me"}
-    grid = InProcessGrid({node: client(claim) for node, claim in claims.items()}, names={2: "c2"})
+    grid = ToyGrid({node: client(claim) for node, claim in claims.items()}, names={2: "c2"})
     _, _, strategy = run(grid, rounds=2)
     assert strategy.roster.ids() == ["c2", "node-1", "node-5", "node-9", "x"]
     assert strategy.roster.node_of_id("c2") == 2
@@ -365,7 +365,7 @@ def test_a_claim_takes_nothing_that_is_somebody_elses() -> None:
 
 
 def test_a_registered_name_takes_its_identity_back_from_a_claim() -> None:
-    grid = InProcessGrid({1: client("c2"), 3: client("c3")})
+    grid = ToyGrid({1: client("c2"), 3: client("c3")})
     strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
     list(strategy.configure_train(1, model(0), ConfigRecord(), grid))
     assert strategy.roster.node_of_id("c2") == 1
@@ -377,7 +377,7 @@ def test_a_registered_name_takes_its_identity_back_from_a_claim() -> None:
 
 
 def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
-    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: client("c")}, names={1: "twin", 2: "twin"})
+    grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")}, names={1: "twin", 2: "twin"})
     _, records, strategy = run(grid, rounds=3)
     assert strategy.roster.ids() == ["c", "node-2", "twin"]
     assert all(record.feedback.responded.all() for record in records)
@@ -386,7 +386,7 @@ def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
 
 
 def test_round_1_goes_on_without_who_never_came() -> None:
-    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: silent_to_all})
+    grid = ToyGrid({1: client("a"), 2: client("b"), 3: silent_to_all})
     w, _, strategy = run(grid, clients_per_round=1, min_available_clients=3, deadlines=Deadlines(status=0.05))
     assert strategy.roster.ids() == ["a", "b"]
     assert w == pytest.approx([1.0, 1.0])
@@ -396,7 +396,7 @@ def test_too_few_clients_is_a_clear_end() -> None:
     with pytest.raises(
         NotEnoughClientsError, match=r"1 of 2 clients had joined after 0\.2 s .*1 nodes were online"
     ):
-        run(InProcessGrid({1: client("a")}), clients_per_round=2)
+        run(ToyGrid({1: client("a")}), clients_per_round=2)
 
 
 @pytest.mark.parametrize(
@@ -413,19 +413,19 @@ def test_with_everybody_chosen_a_server_strategy_steps_as_it_does_alone(make: Ca
     def nodes() -> dict[int, Node]:
         return {n: client(f"c{n}", float(n), size=10 * n) for n in (1, 2, 3)}
 
-    alone = make().start(InProcessGrid(nodes()), model(0, 1), num_rounds=3).arrays["w"].numpy()
-    ours, _, _ = run(InProcessGrid(nodes()), rounds=3, start=model(0, 1), server_strategy=make())
+    alone = make().start(ToyGrid(nodes()), model(0, 1), num_rounds=3).arrays["w"].numpy()
+    ours, _, _ = run(ToyGrid(nodes()), rounds=3, start=model(0, 1), server_strategy=make())
     assert ours == pytest.approx(alone, rel=1e-5)
 
 
 def test_a_server_strategys_own_settings_reach_the_clients() -> None:
-    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    grid = ToyGrid({1: client("a"), 2: client("b")})
     run(grid, server_strategy=FedProx(fraction_evaluate=0.0, proximal_mu=0.25))
     assert grid.sent[-1].content.config_records["config"]["proximal-mu"] == 0.25
 
 
 def test_a_cohort_of_one_does_not_hang_on_flowers_minimum() -> None:
-    grid = InProcessGrid({1: client("a"), 2: client("b"), 3: client("c")})
+    grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")})
     _, records, _ = run(grid, rounds=3, clients_per_round=1, server_strategy=FedAdam(fraction_evaluate=0.0))
     assert [record.selection.clients.size for record in records] == [1, 1, 1]
 
@@ -443,7 +443,7 @@ def test_federated_evaluation_takes_its_share_of_the_nodes() -> None:
 
         return answer
 
-    grid = InProcessGrid({n: node(n) for n in (1, 2, 3, 4)})
+    grid = ToyGrid({n: node(n) for n in (1, 2, 3, 4)})
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, server_strategy=FedAvg(fraction_evaluate=0.5)
     )
@@ -464,7 +464,7 @@ def test_one_bad_answer_does_not_spoil_the_evaluation() -> None:
 
     def evaluations(nodes: dict[int, Node]) -> dict[int, MetricRecord]:
         strategy = SelectionStrategy("uniform", clients_per_round=2, server_strategy=FedAvg())
-        return strategy.start(InProcessGrid(nodes), model(0), num_rounds=1).evaluate_metrics_clientapp
+        return strategy.start(ToyGrid(nodes), model(0), num_rounds=1).evaluate_metrics_clientapp
 
     found = evaluations({1: node(1.0, 10), 2: node(3.0, 10), 3: node(9.0, 0), 4: node(float("nan"), 10)})
     assert found[1]["loss"] == pytest.approx(2.0)
@@ -483,7 +483,7 @@ def test_what_clients_measured_is_averaged_as_fedavg_does() -> None:
 
         return answer
 
-    grid = InProcessGrid({1: node(10, 0.5), 2: node(30, 0.9)})
+    grid = ToyGrid({1: node(10, 0.5), 2: node(30, 0.9)})
     result = SelectionStrategy("uniform", clients_per_round=2).start(grid, model(0), num_rounds=1)
     metrics = result.train_metrics_clientapp[1]
     assert metrics["train-accuracy"] == pytest.approx((10 * 0.5 + 30 * 0.9) / 40)
@@ -506,9 +506,7 @@ def test_one_bad_answer_does_not_spoil_what_clients_measured() -> None:
     said = [*({"f1": 0.5},) * 8, {"f1": 1.0}, {"f1": float("nan")}, {"f1": [0.1, 0.2]}, {"f2": 1.0}]
     sizes = [10] * 8 + [10**9] + [10] * 3
     nodes = {n: node(n, size, **each) for n, (size, each) in enumerate(zip(sizes, said, strict=True))}
-    result = SelectionStrategy("full", clients_per_round=12).start(
-        InProcessGrid(nodes), model(0), num_rounds=1
-    )
+    result = SelectionStrategy("full", clients_per_round=12).start(ToyGrid(nodes), model(0), num_rounds=1)
     metrics = result.train_metrics_clientapp[1]
     assert metrics.keys() == {"f1", "num-clients"}
     assert metrics["num-clients"] == 12
@@ -523,7 +521,7 @@ def test_the_default_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_step_that_would_break_the_model_is_not_taken() -> None:
     """The large client's update is finite in float32, 1.8 times that is not."""
-    grid = InProcessGrid({1: client("a", 0.0, size=1), 2: client("b", 3.5e37, size=9)})
+    grid = ToyGrid({1: client("a", 0.0, size=1), 2: client("b", 3.5e37, size=9)})
     w, records, _ = run(grid, 8, start=model(3e38, 0), clients_per_round=1, min_available_clients=2)
     refused = [record for record in records if record.selection.clients.tolist() == [1]]
     assert refused
@@ -542,13 +540,13 @@ def test_counters_keep_their_type() -> None:
 
     start = ArrayRecord({"seen": Array(np.array([5]))})
     strategy = SelectionStrategy("uniform", clients_per_round=2)
-    result = strategy.start(InProcessGrid({1: node, 2: node}), start, num_rounds=2)
+    result = strategy.start(ToyGrid({1: node, 2: node}), start, num_rounds=2)
     assert result.arrays["seen"].numpy().dtype == np.int64
     assert result.arrays["seen"].numpy().tolist() == [11]
 
 
 def test_messages_expire_soon_after_their_deadline() -> None:
-    grid = InProcessGrid({1: client("a"), 2: client("b")})
+    grid = ToyGrid({1: client("a"), 2: client("b")})
     run(grid, deadlines=Deadlines(round=50, status=20), server_strategy=FedAvg())
     assert {(m.metadata.message_type, m.metadata.ttl) for m in grid.sent} == {
         (STATUS, 320),
@@ -567,7 +565,7 @@ def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch: pytest.
 
     monkeypatch.setattr(PollingGrid, "send_and_receive", spy)
     for timeout, expected in ((None, 7200), (5, 5)):
-        grid = InProcessGrid({1: client("a"), 2: client("b")})
+        grid = ToyGrid({1: client("a"), 2: client("b")})
         strategy = SelectionStrategy(
             "uniform", clients_per_round=2, deadlines=Deadlines(round=7200), polling=Polling(ask_status=False)
         )
@@ -581,7 +579,7 @@ def test_a_failures_reason_is_kept_short() -> None:
             return client("chatty")(message)
         return Message(Error(code=2, reason="x" * 100_000), reply_to=message)
 
-    _, records, _ = run(InProcessGrid({1: chatty, 2: client("b")}))
+    _, records, _ = run(ToyGrid({1: chatty, 2: client("b")}))
     assert len(records[0].failures[1]) <= 300
 
 
@@ -650,7 +648,7 @@ def test_a_setting_of_a_wrong_type_is_refused_at_construction(options: dict[str,
 
 
 def test_adaptive_osmd_by_name() -> None:
-    grid = InProcessGrid({n: client(f"c{n}", 10.0 if n == 1 else 0.1) for n in range(1, 9)})
+    grid = ToyGrid({n: client(f"c{n}", 10.0 if n == 1 else 0.1) for n in range(1, 9)})
     strategy = AdaptiveOSMD(
         clients_per_round=3,
         learning_rate_multiplier=1000,
@@ -667,7 +665,7 @@ def test_adaptive_osmd_by_name() -> None:
 
 
 def test_polling_ends_at_the_deadline_with_what_there_is() -> None:
-    grid = PollingGrid(InProcessGrid({1: client("a"), 2: silent}), 0.01)
+    grid = PollingGrid(ToyGrid({1: client("a"), 2: silent}), 0.01)
     content = RecordDict({"arrays": model(0)})
     replies = grid.send_and_receive([Message(content, n, "train") for n in (1, 2)], timeout=0.2)
     assert len(replies) == 1
@@ -675,7 +673,7 @@ def test_polling_ends_at_the_deadline_with_what_there_is() -> None:
 
 
 def test_polling_does_not_wait_for_a_message_that_could_not_be_sent() -> None:
-    inner = InProcessGrid({1: client("a")})
+    inner = ToyGrid({1: client("a")})
     push = inner.push_messages
     inner.push_messages = lambda messages: [*push(messages), None]  # type: ignore[method-assign, list-item]
     replies = PollingGrid(inner, 0.01).send_and_receive(
@@ -684,7 +682,7 @@ def test_polling_does_not_wait_for_a_message_that_could_not_be_sent() -> None:
     assert len(replies) == 1
 
 
-class Overloaded(InProcessGrid):
+class Overloaded(ToyGrid):
     """A grid whose SuperLink cannot take the TRAIN messages of some rounds."""
 
     def __init__(self, rounds: range) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies.clients.reports import Report
 from strategies.flower.messages import read_report, write_report
 
-from ...support.inprocess import InProcessGrid
+from ...support.toy_grid import ToyGrid
 
 FULL = Report(
     client_id="hospital-3",
@@ -29,7 +29,7 @@ FULL = Report(
 
 @pytest.mark.parametrize("report", [FULL, Report(), Report(group=3), Report(group="3"), Report(accepts=True)])
 def test_what_is_written_is_read(report: Report) -> None:
-    InProcessGrid({})
+    ToyGrid({})
     assert read_report(write_report(report)) == report
 
 

@@ -12,34 +12,24 @@ from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import OpenRound, write_report
 from strategies.options import Deadlines, Faults, Overrides
 
-from ...support.inprocess import InProcessGrid, Node
+from ...support.toy_grid import Node, ToyGrid
 from ..test_strategy import BAD_NODES, client, model, run
 
 
-class TimedGrid(InProcessGrid):
-    """Answers come after their node's latency, in simulated seconds."""
+class TimedGrid(ToyGrid):
+    """Updates arrive after their node's latency, in simulated seconds."""
 
-    def __init__(self, nodes: dict[int, Node], latency: dict[int, float] | None = None) -> None:
+    def __init__(self, nodes: dict[int, Node], latencies: dict[int, float] | None = None) -> None:
         super().__init__(nodes)
-        self.latency = latency or {}
-        self._due: dict[str, float] = {}
+        self.latencies = latencies or {}
+        self.latency = self._latency_of
 
-    def push_messages(self, messages: Any) -> list[str]:
-        messages = list(messages)
-        ids = super().push_messages(messages)
-        for message, message_id in zip(messages, ids, strict=True):
-            delay = self.latency.get(message.metadata.dst_node_id, 0.0)
-            self._due[message_id] = self.clock.monotonic() + (
-                delay if message.metadata.message_type == "train" else 0
-            )
-        return ids
-
-    def pull_messages(self, message_ids: Any) -> list[Message]:
-        now = self.clock.monotonic()
-        return super().pull_messages([each for each in message_ids if self._due[each] <= now])
+    def _latency_of(self, message: Message) -> float:
+        is_train = message.metadata.message_type == "train"
+        return self.latencies.get(message.metadata.dst_node_id, 0.0) if is_train else 0.0
 
 
-def strategy_on(grid: InProcessGrid, **options: Any) -> tuple[SelectionStrategy, Any]:
+def strategy_on(grid: ToyGrid, **options: Any) -> tuple[SelectionStrategy, Any]:
     strategy = SelectionStrategy(
         options.pop("selector", "uniform"), **{"clients_per_round": 2, "num_rounds": 9, **options}
     )
@@ -112,7 +102,7 @@ def test_a_round_waits_for_its_quorum_and_goes_on_when_it_comes() -> None:
 
 
 def test_below_the_quorum_a_round_is_void_and_says_so() -> None:
-    grid = InProcessGrid({1: client("a"), 2: BAD_NODES["silent"], 3: BAD_NODES["silent"]})
+    grid = ToyGrid({1: client("a"), 2: BAD_NODES["silent"], 3: BAD_NODES["silent"]})
     grid.nodes[3] = lambda message: (
         client("third")(message) if message.metadata.message_type == STATUS else None
     )
@@ -214,14 +204,14 @@ def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
 
 def test_declared_sizes_go_before_claims() -> None:
     nodes = {1: client("a", size=10), 2: client("b", size=900), 3: client("c", size=10)}
-    _, _, strategy = run(InProcessGrid(nodes), overrides=Overrides(sizes={"b": 30.0, "nobody": 5.0}))
+    _, _, strategy = run(ToyGrid(nodes), overrides=Overrides(sizes={"b": 30.0, "nobody": 5.0}))
     assert strategy.selector.client_sizes.tolist() == [10, 30, 10]
 
 
 def test_a_claim_that_is_out_of_line_is_bounded() -> None:
     nodes = {n: client(f"c{n}", size=10) for n in range(1, 10)}
     nodes[10] = client("liar", size=10**9)
-    _, _, strategy = run(InProcessGrid(nodes), clients_per_round=3, min_available_clients=10)
+    _, _, strategy = run(ToyGrid(nodes), clients_per_round=3, min_available_clients=10)
     sizes = dict(zip(strategy.roster.ids(), strategy.selector.client_sizes, strict=True))
     assert sizes["c1"] == 10
     assert sizes["liar"] <= 30
@@ -230,7 +220,7 @@ def test_a_claim_that_is_out_of_line_is_bounded() -> None:
 def test_garbage_again_and_again_is_put_aside_and_tried_again() -> None:
     nodes = {n: client(f"c{n}") for n in range(1, 5)}
     nodes[5] = BAD_NODES["nan"]
-    _, records, strategy = run(InProcessGrid(nodes), rounds=30, clients_per_round=5, min_available_clients=5)
+    _, records, strategy = run(ToyGrid(nodes), rounds=30, clients_per_round=5, min_available_clients=5)
     bad = strategy.roster.ids().index("garbage")
     quarantined = [bad in record.quarantined for record in records]
     assert quarantined[:3] == [False, False, False]
@@ -246,7 +236,7 @@ def test_groups_are_what_clients_say_or_the_operator() -> None:
     nodes = {n: client(f"c{n}", group=["north", "south"][n % 2]) for n in range(1, 7)}
     nodes[7] = client("c7")  # says none: a group of its own
     _, _, strategy = run(
-        InProcessGrid(nodes),
+        ToyGrid(nodes),
         selector="flics",
         clients_per_round=3,
         min_available_clients=7,
@@ -258,17 +248,12 @@ def test_groups_are_what_clients_say_or_the_operator() -> None:
 
 def test_an_answer_that_comes_late_is_taken_before_the_node_is_asked_again() -> None:
     grid = TimedGrid({1: client("a"), 2: client("b"), 3: client("slow")})
-    push = grid.push_messages
 
-    def pushing(messages: Any) -> list[str]:
-        messages = list(messages)
-        ids = push(messages)
-        for message, message_id in zip(messages, ids, strict=True):
-            if message.metadata.dst_node_id == 3 and message.metadata.message_type == STATUS:
-                grid._due[message_id] = grid.clock.monotonic() + 70
-        return ids
+    def latency(message: Message) -> float:
+        is_late = message.metadata.dst_node_id == 3 and message.metadata.message_type == STATUS
+        return 70.0 if is_late else 0.0
 
-    grid.push_messages = pushing  # type: ignore[method-assign]
+    grid.latency = latency
     strategy = SelectionStrategy("uniform", clients_per_round=3, deadlines=Deadlines(join=200))
     strategy.start(grid, model(0), num_rounds=1)
     assert strategy.roster.ids() == ["a", "b", "slow"]

@@ -15,7 +15,7 @@ from strategies.options import Polling
 from strategies.selectors import Selector, create
 from strategies.selectors.invitation import GroupMember
 
-from ...support.inprocess import InProcessGrid, Node
+from ...support.toy_grid import Node, ToyGrid
 
 ARRAYS = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
 
@@ -55,10 +55,10 @@ def dead(message: Message) -> Message:
     return reply
 
 
-def federation(*nodes: Node) -> tuple[InProcessGrid, Roster]:
+def federation(*nodes: Node) -> tuple[ToyGrid, Roster]:
     roster = Roster()
     roster.enrol({f"c{i:02d}": 100 + i for i in range(len(nodes))})
-    return InProcessGrid({100 + i: node for i, node in enumerate(nodes)}), roster
+    return ToyGrid({100 + i: node for i, node in enumerate(nodes)}), roster
 
 
 def pow_d(num_clients: int, name: str = "pow-d", **settings: Any) -> Selector:
@@ -67,11 +67,11 @@ def pow_d(num_clients: int, name: str = "pow-d", **settings: Any) -> Selector:
     )
 
 
-def ask(poll: Poll, grid: InProcessGrid, roster: Roster, selector: Selector, round: int = 1) -> Asked:
+def ask(poll: Poll, grid: ToyGrid, roster: Roster, selector: Selector, round: int = 1) -> Asked:
     return poll.ask(grid, selector, round, None, roster, ARRAYS)
 
 
-def kinds(grid: InProcessGrid) -> list[str]:
+def kinds(grid: ToyGrid) -> list[str]:
     return [message.metadata.message_type for message in grid.sent]
 
 

@@ -14,7 +14,7 @@ from strategies.options import Deadlines, Faults
 from strategies.rounds.logic import Reply, RoundLogic
 from strategies.selectors import create
 
-from ...support.inprocess import InProcessGrid, Node
+from ...support.toy_grid import Node, ToyGrid
 from ..test_strategy import model, run
 
 SIZES = {1: 10, 2: 20, 3: 70, 4: 40, 5: 5}
@@ -56,7 +56,7 @@ def client(number: int, step: float, masks: Masks | None, silent: bool = False) 
     return node
 
 
-class MaskedGrid(InProcessGrid):
+class MaskedGrid(ToyGrid):
     """Tells the clients who trains with them, as a protocol for secure aggregation does."""
 
     def __init__(self, nodes: dict[int, Node], masks: Masks) -> None:
@@ -81,7 +81,7 @@ def test_masks_change_nothing_but_rounding(selector: str, server_strategy: Any) 
         "server_strategy": server_strategy,
         "faults": Faults(guard=False),
     }
-    plain, records, _ = run(InProcessGrid({n: client(n, step, None) for n, step in steps.items()}), **options)
+    plain, records, _ = run(ToyGrid({n: client(n, step, None) for n, step in steps.items()}), **options)
     masks = Masks()
     grid = MaskedGrid({n: client(n, step, masks) for n, step in steps.items()}, masks)
     masked, hidden, _ = run(grid, masked_updates=True, **options)

@@ -40,8 +40,8 @@ from strategies.server_steps import compatibility
 from strategies.server_steps.compatibility import Cell, examples, matrix, table, view_of
 from strategies.server_steps.step import Contribution, ServerStep, Step
 
-from ...support.inprocess import InProcessGrid
 from ...support.selections import feedback
+from ...support.toy_grid import ToyGrid
 from ..selectors.test_contract import SETTINGS, Asked, per_client
 
 Model = dict[str, np.ndarray]
@@ -122,7 +122,7 @@ class Federation:
     ) -> None:
         self.step, self.selector = step, selector
         self.arrays = first_model() if arrays is None else arrays
-        self.grid = InProcessGrid({FIRST_NODE + m: answer for m in range(selector.num_clients)})
+        self.grid = ToyGrid({FIRST_NODE + m: answer for m in range(selector.num_clients)})
         self.contributions: list[Contribution] = []
         self.aggregate: Model = {}
         self.result: Step | None = None
@@ -319,7 +319,7 @@ def contribution(move: Any, weight: float, count: int = 1, loss: float = 1.0, of
 def one_step(step: ServerStep, given: list[Any], arrays: Model | None = None, number: int = 1) -> Step:
     """One round in which these contributions come back."""
     arrays = first_model() if arrays is None else arrays
-    grid = InProcessGrid({FIRST_NODE + i: node for i in range(len(given))})
+    grid = ToyGrid({FIRST_NODE + i: node for i in range(len(given))})
     messages = step.configure(number, record(arrays), ConfigRecord(), grid)
     aggregate = {
         name: (array + sum(each.weight * (each.arrays[name] - array) for each in given)).astype(array.dtype)
@@ -408,7 +408,7 @@ def test_the_callers_strategy_stays_as_it_is() -> None:
 
 
 def test_the_proximal_term_and_the_clipping_norm_reach_the_clients() -> None:
-    grid = InProcessGrid({FIRST_NODE: node})
+    grid = ToyGrid({FIRST_NODE: node})
     for strategy, key, value in (
         (make("FedProx"), "proximal-mu", 0.25),
         (make("DifferentialPrivacyClientSideFixedClipping"), "clipping_norm", 1e6),
@@ -421,8 +421,8 @@ def test_the_proximal_term_and_the_clipping_norm_reach_the_clients() -> None:
 def test_one_node_is_enough_and_none_is_no_message() -> None:
     for name in NAMES[:-2]:
         step = ServerStep(make(name), "uniform")
-        assert len(step.configure(1, record(first_model()), ConfigRecord(), InProcessGrid({7: node}))) == 1
-        assert step.configure(2, record(first_model()), ConfigRecord(), InProcessGrid({})) == []
+        assert len(step.configure(1, record(first_model()), ConfigRecord(), ToyGrid({7: node}))) == 1
+        assert step.configure(2, record(first_model()), ConfigRecord(), ToyGrid({})) == []
 
 
 def test_metrics_of_the_clients_own_are_not_asked_for_in_the_step() -> None:
