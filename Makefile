@@ -57,7 +57,7 @@ test-newest-flower: $(NEWEST)/.installed    ## the library alone, on the newest 
 # Nothing is pinned here: pip falls back to an older Flower if a dependency of the newest is missing on the index.
 $(NEWEST)/.installed: strategies/pyproject.toml
 	$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
-	$(NEWEST)/bin/pip install --quiet 'flwr[simulation]>=1.40' ./strategies pytest pytest-xdist hypothesis
+	$(NEWEST)/bin/pip install --quiet 'flwr[simulation]>=1.40' './strategies[optim]' pytest pytest-xdist hypothesis
 	@touch $@
 
 test-pythons:                     ## the library on Python 3.12 and 3.13, where this machine has them

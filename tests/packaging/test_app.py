@@ -35,6 +35,14 @@ def test_the_wheel_brings_the_apps_configuration(app_wheel: Path) -> None:
     assert not {Path(name).suffix for name in archive.namelist()} & {".md", ".png", ".ipynb"}
 
 
+def test_the_wheel_registers_the_command_and_its_parts(app_wheel: Path) -> None:
+    archive = zipfile.ZipFile(app_wheel)
+    (file,) = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
+    entry_points = archive.read(file).decode().splitlines()
+    assert "cohort = deploy.cli:main" in entry_points
+    assert "bench = benchmarks.command:bench" in entry_points
+
+
 def test_it_is_private_and_pinned_to_the_locked_flower() -> None:
     project = PROJECT["project"]
     assert project["name"] == "cohort-app"

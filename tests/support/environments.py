@@ -23,26 +23,14 @@ def environment_with(wheel: Path, folder: Path) -> Path:
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-    ]
-    subprocess.run([*command, wheel], check=True)
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel]
+    subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
     (packages,) = folder.glob("lib/python*/site-packages")
     borrowed = [path for path in sys.path if Path(path).name == "site-packages"]
     (packages / "borrowed.pth").write_text("\n".join(borrowed))
     for script in entry_points(group="console_scripts"):
         if script.dist is not None and script.dist.name == "flwr":
-            command_file = folder / "bin" / script.name
-            command_file.write_text(
-                f"#!{python}\nimport sys\nfrom {script.module} import {script.attr}\nsys.exit({script.attr}())\n"
-            )
-            command_file.chmod(0o755)
+            code = f"import sys\nfrom {script.module} import {script.attr}\nsys.exit({script.attr}())\n"
+            (folder / "bin" / script.name).write_text(f"#!{python}\n{code}")
+            (folder / "bin" / script.name).chmod(0o755)
     return python
