@@ -23,7 +23,7 @@ class Draw(NamedTuple):
     counts : ndarray of int, shape (S,)
         How often each was drawn, >= 1.
     probabilities : ndarray, shape (S,)
-        The normalised p of each; for `draw_simple_random` its inclusion probability.
+        The normalised p of each; in a design of fixed size its inclusion probability.
     importance : ndarray, shape (S,)
         W of each.
     """
@@ -162,35 +162,6 @@ def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[I
         order = np.argpartition(arrival, k)[:k]
         first, arrival = first[order], arrival[order]
     return first, arrival
-
-
-def draw_simple_random(num_clients: int, k: int, rng: np.random.Generator) -> Draw:
-    """Draw k of n clients so that every subset is equally likely: inclusion probability k/n, W = n/k.
-
-    Parameters
-    ----------
-    num_clients : int
-        n, >= k.
-    k : int
-        Number of clients, >= 1.
-    rng : np.random.Generator
-        Source of randomness.
-
-    Returns
-    -------
-    Draw
-        Exactly k clients with counts 1; `probabilities` are the inclusion probabilities k/n.
-
-    Raises
-    ------
-    ValueError
-        If `k` is out of range.
-    """
-    if not 1 <= k <= num_clients:
-        raise ValueError(f"k = {k}: must be between 1 and {num_clients} (the number of clients)")
-    clients = rng.choice(num_clients, size=k, replace=False)
-    inclusion = k / num_clients
-    return Draw(clients, np.ones(k, dtype=np.int64), np.full(k, inclusion), np.full(k, 1 / inclusion))
 
 
 def _checked(p: npt.ArrayLike) -> tuple[Floats, float]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...numerics.arrays import Floats, Ints
 from ...numerics.sampling import Draw
+from ...numerics.water_filling import round_to_total
 from ..importance.importance import ImportanceSelector, ImportanceSettings
 from ..importance.last_norms import LastNormSelector
 from ..presence import Presence
@@ -63,7 +64,7 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
         clients = available.clients
         clusters = self._split(clients)
         quotas = k * np.array([who.size for who in clusters]) / clients.size
-        draws = _rounded(quotas, k, rng)
+        draws = round_to_total(quotas, rng)
         parts = [
             self._draw_within(clients[who], int(n), quota, k, rng)
             for who, n, quota in zip(clusters, draws, quotas, strict=True)
@@ -120,12 +121,3 @@ def _boundaries(values: Floats, num_clusters: int) -> Floats:
             break
         starts = moved
     return values[starts[starts < values.size]]
-
-
-def _rounded(quotas: Floats, total: int, rng: np.random.Generator) -> Ints:
-    """Round numbers (n,) up or down at random, each right on average; their sum stays `total`."""
-    ends = np.cumsum(quotas)
-    ends[-1] = total
-    whole = np.floor(ends + rng.random()).astype(np.int64)
-    whole[-1] = total
-    return np.diff(whole, prepend=0)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...numerics.arrays import Array, Bools, Floats, Ints
-from ...numerics.lazy import LazyExperts, Ranking, Untouched
+from ...numerics.lazy_experts import LazyExperts, Ranking, Untouched
 from ...numerics.projection import scale_rows_above_floor
 from .. import checks
 from ..base import Selector

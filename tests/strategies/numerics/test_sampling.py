@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from strategies.numerics.sampling import (
-    draw_simple_random,
     draw_with_replacement,
     draw_without_replacement,
     first_arrivals,
@@ -21,12 +20,8 @@ P = np.array([0.05, 0.5, 0.15, 0.3])
 DRAWS = 8_000
 
 
-def simple(p, k, rng):
-    return draw_simple_random(len(p), k, rng)
-
-
 # A mean over DRAWS is compared within 5 standard errors: a false alarm about once in a million entries.
-@pytest.mark.parametrize("draw", [draw_with_replacement, draw_without_replacement, simple])
+@pytest.mark.parametrize("draw", [draw_with_replacement, draw_without_replacement])
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_importance_has_mean_1(draw, k):
     rng = np.random.default_rng(1)
@@ -152,8 +147,6 @@ def test_bad_distributions_are_refused(draw, p):
         (draw_with_replacement, -1),
         (draw_without_replacement, -1),
         (draw_without_replacement, 5),
-        (simple, 0),
-        (simple, 5),
     ],
 )
 def test_a_bad_k_is_refused(draw, k):

@@ -1,51 +1,77 @@
 """The contract of every selector; a new name in the registry is tested here without a further line."""
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from strategies.numerics.sampling import Draw
-from strategies.selectors import Feedback, Selection, Selector, available, create
+from strategies.selectors import Feedback, Selection, Selector, available, create, selector_type
+from strategies.selectors.osmd.experts import ExpertsSelector
 from strategies.selectors.probability import ProbabilitySelector
 
-from ...support.selections import feedback
+from ...support.selections import (
+    SETTINGS,
+    SIZES,
+    Asked,
+    K,
+    M,
+    assert_same_selections,
+    assert_same_state,
+    feedback,
+    learned,
+    norm_of,
+    per_client,
+    play,
+)
 
-SIZES = np.array([1.0, 9.0, 2.0, 4.0, 30.0, 1.0, 3.0, 5.0])
-M, K = SIZES.size, 3
 ROUNDS = 1_500
 
-# What a selector needs beyond the plain `create` to show its behaviour in a few rounds.
-SETTINGS = {
-    name: {"learning_rate_multiplier": 300.0} for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd")
-} | {"flics-private": {"group_shares": "1/2", "epsilon": 4.0}}
 
-MODES = [({}, ""), ({"replacement": False}, "-without")]
+class Case(NamedTuple):
+    name: str
+    settings: dict[str, object]
+    lazy: bool = False  # in the form of many clients
 
+    @property
+    def kind(self):
+        return selector_type(self.name)
 
-def has(name, setting):
-    settings = SETTINGS.get(name, {}) | per_client(name, 1)
-    return setting in create(name, 1, clients_per_round=1, num_rounds=1, **settings).allowed_settings()
-
-
-def per_client(name, n):
-    """What a selector must be told of each client."""
-    if name in ("flics", "naive-group"):
-        return {"groups": np.arange(n) % 2}
-    return {"lipschitz": 1.0 + np.arange(n) % 3} if name == "lipschitz-is" else {}
+    @property
+    def draws(self):
+        """Whether it draws K times from a distribution."""
+        return issubclass(self.kind, ProbabilitySelector) and self.name != "full"
 
 
-CASES = [
-    pytest.param((name, settings), id=f"{name}{suffix}")
-    for name in available()
-    for settings, suffix in MODES
-    if not settings or has(name, "replacement")
-]
+def cases():
+    """Every selector, drawing with and without replacement; the OSMD family in its lazy form, too."""
+    for name in available():
+        yield pytest.param(Case(name, {}), id=name)
+        if "replacement" in selector_type(name).allowed_settings() and name != "full":
+            yield pytest.param(Case(name, {"replacement": False}), id=f"{name}-without")
+    for settings, label, marks in (
+        ({}, "", ()),
+        ({"initial": "sizes"}, "-by-size", ()),
+        ({"replacement": False}, "-without", pytest.mark.slow),
+    ):
+        yield pytest.param(
+            Case("adaptive-osmd", settings, lazy=True), id=f"adaptive-osmd-lazy{label}", marks=marks
+        )
+
+
+CASES = list(cases())
+drawing = pytest.mark.parametrize("make", [each for each in CASES if each.values[0].draws], indirect=True)
+unbiased = pytest.mark.parametrize(
+    "make", [each for each in CASES if each.values[0].kind.unbiased == "round"], indirect=True
+)
 
 
 @pytest.fixture(params=CASES)
-def make(request):
-    name, settings = request.param
+def make(request, monkeypatch):
+    name, settings, lazy = request.param
+    if lazy:
+        monkeypatch.setattr(ExpertsSelector, "lazy_from", 1)
 
     def make(num_clients=M, client_sizes=SIZES, clients_per_round=K, num_rounds=40, seed=5, **more):
         selector = create(
@@ -59,81 +85,8 @@ def make(request):
         )
         return Asked(selector) if selector.polls_for or per_client(name, 1) else selector
 
+    make.draws = request.param.draws
     return make
-
-
-class Asked:
-    """A selector that is told what it asks for: reports of its candidates, who of them accepts an invitation,
-    groups of those who join.
-    """
-
-    def __init__(self, selector):
-        vars(self)["selector"] = selector
-
-    def __getattr__(self, name):
-        return getattr(self.selector, name)
-
-    def select(self, round, **who):
-        asked = {key: value for key, value in who.items() if key != "budget"}
-        candidates = self.selector.candidates(round, **asked)
-        if candidates is not None:
-            groups, values = candidates % 2, norm_of(candidates, round)
-            reports = {kind: groups * 1.0 if kind == "group" else values for kind in self.selector.polls_for}
-            invitation = self.selector.invitation(round, candidates, reports, budget=who.get("budget"))
-            if invitation is not None:
-                coins = np.random.default_rng(round).random(candidates.size)
-                reports["accepts"] = 1.0 * (coins < invitation.rates[invitation.versions, groups])
-            who |= {"candidates": candidates, "reports": reports}
-        return self.selector.select(round, **who)
-
-    def add_clients(self, client_sizes, **more):
-        groups = per_client(self.selector.name, len(client_sizes))
-        self.selector.add_clients(client_sizes, **(groups | more))
-
-
-def draws(selector):
-    selector = getattr(selector, "selector", selector)
-    return isinstance(selector, ProbabilitySelector) and selector.name != "full"
-
-
-def skip_unless_it_draws(selector):
-    """Skip what holds for K draws from a distribution only."""
-    if not draws(selector):
-        pytest.skip("does not draw K times from a distribution")
-
-
-def norm_of(client, round):
-    """A made-up norm: unlike from client to client, changing over rounds."""
-    return (1 + client % 5) ** 2 * (1 + 0.3 * np.sin(round + client))
-
-
-def play(selector, rounds, **select):
-    """Run rounds in which everybody answers, and return the selections."""
-    selections = []
-    for round in rounds:
-        selection = selector.select(round, **select)
-        selector.update(round, selection, feedback(norm_of(selection.clients, round)))
-        selections.append(selection)
-    return selections
-
-
-def learned(make, **arguments):
-    selector = make(**arguments)
-    play(selector, range(1, 11))
-    return selector
-
-
-def assert_same_selections(left, right):
-    for one, other in zip(left, right, strict=True):
-        for field in ("clients", "counts", "probabilities", "importance", "weights"):
-            np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
-
-
-def assert_same_state(left, right):
-    assert left.keys() == right.keys()
-    for key, array in left.items():
-        assert array.dtype == right[key].dtype
-        np.testing.assert_array_equal(array, right[key])
 
 
 def test_declares_what_it_is(make):
@@ -179,7 +132,7 @@ def test_a_selection_is_k_draws_of_distinct_clients_who_are_here(make, who):
         selection = selector.select(round, **who)
         assert np.isin(selection.clients, here).all()
         assert np.unique(selection.clients).size == selection.clients.size
-        if draws(selector):
+        if make.draws:
             assert selection.counts.sum() == K
         assert ((selection.probabilities > 0) & (selection.probabilities <= 1)).all()
         assert np.isfinite(selection.weights).all()
@@ -192,10 +145,10 @@ def test_available_and_unavailable_say_the_same(make):
     assert_same_selections(left, [selector.select(round, unavailable=[3, 1, 5]) for round in range(20)])
 
 
+@drawing
 @pytest.mark.parametrize("k", [K, 5, 8])
 def test_everybody_is_taken_once_if_at_most_k_are_here(make, k):
     selector = learned(make, clients_per_round=k)
-    skip_unless_it_draws(selector)
     selection = selector.select(3, available=[5, 1, 4])
     assert sorted(selection.clients) == [1, 4, 5]
     assert (selection.counts == 1).all()
@@ -218,23 +171,21 @@ def test_nobody_here_is_an_empty_selection(make):
         assert_same_state(before, selector.state_dict())
 
 
+@drawing
 @pytest.mark.parametrize(("budget", "drawn"), [(1, 1), (2.9, 2), (5, 5), (100, 8)])
 def test_the_budget_is_this_rounds_k(make, budget, drawn):
     selector = learned(make)
-    skip_unless_it_draws(selector)
     assert selector.select(3, budget=budget).counts.sum() == drawn
 
 
-@pytest.mark.parametrize("who", [{}, {"available": [0, 2, 4, 6, 7]}])
-@pytest.mark.parametrize("response", [1.0, 0.6])
+@unbiased
+@pytest.mark.parametrize(("who", "response"), [({}, 1.0), ({"available": [0, 2, 4, 6, 7]}, 0.6)])
 def test_the_estimate_is_unbiased(make, who, response):
     """The mean over ROUNDS is within 5 standard errors: a false alarm about once in a million.
 
-    Under non-response the claim holds given that somebody answered, so a silent round is asked again.
+    Under non-response the claim holds given that somebody responded, so silent rounds are drawn again.
     """
     selector = learned(make)
-    if selector.unbiased != "round":
-        pytest.skip("claims no unbiasedness in each round")
     rng = np.random.default_rng(9)
     updates = rng.normal(loc=[0, 1, 5], size=(M, 3))
     here = who.get("available", range(M))
@@ -251,9 +202,9 @@ def test_the_estimate_is_unbiased(make, who, response):
     assert (np.abs(estimates.mean(axis=0) - truth) <= 5 * error + rounding).all()
 
 
+@drawing
 def test_finalize_scales_those_who_answered(make):
     selector = learned(make)
-    skip_unless_it_draws(selector)
     selection = selector.select(3, available=[0, 4, 7])
     np.testing.assert_array_equal(selector.finalize(selection, [True] * 3), selection.weights)
     expected = selection.weights * [1.5, 0, 1.5]
@@ -261,11 +212,11 @@ def test_finalize_scales_those_who_answered(make):
     np.testing.assert_array_equal(selector.finalize(selection, [False] * 3), np.zeros(3))
 
 
+@drawing
 def test_relabelling_clients_permutes_and_changes_nothing_else(make):
     order = np.random.default_rng(3).permutation(M)  # client i of the one is client new[i] of the other
     new = np.argsort(order)
     selector = make()
-    skip_unless_it_draws(selector)
     permuted = {key: values[order] for key, values in per_client(selector.name, M).items()}
     other = make(client_sizes=SIZES[order], **permuted)
     for round in range(1, 11):
@@ -286,7 +237,8 @@ def test_the_same_seed_and_round_give_the_same_selection(make):
     selector = learned(make)
     selections = [selector.select(round) for round in range(30)]
     assert_same_selections(selections, [selector.select(round) for round in range(30)])
-    skip_unless_it_draws(selector)
+    if not make.draws:
+        return
     assert len({tuple(selection.clients) for selection in selections}) > 5
     other = learned(make, seed=6)
     assert [tuple(s.clients) for s in selections] != [tuple(other.select(r).clients) for r in range(30)]
@@ -340,13 +292,13 @@ def test_clients_leave_for_good(make):
     assert selector.client_sizes[4] == 30.0
     seen = np.concatenate([selection.clients for selection in play(selector, range(11, 111))])
     everyone = {0, 2, 3, 5, 6, 7, 8}
-    assert set(seen) == everyone if draws(selector) else set(seen) <= everyone  # others may pass one over
+    assert set(seen) == everyone if make.draws else set(seen) <= everyone  # others may pass one over
     selector.select(3, unavailable=[4, 0])  # naming a removed client as unavailable is harmless
 
 
+@drawing
 def test_weights_follow_the_sizes_of_those_here_and_registered(make):
     selector = make(clients_per_round=M)
-    skip_unless_it_draws(selector)
     selector.remove_clients([4])
     selector.set_sizes([1], [19.0])
     weights = selector.select(1, unavailable=[0]).weights
@@ -382,10 +334,11 @@ def test_nothing_explored_yet(make):
     selector = make(client_sizes=None)
     np.testing.assert_array_equal(selector.client_sizes, np.ones(M))
     assert (selector.probabilities > 0).all()
-    skip_unless_it_draws(selector)
-    assert selector.select(1).counts.sum() == K
+    if make.draws:
+        assert selector.select(1).counts.sum() == K
 
 
+@drawing
 @pytest.mark.parametrize(
     "norms",
     [
@@ -400,7 +353,6 @@ def test_nothing_explored_yet(make):
 @pytest.mark.parametrize("first", [True, False])
 def test_any_norm_leaves_a_distribution(make, norms, first):
     selector = make(clients_per_round=4) if first else learned(make, clients_per_round=4)
-    skip_unless_it_draws(selector)
     for round in range(20, 30):
         selection = selector.select(round)
         selector.update(round, selection, feedback(norms[: selection.clients.size]))
@@ -410,10 +362,10 @@ def test_any_norm_leaves_a_distribution(make, norms, first):
     assert abs(selector.probabilities.sum() - 1) < 1e-12
 
 
+@drawing
 @pytest.mark.parametrize("norms", [[np.nan] * 3, [np.inf] * 3])
 def test_unusable_norms_teach_nothing(make, norms):
     selector = learned(make)
-    skip_unless_it_draws(selector)
     selection = selector.select(11, available=[0, 3, 5])
     before = selector.state_dict()
     selector.update(11, selection, feedback(norms))
@@ -421,18 +373,18 @@ def test_unusable_norms_teach_nothing(make, norms):
     assert_same_state(before, selector.state_dict())
 
 
+@drawing
 def test_a_missing_norm_counts_like_no_answer(make):
     left, right = learned(make), learned(make)
-    skip_unless_it_draws(left)
     selection = left.select(11, available=[0, 3, 5])
     left.update(11, selection, feedback([4.0, np.nan, 6.0]))
     right.update(11, selection, feedback([4.0, 9.0, 6.0], responded=[True, False, True]))
     assert_same_state(left.state_dict(), right.state_dict())
 
 
+@drawing
 def test_feedback_of_a_client_removed_meanwhile_is_left_out(make):
     left, right = learned(make), learned(make)
-    skip_unless_it_draws(left)
     selection = left.select(11, available=[0, 3, 5])
     for each in (left, right):
         each.remove_clients([3])
@@ -463,12 +415,12 @@ CREATE_ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "kind", "text"), CREATE_ERRORS)
-def test_creation_names_the_bad_argument(make, arguments, kind, text):
-    if "replacement" in arguments and "replacement" not in make().allowed_settings():
-        pytest.skip("has no such setting")
-    with pytest.raises(kind, match=text):
-        make(**arguments)
+def test_creation_names_the_bad_argument(make):
+    allowed = make().allowed_settings()
+    for arguments, kind, text in CREATE_ERRORS:
+        if "replacement" in allowed or "replacement" not in arguments:
+            with pytest.raises(kind, match=text):
+                make(**arguments)
 
 
 def choose(round=3, **arguments):
@@ -516,16 +468,15 @@ CALL_ERRORS = {
 }
 
 
-@pytest.mark.parametrize(("call", "text"), CALL_ERRORS.values(), ids=CALL_ERRORS)
-def test_a_bad_call_names_the_argument_and_changes_nothing(make, call, text):
+def test_a_bad_call_names_the_argument_and_changes_nothing(make):
     selector = learned(make)
     selector.remove_clients([2])
     selection = selector.select(3, available=[1, 3, 5])
-    if not draws(selector) and ("responded" in text or "groups" in text):
-        pytest.skip("chooses another number, or has groups")
     before = selector.state_dict()
-    with pytest.raises((TypeError, ValueError), match=text):
-        call(selector, selection)
+    for call, text in CALL_ERRORS.values():
+        if make.draws or not ("responded" in text or "groups" in text):  # else another number, or has groups
+            with pytest.raises((TypeError, ValueError), match=text):
+                call(selector, selection)
     assert_same_state(before, selector.state_dict())
 
 
@@ -549,13 +500,14 @@ BAD_STATES = {
 }
 
 
-@pytest.mark.parametrize(("spoil", "text"), BAD_STATES.values(), ids=BAD_STATES)
-def test_a_bad_state_is_refused_and_changes_nothing(make, spoil, text):
-    selector, state = make(), learned(make).state_dict()
-    spoil(state)
+def test_a_bad_state_is_refused_and_changes_nothing(make):
+    selector, good = make(), learned(make).state_dict()
     before = selector.state_dict()
-    with pytest.raises(ValueError, match=text):
-        selector.load_state_dict(state)
+    for spoil, text in BAD_STATES.values():
+        state = dict(good)
+        spoil(state)
+        with pytest.raises(ValueError, match=text):
+            selector.load_state_dict(state)
     assert_same_state(before, selector.state_dict())
 
 

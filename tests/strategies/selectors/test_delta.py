@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from strategies.selectors import Selection
-from strategies.selectors.delta.cluster_is import ClusterISSelector, _boundaries, _rounded
+from strategies.selectors.delta.cluster_is import ClusterISSelector, _boundaries
 from strategies.selectors.delta.delta import DeltaSelector
 from strategies.selectors.delta.fed_is import FedISSelector
 from strategies.selectors.delta.prac_delta import PracDeltaSelector
@@ -402,15 +402,6 @@ def test_k_means_is_a_fixed_point():
         labels = np.searchsorted(_boundaries(values, k), values, side="right")
         means = np.array([values[labels == label].mean() for label in range(k)])
         np.testing.assert_array_equal(np.abs(values[:, None] - means).argmin(axis=1), labels)
-
-
-def test_quotas_are_rounded_right_on_average():
-    rng, quotas = np.random.default_rng(6), np.array([1.3, 0.2, 2.5, 1.0])
-    rounded = np.array([_rounded(quotas, 5, rng) for _ in range(4000)])
-    assert (rounded.sum(axis=1) == 5).all()
-    assert ((rounded >= np.floor(quotas)) & (rounded <= np.ceil(quotas))).all()
-    error = np.sqrt(quotas % 1 * (1 - quotas % 1) / 4000)
-    assert (np.abs(rounded.mean(axis=0) - quotas) <= 5 * error).all()
 
 
 # All

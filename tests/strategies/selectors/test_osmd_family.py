@@ -14,36 +14,12 @@ from strategies.selectors.osmd.adaptive_osmd import AdaptiveOSMDSelector
 from strategies.selectors.osmd.experts import ExpertsSelector
 from strategies.selectors.osmd.osmd import OSMDSelector
 
-from ...support.selections import feedback
-from . import test_contract
+from ...support.selections import assert_same_selections, assert_same_state, feedback, play
 from .test_adaptive_osmd import drawn
 
 FAMILY = [AdaptiveOSMDSelector, OSMDSelector, AdaptiveDoublingOSMDSelector]
 StreamedUniform = type("StreamedUniform", (UniformSelector,), {"lazy_from": 1})
 StreamedMultinomial = type("StreamedMultinomial", (MultinomialSelector,), {"lazy_from": 1})
-
-# The contract suite over the lazy form, at its eight clients; those of the registry are dense there.
-globals().update({name: test for name, test in vars(test_contract).items() if name.startswith("test_")})
-
-
-@pytest.fixture(
-    params=[
-        pytest.param({}, id="lazy"),
-        pytest.param({"initial": "sizes"}, id="lazy-by-size"),
-        pytest.param({"replacement": False}, id="lazy-without", marks=pytest.mark.slow),
-    ]
-)
-def make(request, monkeypatch):
-    monkeypatch.setattr(ExpertsSelector, "lazy_from", 1)
-
-    def make(num_clients=test_contract.M, client_sizes=test_contract.SIZES, num_rounds=40, **more):
-        arguments = {"clients_per_round": test_contract.K, "seed": 5, "learning_rate_multiplier": 300.0}
-        arguments |= request.param | more
-        return AdaptiveOSMDSelector(
-            num_clients, client_sizes=client_sizes, num_rounds=num_rounds, **arguments
-        )
-
-    return make
 
 
 def both(kind, *arguments, **settings):
@@ -140,15 +116,15 @@ def test_a_lazy_run_resumes_bit_for_bit(kind, initial):
         return both(kind, num_clients, client_sizes=sizes, initial=initial, **settings)[1]
 
     one = make(3000, np.random.default_rng(4).lognormal(0, 0.5, 3000))
-    test_contract.play(one, range(1, 50), unavailable=range(100))
+    play(one, range(1, 50), unavailable=range(100))
     other = make(40)
     other.load_state_dict(one.state_dict())
     for each in (one, other):
         each.remove_clients([5, 2000])
         each.add_clients(np.ones(50))
-    left, right = (test_contract.play(each, range(50, 150)) for each in (one, other))
-    test_contract.assert_same_selections(left, right)
-    test_contract.assert_same_state(one.state_dict(), other.state_dict())
+    left, right = (play(each, range(50, 150)) for each in (one, other))
+    assert_same_selections(left, right)
+    assert_same_state(one.state_dict(), other.state_dict())
     assert one.state_dict()["touched"].size > 1024
 
 
@@ -173,9 +149,7 @@ def test_saving_changes_nothing():
     )
     for round in range(1, 30):
         one.state_dict()
-        test_contract.assert_same_selections(
-            test_contract.play(one, [round]), test_contract.play(other, [round])
-        )
+        assert_same_selections(play(one, [round]), play(other, [round]))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +204,7 @@ def test_unbiased_where_draws_are_a_stream(kind, asleep, replacement):
         selector = both(kind, m, **settings)[1]
     else:
         selector = kind(m, **settings)
-    test_contract.play(selector, range(1, 31))
+    play(selector, range(1, 31))
     selector.remove_clients(range(40, 45))
     here = np.setdiff1d(np.arange(m), [*range(40, 45), *asleep])
     u = rng.normal(1, 1, m)
@@ -260,7 +234,7 @@ def test_the_way_absence_is_told_makes_no_difference():
     """99 of 100 are listed, or one is said to be missing: the same draws from a stream."""
     selector = StreamedMultinomial(100, client_sizes=np.arange(1.0, 101.0), clients_per_round=4)
     for round in range(20):
-        test_contract.assert_same_selections(
+        assert_same_selections(
             [
                 selector.select(round, available=np.arange(1, 100)),
                 selector.select(round, available=range(100)),
@@ -340,7 +314,7 @@ def test_blocks_end_at_powers_of_two():
     selector = doubling()
     assert int(selector.state_dict()["block"]) == 1
     for round in range(1, 70):
-        test_contract.play(selector, [round])
+        play(selector, [round])
         state, block = selector.state_dict(), (round + 1).bit_length()
         assert int(state["block"]) == block
         assert state["log_theta"].size == len(state["experts"]) == e_of(block, 6)
@@ -414,11 +388,11 @@ def test_warm_and_cold_starts(lazy_from, initial, monkeypatch):
 
 def test_a_late_round_ends_a_block_too():
     selector = doubling()
-    test_contract.play(selector, [0])
+    play(selector, [0])
     assert int(selector.state_dict()["block"]) == 1
-    test_contract.play(selector, [100])
+    play(selector, [100])
     assert int(selector.state_dict()["block"]) == 7
-    test_contract.play(selector, [5])
+    play(selector, [5])
     assert int(selector.state_dict()["block"]) == 7
 
 
@@ -461,10 +435,10 @@ def test_a_round_touches_nothing_of_size_m(kind):
     selector = kind(m, clients_per_round=50, num_rounds=1000, **settings)
     selector.remove_clients(np.arange(0, 2000, 2))
     asleep = np.arange(1, 4000, 2)
-    test_contract.play(selector, [5, 6], unavailable=asleep)
+    play(selector, [5, 6], unavailable=asleep)
     tracemalloc.start()
-    test_contract.play(selector, [6])
-    test_contract.play(selector, [6], unavailable=asleep)
+    play(selector, [6])
+    play(selector, [6], unavailable=asleep)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < m

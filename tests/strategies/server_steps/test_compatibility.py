@@ -40,9 +40,8 @@ from strategies.server_steps import compatibility
 from strategies.server_steps.compatibility import Cell, examples, matrix, table, view_of
 from strategies.server_steps.step import Contribution, ServerStep, Step
 
-from ...support.selections import feedback
+from ...support.selections import SETTINGS, Asked, feedback, per_client
 from ...support.toy_grid import ToyGrid
-from ..selectors.test_contract import SETTINGS, Asked, per_client
 
 Model = dict[str, np.ndarray]
 M, K = 12, 7

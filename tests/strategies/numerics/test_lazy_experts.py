@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.numerics.lazy import AT_FLOOR, LazyExperts, Ranking, Untouched
+from strategies.numerics.lazy_experts import AT_FLOOR, LazyExperts, Ranking, Untouched
 from strategies.numerics.projection import project_floored_simplex
 from strategies.numerics.rejection import (
     accepted,
