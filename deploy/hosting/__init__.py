@@ -1,6 +1,6 @@
-"""`cohort server`: a server for real devices, its certificates, its clients, its runs.
+"""`cohort server`: a server for real devices, with its certificates, clients and runs.
 
-What is the server's lies in one folder. The SuperLink shows devices one port (the Fleet API: gRPC over TLS,
-for registered keys only). Whoever reaches the other one may register clients and submit runs, so that one
-answers on this machine only, where `cohort server` and `flwr` use it.
+All files of a server lie in one folder. Devices reach one port of the SuperLink (the Fleet API: gRPC over
+TLS, for registered keys only). The other port lets its users register clients and submit runs: it answers on
+this machine only, for `cohort server` and `flwr`.
 """

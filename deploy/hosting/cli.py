@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
-RECLAIM_TIMEOUT = 5.0  # seconds for the processes of a server that was killed to end
+RECLAIM_TIMEOUT = 5.0  # seconds for the processes of a killed server to end
 
-server = typer.Typer(no_args_is_help=True, help="A server for real devices.")
+server = typer.Typer(no_args_is_help=True, help="Run a server for real devices.")
 
 Dir = Annotated[
     Path | None,
     typer.Option(
         "--dir",
-        help="The server's folder. (default: /var/lib/cohort-server for root, else "
+        help="Folder of the server. (default: /var/lib/cohort-server for root, else "
         "~/.local/state/cohort-server)",
         show_default=False,
     ),
@@ -48,7 +48,7 @@ Dir = Annotated[
 
 @server.callback()
 def _server() -> None:
-    """Serve real devices: certificates, clients, runs."""
+    """Run a server for real devices: certificates, clients, runs."""
 
 
 @server.command()
@@ -56,23 +56,26 @@ def up(
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name or address under which devices reach this machine; repeat it for several. "
-            "Needed the first time.",
+            help="Name or address under which devices reach this machine; may be repeated. "
+            "Required the first time.",
             show_default=False,
         ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="For devices. [9092]", show_default=False)
+        int | None, typer.Option(min=1, max=65535, help="Port for devices. [9092]", show_default=False)
     ] = None,
     control_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="For this machine only. [9093]", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, max=65535, help="Port for the operator, on this machine only. [9093]", show_default=False
+        ),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(help="The address that answers devices. [0.0.0.0]", show_default=False)
+        str | None, typer.Option(help="Address on which to listen for devices. [0.0.0.0]", show_default=False)
     ] = None,
     folder: Dir = None,
 ) -> None:
-    """Run the server until Ctrl-C. Everything is remembered: later, `up` alone goes on where it was."""
+    """Run the server until Ctrl-C. Options and clients are saved: later, `up` alone is enough."""
     where = (folder or _default_folder()).absolute()
     given = {"hosts": host and tuple(host), "port": port, "control_port": control_port, "listen": listen}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -80,13 +83,13 @@ def up(
         before = asdict(Server.load(where)) if (where / FILE).exists() or not host else {"folder": where}
         this = Server(**{**before, **changes})
         if not wait_until(lambda: not processes_with(MARK, str(where)), RECLAIM_TIMEOUT):
-            raise ServerError(f"dir = {where}: its server is running already")
+            raise ServerError(f"dir = {where}: the server of this folder is running already")
         for each in (this.port, this.control_port):
             if not is_free(each):
-                raise ServerError(f"port {each} is taken by another program; choose another one")
+                raise ServerError(f"port = {each}: taken by another program; choose another one")
         if done := this.save():
             _say(f"{done} a certificate for {', '.join(this.hosts)}")
-        with _signals_raise(), Programs(this, _say):
+        with _interrupt_on_signals(), Programs(this, _say):
             _say(_greeting(this))
             while True:
                 time.sleep(1)
@@ -98,43 +101,45 @@ def up(
 
 @server.command()
 def invite(
-    name: Annotated[str, typer.Argument(help="The new client's name.")],
+    name: Annotated[str, typer.Argument(help="Name of the new client.")],
     out: Annotated[
-        Path | None, typer.Option(help="The file. (default: NAME.invitation)", show_default=False)
+        Path | None, typer.Option(help="File to write. (default: NAME.invitation)", show_default=False)
     ] = None,
     folder: Dir = None,
 ) -> None:
-    """Write an invitation for client NAME: the one file with which a device joins. Keep it secret."""
+    """Write an invitation for client NAME: a file with which one device can join. Keep it secret."""
     file = out or Path(f"{name}{SUFFIX}")
-    with _errors_end_it():
+    with _exit_on_error():
         _load(folder).invite(name, file)
-    typer.echo(f"{file}: bring it to the device, then there: cohort client join --invitation {file.name}")
+    typer.echo(f"{file}: copy it to the device and run there: cohort client join --invitation {file.name}")
 
 
 @server.command()
 def register(
-    name: Annotated[str, typer.Argument(help="The client's name.")],
-    key: Annotated[list[str], typer.Argument(help="Its public key, as `cohort client join` printed it.")],
+    name: Annotated[str, typer.Argument(help="Name of the client.")],
+    key: Annotated[
+        list[str], typer.Argument(help="The client's public key, as `cohort client join` printed it.")
+    ],
     folder: Dir = None,
 ) -> None:
-    """Admit a device as NAME that made its own KEY, as `cohort client join` printed it."""
-    with _errors_end_it():
+    """Register the device that has KEY, a line that `cohort client join` printed, as client NAME."""
+    with _exit_on_error():
         node = _load(folder).register(name, " ".join(key))
     typer.echo(f"{name} is registered (node {node}); it comes online by itself")
 
 
 @server.command()
-def revoke(name: Annotated[str, typer.Argument(help="The client's name.")], folder: Dir = None) -> None:
-    """Admit a client no longer, and send it away if it is online."""
-    with _errors_end_it():
+def revoke(name: Annotated[str, typer.Argument(help="Name of the client.")], folder: Dir = None) -> None:
+    """Remove client NAME: its key is no longer accepted, and its connection is closed."""
+    with _exit_on_error():
         _load(folder).revoke(name)
     typer.echo(f"{name} is revoked")
 
 
 @server.command("list")
 def list_clients(folder: Dir = None) -> None:
-    """Say which clients are registered, and which are online."""
-    with _errors_end_it():
+    """List the registered clients, and whether each is online."""
+    with _exit_on_error():
         states = _load(folder).states()
     for name, state in states.items():
         typer.echo(f"{name:<30} {state}")
@@ -146,22 +151,25 @@ def run(
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting of pyproject.toml's run config.", show_default=False
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the run config in pyproject.toml; may be repeated.",
+            show_default=False,
         ),
     ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
             metavar="RUN",
-            help="Go on with an earlier run: its folder, or last. Its settings stay; only num-rounds may be "
+            help="Resume an earlier run: its folder, or last. Its settings are kept; only num-rounds may be "
             "raised.",
             show_default=False,
         ),
     ] = None,
     folder: Dir = None,
 ) -> None:
-    """Train this repository's app on the clients, and follow the run. Any other app: `flwr run`, see `up`."""
-    with _errors_end_it():
+    """Train this project's app on the clients, and follow the run. For another app: `flwr run`, see `up`."""
+    with _exit_on_error():
         this = _load(folder)
         given = dict(map(parse_setting, setting or []))
         if resume is None:
@@ -185,7 +193,7 @@ def run(
 
 
 def _how_to_stop(server: Server, superlink: SuperLink, trial: Trial) -> str:
-    """Tell the operator what becomes of a run that is no longer followed."""
+    """Tell the operator that the run goes on, and how to stop it."""
     if not superlink.runs:
         return "stopped before the run was submitted"
     flwr = f"FLWR_HOME={server.folder / 'flwr'} flwr stop {superlink.runs[-1].run_id} {CONNECTION}"
@@ -203,7 +211,7 @@ def _earlier(server: Server, run: str) -> Path:
 
 
 def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the run config of an earlier run, and refuse what would make it another one."""
+    """Return the run config of an earlier run, and refuse changes that would change finished rounds."""
     history = RunHistory(folder / FILE_NAME)
     history.read()
     if not history.settings:
@@ -218,17 +226,17 @@ def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, Config
 def _greeting(server: Server) -> str:
     option = "" if server.folder == _default_folder() else f" --dir {server.folder}"
     return f"""\
-up at {server.address}; devices know it by {server.authority}
+up at {server.address}; devices verify it with {server.authority}
   invite a device        cohort server invite NAME{option}
-  or let it introduce itself, on the device:
+  or join with a key of its own, on the device:
                          cohort client join --server {server.address} --ca ca.crt
-  who is online          cohort server list{option}
+  list clients           cohort server list{option}
   train                  cohort server run --set num-clients=N{option}
   train another app      FLWR_HOME={server.folder / "flwr"} flwr run APP {CONNECTION} --stream"""
 
 
 @contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
+def _interrupt_on_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the block as Ctrl-C does."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
@@ -244,7 +252,7 @@ def _signals_raise() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _errors_end_it() -> Iterator[None]:
+def _exit_on_error() -> Iterator[None]:
     try:
         yield
     except (EngineError, ServerError, ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""A server's folder: addresses, certificates, the clients that may join."""
+"""A server's folder: addresses, certificates and registered clients."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from strategies.checkpoint import replacing
 
 CONNECTION = "cohort"  # the name of the SuperLink in Flower's config.toml
 FILE = "server.json"
-FLEET_PORT, CONTROL_PORT = 9092, 9093  # Flower's own
-RENEWAL = timedelta(days=30)  # a certificate that ends sooner is renewed at a start
+FLEET_PORT, CONTROL_PORT = 9092, 9093  # Flower's defaults
+RENEWAL = timedelta(days=30)  # certificates that expire sooner are renewed at the start
 
 
 class ServerError(RuntimeError):
-    """The server did not do what it was asked to; the message says why."""
+    """The server cannot do what was asked; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -36,33 +36,33 @@ class Server:
 
     The folder holds `server.json` (this), `pki/` (certificates and keys), `flwr/` (Flower's home, with the
     connection to the SuperLink), `clients/` (a file for each registered client), the SuperLink's database,
-    logs and what runs leave behind.
+    the logs and the folders of the runs.
     """
 
     folder: Path
     hosts: tuple[str, ...]
-    """Names and addresses under which devices reach it; the first is the one that they are told."""
+    """Names and addresses under which devices reach the server; invitations contain the first."""
     port: int = FLEET_PORT
-    """Of the Fleet API."""
+    """Port of the Fleet API."""
     control_port: int = CONTROL_PORT
-    """Of the API for `flwr`, on this machine only."""
+    """Port of the API for `flwr`, on this machine only."""
     listen: str = "0.0.0.0"
-    """The address on which the Fleet API answers."""
+    """Address on which the Fleet API listens."""
 
     @property
     def address(self) -> str:
-        """Where devices reach it."""
+        """The address for devices, as host:port."""
         host = self.hosts[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def control(self) -> str:
-        """Where `flwr` and the executor of ServerApps reach it."""
+        """The address for `flwr` and the executor of ServerApps, as host:port."""
         return f"{LOOPBACK}:{self.control_port}"
 
     @property
     def authority(self) -> Path:
-        """The certificate by which devices know it."""
+        """The certificate of the authority, with which devices verify the server."""
         return self.folder / "pki" / "ca.crt"
 
     @classmethod
@@ -72,11 +72,11 @@ class Server:
         Raises
         ------
         ServerError
-            If there is no server here.
+            If the folder holds no server.
         """
         try:
-            said = json.loads((folder / FILE).read_text())
-            return cls(folder, **{**said, "hosts": tuple(said["hosts"])})
+            saved = json.loads((folder / FILE).read_text())
+            return cls(folder, **{**saved, "hosts": tuple(saved["hosts"])})
         except FileNotFoundError:
             raise ServerError(
                 f"dir = {folder}: there is no server here; `cohort server up --host NAME` starts one"
@@ -85,12 +85,12 @@ class Server:
             raise ServerError(f"{folder / FILE}: cannot be read: {error}") from error
 
     def save(self) -> str | None:
-        """Write the folder's files that are missing or out of date; return what was done to the certificate.
+        """Write the files that are missing or out of date; return "made" or "renewed" for a new certificate.
 
         Raises
         ------
         ServerError
-            If a host or port is none.
+            If the host or the port is invalid.
         """
         try:
             check_server(self.address)
@@ -110,10 +110,10 @@ class Server:
         for name in ("clients", "logs", "tmp", "runs"):
             (self.folder / name).mkdir(exist_ok=True)
         write_connection(self.folder / "flwr", CONNECTION, remote(self.control, self.authority))
-        said = asdict(self)
-        del said["folder"]
+        settings = asdict(self)
+        del settings["folder"]
         with replacing(self.folder / FILE) as file:
-            file.write(json.dumps(said, indent=1).encode())
+            file.write(json.dumps(settings, indent=1).encode())
         return done
 
     def environment(self) -> dict[str, str]:
@@ -122,12 +122,12 @@ class Server:
         return flower_environment(programs, self.folder / "flwr", self.folder / "tmp")
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run a command of `flwr` against the SuperLink and return what it says.
+        """Run a `flwr` command against the SuperLink and return its answer.
 
         Raises
         ------
         ServerError
-            If the SuperLink is not there, or refuses.
+            If the SuperLink does not run, or refuses.
         """
         self.check_is_up()
         answer = flwr(*arguments, CONNECTION, environment=self.environment())
@@ -136,12 +136,12 @@ class Server:
         return answer
 
     def check_is_up(self) -> None:
-        """Refuse to go on without the SuperLink.
+        """Check that the SuperLink runs.
 
         Raises
         ------
         ServerError
-            If it is not there.
+            If it does not.
         """
         if not serves(self.control_port, self.authority):
             raise ServerError(
@@ -149,21 +149,21 @@ class Server:
             )
 
     def client(self, name: str) -> Path:
-        """Return the file of a registered client."""
+        """Return the file of a client, which exists if the client is registered."""
         return self.folder / "clients" / f"{check_name(name)}.json"
 
     def register(self, name: str, public_key: str) -> str:
-        """Admit whoever has the private key to this one, as the client `name`; return its node id.
+        """Register a public key as the client `name`; return the node id.
 
         Raises
         ------
         ServerError
-            If the name or the key is taken or wrong, or the SuperLink is not there.
+            If the name or the key is in use or invalid, or the SuperLink does not run.
         """
         file = self.client(name)
         if file.exists():
             raise ServerError(
-                f"name = {name}: registered already; `cohort server revoke {name}` makes it free"
+                f"name = {name}: registered already; `cohort server revoke {name}` frees the name"
             )
         try:
             serialization.load_ssh_public_key(public_key.encode())
@@ -177,12 +177,12 @@ class Server:
             node = str(self.flwr("supernode", "register", "--name", name, str(key))["node-id"])
         finally:
             key.unlink()
-        said = {
+        client = {
             "node-id": node,
             "public-key": public_key,
             "registered": f"{datetime.now().astimezone():%F %T %z}",
         }
-        file.write_text(json.dumps(said, indent=1))
+        file.write_text(json.dumps(client, indent=1))
         self._write_revoked(self._revoked() - {name})
         return node
 
@@ -192,14 +192,14 @@ class Server:
         Raises
         ------
         ServerError
-            As `register`, or if there is such a file.
+            As `register`, or if the file exists.
         """
         if file.exists():
-            raise ServerError(f"out = {file}: there is such a file")
+            raise ServerError(f"out = {file}: must be a new file, but exists")
         key = certificates.write_client_key(self.folder / "tmp", f"{check_name(name)}-{secrets.token_hex(4)}")
         public = key.with_name(f"{key.name}.pub")
         try:
-            # First what may fail for a wrong path: a name that is registered is taken.
+            # Written before the name is registered: a wrong path must not use up the name.
             Invitation(name, self.address, self.authority.read_text(), key.read_text()).write(file)
             try:
                 self.register(name, public.read_text().strip())
@@ -211,12 +211,12 @@ class Server:
             public.unlink()
 
     def revoke(self, name: str) -> None:
-        """Admit the client no longer; if it is online it is sent away.
+        """Remove a client: its key is no longer accepted, and its connection is closed.
 
         Raises
         ------
         ServerError
-            If there is no such client, or the SuperLink is not there.
+            If there is no such client, or the SuperLink does not run.
         """
         file = self.client(name)
         if not file.exists():
@@ -228,7 +228,7 @@ class Server:
 
     @property
     def revoked_file(self) -> Path:
-        """A JSON list of the clients that were revoked and have not been registered again."""
+        """A JSON list of the revoked clients that have not been registered again."""
         return self.folder / "revoked.json"
 
     def _revoked(self) -> set[str]:
@@ -239,7 +239,9 @@ class Server:
             file.write(json.dumps(sorted(names)).encode())
 
     def states(self) -> dict[str, str]:
-        """Return what the SuperLink says of each registered client: registered, online or offline."""
-        told = {str(node["node-id"]): str(node["status"]) for node in self.flwr("supernode", "list")["nodes"]}
+        """Return the SuperLink's state of each registered client: registered, online or offline."""
+        states = {
+            str(node["node-id"]): str(node["status"]) for node in self.flwr("supernode", "list")["nodes"]
+        }
         files = sorted((self.folder / "clients").glob("*.json"))
-        return {file.stem: told.get(json.loads(file.read_text())["node-id"], "unknown") for file in files}
+        return {file.stem: states.get(json.loads(file.read_text())["node-id"], "unknown") for file in files}

@@ -1,4 +1,4 @@
-"""A server's folder: certificates that are renewed without a word to devices; refusals that say why."""
+"""A server's folder: certificates that devices need not notice, clients, and refusals with a reason."""
 
 import json
 import signal
@@ -28,7 +28,7 @@ from ..tls.test_certificates import verifier_for
 def server(tmp_path: Path) -> Server:
     server = Server(
         tmp_path / "server", ("fl.example.org", "10.0.0.1"), control_port=1
-    )  # nobody is on port 1
+    )  # nothing listens on port 1
     assert server.save() == "made"
     return server
 
@@ -37,7 +37,7 @@ def certificate(server: Server) -> x509.Certificate:
     return x509.load_pem_x509_certificate((server.folder / "pki" / "server.pem").read_bytes())
 
 
-def test_it_keeps_its_settings_and_secrets(server: Server) -> None:
+def test_settings_and_secrets_are_saved(server: Server) -> None:
     assert Server.load(server.folder) == server
     assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
     for name in ("ca.key", "server.key", "executor.secret"):
@@ -46,7 +46,7 @@ def test_it_keeps_its_settings_and_secrets(server: Server) -> None:
         verifier_for(server.authority, name).verify(certificate(server), [])
 
 
-def test_a_new_name_or_the_end_of_a_certificate_renews_it_under_the_same_authority(
+def test_a_new_name_or_a_near_expiry_renews_the_certificate_under_the_same_authority(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority, first = server.authority.read_bytes(), certificate(server)
@@ -64,14 +64,16 @@ def test_a_new_name_or_the_end_of_a_certificate_renews_it_under_the_same_authori
     verifier_for(server.authority, "fl.example.org", later).verify(certificate(moved), [])
 
 
-def test_where_devices_reach_it(tmp_path: Path) -> None:
+def test_the_address_for_devices(tmp_path: Path) -> None:
     assert Server(tmp_path, ("fl.example.org", "other"), port=1234).address == "fl.example.org:1234"
     assert Server(tmp_path, ("fd00::1",)).address == "[fd00::1]:9092"
     with pytest.raises(ServerError, match="host = 'a b': must be a name or an address"):
         Server(tmp_path, ("a b",)).save()
 
 
-def test_without_a_superlink_nothing_is_registered_and_no_key_stays(server: Server, tmp_path: Path) -> None:
+def test_without_a_superlink_no_client_is_registered_and_no_key_is_left(
+    server: Server, tmp_path: Path
+) -> None:
     with pytest.raises(
         ServerError, match=r"nothing answers on port 1 of this machine; is `cohort server up`"
     ):
@@ -81,7 +83,7 @@ def test_without_a_superlink_nothing_is_registered_and_no_key_stays(server: Serv
     assert list((server.folder / "clients").iterdir()) == []
 
 
-def test_an_invitation_that_cannot_be_written_leaves_the_name_free(
+def test_an_invitation_that_cannot_be_written_does_not_use_up_the_name(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Server, "flwr", lambda *_: {"success": True, "node-id": 7})
@@ -91,7 +93,7 @@ def test_an_invitation_that_cannot_be_written_leaves_the_name_free(
     server.invite("pi-1", tmp_path / "pi-1.invitation")
 
 
-def test_an_invitation_holds_what_was_registered(
+def test_an_invitation_holds_the_registered_key(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, ...]] = []
@@ -114,7 +116,7 @@ def test_an_invitation_holds_what_was_registered(
     assert server.states() == {"pi-1": "online"}
     with pytest.raises(ServerError, match="name = pi-1: registered already"):
         server.register("pi-1", keys[0])
-    with pytest.raises(ServerError, match="there is such a file"):
+    with pytest.raises(ServerError, match="must be a new file, but exists"):
         server.invite("pi-2", tmp_path / "x")
     with pytest.raises(ServerError, match="name = pi-2: must be a registered client: pi-1"):
         server.revoke("pi-2")
@@ -157,7 +159,7 @@ def test_a_wrong_request_is_refused_with_the_reason(
     assert message in result.output
 
 
-def test_a_damaged_settings_file_is_named(server: Server) -> None:
+def test_a_damaged_settings_file_is_refused_by_name(server: Server) -> None:
     (server.folder / "server.json").write_text(json.dumps({"hosts": ["h"], "unknown": 1}))
     with pytest.raises(ServerError, match=r"server\.json: cannot be read"):
         Server.load(server.folder)
@@ -165,7 +167,7 @@ def test_a_damaged_settings_file_is_named(server: Server) -> None:
 
 @pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="a watchdog for Linux")
-def test_a_server_that_is_killed_leaves_nothing_running_and_can_be_started_again_at_once(
+def test_a_killed_server_leaves_no_processes_and_can_be_started_again_at_once(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "server"
@@ -176,7 +178,7 @@ def test_a_server_that_is_killed_leaves_nothing_running_and_can_be_started_again
     try:
         running.wait_for("up at localhost:")
         another = Running(tmp_path / "another", *up)
-        another.wait_for(f"dir = {folder}: its server is running already")
+        another.wait_for(f"dir = {folder}: the server of this folder is running already")
         assert another.process.wait(30) == 2
         running.process.send_signal(signal.SIGKILL)
         running.process.wait()
@@ -185,4 +187,4 @@ def test_a_server_that_is_killed_leaves_nothing_running_and_can_be_started_again
         assert processes_with(MARK, str(folder))
     finally:
         running.end()
-    wait_for(lambda: not processes_with(MARK, str(folder)), 30, lambda: "something stays")
+    wait_for(lambda: not processes_with(MARK, str(folder)), 30, lambda: "processes are left")
