@@ -1,7 +1,7 @@
-"""What the containers of docker-compose.yml do; `python -m deploy.container ROLE` is their entry point.
+"""The roles of the containers in docker-compose.yml; `python -m deploy.container ROLE` is the entry point.
 
-The code that stays in memory beside a client is the standard library's: what needs more is imported by the
-role that needs it.
+What stays in memory beside a client uses the standard library only; other packages are imported by the roles
+that need them.
 """
 
 import os
@@ -10,18 +10,18 @@ from pathlib import Path
 VOLUMES = Path(os.environ.get("COHORT_VOLUMES", "/volumes"))
 PUBLIC = VOLUMES / "public"  # the authority's certificate and the clients' public keys
 SERVER = VOLUMES / "server"  # the SuperLink's private key
-EXECUTOR = VOLUMES / "executor"  # by which the SuperLink knows who may run ServerApps
+EXECUTOR = VOLUMES / "executor"  # the secret that lets the executor run ServerApps
 KEYS = VOLUMES / "keys"  # the clients' private keys
-LEASES = VOLUMES / "leases"  # which container is which client
+LEASES = VOLUMES / "leases"  # the client name that each container holds
 STATE = VOLUMES / "state"  # the SuperLink's database
 RESULTS = VOLUMES / "results"  # histories, models, figures
-DATA = VOLUMES / "data"  # data sets, other than the digits
+DATA = VOLUMES / "data"  # data sets other than the digits
 
 AUTHORITY = PUBLIC / "ca.crt"
 EXECUTOR_SECRET = EXECUTOR / "private" / "secret"
-READY = Path("/tmp/ready")  # there while the container does what it is for
+READY = Path("/tmp/ready")  # exists while the container is ready
 
-# The networks' names for the SuperLink: clients reach the Fleet API and nothing else.
+# Names of the SuperLink in the two networks: clients reach the Fleet API and nothing else.
 FLEET_HOST, FLEET_PORT = "superlink", 9092
 CONTROL_HOST, CONTROL_PORT = "control", 8000
 

@@ -1,4 +1,4 @@
-"""`python -m deploy.container ROLE`: what a service of docker-compose.yml does."""
+"""`python -m deploy.container ROLE`: runs the role of a service in docker-compose.yml."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import importlib
 import sys
 
 ROLES = {
-    "setup": "settings checked; certificates and keys made; then it sleeps",
-    "superlink": "the SuperLink, once it is up with the clients' keys registered",
-    "serverapp": "the executor of ServerApps",
-    "client": "a SuperNode, as one of the clients that no other container is",
-    "run": "submits the run, follows it to its end, draws the figure",
-    "healthy": "the SuperLink's health check",
-    "devices": "register, revoke and list devices from outside; in the SuperLink's container",
+    "setup": "check the settings, make certificates and keys, then sleep",
+    "superlink": "run the SuperLink, and register the clients' keys",
+    "serverapp": "run the executor of ServerApps",
+    "client": "run a SuperNode under a client name that no other container holds",
+    "run": "submit the run, follow it to its end, draw the figure",
+    "healthy": "check that the SuperLink is ready",
+    "devices": "register, revoke or list devices outside the cluster (in the SuperLink's container)",
 }
 
 
 def main() -> int:
-    """Do what the command line says; return the exit code."""
+    """Run the role that the command line names; return the exit code."""
     if len(sys.argv) < 2 or sys.argv[1] not in ROLES:
         print("usage: python -m deploy.container ROLE", file=sys.stderr)
         for name, what in ROLES.items():

@@ -1,4 +1,4 @@
-"""One client: a SuperNode with the key, the name and the part of the data that no other container has."""
+"""One client: a SuperNode with a name, a key and a part of the data that no other container has."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from deploy.flower import commands
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LOOK = 2.0  # seconds between two looks for a name that has become free
+LOOK = 2.0  # seconds between two attempts to get a free name
 
 
 def main() -> int:
-    """Become a client, and keep its SuperNode running."""
+    """Take a client's name, and keep its SuperNode running."""
     names = client_names(int(os.environ["COHORT_CLIENTS"]))
     lease = _wait_for_a_name(names)
     say(f"this is {lease.name}")
@@ -30,10 +30,7 @@ def _wait_for_a_name(names: Sequence[str]) -> leases.Lease:
     me = socket.gethostname()
     lease = leases.take(LEASES, names, me)
     if lease is None:
-        say(
-            f"all {len(names)} clients are containers already; this one stands by until one of them ends "
-            "(COHORT_CLIENTS says how many there are)"
-        )
+        say(f"all {len(names)} client names (COHORT_CLIENTS) are taken; waiting until one is free")
     while lease is None:
         time.sleep(LOOK)
         lease = leases.take(LEASES, names, me)

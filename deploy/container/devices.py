@@ -1,4 +1,4 @@
-"""Devices that join this cluster from outside: `cohort server register, revoke, list`, in a container."""
+"""Devices outside the cluster that join it: `cohort server register, revoke, list` in a container."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ USAGE = "usage: python -m deploy.container devices {register NAME KEY | revoke N
 
 
 class Cluster(Server):
-    """The part of a server's folder that says who was let in, on the SuperLink's volume."""
+    """The part of a server's folder that holds the registered devices, on the SuperLink's volume."""
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run a command of `flwr` against this container's SuperLink."""
-        told = flwr(*arguments, CONNECTION, environment=os.environ)
-        if not told.get("success"):
-            raise ServerError(str(told["error-message"]).strip())
-        return told
+        """Run a `flwr` command against this container's SuperLink."""
+        answer = flwr(*arguments, CONNECTION, environment=os.environ)
+        if not answer["success"]:
+            raise ServerError(str(answer["error-message"]).strip())
+        return answer
 
 
 def main() -> int:
-    """Do what the command line says; return the exit code."""
+    """Run the command; return the exit code."""
     cluster = Cluster(STATE / "devices", hosts=())
     for name in ("clients", "tmp"):
         (cluster.folder / name).mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def _answer(cluster: Cluster, arguments: Sequence[str]) -> str:
     match arguments:
         case ["register", name, *key] if key:
             if (STATE / "registered" / name).exists():
-                raise ValueError(f"name = {name}: is that of a client of this cluster's own")
+                raise ValueError(f"name = {name}: belongs to a client inside the cluster")
             node = cluster.register(name, " ".join(key))
             return f"{name} is registered (node {node}); it comes online by itself"
         case ["revoke", name]:

@@ -1,4 +1,4 @@
-"""The SuperLink's health check: that it is ready, and that both its ports answer over TLS."""
+"""The SuperLink's health check: it is ready, and both its ports answer over TLS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TIMEOUT = 3.0  # seconds
 
 
 def main() -> int:
-    """Return 0 if it is well; else say what is not, and return 1."""
+    """Return 0 if the SuperLink is healthy; else print the problem and return 1."""
     if not READY.exists():
         print("not ready yet", file=sys.stderr)
         return 1

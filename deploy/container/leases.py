@@ -1,10 +1,9 @@
-"""Which container is which client.
+"""Leases on client names: they decide which container is which client.
 
-`docker compose up --scale client=N` starts containers that are all alike. Each takes a lease on one of the
-clients' names, and with it the key, the Flower node and the part of the data that belong to it. A lease is
-a locked file: the kernel ends it when the container ends, however that comes about, so that no two
-containers are ever the same client. The file says who held it last, so that a container that comes back
-becomes the same client again.
+`docker compose up --scale client=N` starts identical containers. Each takes a lease on a client's name, and
+with it the client's key, Flower node and part of the data. A lease is a locked file. The kernel releases the
+lock whenever the container ends, so no two containers are ever the same client. The file names the last
+holder, so a restarted container becomes the same client again.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """A name that is this process's own until it ends or calls `release`.
+    """A name that belongs to this process until the process ends or calls `release`.
 
     Parameters
     ----------
@@ -45,17 +44,17 @@ def take(folder: Path, names: Sequence[str], holder: str) -> Lease | None:
     Parameters
     ----------
     folder : Path
-        Where the leases are; shared by all containers of one machine.
+        Folder of the leases, shared by all containers of one machine.
     names : Sequence[str]
-        The names, in the order of preference among those that are equally good.
+        The names; of equally suitable ones the first is taken.
     holder : str
-        Who asks: a name that is the same whenever this container starts.
+        Name of this container, the same after each restart.
 
     Returns
     -------
     Lease | None
-        The name that `holder` had last if it is free, else one that nobody has had yet, else one whose
-        holder is gone. None if all are taken.
+        On the name that `holder` had last if it is free, else on a name that was never taken, else on one
+        whose holder has ended. None if all names are taken.
     """
     with _one_at_a_time(folder):
         last = {name: _read(folder / name) for name in names}

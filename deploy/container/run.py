@@ -1,8 +1,7 @@
-"""Submits the trainings that the environment asks for, follows them to their end, and says what came of it.
+"""Submits the trials that the environment asks for, follows them to their end, and prints the results.
 
-The SuperLink may be restarted in the meantime: Flower's log stream breaks off then, and is taken up again. A
-ServerApp that is killed is started again and goes on from its checkpoint. So does what this container left
-unfinished when it was ended, unless the settings are others now.
+A ServerApp that dies is started again and resumes from its checkpoint. If this container is restarted, it
+resumes unfinished trials, unless their settings have changed.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ FIGURE = "cohort.png"
 
 
 def main() -> int:
-    """Train with each selector in turn; return 0 if all came to their planned end."""
+    """Train with each selector in turn; return 0 if all trials reached their planned end."""
     signal.signal(signal.SIGTERM, _leave)
     try:
         folder, trials = _last_or_new(RESULTS)
@@ -56,7 +55,7 @@ def main() -> int:
 
 
 def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
-    """Return the last training that was left unfinished, if the settings are still its own, or a new one.
+    """Return the last run if it is unfinished and the settings have not changed; else a new run.
 
     Raises
     ------
@@ -68,10 +67,10 @@ def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
         earlier, now = read_plan(folder), planned(folder)
         if [(a.name, a.run_config) for a in earlier] == [(a.name, a.run_config) for a in now]:
             if not all(trial.done for trial in earlier):
-                say(f"goes on with {folder}; remove it to begin again")
+                say(f"resumes {folder}; remove this folder to start again")
                 return folder, earlier
         elif not all(trial.done for trial in earlier):
-            say(f"{folder} is unfinished, but its settings were others: this is a new training")
+            say(f"{folder} is unfinished, but the settings have changed: this is a new run")
     folder = results / datetime.now(UTC).strftime("%Y-%m-%d_%H-%M-%S")
     trials = planned(folder)
     folder.mkdir()
@@ -80,7 +79,7 @@ def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
 
 
 class _Cluster(SuperLink):
-    """The cluster's SuperLink; a run that is still under way after a restart of this container is followed."""
+    """The cluster's SuperLink; a run that still goes on after a restart of this container is followed."""
 
     def __init__(self) -> None:
         super().__init__(CONNECTION, app_folder(), RESULTS, os.environ)
@@ -91,9 +90,7 @@ class _Cluster(SuperLink):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(
-            error, SystemExit
-        ):  # Docker stops this container: the clients must not train for nobody
+        if isinstance(error, SystemExit):  # Docker stops this container: the clients must stop training too
             for run in self.runs:
                 run.abort()
         super().__exit__(kind, error, trace)
@@ -117,12 +114,12 @@ class _Cluster(SuperLink):
 
 
 def _conclude(folder: Path, histories: Sequence[RunHistory]) -> None:
-    """Print the comparison, draw the figure, and say where everything lies."""
+    """Print the comparison, draw the figure, and say how to copy the results."""
     trained = [history for history in histories if history.trained]
     if trained:
         Console(highlight=False, markup=False, width=100).print(report(trained))
         draw(trained, folder / FIGURE)
-    say(f"the results are in {folder}; copy them out with: docker compose cp run:{RESULTS} .")
+    say(f"the results are in {folder}; to copy them:  docker compose cp run:{RESULTS} .")
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The executor of ServerApps, outside of the SuperLink, so that a run survives the SuperLink's restart."""
+"""The executor of ServerApps, apart from the SuperLink so that runs survive the SuperLink's restart."""
 
 from __future__ import annotations
 

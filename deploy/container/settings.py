@@ -1,4 +1,4 @@
-"""The settings of a cluster: read from the environment, which `.env` fills, and checked."""
+"""The settings of a cluster: read from the environment (or `.env`) and checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
     from deploy.runs.trials import Trial
 
-# Each variable and the setting of the run that it gives; an empty one leaves the app's default.
+# The variables and their settings of the run; an empty variable leaves the app's default.
 VARIABLES = {
     "COHORT_CLIENTS": "num-clients",
     "COHORT_ROUNDS": "num-rounds",
@@ -31,20 +31,20 @@ OTHERS = "COHORT_SET"
 
 
 def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[Trial]:
-    """Return the trainings that the environment asks for, one for each selector.
+    """Return the trials that the environment asks for, one for each selector.
 
     Parameters
     ----------
     folder : Path
-        Their files will go into folders of their own below this one.
+        Each trial writes into its own folder below this one.
     environment : Mapping[str, str]
-        `VARIABLES`, of which COHORT_SELECTOR has one or more of NAME[:SETTING=VALUE,...], and `OTHERS`: one
-        or more of SETTING=VALUE, for whatever else pyproject.toml's run config has.
+        Holds `VARIABLES`, where COHORT_SELECTOR is one or more NAME[:SETTING=VALUE,...], and `OTHERS`: one or
+        more SETTING=VALUE for other settings of the run config in pyproject.toml.
 
     Raises
     ------
     ValueError
-        One line for each wrong setting: its variable, its value, what is allowed.
+        One line for each wrong setting: its variable, its value, the allowed values.
     """
     settings = default_config(app_folder())
     given: dict[str, ConfigValue] = {}
@@ -56,7 +56,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[T
         for key, value in map(parse_setting, environment.get(OTHERS, "").split()):
             for variable, name in VARIABLES.items():
                 if key == name:
-                    raise ValueError(f"set = {key}={value}: is given with {variable}")
+                    raise ValueError(f"set = {key}={value}: use {variable} for this setting")
             if key in ("selector-settings", "output-dir"):
                 raise ValueError(f"set = {key}={value}: cannot be given here")
             given[key] = value
@@ -66,7 +66,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[T
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise ValueError(str(error)) from None
-        needs = f"needs {error.name}, which images built with COHORT_IMAGE=torch have"
+        needs = f"needs {error.name}: build the images with COHORT_IMAGE=torch"
         raise ValueError(f"COHORT_TASK = {settings['task']!r}: {needs}") from None
     except (TypeError, ValueError) as error:
         raise ValueError(_with_variables(str(error))) from None
@@ -74,7 +74,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[T
 
 
 def _with_variables(message: str) -> str:
-    """Call each setting by its variable: that is what the user wrote."""
+    """Name each setting by its variable, as the user wrote it."""
     for variable, name in {**VARIABLES, OTHERS: "set"}.items():
         message = re.sub(rf"^{name} = ", f"{variable} = ", message, flags=re.MULTILINE)
-    return message.replace(f"data-dir = {str(DATA)!r}", "COHORT_DATA")  # the folder that is mounted there
+    return message.replace(f"data-dir = {str(DATA)!r}", "COHORT_DATA")  # the variable of the mounted folder

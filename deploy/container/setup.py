@@ -1,4 +1,4 @@
-"""The first to run: checks the settings, then makes the certificates and keys that are missing."""
+"""The first role to run: checks the settings, then makes missing certificates and keys."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from deploy.container.settings import planned
 from deploy.container.supervisor import say
 from deploy.tls import certificates
 
-RENEWAL = timedelta(days=30)  # certificates that end sooner are made anew
+RENEWAL = timedelta(days=30)  # certificates that expire sooner are renewed
 
 
 def main() -> int:
-    """Prepare the volumes, then sleep: for --exit-code-from, a container that ends would end them all."""
+    """Prepare the volumes, then sleep: with --exit-code-from, a container that exits stops all others."""
     try:
         trials = planned(RESULTS)
         count = int(trials[0].run_config["num-clients"])
@@ -41,10 +41,8 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     except PermissionError as error:
-        reason = f"{error.filename}: is not open to user {os.getuid()}, whom COHORT_USER names"
-        print(
-            f"{reason}; `docker compose down -v` removes volumes that were made for another", file=sys.stderr
-        )
+        reason = f"{error.filename}: user {os.getuid()} (COHORT_USER) has no access"
+        print(f"{reason}; `docker compose down -v` removes volumes of another user", file=sys.stderr)
         return 2
     say(f"{count} clients, {' and '.join(trial.name for trial in trials)}: everything is ready")
     READY.touch()
@@ -53,26 +51,26 @@ def main() -> int:
 
 
 def prepare(public: Path, server: Path, keys: Path, names: list[str], num_clients: int) -> None:
-    """Make what is missing of the certificates and the clients' keys.
+    """Make the certificates and client keys that are missing.
 
     Parameters
     ----------
     public : Path
-        Gets the authority's certificate and the clients' public keys: what anybody may read.
+        Gets the authority's certificate and the clients' public keys.
     server : Path
         Gets the SuperLink's certificate and its private key.
     keys : Path
         Gets the clients' private keys.
     names : list[str]
-        The SuperLink's names; if its certificate lacks one or ends soon, the authority signs a new one.
-        Clients notice nothing, also outside of this cluster.
+        The SuperLink's names. If its certificate lacks one or expires soon, the authority signs a new
+        certificate, which clients and devices accept as before.
     num_clients : int
-        How many clients there are to be.
+        Number of clients in the cluster.
 
     Raises
     ------
     PermissionError
-        If one of the folders is another user's.
+        If one of the folders belongs to another user.
     """
     certificate = server / "server.pem"  # the last to be written
     if not (certificate.exists() and (server / certificates.AUTHORITY_KEY).exists()):
@@ -90,14 +88,14 @@ def prepare(public: Path, server: Path, keys: Path, names: list[str], num_client
 
 
 def write_secret(path: Path) -> None:
-    """Make the secret by which the SuperLink knows its executor, unless it is there."""
+    """Make the secret that the SuperLink shares with its executor, if it is missing."""
     certificates.private_folder(path.parent)
     if not path.exists():
         certificates.write_private(path, secrets.token_bytes(32))
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file so that nobody ever sees half of it."""
+    """Copy a file atomically."""
     new = target.with_name(f"{target.name}.new")
     shutil.copyfile(source, new)
     new.replace(target)

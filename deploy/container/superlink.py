@@ -1,4 +1,4 @@
-"""The SuperLink: the Fleet API for all, everything else on the control network alone."""
+"""The SuperLink: the Fleet API for clients, and all other APIs on the control network only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REGISTRATION_TIMEOUT = 60.0  # seconds
 
 
 def main() -> int:
-    """Keep it running; its clients' keys are registered whenever it has come up."""
+    """Keep the SuperLink running; the clients' keys are registered after each start."""
     connect()
     return ContainerSupervisor(
         _command,
@@ -46,13 +46,13 @@ def connect() -> None:
 
 def _command() -> list[str]:
     command = commands.superlink(
-        # The address that this name has here is the one in the control network: in that of the clients,
-        # nobody listens on this port. Anybody who reaches it may submit runs and register keys.
+        # The address of the control network only: whoever reaches this port may submit runs and register
+        # keys, so it must not listen in the clients' network.
         control=(socket.gethostbyname(CONTROL_HOST), CONTROL_PORT),
         fleet=("0.0.0.0", FLEET_PORT),
         keys=SERVER / "private",
         database=STATE / "superlink.db",
-        # ServerApps run in a container of their own, and so go on when this one is restarted.
+        # ServerApps run in another container, and so survive a restart of this one.
         secret=EXECUTOR_SECRET,
     )
     return commands.patched(command, installed=False)

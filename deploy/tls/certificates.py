@@ -1,8 +1,7 @@
-"""Certificates and keys of a federation: who the SuperLink is, and who may join it.
+"""Certificates of the SuperLink and keys of the clients.
 
-TLS tells the clients that they talk to the right SuperLink; a key per client tells the SuperLink
-which client it talks to. Everything is of the elliptic curves P-256 and P-384: the family that Flower's node
-authentication takes (NIST curves) and that gRPC's TLS takes too.
+Clients verify the SuperLink by its TLS certificate; the SuperLink identifies each client by its key. All keys
+use the elliptic curves P-256 and P-384, which both Flower's node authentication and gRPC's TLS support.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("localhost", "127.0.0.1")
 VALIDITY = timedelta(days=365)
-AUTHORITY_VALIDITY = timedelta(days=3650)  # of one that can renew the SuperLink's certificate
+AUTHORITY_VALIDITY = timedelta(days=3650)  # of an authority that can renew the SuperLink's certificate
 AUTHORITY_KEY = "ca.key"
 _AUTHORITY_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cohort CA")])
-CLOCK_SKEW = timedelta(minutes=5)  # a device whose clock is a little late must not refuse a new certificate
+CLOCK_SKEW = timedelta(minutes=5)  # devices whose clocks are slightly late must accept a new certificate
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """Paths of the PEM files that a SuperLink is started with."""
+    """Paths of the PEM files of a SuperLink."""
 
     ca: Path
-    """The certificate authority's certificate: all that a client needs."""
+    """The authority's certificate, with which clients verify the SuperLink."""
     certificate: Path
     """The SuperLink's certificate, signed by the authority."""
     key: Path
@@ -44,20 +43,19 @@ class Certificates:
 
 
 def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bool = False) -> Certificates:
-    """Make a certificate authority and a SuperLink's certificate signed by it.
+    """Make a certificate authority, and a SuperLink's certificate signed by it.
 
-    Unless it is to be renewable, the authority's own private key is not written: nobody can sign a second
-    server with it.
+    Unless `renewable`, the authority's private key is not written, so that it can never sign another server.
 
     Parameters
     ----------
     folder : Path
-        Where the files go; created with mode 0700.
+        Folder of the files; created with mode 0700.
     names : Iterable[str]
         Host names and IP addresses under which clients reach the SuperLink, besides `LOOPBACK`.
     renewable : bool
-        Whether `renew_certificate` is to work: the authority's key is kept, as `ca.key`, and its certificate
-        is valid for `AUTHORITY_VALIDITY`.
+        Whether to keep the authority's key for `renew_certificate`, as `ca.key`. Its certificate is then
+        valid for `AUTHORITY_VALIDITY`.
 
     Returns
     -------
@@ -67,7 +65,7 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
     Raises
     ------
     FileExistsError
-        If `folder` already holds such a key.
+        If `folder` already holds a key.
     """
     private_folder(folder)
     authority_key = ec.generate_private_key(ec.SECP384R1())
@@ -94,22 +92,22 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
 def renew_certificate(folder: Path, names: Iterable[str] = ()) -> None:
     """Replace the SuperLink's key and certificate by new ones, signed by the same authority.
 
-    Clients notice nothing. A SuperLink that runs goes on with the old ones until it is started anew.
+    Clients accept the new certificate as before. A running SuperLink uses the old one until its restart.
 
     Parameters
     ----------
     folder : Path
-        That of `write_certificates`, called with `renewable`.
+        The folder of `write_certificates`, called with `renewable`.
     names : Iterable[str]
-        As there.
+        As in `write_certificates`.
     """
     authority_key = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
     if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{folder / AUTHORITY_KEY}: is no key that write_certificates made")
+        raise ValueError(f"{folder / AUTHORITY_KEY}: must be a key that write_certificates wrote")
     key, certificate = _sign_server(authority_key, names)
     for name, content in (("server.key", key), ("server.pem", certificate)):
         new = folder / f"{name}.new"
-        new.unlink(missing_ok=True)  # of a renewal that was cut short
+        new.unlink(missing_ok=True)  # of an interrupted renewal
         write_private(new, content)
         new.replace(folder / name)
 
@@ -139,41 +137,41 @@ def write_client_key(folder: Path, name: str) -> Path:
     Parameters
     ----------
     folder : Path
-        Where the files go; created with mode 0700.
+        Folder of the files; created with mode 0700.
     name : str
-        The client's name, which is the name of the file.
+        The client's name, and the name of the file.
 
     Returns
     -------
     Path
         The private key in OpenSSH format (mode 0600), for `flower-supernode
-        --auth-supernode-private-key`. The public key lies beside it under the same name with
-        `.pub`, for `flwr supernode register`.
+        --auth-supernode-private-key`. The public key has the same name with `.pub`, for `flwr supernode
+        register`.
 
     Raises
     ------
     FileExistsError
-        If the client has a key already.
+        If the client already has a key.
     """
-    # With it nodes sign, and the SuperLink verifies, every request: P-384 costs it a tenth of its CPU more.
+    # Nodes sign and the SuperLink verifies every request: P-384 would cost it a tenth more CPU.
     return _write_pair(folder, name, ec.generate_private_key(ec.SECP256R1()))
 
 
 def import_client_key(folder: Path, name: str, private: str) -> Path:
-    """Write a key pair that was made elsewhere, as `write_client_key` writes its own.
+    """Write a key pair that was made elsewhere, in the form of `write_client_key`.
 
     Raises
     ------
     ValueError
-        If `private` is no elliptic-curve key in OpenSSH format without a passphrase.
+        If `private` is not an elliptic-curve key in OpenSSH format without a passphrase.
     FileExistsError
-        If the client has a key already.
+        If the client already has a key.
     """
     return _write_pair(folder, name, _read_client_key(private))
 
 
 def public_key_of(private: str) -> str:
-    """Return the public key, one line, that belongs to a client's private one.
+    """Return the public key, as one line, of a client's private key.
 
     Raises
     ------
@@ -189,7 +187,7 @@ def _read_client_key(private: str) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ValueError(f"the private key cannot be read: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("the private key is none of an elliptic curve, which Flower demands")
+        raise ValueError("the private key must be an elliptic-curve key")
     return key
 
 
@@ -207,7 +205,7 @@ def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey) -> Pat
 
 
 def is_valid_for(certificate: Path, names: Iterable[str], at_least: timedelta) -> bool:
-    """Tell whether a SuperLink's certificate has all these names and stays valid for a while.
+    """Tell whether a SuperLink's certificate has all these names and stays valid long enough.
 
     Parameters
     ----------
@@ -216,7 +214,7 @@ def is_valid_for(certificate: Path, names: Iterable[str], at_least: timedelta) -
     names : Iterable[str]
         Host names and IP addresses, besides `LOOPBACK`.
     at_least : timedelta
-        How long it must be valid from now on.
+        The time for which it must stay valid.
     """
     held = x509.load_pem_x509_certificate(certificate.read_bytes())
     alternatives = held.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -226,7 +224,7 @@ def is_valid_for(certificate: Path, names: Iterable[str], at_least: timedelta) -
 
 
 def private_folder(folder: Path) -> None:
-    """Make `folder`, which only its owner may enter (mode 0700)."""
+    """Make `folder` with mode 0700."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
 
@@ -280,10 +278,10 @@ def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateF
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file that only its owner can read (mode 0600); FileExistsError if there is one."""
-    # Private from its first moment on: a chmod afterwards would leave a gap in which others could read it.
+    """Write a new file with mode 0600; FileExistsError if it exists."""
+    # Created with this mode: before a later chmod, others could read the file.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(descriptor)  # what it came from may be deleted next
+        os.fsync(descriptor)  # the caller may delete the source next

@@ -1,4 +1,4 @@
-"""Whether a server can be reached over TLS, and from which address; with the standard library alone."""
+"""Can a server be reached over TLS, and from which address? Uses the standard library only."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FOREIGN = (18, 19, 20)  # of OpenSSL's X509_V_ERR: signed by itself, or by an a
 
 
 def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str | None:
-    """Say in one line why the server cannot be talked to, None if it can.
+    """Return in one line why the server cannot be reached, None if it can.
 
-    Asked before a SuperNode is started: it knows more reasons than gRPC tells, and costs a device less.
+    Called before a SuperNode starts: it knows more reasons than gRPC reports, and costs a device less.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str 
     ca : Path
         The certificate of the authority that must have signed the server's.
     timeout : float
-        Seconds that it may take to answer.
+        Seconds to wait for an answer.
     """
     host, port = _host_and_port(server)
     try:
@@ -38,15 +38,15 @@ def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str 
         ):
             return None
     except socket.gaierror:
-        return f"the name {host} is not known here: no network, or a typing error"
+        return f"the name {host} cannot be resolved: no network, or a typing error"
     except ssl.SSLCertVerificationError as error:
         clock = f"{datetime.now():%Y-%m-%d %H:%M}"
         why = error.verify_message
         if error.verify_code in _FOREIGN:
-            why += ": ca.crt is not that of this server"
-        return f"its certificate is refused: {why} (this device's clock says {clock})"
+            why += ": ca.crt belongs to another server"
+        return f"its certificate is refused: {why} (this device's clock: {clock})"
     except ssl.SSLError as error:
-        return f"no TLS with it: {error.reason or error}"
+        return f"TLS failed: {error.reason or error}"
     except TimeoutError:
         return f"no answer within {timeout:g} s"
     except OSError as error:
@@ -56,18 +56,18 @@ def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str 
 def serves(port: int, ca: Path) -> bool:
     """Tell whether a server with a certificate of this authority answers on this loopback port.
 
-    That something accepts connections would not be enough: it may be another program.
+    An accepted connection alone would not prove it: another program may have taken the port.
     """
     return unreachable(f"127.0.0.1:{port}", ca, timeout=1.0) is None
 
 
 def source_address(server: str) -> str | None:
-    """Return the address from which this device would reach the server now, None without a network."""
+    """Return the address from which this device would now reach the server, None without a network."""
     host, port = _host_and_port(server)
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)  # chooses a route, sends nothing
+            probe.connect(target)  # selects a route without sending anything
             return str(probe.getsockname()[0])
     except OSError:
         return None

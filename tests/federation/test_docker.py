@@ -274,7 +274,7 @@ def test_clients_train_on_a_mounted_data_set_and_a_device_joins_them_from_outsid
     ("variable", "value", "message"),
     [
         ("COHORT_PER_ROUND", "99", "COHORT_PER_ROUND = 99: must be between 1 and 3 (the number of clients)"),
-        ("COHORT_TASK", "digits-mlp", "COHORT_TASK = 'digits-mlp': needs torch, which images built with"),
+        ("COHORT_TASK", "digits-mlp", "COHORT_TASK = 'digits-mlp': needs torch: build the images with"),
         ("COHORT_TASK", "mnist", "COHORT_DATA: holds neither mnist.npz nor a folder mnist"),
         ("COHORT_SET", "round-deadlin=3", "round-deadlin = 3: unknown setting; the settings are"),
     ],

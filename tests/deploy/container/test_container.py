@@ -1,4 +1,4 @@
-"""What the containers do, tried without Docker."""
+"""The roles of the containers, tested without Docker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def test_no_two_containers_are_the_same_client_and_each_comes_back_as_the_one_it_was(tmp_path: Path) -> None:
+def test_no_two_containers_are_the_same_client_and_a_restarted_one_keeps_its_name(tmp_path: Path) -> None:
     leases = {holder: take(tmp_path, NAMES, holder) for holder in "abc"}
     assert [lease and lease.name for lease in leases.values()] == NAMES
     assert take(tmp_path, NAMES, "d") is None
@@ -50,13 +50,13 @@ def test_no_two_containers_are_the_same_client_and_each_comes_back_as_the_one_it
     again = take(tmp_path, NAMES, "b")
     assert again is not None
     assert again.name == "client-01"
-    instead = take(tmp_path, NAMES, "d")  # of one that is gone
+    instead = take(tmp_path, NAMES, "d")  # whose holder has ended
     assert instead is not None
     assert instead.name == "client-00"
     assert take(tmp_path, NAMES, "a") is None
 
 
-def test_a_name_that_nobody_had_comes_before_that_of_a_container_that_may_come_back(tmp_path: Path) -> None:
+def test_an_unused_name_is_preferred_to_that_of_a_container_that_may_come_back(tmp_path: Path) -> None:
     first = take(tmp_path, NAMES, "a")
     assert first is not None
     first.release()
@@ -65,7 +65,7 @@ def test_a_name_that_nobody_had_comes_before_that_of_a_container_that_may_come_b
     assert second.name == "client-01"
 
 
-def test_containers_that_start_together_are_different_clients_and_a_killed_ones_name_is_free(
+def test_concurrent_containers_are_different_clients_and_the_name_of_a_killed_one_is_free(
     tmp_path: Path,
 ) -> None:
     code = (
@@ -99,7 +99,7 @@ def test_containers_that_start_together_are_different_clients_and_a_killed_ones_
             process.stdout.close()
 
 
-def test_the_names_sort_as_numbers_do() -> None:
+def test_client_names_sort_by_number() -> None:
     assert client_names(3) == NAMES
     assert client_names(101) == sorted(client_names(101))
 
@@ -108,7 +108,7 @@ def test_the_environment_gives_the_settings_of_a_run(tmp_path: Path) -> None:
     environment = {
         "COHORT_CLIENTS": "4",
         "COHORT_ROUNDS": "7",
-        "COHORT_PER_ROUND": "",  # as in docker-compose.yml when it is not given
+        "COHORT_PER_ROUND": "",  # as docker-compose.yml passes an unset variable
         "COHORT_SELECTOR": "uniform  osmd:alpha=0.3",
         "COHORT_SET": "round-deadline=9 local-steps=2",
     }
@@ -137,19 +137,19 @@ def test_the_environment_gives_the_settings_of_a_run(tmp_path: Path) -> None:
         ({"COHORT_SELECTOR": "md md"}, "^COHORT_SELECTOR = 'md': given twice$"),
         ({"COHORT_TASK": "letters"}, "^COHORT_TASK = 'letters': must be one of digits, digits-mlp, "),
         ({"COHORT_SET": "quick"}, "^COHORT_SET = 'quick': must be of the form key=value$"),
-        ({"COHORT_SET": "seed=3"}, "^COHORT_SET = seed=3: is given with COHORT_SEED$"),
+        ({"COHORT_SET": "seed=3"}, "^COHORT_SET = seed=3: use COHORT_SEED for this setting$"),
         ({"COHORT_SET": "output-dir=x"}, "^COHORT_SET = output-dir=x: cannot be given here$"),
         ({"COHORT_SET": "learning-rate=-1"}, "^learning-rate = -1: must be greater than 0$"),
     ],
 )
-def test_a_wrong_setting_is_called_by_its_variable(
+def test_a_wrong_setting_is_named_by_its_variable(
     tmp_path: Path, environment: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         planned(tmp_path, environment)
 
 
-def test_data_that_are_not_there_are_called_by_the_folder_that_is_mounted(
+def test_missing_data_are_named_by_the_variable_of_the_mounted_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COHORT_DATA", str(DATA))  # as in the images
@@ -162,16 +162,16 @@ AWAY = {"success": False, "error-message": "Connection to the SuperLink is unava
 
 
 @pytest.mark.parametrize(
-    ("answers", "under_way"),
+    ("answers", "goes_on"),
     [
-        ([AWAY, AWAY, RUNNING], True),  # a SuperLink that is just being restarted has not lost the run
+        ([AWAY, AWAY, RUNNING], True),  # the run survives a restart of the SuperLink
         ([AWAY, {"success": True, "runs": [{"status": "finished:failed"}]}], False),
         ([{"success": False, "error-message": "database is locked"}, RUNNING], True),
         ([{"success": False, "error-message": "Run ID not found."}], False),
     ],
 )
-def test_a_run_under_way_is_not_submitted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, object]], under_way: bool
+def test_a_run_that_still_goes_on_is_not_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, object]], goes_on: bool
 ) -> None:
     submitted = {"success": True, "run-id": 18}
     left = iter([submitted, *answers, submitted])
@@ -186,14 +186,14 @@ def test_a_run_under_way_is_not_submitted_again(
     monkeypatch.setattr(superlink, "copy_app", lambda *_: None)
     monkeypatch.setattr(run, "RETRY", 0.0)
     cluster, config = run._Cluster(), {"output-dir": str(tmp_path / "md")}
-    assert cluster.submit(config, "md").run_id == "18"  # it never was under way
+    assert cluster.submit(config, "md").run_id == "18"  # the first submission
     (tmp_path / "md.run-id").write_text("17")
-    assert cluster.submit(config, "md-2").run_id == ("17" if under_way else "18")
-    assert asked == ["run", *["list"] * len(answers), *([] if under_way else ["run"])]
-    assert (tmp_path / "md.run-id").read_text() == ("17" if under_way else "18")
+    assert cluster.submit(config, "md-2").run_id == ("17" if goes_on else "18")
+    assert asked == ["run", *["list"] * len(answers), *([] if goes_on else ["run"])]
+    assert (tmp_path / "md.run-id").read_text() == ("17" if goes_on else "18")
 
 
-def test_devices_are_let_in_and_sent_away_under_names_of_their_own(
+def test_devices_are_registered_and_revoked_under_names_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[tuple[str, ...]] = []
@@ -219,7 +219,7 @@ def test_devices_are_let_in_and_sent_away_under_names_of_their_own(
     assert do("register", "pi-1", *key)[1].startswith("name = pi-1: registered already")
     assert do("register", "client-00", *key) == (
         2,
-        "name = client-00: is that of a client of this cluster's own\n",
+        "name = client-00: belongs to a client inside the cluster\n",
     )
     assert do("revoke", "pi-1") == (0, "pi-1 is revoked\n")
     assert asked[-1] == ("supernode", "unregister", "7", "cluster")
@@ -227,7 +227,7 @@ def test_devices_are_let_in_and_sent_away_under_names_of_their_own(
         assert do(*wrong) == (2, f"{devices.USAGE}\n")
 
 
-def test_what_the_run_container_left_unfinished_goes_on_unless_it_is_another_training(
+def test_an_unfinished_run_is_resumed_unless_the_settings_have_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in VARIABLES:
@@ -235,29 +235,29 @@ def test_what_the_run_container_left_unfinished_goes_on_unless_it_is_another_tra
     monkeypatch.setattr(run, "planned", lambda folder: planned(folder, environment))
     environment = {"COHORT_CLIENTS": "4", "COHORT_ROUNDS": "3", "COHORT_SELECTOR": "uniform md"}
     folder, trials = run._last_or_new(tmp_path)
-    write_history(folder / "uniform", [2.0] * 4)  # finished; md was killed before it began
+    write_history(folder / "uniform", [2.0] * 4)  # finished; md was killed before it started
 
     assert run._last_or_new(tmp_path)[0] == folder
     again = run._last_or_new(tmp_path)[1]
     assert [(trial.name, trial.done) for trial in again] == [("uniform", True), ("md", False)]
-    assert "goes on with" in capsys.readouterr().out
+    assert "resumes " in capsys.readouterr().out
 
     environment["COHORT_SEED"] = "9"
-    time.sleep(1.1)  # folders are named after the second
+    time.sleep(1.1)  # the name of the folder contains the second
     other, trials = run._last_or_new(tmp_path)
     assert other != folder
-    assert "its settings were others: this is a new training" in capsys.readouterr().out
+    assert "the settings have changed: this is a new run" in capsys.readouterr().out
     for trial in trials:
         write_history(other / trial.name, [2.0] * 4)
     time.sleep(1.1)
-    assert run._last_or_new(tmp_path)[0] not in (folder, other)  # nothing is left to be resumed
+    assert run._last_or_new(tmp_path)[0] not in (folder, other)  # nothing to resume
 
 
 def read(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_certificates_and_keys_are_made_once_and_what_is_public_lies_apart(tmp_path: Path) -> None:
+def test_certificates_and_keys_are_made_once_and_public_files_lie_apart(tmp_path: Path) -> None:
     public, server, keys = (tmp_path / each for each in ("public", "server", "keys"))
     public.mkdir()
     prepare(public, server, keys, ["superlink"], 2)
@@ -276,20 +276,20 @@ def test_certificates_and_keys_are_made_once_and_what_is_public_lies_apart(tmp_p
     assert read(public)["ca.crt"] == before["ca.crt"]  # devices know it
     assert read(keys) == {name: after[name] for name in read(keys)}
 
-    (server / "server.pem").unlink()  # ended before it was written
+    (server / "server.pem").unlink()  # setup was killed before it wrote it
     prepare(public, server, keys, ["superlink"], 3)
     assert certificates.is_valid_for(server / "server.pem", ["superlink"], RENEWAL)
     assert read(public)["ca.crt"] == read(server)["ca.crt"] != before["ca.crt"]
 
 
-def test_a_certificate_that_ends_soon_is_not_valid_for_long(tmp_path: Path) -> None:
+def test_a_certificate_is_valid_for_its_names_and_long_enough(tmp_path: Path) -> None:
     certificate = certificates.write_certificates(tmp_path, ["superlink"]).certificate
     assert certificates.is_valid_for(certificate, ["superlink", "localhost"], RENEWAL)
     assert not certificates.is_valid_for(certificate, ["superlink"], certificates.VALIDITY)
     assert not certificates.is_valid_for(certificate, ["other"], RENEWAL)
 
 
-def test_the_secret_is_made_once_and_is_private(tmp_path: Path) -> None:
+def test_the_executors_secret_is_made_once_and_is_private(tmp_path: Path) -> None:
     write_secret(tmp_path / "private" / "secret")
     secret = (tmp_path / "private" / "secret").read_bytes()
     write_secret(tmp_path / "private" / "secret")
