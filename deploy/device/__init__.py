@@ -1,1 +1,1 @@
-"""Devices that join a federation and stay in it: keys, invitations, a supervised SuperNode."""
+"""Devices that join a federation: keys, invitations and a supervised SuperNode."""

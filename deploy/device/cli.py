@@ -1,4 +1,4 @@
-"""`cohort client`: a device joins a federation and stays in it."""
+"""The commands of `cohort client`: join a federation with this device."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from deploy.device.supervisor import ADMITTED, STATUS, DeviceSupervisor
 from deploy.device.unit import install, unit
 from deploy.tls.reach import unreachable
 
-client = typer.Typer(no_args_is_help=True, help="A device that joins a federation and stays in it.")
+client = typer.Typer(no_args_is_help=True, help="Take part in a federation with this device.")
 
 StateDir = Annotated[
     Path | None,
     typer.Option(
         "--state-dir",
         "--dir",
-        help="Where this device keeps its key and settings. (default: /var/lib/cohort-client for root, "
+        help="Folder of this device's key and settings. (default: /var/lib/cohort-client for root, "
         "else ~/.local/state/cohort-client)",
         show_default=False,
     ),
@@ -33,74 +33,82 @@ StateDir = Annotated[
 
 @client.callback()
 def _client() -> None:
-    """Join a federation with this device, and stay in it."""
+    """Take part in a federation with this device."""
 
 
 @client.command()
 def join(
     server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where the server is.", show_default=False)
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of the server.", show_default=False)
     ] = None,
     ca: Annotated[
-        Path | None, typer.Option(help="The server's ca.crt, by which it is known.", show_default=False)
+        Path | None,
+        typer.Option(help="The server's ca.crt, which verifies its certificate.", show_default=False),
     ] = None,
     invitation: Annotated[
         Path | None,
         typer.Option(
-            help="The file of `cohort server invite`, in place of --server, --ca and --name. Works once.",
+            help="A file from `cohort server invite`, instead of --server, --ca and --name. Works once.",
             show_default=False,
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="This client's name. (default: the host's)", show_default=False)
+        str | None, typer.Option(help="Name of this client. (default: the host name)", show_default=False)
     ] = None,
     state_dir: StateDir = None,
     new_key: Annotated[
-        bool, typer.Option("--new-key", help="Make a new key, which the operator must register again.")
+        bool, typer.Option("--new-key", help="Make a new key, which the operator must register.")
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option(help="An .npz with this device's own inputs and labels.", show_default=False),
+        typer.Option(help="An .npz file with this device's own inputs and labels.", show_default=False),
     ] = None,
     partition: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Or: part I of N of the task's own data.", show_default=False),
+        typer.Option(
+            metavar="I/N", help="Instead of --data: part I of N of the task's own data.", show_default=False
+        ),
     ] = None,
     nice: Annotated[
-        int | None, typer.Option(help="How far to stand back for others, 0 to 19. [10]", show_default=False)
+        int | None,
+        typer.Option(help="Scheduling niceness of its processes, 0 to 19. [10]", show_default=False),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="With how many threads to compute. [1]", show_default=False)
+        int | None, typer.Option(help="Threads for computing. [1]", show_default=False)
     ] = None,
     memory_limit: Annotated[
         int | None,
-        typer.Option(metavar="MB", help="What all its processes may hold. [no limit]", show_default=False),
+        typer.Option(
+            metavar="MB", help="Memory for all its processes together. [no limit]", show_default=False
+        ),
     ] = None,
     min_battery: Annotated[
         float | None,
         typer.Option(
-            metavar="PERCENT", help="Below, and not charging: no training. [30]", show_default=False
+            metavar="PERCENT",
+            help="Do not train below this charge, unless charging. [30]",
+            show_default=False,
         ),
     ] = None,
     max_temperature: Annotated[
         float | None,
         typer.Option(
-            metavar="CELSIUS", help="Of the processor; above: no training. [80]", show_default=False
+            metavar="CELSIUS", help="Do not train while the processor is hotter. [80]", show_default=False
         ),
     ] = None,
     allow_metered: Annotated[
         bool | None,
         typer.Option(
             "--allow-metered/--no-metered",
-            help="Train on networks that cost by the byte. [no]",
+            help="Train on metered networks too. [no]",
             show_default=False,
         ),
     ] = None,
     systemd: Annotated[
-        bool, typer.Option("--systemd", help="Write a systemd unit that runs this, and stop.")
+        bool, typer.Option("--systemd", help="Write a systemd unit for this client, and exit.")
     ] = False,
 ) -> None:
-    """Join a federation, and stay in it until Ctrl-C. All is remembered: later, `join` alone goes on."""
+    """Join a federation and take part until Ctrl-C. Options are saved: later, `join` alone is enough."""
     device = Device((state_dir or default_folder()).absolute())
     options: dict[str, Any] = {
         "nice": nice,
@@ -114,15 +122,15 @@ def join(
     }
     try:
         if invitation is not None and (server, ca, name, new_key) != (None, None, None, False):
-            raise ValueError(f"invitation = {invitation}: holds --server, --ca, --name and a key already")
+            raise ValueError(f"invitation = {invitation}: already contains --server, --ca, --name and a key")
         if (server is None) != (ca is None):
-            raise ValueError("server, ca: must be given together (or --invitation, which holds both)")
+            raise ValueError("server, ca: must be given together (or use --invitation, which contains both)")
         changes = {key: value for key, value in options.items() if value is not None}
         if data is not None:
             changes.setdefault("partition", "")
         if partition is not None:
             changes.setdefault("data", "")
-        # Checked before anything is written, and before an invitation is used up.
+        # Checked before anything is written: a wrong option must not use up an invitation.
         before = device.settings() if device.has_joined else Settings("device", "server:1")
         replace(before, **changes).check_data()
         if invitation is not None:
@@ -133,8 +141,8 @@ def join(
         else:
             settings = device.settings()
             if name is not None:
-                raise ValueError(f"name = {name}: this device has joined as {settings.name}; to change that, "
-                                 "join anew with --server and --ca")  # fmt: skip
+                raise ValueError(f"name = {name}: this device has joined as {settings.name}; to rename it, "
+                                 "join again with --server and --ca")  # fmt: skip
         if new_key:
             device.renew_key()
         settings = replace(settings, **changes)
@@ -144,21 +152,22 @@ def join(
         _fail(str(error))
     if not (settings.data or settings.partition):
         typer.echo(
-            "this client has no data yet: --data FILE.npz, or --partition I/N for a task's own", err=True
+            "this client has no data yet: use --data FILE.npz, or --partition I/N for the task's own data",
+            err=True,
         )
     if invitation is None and not (device.folder / ADMITTED).exists():
         _introduce(device, settings)
     if systemd:
         _write_unit(text)
         return
-    os.nice(max(0, settings.nice - os.nice(0)))  # systemd may have done so already
-    # In place of this program, whose imports a small device needs no longer.
+    os.nice(max(0, settings.nice - os.nice(0)))  # systemd may have set it already
+    # Replaces this program, whose imports would only take memory.
     os.execve(command[0], command, device.environment(settings))
 
 
 @client.command()
 def pause(state_dir: StateDir = None) -> None:
-    """Take part in no further training until `resume`; the device stays connected."""
+    """Stop training until `resume`; the device stays connected."""
     device = _joined(state_dir)
     (device.folder / PAUSE_FILE).touch()
     typer.echo(f"{device.settings().name} is paused")
@@ -166,43 +175,43 @@ def pause(state_dir: StateDir = None) -> None:
 
 @client.command()
 def resume(state_dir: StateDir = None) -> None:
-    """Take part again."""
+    """Train again."""
     device = _joined(state_dir)
     (device.folder / PAUSE_FILE).unlink(missing_ok=True)
-    typer.echo(f"{device.settings().name} takes part")
+    typer.echo(f"{device.settings().name} takes part again")
 
 
 @client.command()
 def status(state_dir: StateDir = None) -> None:
-    """Say how this device is connected, and whether it would train now. Exits with 1 if it is not online."""
+    """Print whether this device is connected and would train now. Exits with 1 if it is not online."""
     device = _joined(state_dir)
     settings = device.settings()
-    said = _last_said(device.folder / STATUS) or {"state": "off", "text": "not running", "since": ""}
-    typer.echo(f"{settings.name}: {said['text']}" + (f", since {said['since']}" if said["since"] else ""))
+    last = _last_status(device.folder / STATUS) or {"state": "off", "text": "not running", "since": ""}
+    typer.echo(f"{settings.name}: {last['text']}" + (f", since {last['since']}" if last["since"] else ""))
     reason = why_unavailable(device.limits())
     typer.echo(f"training: {'no, ' + reason if reason else 'whenever the server asks'}")
     typer.echo(f"server: {settings.server}, {unreachable(settings.server, device.authority) or 'reachable'}")
     typer.echo(f"state and log: {device.folder}")
-    raise typer.Exit(0 if said["state"] == "online" else 1)
+    raise typer.Exit(0 if last["state"] == "online" else 1)
 
 
-def _last_said(path: Path) -> dict[str, str] | None:
-    """Return what the supervisor said last, None if that says nothing of now."""
+def _last_status(path: Path) -> dict[str, str] | None:
+    """Return the last status that the supervisor wrote, None if it is out of date."""
     try:
-        told: dict[str, str] = json.loads(path.read_text())
-        if told["state"] != "off":
-            # Another process may have its number by now, after a loss of power at the latest.
-            command = Path(f"/proc/{told['pid']}/cmdline").read_bytes()
-            return told if DeviceSupervisor.__module__.encode() in command else None
+        status: dict[str, str] = json.loads(path.read_text())
+        if status["state"] != "off":
+            # Another process may have its number by now, for example after a power failure.
+            command = Path(f"/proc/{status['pid']}/cmdline").read_bytes()
+            return status if DeviceSupervisor.__module__.encode() in command else None
     except (OSError, ValueError, KeyError):
         return None
-    return told
+    return status
 
 
 def _introduce(device: Device, settings: Settings) -> None:
-    """Print what the operator has to do before the server lets this device in."""
+    """Print the command with which the operator registers this device."""
     command = ["cohort", "server", "register", settings.name, *device.key_line().split()[:2]]
-    typer.echo("The operator of the server must register this device once, with this command:")
+    typer.echo("The operator of the server must register this device once with this command:")
     typer.echo(f"\n  {shlex.join(command)}\n")
 
 
@@ -219,7 +228,7 @@ def _write_unit(text: str) -> None:
     )
     if not system:
         typer.echo("let it run while you are logged out:  loginctl enable-linger")
-    typer.echo(f"see what it says:  journalctl {'' if system else '--user '}-fu {path.stem}")
+    typer.echo(f"show its messages:  journalctl {'' if system else '--user '}-fu {path.stem}")
 
 
 def _joined(state_dir: Path | None) -> Device:

@@ -1,4 +1,4 @@
-"""One file that holds all that a device needs to join: where the server is, how to know it, and a key."""
+"""Invitations: files with all that a device needs to join (the server, its authority, a key)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _NAME = re.compile(r"(?!node-)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Invitation:
-    """What the operator gives to a device, as secretly as a password: who has it can join as `name`."""
+    """Lets its holder join as the client `name`; as secret as a password."""
 
     name: str
     """The client's name in the federation."""
     server: str
-    """Where devices reach the SuperLink: "host:port"."""
+    """Address of the SuperLink for devices: "host:port"."""
     ca: str
-    """The certificate, PEM, of the authority that signed the server's."""
+    """The authority's certificate (PEM), which verifies the server's."""
     key: str
-    """The client's private key in OpenSSH format; its public key is registered already."""
+    """The client's private key in OpenSSH format; the public key is already registered."""
 
     def write(self, path: Path) -> None:
-        """Write a new file that only its owner can read (mode 0600).
+        """Write a new file with mode 0600.
 
         Raises
         ------
         FileExistsError
-            If there is such a file.
+            If the file exists.
         """
         certificates.write_private(
             path, json.dumps({"cohort-invitation": 1, **asdict(self)}, indent=1).encode()
@@ -43,34 +43,38 @@ class Invitation:
 
     @classmethod
     def read(cls, path: Path) -> Invitation:
-        """Read what `write` wrote.
+        """Read an invitation that `write` wrote.
 
         Raises
         ------
         ValueError
-            If the file is missing or holds something else.
+            If the file is missing or not an invitation.
         """
         try:
-            said = json.loads(path.read_text())
-            version = said.pop("cohort-invitation")
-            if version != 1 or said.keys() != {each.name for each in fields(cls)}:
+            content = json.loads(path.read_text())
+            version = content.pop("cohort-invitation")
+            if version != 1 or content.keys() != {each.name for each in fields(cls)}:
                 raise ValueError("written by another version of cohort")
-            return cls(check_name(said["name"]), check_server(said["server"]), said["ca"], said["key"])
+            return cls(
+                check_name(content["name"]), check_server(content["server"]), content["ca"], content["key"]
+            )
         except FileNotFoundError:
-            raise ValueError(f"invitation = {path}: there is no such file; each works once") from None
+            raise ValueError(
+                f"invitation = {path}: there is no such file; each invitation works once"
+            ) from None
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ValueError(
-                f"invitation = {path}: must be a file that `cohort server invite` wrote: {error}"
+                f"invitation = {path}: must be a file from `cohort server invite`: {error}"
             ) from error
 
 
 def check_name(name: str) -> str:
-    """Return a client's name if it is one.
+    """Return a valid client name unchanged.
 
     Raises
     ------
     ValueError
-        If it is not.
+        If it is invalid.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
@@ -81,12 +85,12 @@ def check_name(name: str) -> str:
 
 
 def check_server(server: str) -> str:
-    """Return a server's address if it is of the form host:port or [address]:port.
+    """Return a valid address (host:port or [address]:port) unchanged.
 
     Raises
     ------
     ValueError
-        If it is not.
+        If it is invalid.
     """
     host, _, port = server.rpartition(":")
     plain = re.fullmatch(r"[^\s:\[\]/]+|\[[\w:.%]+\]", host)

@@ -1,4 +1,4 @@
-"""What a device keeps in a folder that only its owner reads: key, server's certificate, settings."""
+"""A device's folder, readable by its owner only: key, authority's certificate, settings."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
 
     from deploy.flower.config import ConfigValue
 
-SECRET_FILE = "secret"  # of the client's private draws
+SECRET_FILE = "secret"  # seed of the client's private draws
 PAUSE_FILE = "paused"
-MIN_MEMORY = 100  # MB; less than a SuperNode alone
-# Who computes with how many threads: OpenMP (torch, scikit-learn), OpenBLAS and MKL (NumPy).
+MIN_MEMORY = 100  # MB; a SuperNode alone takes more
+# The numbers of threads of OpenMP (torch, scikit-learn), OpenBLAS and MKL (NumPy).
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a device takes part. What `cohort client join` was told is remembered for the next time."""
+    """How a device takes part: the options of `cohort client join`, saved for later starts."""
 
     name: str
-    """The client's name in the federation; the one it was registered under counts for the server."""
+    """The client's name; the server uses the name under which the key was registered."""
     server: str
-    """"host:port" of the SuperLink's Fleet API."""
+    """Address of the SuperLink's Fleet API, "host:port"."""
     nice: int = 10
-    """In [0, 19]: how far its processes stand back for others."""
+    """Scheduling niceness of its processes, in [0, 19]."""
     threads: int = 1
-    """>= 1, for computing."""
+    """Threads for computing, >= 1."""
     memory_limit: int | None = None
-    """MB for all its processes together; None for no limit."""
+    """Memory of all its processes together, MB; None for no limit."""
     min_battery: float = 30.0
-    """%, in [0, 100]: with less, and not charging, it does not train."""
+    """%, in [0, 100]: below this charge it does not train, unless charging."""
     max_temperature: float = 80.0
-    """degrees Celsius of the processor, in [0, 150]: above, it does not train."""
+    """Degrees Celsius of the processor, in [0, 150]: above it does not train."""
     allow_metered: bool = False
-    """Whether it trains on a network that costs by the byte."""
+    """Whether it trains on metered networks."""
     partition: str = ""
-    """"i/N": of a task's own data it holds the i-th of N parts, i in 0..N-1; or ..."""
+    """"i/N": it trains on part i of N of the task's own data, i in 0..N-1."""
     data: str = ""
-    """... the path of an .npz file with its own samples (see `client.own_data`)."""
+    """Instead of `partition`: an .npz file with its own samples (see `client.own_data`)."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -68,16 +68,16 @@ class Settings:
         if self.memory_limit is not None and self.memory_limit < MIN_MEMORY:
             raise ValueError(f"memory-limit = {self.memory_limit}: must be at least {MIN_MEMORY} (MB)")
         if self.partition and self.data:
-            raise ValueError(f"partition = {self.partition}: not together with data = {self.data}")
+            raise ValueError(f"partition = {self.partition}: cannot be combined with data = {self.data}")
         self.part()
 
     def check_data(self) -> None:
-        """Raise ValueError if there is no such file as `data` names."""
+        """Raise ValueError if the file `data` does not exist."""
         if self.data and not Path(self.data).is_file():
             raise ValueError(f"data = {self.data}: there is no such file")
 
     def part(self) -> tuple[int, int] | None:
-        """Return (i, N) of `partition`."""
+        """Return (i, N) of `partition`, None without it."""
         if not self.partition:
             return None
         index, slash, count = self.partition.partition("/")
@@ -95,46 +95,46 @@ class Device:
     folder: Path
 
     def key_line(self) -> str:
-        """Return the public key, as the operator registers it."""
+        """Return the public key in the form that the operator registers."""
         return (self.folder / f"{KEY}.pub").read_text().strip()
 
     @property
     def has_joined(self) -> bool:
-        """Whether there is a key, a certificate and settings."""
+        """Whether the folder holds a key, a certificate and settings."""
         return (self.folder / SETTINGS).exists()
 
     @property
     def authority(self) -> Path:
-        """The certificate of the authority that signed the server's."""
+        """The authority's certificate, which verifies the server's."""
         return self.folder / CA
 
     def settings(self) -> Settings:
-        """Return what is remembered.
+        """Return the saved settings.
 
         Raises
         ------
         ValueError
-            If the device has not joined, or the file is not what `prepare` wrote.
+            If the device has not joined, or the file is damaged.
         """
         path = self.folder / SETTINGS
         try:
             return Settings(**json.loads(path.read_text()))
         except FileNotFoundError:
             raise ValueError(
-                f"state-dir = {self.folder}: no client has joined here; cohort client join --help says how"
+                f"state-dir = {self.folder}: no client has joined here; see cohort client join --help"
             ) from None
         except (OSError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(
-                f"{path}: cannot be read: {error}; join anew with another --state-dir"
+                f"{path}: cannot be read: {error}; join again with another --state-dir"
             ) from error
 
     def accept(self, invitation: Path) -> Settings:
-        """Take over what an invitation holds, and delete it.
+        """Take over the key and the settings of an invitation, and delete its file.
 
         Raises
         ------
         ValueError
-            If it is none, or this device has joined as another client, or with this very key.
+            If it is invalid, or this device has joined as another client or with this key.
         """
         offer = Invitation.read(invitation)
         if self.has_joined and (
@@ -142,24 +142,24 @@ class Device:
         ):
             raise ValueError(
                 f"invitation = {invitation}: {self.folder} belongs to {self.settings().name}, which has "
-                "joined already: `cohort client join` alone goes on; a second client on this device needs an "
-                "invitation and a --state-dir of its own"
+                "already joined: use `cohort client join` without options; a second client on this device "
+                "needs an invitation and a --state-dir of its own"
             )
         settings = self._joining(offer.name, offer.server)
         _check_authority(offer.ca, invitation)
         self._take_key(lambda folder: certificates.import_client_key(folder, KEY, offer.key))
         (self.folder / CA).write_text(offer.ca)
-        self._remember(settings)  # before the file goes: without either the key would be lost
+        self._save(settings)  # before the file is deleted, or a crash could lose the key
         invitation.unlink()
         return settings
 
     def introduce(self, name: str, server: str, ca: Path) -> Settings:
-        """Make a key of its own for a device that is to join, if it has none yet.
+        """Prepare a device to join with a key of its own, which is made if there is none.
 
         Raises
         ------
         ValueError
-            If the name, the address or the certificate is none.
+            If the name, the address or the certificate is invalid.
         """
         settings = self._joining(name, server)
         try:
@@ -170,24 +170,24 @@ class Device:
         if not (self.folder / KEY).exists():
             self.renew_key()
         (self.folder / CA).write_text(authority)
-        self._remember(settings)
+        self._save(settings)
         return settings
 
     def renew_key(self) -> None:
-        """Make a new key in place of the one that there may be; the server has yet to hear of it."""
+        """Replace the key by a new one, which the operator must register."""
         self._take_key(lambda folder: certificates.write_client_key(folder, KEY))
 
     def _joining(self, name: str, server: str) -> Settings:
-        """Return the settings with which it joins: a device that has joined before keeps its others."""
+        """Return the settings with which it joins; a device that has joined before keeps all others."""
         if self.has_joined:
             return replace(self.settings(), name=name, server=server)
         return Settings(name, server)
 
     def _take_key(self, write: Callable[[Path], object]) -> None:
-        """Let a key pair be written into a folder of its own, then put it in the place of the last."""
+        """Write a key pair into a folder of its own, then replace the old one by it."""
         certificates.private_folder(self.folder)
         new = self.folder / "new"
-        shutil.rmtree(new, ignore_errors=True)  # of one that was cut short
+        shutil.rmtree(new, ignore_errors=True)  # of an interrupted call
         try:
             write(new)
             for name in (f"{KEY}.pub", KEY):
@@ -197,7 +197,7 @@ class Device:
         (self.folder / ADMITTED).unlink(missing_ok=True)
 
     def limits(self) -> dict[str, ConfigValue]:
-        """Return when this device does not train, as `client.device` reads it."""
+        """Return the limits on training, as `client.device` reads them."""
         settings = self.settings()
         return {
             "pause-file": str(self.folder / PAUSE_FILE),
@@ -207,11 +207,11 @@ class Device:
         }
 
     def prepare(self, settings: Settings) -> list[str]:
-        """Write down the settings and what a SuperNode needs; return the command that supervises it."""
-        self._remember(settings)
+        """Save the settings, write what a SuperNode needs, and return the supervisor's command."""
+        self._save(settings)
         config: dict[str, ConfigValue] = {
             "client-id": settings.name,
-            "secret-file": str(self.folder / SECRET_FILE),  # made when it is first needed
+            "secret-file": str(self.folder / SECRET_FILE),  # made on first use
             **self.limits(),
         }
         if part := settings.part():
@@ -224,21 +224,21 @@ class Device:
         return python("-m", "deploy.device.supervisor", str(self.folder))
 
     def environment(self, settings: Settings) -> dict[str, str]:
-        """Return the environment in which the supervisor runs."""
+        """Return the environment of the supervisor."""
         programs = [Path(sys.executable).parent]  # Flower finds its programs by the PATH
         return {
             **flower_environment(programs, self.folder / "flwr", self.folder / "tmp"),
             **dict.fromkeys(THREAD_VARIABLES, str(settings.threads)),
-            "MALLOC_ARENA_MAX": "2",  # else a thread more is a heap more
+            "MALLOC_ARENA_MAX": "2",  # otherwise each thread has a heap of its own
         }
 
-    def _remember(self, settings: Settings) -> None:
-        with replacing(self.folder / SETTINGS) as file:  # whenever the power goes
+    def _save(self, settings: Settings) -> None:
+        with replacing(self.folder / SETTINGS) as file:  # atomic: the power may fail at any time
             file.write(json.dumps(asdict(settings), indent=1).encode())
 
 
 def default_folder() -> Path:
-    """Return where a device's state lies: for root of the system, else of the user."""
+    """Return the default folder: the system's for root, else the user's."""
     if os.geteuid() == 0:
         return Path("/var/lib/cohort-client")
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "cohort-client"

@@ -1,4 +1,4 @@
-"""The systemd unit that keeps a device in the federation: over crashes, logouts and reboots."""
+"""The systemd unit that keeps a client running over crashes, logouts and reboots."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from deploy.device.state import Settings
 
 NAME = "cohort-client.service"
-STOP_TIMEOUT = 20  # s; the SuperNode signs off in less
-# What a unit of the system may forbid itself. A user's manager has not the rights for most of it.
+STOP_TIMEOUT = 20  # s; more than a SuperNode needs to sign off
+# Restrictions of a system unit; a user's systemd lacks the rights for most of them.
 _HARDENING = """\
-# A user that exists only while it runs; the state folder becomes that user's.
+# A user that exists only while the unit runs; the state folder belongs to that user.
 DynamicUser=yes
 StateDirectory={folder}
 StateDirectoryMode=0700
@@ -41,29 +41,29 @@ def unit(settings: Settings, folder: Path, *, system: bool) -> str:
     Parameters
     ----------
     settings : Settings
-        Of which nice, threads and memory limit become limits of the unit.
+        Niceness, threads and memory limit become limits of the unit.
     folder : Path
-        The device's state; for a unit of the system it must lie in /var/lib.
+        The device's folder; for a system unit it must lie in /var/lib.
     system : bool
-        Whether the unit is the system's (started at boot) or the user's.
+        Whether it is a system unit (started at boot) or a user unit.
 
     Raises
     ------
     ValueError
-        If a unit of the system would not own its folder.
+        If a system unit would not own its folder.
     """
     if system and folder.parent != Path("/var/lib"):
-        raise ValueError(f"state-dir = {folder}: must lie in /var/lib for a unit of the system")
+        raise ValueError(f"state-dir = {folder}: must lie in /var/lib for a system unit")
     cohort = Path(sys.executable).parent / "cohort"
     command = [str(cohort), "client", "join", "--state-dir", str(folder)]
     limits = [f"Nice={settings.nice}", f"CPUQuota={100 * settings.threads}%"]
     if settings.memory_limit is not None:
-        # A process that wants more is ended, the others and the unit go on.
+        # The kernel kills a process that needs more; the others and the unit go on.
         limits += [f"MemoryMax={settings.memory_limit}M", "MemorySwapMax=0", "OOMPolicy=continue"]
     lines = [
         "[Unit]",
         "Description=Cohort: a client of a federation",
-        # The clock counts: certificates and signatures carry the time.
+        # The clock must be right: certificates and signatures contain the time.
         *(["Wants=network-online.target", "After=network-online.target time-sync.target"] if system else []),
         "",
         "[Service]",
@@ -89,12 +89,12 @@ def unit(settings: Settings, folder: Path, *, system: bool) -> str:
 
 
 def install(text: str, *, system: bool) -> tuple[Path, str]:
-    """Write the unit to where systemd looks for it, and let systemd check it.
+    """Write the unit where systemd looks for it, and let systemd verify it.
 
     Returns
     -------
     tuple[Path, str]
-        The file, and what `systemd-analyze verify` has to say: "" if nothing or if it is missing.
+        The file, and the messages of `systemd-analyze verify`: "" if there are none or no such program.
     """
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     path = (Path("/etc/systemd/system") if system else config / "systemd" / "user") / NAME
@@ -104,7 +104,7 @@ def install(text: str, *, system: bool) -> tuple[Path, str]:
 
 
 def verify(path: Path, *, system: bool) -> str:
-    """Return what `systemd-analyze verify` says of a unit: "" if nothing or if it is missing."""
+    """Return the messages of `systemd-analyze verify`: "" if there are none or no such program."""
     program = shutil.which("systemd-analyze")
     if program is None:
         return ""
@@ -114,7 +114,7 @@ def verify(path: Path, *, system: bool) -> str:
         env={
             "XDG_RUNTIME_DIR": tempfile.gettempdir(),
             **os.environ,
-        },  # it asks for one; not every login has it
+        },  # required, but not every login has one
         capture_output=True,
         text=True,
         check=False,

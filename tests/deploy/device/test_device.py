@@ -108,7 +108,7 @@ def test_what_the_node_is_told(device: Device, tmp_path: Path) -> None:
         ({"memory_limit": 99}, r"memory-limit = 99: must be at least 100 \(MB\)"),
         ({"partition": "10/10"}, r"partition = '10/10': must be i/N with i in 0..N-1"),
         ({"partition": "ten"}, "partition = 'ten'"),
-        ({"data": __file__, "partition": "0/2"}, "partition = 0/2: not together with data"),
+        ({"data": __file__, "partition": "0/2"}, "partition = 0/2: cannot be combined with data"),
         ({"name": "node-7"}, "name = 'node-7': must be"),
         ({"server": "host"}, "server = 'host': must be host:port"),
     ],
@@ -155,7 +155,7 @@ def test_an_invitation_is_used_up_by_joining(tmp_path: Path, authority: certific
     assert mode(device.folder / "key") == 0o600
     assert device.key_line() == (tmp_path / "made" / "pi-2.pub").read_text().strip()
     assert (device.folder / "ca.crt").read_bytes() == authority.ca.read_bytes()
-    with pytest.raises(ValueError, match="there is no such file; each works once"):
+    with pytest.raises(ValueError, match="there is no such file; each invitation works once"):
         device.accept(path)
     with pytest.raises(ValueError, match="belongs to pi-2, which has joined already"):
         device.accept(copy)
@@ -217,12 +217,12 @@ def run_cli(*arguments: str) -> tuple[int, str]:
     [
         ([], "no client has joined here"),
         (["--server", "h:1"], "server, ca: must be given together"),
-        (["--invitation", "x", "--server", "h:1", "--ca", "y"], "invitation = x: holds --server"),
+        (["--invitation", "x", "--server", "h:1", "--ca", "y"], "invitation = x: already contains --server"),
         (["--invitation", "x"], "invitation = x: there is no such file"),
         (["--server", "h:1", "--ca", "y"], "ca = y: cannot be read"),
         (["--nice", "30"], "nice = 30: must be between 0 and 19"),
         (["--data", "/no/such.npz"], "data = /no/such.npz: there is no such file"),
-        (["--invitation", "x", "--new-key"], "invitation = x: holds --server"),
+        (["--invitation", "x", "--new-key"], "invitation = x: already contains --server"),
     ],
 )
 def test_join_says_what_is_wrong_before_it_writes_anything(
@@ -278,7 +278,7 @@ def test_pause_resume_and_status(device: Device, monkeypatch: pytest.MonkeyPatch
         "training: no, paused by its user",
         "server: fl.example.org:9092, connection refused",
     ]
-    assert run_cli("resume", *where) == (0, "pi-1 takes part\n")
+    assert run_cli("resume", *where) == (0, "pi-1 takes part again\n")
     assert "whenever the server asks" in run_cli("status", *where)[1]
     code, output = run_cli("pause", "--state-dir", "/no/such")
     assert code == 2
@@ -297,7 +297,7 @@ def test_the_unit_holds_the_limits_and_comes_back(device: Device) -> None:
     (start,) = [line for line in lines if line.startswith("ExecStart=")]
     assert start.endswith('client join --state-dir "/var/lib/cohort client%%"')
     assert "MemoryMax" not in unit(device.settings(), device.folder, system=False)
-    with pytest.raises(ValueError, match="must lie in /var/lib for a unit of the system"):
+    with pytest.raises(ValueError, match="must lie in /var/lib for a system unit"):
         unit(settings, device.folder, system=True)
 
 
