@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
     from numpy.typing import NDArray
 
-    from strategies.rounds.logic import Outcome
+    from strategies.rounds.stages import Outcome
     from tasks.base import Arrays
 
 

@@ -11,8 +11,7 @@ come, and groups as it first sees them; so does `simulation.availability.InOrder
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from math import ceil, inf
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,12 +19,13 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from strategies.options import Faults
-from strategies.rounds.guard import Guard
-from strategies.rounds.logic import Reply, RoundLogic, RoundRecord, client_seed, enough_answers
-from strategies.rounds.response_rates import ResponseRates
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.record import RoundRecord
+from strategies.rounds.replies import Reply
+from strategies.rounds.seeds import client_seed
 from strategies.rounds.trained_clients import ClientUpdates, TrainedClients
 from strategies.rounds.variates import create_variates
-from strategies.selectors import Selection, Selector, create, selector_type
+from strategies.selectors import Selector, create, selector_type
 from tasks.base import Arrays, Metrics, batches
 from tasks.data import Dataset, FederatedData, federate
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
 
     from strategies.numerics.arrays import Floats, Ints
+    from strategies.rounds.stages import Chosen, Outcome
 
     from .availability import Availability
     from .kernels import Kernel
@@ -175,7 +176,6 @@ class Simulator:
                 raise ValueError(f"{name} is of {process.num_clients} clients: must be of {held.size}")
         kernel.check(data)
         self.data, self.kernel, self.seed = data, kernel, seed
-        self.clients_per_round = clients_per_round
         self.availability, self.response_times = availability, response_times
         self.round_deadline = round_deadline
         self._learning_rate = learning_rate if callable(learning_rate) else lambda round: learning_rate
@@ -217,12 +217,9 @@ class Simulator:
                 server_strategy, selector, settings, clients_per_round=clients_per_round, variates=variates
             )
         self._proximal_mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
-        guard_settings = self.faults.guard_settings
         self._logic = RoundLogic(
             chosen,
-            guard=None if guard_settings is None else Guard(known, guard_settings),
-            quorum=self.faults.quorum,
-            responses=ResponseRates(known) if self.faults.correction == "rates" else None,
+            self.faults,
             variates=create_variates(variates) if variates else None,
             updates="noised" if self._server is not None and self._server.is_private else "open",
         )
@@ -261,48 +258,35 @@ class Simulator:
             proximal_mu=self._proximal_mu,
             measure_variance=self._measures_variance,
         )
-        here, quarantined = self._who_is_here(number)
-        candidates = self.selector.candidates(number, available=here)
-        reports, clipped = (None, {}) if candidates is None else self._ask(plan, candidates)
-        budget = None
-        if self.faults.over_selection > 1:
-            budget = float(ceil(self.clients_per_round * self.faults.over_selection))
-        selection = self._logic.choose(number, here, candidates=candidates, reports=reports, budget=budget)
-        cohort, waited = self._train(plan, selection)
-        num_available = int(np.count_nonzero(self.selector.registered)) if here is None else here.size
-        outcome = self._logic.finish(number, selection, self.arrays, cohort, num_available)
-        arrays, skipped = outcome.arrays, outcome.record.skipped
-        if self._server is not None and arrays is not None:
-            arrays, skipped = self._server.step(number, self.arrays, outcome)
-        record = replace(
-            outcome.record,
-            skipped=skipped,
-            quarantined=tuple(quarantined.tolist()),
-            clipped={**clipped, **outcome.record.clipped},
-            seconds=waited,
-        )
+        opened = self._logic.open(number, self._available(number))
+        reports = None if opened.candidates is None else self._reports(plan, opened.candidates)
+        chosen = self._logic.choose(opened, reports)
+        replies, seconds = self._train(plan, chosen)
+        outcome = self._logic.finish(chosen, self.arrays, replies)
+        arrays, skipped = self._server_step(outcome)
         if arrays is not None:
             self.arrays = arrays
+        record = outcome.closed(skipped, seconds)
         self.round = number
-        self.seconds += waited
+        self.seconds += seconds
         self.history.append(record)
         return record
 
-    def _who_is_here(self, number: int) -> tuple[Ints | None, Ints]:
-        """Enrol who is new; return whom there is to choose from (None: all), and whom the guard put aside."""
-        here = None
-        if self.availability is not None:
-            here = self.availability.here(number)
-            joining = slice(self.selector.num_clients, self.availability.known(number))
-            if joining.stop > joining.start:
-                self._logic.add_clients(**{name: each[joining] for name, each in self._per_client.items()})
-        guard = self._logic.guard
-        quarantined = np.empty(0, dtype=np.int64) if guard is None else guard.quarantined(number)
-        if quarantined.size:
-            everybody = np.arange(self.selector.num_clients) if here is None else here
-            quarantined = np.intersect1d(everybody, quarantined)
-            here = np.setdiff1d(everybody, quarantined)
-        return here, quarantined
+    def _available(self, number: int) -> Ints | None:
+        """Return the clients that are available in a round, None for all, after newcomers have joined."""
+        if self.availability is None:
+            return None
+        available = self.availability.here(number)
+        joining = slice(self.selector.num_clients, self.availability.known(number))
+        if joining.stop > joining.start:
+            self._logic.add_clients(**{name: each[joining] for name, each in self._per_client.items()})
+        return available
+
+    def _server_step(self, outcome: Outcome) -> tuple[Arrays | None, str]:
+        """Return the new model and ""; or None and why the round changes nothing."""
+        if self._server is None or outcome.arrays is None:
+            return outcome.arrays, outcome.record.skipped
+        return self._server.step(outcome.record.round, self.arrays, outcome)
 
     def evaluate(self, data: Dataset) -> Metrics:
         """Return the mean loss and the accuracy of the model on ``data``.
@@ -365,15 +349,8 @@ class Simulator:
 
     # --- a round ---------------------------------------------------------------------------------------
 
-    def _ask(self, plan: Plan, candidates: Ints) -> tuple[Mapping[str, Floats], dict[int, str]]:
-        """Return what the selector must know of the candidates before it chooses, and what was bounded."""
-        reports = self._reports(plan, candidates)
-        if self._logic.guard is None:
-            return reports, {}
-        judged, found = self._logic.guard.judge_reports(plan.round, candidates, reports)
-        return judged, {int(candidates[position]): what for position, what in found.items()}
-
     def _reports(self, plan: Plan, candidates: Ints) -> dict[str, Floats]:
+        """Return what the candidates would report to a poll."""
         polls_for = self.selector.polls_for
         reports: dict[str, Floats] = {name: np.empty(0) for name in polls_for}
         if not candidates.size:
@@ -413,16 +390,13 @@ class Simulator:
                 apart[row] += float(np.square(model[name] - array - mean[name], dtype=np.float64).sum())
         return np.sqrt(apart)
 
-    def _train(self, plan: Plan, selection: Selection) -> tuple[TrainedClients | list[Reply], float]:
-        """Train those of the chosen who answer in time; return also how long the round waits, in seconds."""
-        clients, waited = selection.clients, 0.0
+    def _train(self, plan: Plan, chosen: Chosen) -> tuple[TrainedClients | list[Reply], float]:
+        """Train the selected clients that reply in time; return also the seconds that the round waits."""
+        clients, waited = chosen.selection.clients, 0.0
         answered = np.ones(clients.size, dtype=np.bool_)
         if self.response_times is not None:
             seconds = self.response_times.seconds(plan.round, clients)
-            enough = clients.size
-            if self.faults.over_selection > 1:
-                enough = enough_answers(selection, self.clients_per_round, self._logic.quorum)
-            answered, waited = arrivals(seconds, self.round_deadline, enough if clients.size else None)
+            answered, waited = arrivals(seconds, self.round_deadline, chosen.enough if clients.size else None)
         positions = np.flatnonzero(answered)
         here = clients[positions]
         if not here.size:

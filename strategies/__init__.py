@@ -5,7 +5,7 @@ from .flower.attendance import NotEnoughClientsError
 from .flower.polling import MissingHandlerError
 from .options import Checkpoints, Deadlines, Faults, GuardSettings, Overrides, Polling
 from .presets import AdaptiveOSMD, Delta, Flics, Forecast, PowerOfChoice
-from .rounds.logic import RoundRecord
+from .rounds.record import RoundRecord
 from .strategy import SelectionStrategy
 
 __all__ = [

@@ -15,7 +15,7 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from .options import Checkpoints, Deadlines, Faults, Overrides, Polling
-from .rounds.logic import RoundRecord
+from .rounds.record import RoundRecord
 from .strategy import SelectionStrategy
 
 VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")

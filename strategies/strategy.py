@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from logging import INFO, WARNING
-from math import ceil, inf
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,17 +19,19 @@ from .clients.overrides import per_client, sizes_of
 from .flower.arrays import ReceivedArrays, to_record
 from .flower.attendance import Attendance
 from .flower.grids import NodesGrid, PollingGrid, clock_of
-from .flower.messages import CLOCKS_DIFFER, OpenRound
+from .flower.messages import CLOCKS_DIFFER, TrainingRound
 from .flower.metrics import averaged, has_size
 from .flower.polling import Poll
 from .numerics.streams import generator
 from .options import Checkpoints, Deadlines, Faults, Overrides, Polling, check_selector
 from .progress import Progress, state_of
 from .rounds.aggregation import Arrays
-from .rounds.answers import Reply
-from .rounds.guard import Guard
-from .rounds.logic import Outcome, RoundLogic, RoundRecord, client_seed, enough_answers
-from .rounds.response_rates import ResponseRates
+from .rounds.limits import believed_sizes
+from .rounds.logic import RoundLogic
+from .rounds.record import RoundRecord
+from .rounds.replies import Reply
+from .rounds.seeds import client_seed
+from .rounds.stages import Chosen, Outcome
 from .rounds.variates import CONTROL, create_variates
 from .selectors import checks
 from .server_steps.compatibility import View, view_of
@@ -145,7 +147,6 @@ class SelectionStrategy(Strategy):
         self.masked_updates = masked_updates
         self.stop = stop
         self.on_round = on_round
-        self._guard_settings = self.faults.guard_settings
         self._variates = create_variates(variates) if variates else None
         self._step = ServerStep(
             server_strategy or _fedavg(),
@@ -173,16 +174,15 @@ class SelectionStrategy(Strategy):
         self._resume = checkpoints is not None and checkpoints.resume
         self._logic: RoundLogic | None = None
         self._restored: Mapping[str, NDArray[Any]] | None = None  # the logic's, until the clients are here
-        self._guard: Guard | None = None
         self._told = -1  # how many of the roster's changes the selector knows
-        self._round: OpenRound | None = None
+        self._training: TrainingRound | None = None
         self._wait = self.deadlines.round  # s; `start` may be told less
         self._evaluate_config = ConfigRecord()
 
     @property
     def selector(self) -> selectors.Selector:
         """The selector; it exists once the clients are known, which is in the first round of this process."""
-        return self._opened.selector
+        return self._known.selector
 
     @property
     def server_strategy(self) -> Strategy:
@@ -191,7 +191,7 @@ class SelectionStrategy(Strategy):
         return server_strategy
 
     @property
-    def _opened(self) -> RoundLogic:
+    def _known(self) -> RoundLogic:
         if self._logic is None:
             raise RuntimeError("no client is known before the first round")
         return self._logic
@@ -244,7 +244,7 @@ class SelectionStrategy(Strategy):
             log(INFO, "")
             log(INFO, "[ROUND %d/%d]", number, num_rounds)
             questions = list(self.configure_train(number, progress.arrays, train_config, polling))
-            enough = None if self._round is None else self._round.enough
+            enough = None if self._training is None else self._training.chosen.enough
             replies = polling.send_and_receive(questions, timeout=self._wait, enough=enough)
             del questions  # each holds the model
             arrays, metrics = self.aggregate_train(number, replies)
@@ -275,6 +275,7 @@ class SelectionStrategy(Strategy):
 
     def _fingerprint(self, arrays: ArrayRecord) -> dict[str, Any]:
         """Return what must not change over a resume."""
+        guard = self.faults.guard_settings
         return {
             "selector": self.selector_name,
             "selector_settings": {
@@ -285,7 +286,7 @@ class SelectionStrategy(Strategy):
             "local_learning_rate": self.local_learning_rate,
             "server_strategy": type(self.server_strategy).__name__,
             "server_settings": self._step.settings,
-            "guard": None if self._guard_settings is None else asdict(self._guard_settings),
+            "guard": None if guard is None else asdict(guard),
             "correction": self.faults.correction,
             "variates": None if self._variates is None else self._variates.name,
             "masked_updates": self.masked_updates,
@@ -294,7 +295,7 @@ class SelectionStrategy(Strategy):
 
     def _save(self, progress: Progress) -> None:
         if self._checkpoints is not None:
-            parts = {"logic": self._opened.state_dict(), "step": self._step.state_dict()}
+            parts = {"logic": self._known.state_dict(), "step": self._step.state_dict()}
             notes = {"num_rounds": self.num_rounds, "attendance": self._attendance.state()}
             self._checkpoints.save(progress.checkpoint(parts, notes, self._fingerprint(progress.arrays)))
 
@@ -331,8 +332,6 @@ class SelectionStrategy(Strategy):
         if self._told == self.roster.changes:
             return
         self._told = self.roster.changes
-        if self._logic is None and self._guard_settings is not None:
-            self._guard = Guard(len(self.roster), self._guard_settings)
         sizes = self._sizes()
         if self._logic is None:
             self._logic = self._create_logic(sizes)
@@ -357,10 +356,8 @@ class SelectionStrategy(Strategy):
         )
         logic = RoundLogic(
             selector,
-            self.local_learning_rate,
-            guard=self._guard,
-            quorum=self.faults.quorum,
-            responses=ResponseRates(len(sizes)) if self.faults.correction == "rates" else None,
+            self.faults,
+            local_learning_rate=self.local_learning_rate,
             variates=self._variates,
             updates="masked" if self.masked_updates else "noised" if self._step.is_private else "open",
         )
@@ -370,13 +367,9 @@ class SelectionStrategy(Strategy):
         return logic
 
     def _sizes(self) -> NDArray[np.float64]:
-        """Return (M,) sizes: declared, else said and bounded, else the average of those known."""
-        said, overrides = self.roster.sizes(), sizes_of(self.roster, self.overrides.sizes)
-        if self._guard is not None:
-            return self._guard.sizes(said, overrides)
-        sizes = np.where(np.isnan(overrides), said, overrides)
-        known = np.isfinite(sizes)
-        return np.where(known, sizes, sizes[known].mean() if known.any() else 1.0)
+        """Return (M,) the data size that counts for each client."""
+        overrides = sizes_of(self.roster, self.overrides.sizes)
+        return believed_sizes(self.roster.sizes(), overrides, self.faults.guard_settings)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -394,61 +387,36 @@ class SelectionStrategy(Strategy):
         clock = clock_of(grid)
         if self._logic is None:
             self._attendance.wait_for_first(grid)
-        here = self._attendance.wait_for_quorum(grid)
+        available = self._attendance.wait_for_quorum(grid)
         began = clock.monotonic()
         self._tell_selector()
-        quarantined = np.intersect1d(
-            here, [] if self._guard is None else self._guard.quarantined(server_round)
-        )
-        here = np.setdiff1d(here, quarantined)
-        among = None if len(here) == self.selector.num_clients else here
-        over = self.faults.over_selection
-        budget = None if over == 1 else ceil(self.clients_per_round * over)
-        asked = self._poll.ask(
+        opened = self._known.open(server_round, available)
+        polled = self._poll.ask(
             grid,
             self.selector,
             server_round,
-            among,
+            opened.candidates,
             self.roster,
             arrays,
             evaluate_config=self._evaluate_config,
-            budget=budget,
+            budget=opened.budget,
         )
-        reports, clipped = asked.reports, {}
-        if self._guard is not None and asked.candidates is not None and reports is not None:
-            reports, found = self._guard.judge_reports(server_round, asked.candidates, reports)
-            clipped = {int(asked.candidates[position]): what for position, what in found.items()}
-        selection = self._opened.choose(
-            server_round, among, candidates=asked.candidates, reports=reports, budget=budget
-        )
-        enough = selection.clients.size
-        if budget is not None:
-            enough = enough_answers(selection, self.clients_per_round, self.faults.quorum)
-        self._round = OpenRound(
-            number=server_round,
-            began=began,
-            arrays=arrays,
-            selection=selection,
-            messages=self._questions(server_round, arrays, config, grid, selection, asked.train_config),
-            num_available=len(here),
-            clock=clock,
-            enough=enough,
-            quarantined=tuple(int(client) for client in quarantined),
-            clipped=clipped,
-        )
-        log(INFO, "configure_train: chose %s", self._describe(selection))
-        return self._round.messages
+        chosen = self._known.choose(opened, polled.reports)
+        messages = self._questions(chosen, arrays, config, grid, polled.train_config)
+        self._training = TrainingRound(chosen, arrays, messages, began, clock)
+        log(INFO, "configure_train: selected %s", self._describe(chosen.selection))
+        return messages
 
     def _questions(
         self,
-        number: int,
+        chosen: Chosen,
         arrays: ArrayRecord,
         config: ConfigRecord,
         grid: Grid,
-        selection: selectors.Selection,
         extra: Mapping[str, Any],
     ) -> list[Message]:
-        """Return the TRAIN messages to the chosen clients, in their order."""
+        """Return the TRAIN messages to the selected clients, in their order."""
+        number, selection = chosen.opened.number, chosen.selection
         clients = [int(client) for client in selection.clients]
         nodes = [self.roster.node_of(client) for client in clients]
         prepared = self._step.configure(number, arrays, config, NodesGrid(grid, nodes))
@@ -479,27 +447,21 @@ class SelectionStrategy(Strategy):
         Whoever failed, was late or sent garbage is left out; a void round leaves the model as it is
         (None, None).
         """
-        opened = self._round
-        if opened is None or opened.number != server_round:
+        training = self._training
+        if training is None or training.chosen.opened.number != server_round:
             raise RuntimeError(f"round {server_round} was not configured")
-        self._round = None
-        answers = opened.match(replies, self._step.base.weighted_by_key)
-        for client, answer in zip(opened.selection.clients, answers, strict=True):
+        self._training = None
+        answers = training.match(replies, self._step.base.weighted_by_key)
+        for client, answer in zip(training.chosen.selection.clients, answers, strict=True):
             if not answer.failure or not answer.report.available:
                 self.roster.note(int(client), answer.report)
         self._tell_selector()
-        received = ReceivedArrays(opened.arrays)
-        arrays: Arrays = {name: received[name] for name in received}
-        outcome = self._opened.finish(server_round, opened.selection, arrays, answers, opened.num_available)
-        stepped = self._server_step(opened, arrays, outcome)
-        record = replace(
-            outcome.record,
-            skipped=stepped.skipped,
-            quarantined=opened.quarantined,
-            clipped={**opened.clipped, **outcome.record.clipped},
-            seconds=opened.clock.monotonic() - opened.began,
-        )
-        self._tell(record)
+        received = ReceivedArrays(training.arrays)
+        before: Arrays = {name: received[name] for name in received}
+        outcome = self._known.finish(training.chosen, before, answers)
+        stepped = self._server_step(outcome, before, training.messages)
+        record = outcome.closed(stepped.skipped, training.clock.monotonic() - training.began)
+        self._log(record)
         if self.on_round is not None:
             self.on_round(record)
         if stepped.arrays is None:
@@ -510,14 +472,14 @@ class SelectionStrategy(Strategy):
             metrics["train-loss"] = record.train_loss
         return to_record(stepped.arrays), metrics
 
-    def _server_step(self, opened: OpenRound, arrays: Arrays, outcome: Outcome) -> Step:
-        """Let the server strategy step from the aggregate, or from what single clients sent."""
+    def _server_step(self, outcome: Outcome, arrays: Arrays, messages: Sequence[Message]) -> Step:
+        """Let the server strategy take its step from the aggregate, or from the models of single clients."""
         if outcome.arrays is None:
             return Step(None, outcome.record.skipped)
         each = contributions_of(outcome)
-        return self._step.step(outcome.record.round, arrays, outcome.arrays, each, opened.messages)
+        return self._step.step(outcome.record.round, arrays, outcome.arrays, each, messages)
 
-    def _tell(self, record: RoundRecord) -> None:
+    def _log(self, record: RoundRecord) -> None:
         """Log what went wrong in a round."""
         name = self.roster.id_of
         for client, reason in record.failures.items():

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.numerics.arrays import Floats, Ints
-from strategies.rounds.logic import client_seed
+from strategies.rounds.seeds import client_seed
 from strategies.rounds.trained_clients import ClientUpdates
 from tasks.base import Arrays, Metrics, batches
 from tasks.data import Dataset, FederatedData

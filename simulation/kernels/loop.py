@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from strategies.numerics.arrays import Floats, Ints
-from strategies.rounds.logic import client_seed
+from strategies.rounds.seeds import client_seed
 from tasks.base import Arrays, Metrics, Task
 from tasks.data import Dataset, FederatedData
 

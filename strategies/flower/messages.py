@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from ..clients.reports import IDENTITY, METRICS, STATUS, Report
-from ..rounds.answers import Reply
+from ..rounds.replies import Reply
 from .arrays import ReceivedArrays
 from .grids import has_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from flwr.app import ArrayRecord
 
-    from ..selectors import Selection
+    from ..rounds.stages import Chosen
     from .grids import Clock
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
@@ -128,31 +128,27 @@ def _read_reply(message: Message, size_key: str) -> Reply:
 
 
 @dataclass(frozen=True)
-class OpenRound:
+class TrainingRound:
     """A round whose TRAIN messages are out."""
 
-    number: int
-    began: float  # of the clock, s
+    chosen: Chosen
     arrays: ArrayRecord  # w_t
-    selection: Selection
-    messages: list[Message]  # (S,) aligned with selection.clients
-    num_available: int
+    messages: list[Message]  # (S,) aligned with the selected clients
+    began: float  # s, of the clock
     clock: Clock
-    enough: int  # how many answers with a model end the round
-    quarantined: tuple[int, ...] = ()  # clients that are here and put aside for bad reports
-    clipped: Mapping[int, str] = field(default_factory=dict)  # client -> what of its answer to a poll was
 
     def match(self, replies: Iterable[Message], size_key: str) -> list[Reply]:
-        """Return (S,) the answer of each chosen client.
+        """Return (S,) the reply of each selected client.
 
-        By the id of the message that was answered: an error reply for a dead node does not come from it.
-        Of several answers to one message the first counts.
+        Replies are matched by the id of the message that they answer: the error reply for a dead node does
+        not come from it. Of several replies to one message the first counts.
         """
         first: dict[str, Message] = {}
         for reply in replies:
             first.setdefault(reply.metadata.reply_to_message_id, reply)
         answers = [first.get(message.metadata.message_id) for message in self.messages]
         models = sum(answer is not None and has_arrays(answer) for answer in answers)
-        cut = self.enough < len(answers) and models >= self.enough
+        enough = self.chosen.enough
+        cut = enough < len(answers) and models >= enough
         missing = Reply(failure="enough others had answered" if cut else "no answer by the deadline")
         return [missing if answer is None else _read_reply(answer, size_key) for answer in answers]

@@ -13,7 +13,7 @@ from flwr.common import log
 
 from ..clients.reports import GROUP, INVITATION, LOSS, Report
 from ..options import Polling
-from ..rounds.logic import client_seed
+from ..rounds.seeds import client_seed
 from .messages import lacks_handler, question, read_metric, read_report, why_failed
 
 if TYPE_CHECKING:
@@ -32,19 +32,17 @@ class MissingHandlerError(RuntimeError):
 
 
 class Asked(NamedTuple):
-    """What was asked before a round, and what came back.
+    """What came back from a poll.
 
     Attributes
     ----------
-    candidates : ndarray of int, shape (n,), or None
-        Who was asked, None where the selector needs nothing; ...
     reports : dict of str to ndarray, shape (n,), or None
-        ... and what they said, NaN = no answer: both go to `RoundLogic.choose` as they are.
+        What the candidates reported, NaN = no answer; None if the selector needs no poll. For
+        `RoundLogic.choose`.
     train_config : dict of str to list of float
-        What the TRAIN messages of the round are to have in their config besides.
+        What the config of the round's TRAIN messages holds besides.
     """
 
-    candidates: NDArray[np.int64] | None = None
     reports: dict[str, NDArray[np.float64]] | None = None
     train_config: Mapping[str, list[float]] = {}
 
@@ -85,7 +83,7 @@ class Poll:
         grid: Grid,
         selector: Selector,
         round: int,
-        here: NDArray[np.int64] | None,
+        candidates: NDArray[np.int64] | None,
         roster: Roster,
         arrays: ArrayRecord,
         *,
@@ -102,8 +100,8 @@ class Poll:
             Says whom to ask, and what.
         round : int
             The round.
-        here : ndarray of int, optional
-            Who is available (dense indexes, None = everyone).
+        candidates : ndarray of int, shape (n,), or None
+            The clients to ask, of `Selector.candidates`; None if the selector needs no poll.
         roster : Roster
             Knows the nodes; is told who does not want to train.
         arrays : ArrayRecord
@@ -118,13 +116,12 @@ class Poll:
         MissingHandlerError
             If no client has ever answered, and who replied now has no handler, or does not know the metric.
         """
-        candidates = selector.candidates(round, available=here)
         if candidates is None:
             return Asked()
         if "group" in selector.polls_for:
             return self._invite(grid, selector, round, candidates, roster, budget)
         losses = self._losses(grid, selector, round, candidates, roster, arrays, evaluate_config)
-        return Asked(candidates, {"loss": losses})
+        return Asked({"loss": losses})
 
     def _losses(
         self,
@@ -207,7 +204,7 @@ class Poll:
         self._note_answers(selector, "group", round, groups)
         invitation = selector.invitation(round, candidates, {"group": groups}, budget=budget)
         if invitation is None:  # the selector decides, and needed to know the groups
-            return Asked(candidates, {"group": groups})
+            return Asked({"group": groups})
         position_of = {int(client): position for position, client in enumerate(candidates)}
         configs = [
             ConfigRecord({"server-round": round, "num-groups": num_groups, "rates": rates.tolist()})
@@ -219,7 +216,7 @@ class Poll:
             if report.accepts is not None:
                 accepts[position_of[int(invitation.clients[i])]] = report.accepts
         scales = {"update-scales": invitation.scales.tolist()}
-        return Asked(candidates, {"group": groups, "accepts": accepts}, scales)
+        return Asked({"group": groups, "accepts": accepts}, scales)
 
     def _query(
         self,

@@ -1,1 +1,1 @@
-"""rounds."""
+"""The round pipeline on arrays: select, examine, judge, weight, aggregate, learn, record."""

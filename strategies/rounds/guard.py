@@ -1,12 +1,11 @@
-"""What clients send is judged before anything is learned from it: cut off, left out, or its sender put aside.
+"""Judges what clients send before anything is learned from it.
 
-Rules on arrays; knows no Message.
+Implausible values are clipped, some replies rejected, and repeat offenders quarantined.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf, log, nan
-from typing import Any
+from math import inf, log
 
 import numpy as np
 import numpy.typing as npt
@@ -14,27 +13,28 @@ import numpy.typing as npt
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from ..options import GuardSettings
 from ..selectors import checks
-from .limits import ASKED, COUNTED, KINDS, WINDOWS, Changes, Limits, Lines
+from .limits import Limits, Remarks
+from .recent_values import NORM, POLLED, TRAINED, RecentValues, check_form
 
-_PER_CLIENT = ("offences", "quarantined_until", "pauses", "counts")
 _ABSURD = 2.0
-"""How many times its limit an update is an offence even of a client whose loss is as far off."""
+"""An update beyond this many times its limit is an offence, whatever the client's loss."""
+_RECENT = "recent/"  # prefix of the keys of the recent values in the state
 
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """What a round's answers are worth, aligned with the clients that were judged.
+    """What a round's replies are worth, aligned with the clients that were judged.
 
     Attributes
     ----------
     scales : ndarray, shape (S,)
-        What each update is multiplied by, in (0, 1]; its norm then is the norm times this.
+        The factor of each update, in (0, 1]; it reduces the norm to its limit.
     losses, gradient_variances : ndarray, shape (S,)
-        Bounded; NaN where nothing was reported, or nothing that can be believed.
+        Clipped; NaN where nothing was reported, or an impossible value.
     rejected : mapping of int to str
-        Position -> why the answer is not used at all.
-    bounded : mapping of int to str
-        Position -> what was bounded or left out of an answer that is used, in one line.
+        Position -> why the reply is not used at all.
+    clipped : mapping of int to str
+        Position -> what was clipped or ignored of a reply that is used, in one line.
     """
 
     scales: Floats
@@ -45,52 +45,56 @@ class Judgement:
 
 
 class Guard:
-    """Bounds what clients send, counts who has to be bounded, and puts repeat offenders aside for a while.
+    """Clips what clients send to plausible limits, counts offences, and quarantines repeat offenders.
 
-    **Limits.** A value's limit is ``centre · exp(max(log factor, deviations · s (1 + s/4)))`` of recent
-    values of many clients: the centre is the median of the newest 32 (of the round's own, if more),
-    s the spread of the logarithms of the last `window` clients' values around the centre of their time, by
-    quartiles (`numerics.robust.bulk`). A training run's decay or a new learning rate moves the limit within
-    a few rounds and does not widen it. Where clients are alike a lie is worth at most `factor`; where honest
-    values spread over orders of magnitude, so does the limit. While there are few values s is drawn towards
-    0.5. It holds while fewer than a quarter of the clients lie.
+    **Limits.** The limit of a value follows from recent values of many clients. It is
+    ``centre · exp(max(log factor, deviations · s (1 + s/4)))``:
 
-    A large loss comes with large gradients: the limit of a loss rises with the cube of its update's norm, as
-    far as the norm is within its own, that of a gradient variance with the square.
+    - The centre is the median of the newest 32 values, or of all the round's own if those are more.
+    - s is the spread of the logarithms of the last values of `window` clients around the centres of their
+      rounds, estimated from quartiles (`numerics.robust.bulk`). With few values s is drawn towards 0.5.
 
-    What it cannot do: tell a lie from an honest value where honest ones are as large. Where clients are
-    unlike, one that says it is ten times larger gets what one ten times larger gets. And a tenth of honest
-    clients that are thirty times larger than the others, with nothing in between, are bounded; if their
-    losses are as usual, they are put aside.
+    So the limit follows the decay of a training run, or a new learning rate, within a few rounds, without
+    growing wider. Where clients are alike, a lie gains at most `factor`; where honest values spread over
+    orders of magnitude, so does the limit. The limit holds while fewer than a quarter of the clients lie.
 
-    **Sizes** are the operator's where it declared them. Claims are bounded alike, over all clients, with
-    margins ``max(log factor, deviations · s)``. With sizes of 1, 5, 30 and 100 for 65, 20, 10 and 5 % of the
-    clients the limit is 12,000: a claim of 1,000 by one who has 1 stands, and `md` draws it a thousand times
-    as often. `afl` doubles its interest in whoever doubles its size. Declare sizes where that matters.
+    Large losses come with large gradients. While an update's norm is within its own limit, the limit of the
+    loss rises with the cube of the norm, and that of the gradient variance with its square.
 
-    **Putting aside.** An answer is an offence if it cannot be used (unreadable, wrong shapes, NaN), if a
-    number in it is impossible (a negative loss), or beyond twice its limit (and one further s), with nothing
-    else in the answer as far off: a loss beside a usual norm, a norm beside a usual loss (or twice as far
-    beyond, whatever the loss). An update whose norm is an offence is left out altogether. A client whose last
-    `memory` answers hold `strikes` offences is put aside for `pause` rounds, then tried again; at one more
-    offence it is put aside for twice as long. A good answer with no offence in the `memory` before halves the
-    next pause. No answer is no offence, nor is being bounded by less. When half of the newest values are that
-    far beyond, it is the federation that has changed (a learning rate), and nobody's offence.
+    The guard cannot tell a lie from an honest value of the same size. Where clients are unlike, one that
+    claims a value ten times larger is treated as a client whose value is ten times larger. If a tenth of the
+    clients are honestly thirty times larger than the others, with none in between, they are clipped; and if
+    their losses are as usual, they are quarantined.
 
-    **What it costs** honest clients, measured: on the least squares of the OSMD paper's appendix F (σ = 1, 3,
-    10; 100 clients, 600 rounds, `uniform`, `avare`, `forecast`) at most 0.06 % of the updates are shortened, by
-    at most 3 % of the weighted sum of norms, nearly all in the first 50 rounds, and nobody is put aside. On
-    softmax regression with labels by Dirichlet(0.1) none is under `uniform`, `md` and `avare`.
+    **Offences.** A reply is an offence if
 
-    All that changes is in one dict of arrays, the checkpoint; nothing is random. A round costs O(S + window);
-    polls of many candidates a sort of them.
+    - it cannot be used (unreadable, wrong shapes, NaN),
+    - it holds an impossible number (a negative loss), or
+    - it holds a value beyond twice its limit (and one further s) that nothing else in the reply explains: a
+      loss beside a usual norm, a norm beside a usual loss. Four times the limit of a norm is an offence
+      whatever the loss.
+
+    An update whose norm is an offence is rejected. No reply is no offence, nor is a value clipped by less.
+    If half of the newest values are that far beyond the limit, the federation has changed (a new learning
+    rate, say), and nothing is an offence.
+
+    **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for `pause`
+    rounds and then tried again; one more offence quarantines it for twice as long. Each reply that ends
+    `memory` replies in a row without an offence halves the next quarantine.
+
+    **Cost for honest clients**, measured on the least squares of the OSMD paper's appendix F (σ = 1, 3, 10;
+    100 clients, 600 rounds, `uniform`, `avare`, `forecast`): at most 0.06 % of the updates are clipped, by at
+    most 3 % of the weighted sum of norms, nearly all in the first 50 rounds, and no client is quarantined.
+    On softmax regression with labels by Dirichlet(0.1), under `uniform`, `md` and `avare`, none is clipped.
+
+    Nothing is random. A round costs O(S + window); a poll sorts its candidates.
 
     Parameters
     ----------
     num_clients : int
         M, >= 0.
     settings : GuardSettings, optional
-        What is plausible and how offences are punished.
+        The rules (default: those of `GuardSettings`).
 
     Raises
     ------
@@ -100,29 +104,19 @@ class Guard:
 
     def __init__(self, num_clients: int, settings: GuardSettings | None = None) -> None:
         m = checks.integer("num_clients", num_clients, low=0)
-        settings = settings or GuardSettings()
-        self._window, self._memory, self._strikes = settings.window, settings.memory, settings.strikes
-        self._pause, self._longest_pause = settings.pause, settings.longest_pause
-        self._limits = Limits(settings.deviations, settings.factor, settings.signed_losses)
-        empty = (len(WINDOWS), self._window)
-        self._state: dict[str, npt.NDArray[Any]] = {
-            # Per client. Offences are bits, the newest lowest: of trained answers, and of polled ones.
-            "offences": np.zeros((m, 2), dtype=np.uint8),
-            "quarantined_until": np.zeros(m, dtype=np.int64),  # the first round in which it is tried again
-            "pauses": np.zeros(m, dtype=np.int64),  # how many that it has not made good
-            "counts": np.zeros((m, len(COUNTED)), dtype=np.int64),
-            # Last values of the clients heard of most recently, a row a kind, the newest at the end.
-            "window_clients": np.full(empty, -1, dtype=np.int64),
-            "window_values": np.zeros(empty),
-            "window_residuals": np.zeros(empty),  # from the centre when it came in
-            "norm_margin": np.zeros(()),  # how far above the centre update norms are believed
-        }
-        self._ever_aside: Ints = np.empty(0, dtype=np.int64)  # who was put aside at some time, ascending
+        self._settings = settings or GuardSettings()
+        self._limits = Limits(self._settings)
+        self._recent = RecentValues(self._settings.window)
+        # As bits, the newest lowest: a column of trained replies, and one of polls.
+        self._offences = np.zeros((m, 2), dtype=np.uint8)
+        self._quarantined_until = np.zeros(m, dtype=np.int64)  # the first round of the next trial
+        self._pauses = np.zeros(m, dtype=np.int64)  # quarantines not made good yet
+        self._ever_quarantined: Ints = np.empty(0, dtype=np.int64)  # ascending
 
     @property
     def num_clients(self) -> int:
-        """M, how many clients there are."""
-        return int(self._state["quarantined_until"].size)
+        """M, the number of clients."""
+        return self._pauses.size
 
     def judge(
         self,
@@ -133,31 +127,31 @@ class Guard:
         gradient_variances: npt.ArrayLike,
         failures: Mapping[int, str] | None = None,
     ) -> Judgement:
-        """Judge a round's answers, once a round, and remember them.
+        """Judge a round's replies, once a round, and remember them.
 
         Parameters
         ----------
         round : int
             The round, >= 0.
         clients : array_like of int, shape (S,)
-            Distinct indexes of the clients that were chosen.
+            Distinct indexes of the selected clients.
         norms : array_like, shape (S,)
-            Norms of their updates, which the server computed; NaN if no usable answer came.
+            Norms of their updates, which the server computed; NaN without a usable update.
         losses, gradient_variances : array_like, shape (S,)
-            What they reported; NaN = nothing. Any other float may stand there.
+            As reported; NaN = not reported. Any other float is allowed.
         failures : mapping of int to str, optional
-            Position -> why what the client sent cannot be used. Who sent nothing (crash, silence, a deadline,
-            no wish to train) is not in it.
+            Position -> why what the client sent cannot be used. Not of clients that sent nothing (a crash,
+            silence, a deadline, a refusal to train).
 
         Returns
         -------
         Judgement
-            What it is worth; a permutation of the clients permutes it, and changes nothing else.
+            A permutation of the clients permutes it, and changes nothing else.
 
         Raises
         ------
         TypeError, ValueError
-            If shapes or indexes are wrong; nothing has changed then.
+            If shapes or indexes are wrong; then nothing has changed.
         """
         checks.integer("round", round, low=0)
         who = checks.indexes("clients", clients, self.num_clients)
@@ -175,131 +169,83 @@ class Guard:
         unusable = np.zeros(who.size, dtype=np.bool_)
         unusable[list(rejected)] = True
         for values in sent:
-            values[unusable] = nan  # nothing that came with it is believed
+            values[unusable] = np.nan  # nothing else in such a reply is believed
 
-        changes, lines = Changes(self._state), Lines()
-        changes.count(who[unusable], "answer")
+        remarks = Remarks()
         norm, loss, variance = (
-            self._limits.place(changes, kind, who, values, lines)
-            for kind, values in zip(KINDS, sent, strict=True)
+            self._limits.place(self._recent, kind, who, values, remarks)
+            for kind, values in zip(TRAINED, sent, strict=True)
         )
-        # A large loss comes with large gradients: one explains the other. The server has seen the norm;
-        # what is beyond its limit is no reason to believe the rest, only not to call it a lie.
+        # A large loss and a large norm explain each other. The server has seen the norm: one beyond its
+        # limit does not make the other values plausible, but keeps them from being offences.
         absurd = norm.flagrant(np.minimum(loss.excess, norm.margin + log(_ABSURD)))
         offence = unusable | absurd | norm.impossible | loss.impossible | variance.impossible
-        for place in (loss, variance):
-            offence |= ~np.isnan(norm.excess) & place.flagrant(norm.excess)
+        for placed in (loss, variance):
+            offence |= ~np.isnan(norm.excess) & placed.flagrant(norm.excess)
         believed = np.minimum(norm.excess, norm.margin)
-        norms, losses, variances = (
-            place.clipped(changes, lines, why)
-            for place, why in ((norm, believed), (loss, believed), (variance, believed))
-        )
-        if np.isfinite(norm.margin):
-            changes.write("norm_margin", (), norm.margin)
+        norms, losses, variances = (placed.clipped(remarks, believed) for placed in (norm, loss, variance))
         for i in np.flatnonzero(absurd):
             limit = np.exp(norm.centre + norm.margin)
             rejected[int(i)] = f"update norm {sent[0][i]:.3g}: far beyond the limit of {limit:.3g}"
-        answered = unusable | ~np.isnan(sent).all(axis=0)
-        self._remember(changes, round, who[answered], offence[answered], polled=False)
-        changes.commit()
+        replied = unusable | ~np.isnan(sent).all(axis=0)
+        self._count(round, who[replied], offence[replied], polled=False)
         with np.errstate(invalid="ignore", divide="ignore", under="ignore"):
             scales = np.where(norms < sent[0], norms / sent[0], 1.0)
-        clipped = {i: what for i, what in lines.joined().items() if i not in rejected}
+        clipped = {i: line for i, line in remarks.lines().items() if i not in rejected}
         return Judgement(np.maximum(scales, np.finfo(np.float64).tiny), losses, variances, rejected, clipped)
 
     def judge_reports(
         self, round: int, candidates: npt.ArrayLike, reports: Mapping[str, npt.ArrayLike]
     ) -> tuple[dict[str, Floats], dict[int, str]]:
-        """Judge what candidates reported before the round's choice, once a round, and remember it.
+        """Judge what candidates reported before the selection, once a round, and remember it.
 
-        Offences in polls are counted apart from those in trained answers: only polls make them good.
+        Offences in polls are counted apart from those in trained replies, and only polls without an offence
+        make them good.
 
         Parameters
         ----------
         round : int
             The round, >= 0.
         candidates : array_like of int, shape (C,)
-            Distinct indexes of the clients that were asked.
+            Distinct indexes of the polled clients.
         reports : mapping of str to array_like, shape (C,)
             As for `Selector.select`; NaN = no answer. What is no measurement (``"group"``) passes through.
 
         Returns
         -------
         dict of ndarray
-            The same, bounded; NaN where it cannot be believed.
+            The same reports, clipped; NaN instead of impossible values.
         dict of int to str
-            Position -> what was bounded or left out, in one line.
+            Position -> what was clipped or ignored, in one line.
 
         Raises
         ------
         TypeError, ValueError
-            If shapes or indexes are wrong; nothing has changed then.
+            If shapes or indexes are wrong; then nothing has changed.
         """
         checks.integer("round", round, low=0)
         who = checks.indexes("candidates", candidates, self.num_clients)
-        said = {
+        judged = {
             name: checks.floats(f"reports[{name!r}]", values, who.size) for name, values in reports.items()
         }
-        changes, lines = Changes(self._state), Lines()
+        remarks = Remarks()
         answered, offence = np.zeros((2, who.size), dtype=np.bool_)
-        norms = changes.excess_of("update norm", who)
-        believed = np.minimum(norms, self._state["norm_margin"])
-        for name in sorted(said.keys() & ASKED.keys()):
-            answered |= ~np.isnan(said[name])
-            place = self._limits.place(changes, ASKED[name], who, said[name], lines)
-            offence |= place.impossible | (~np.isnan(norms) & place.flagrant(norms))
-            said[name] = place.clipped(changes, lines, believed)
-        self._remember(changes, round, who[answered], offence[answered], polled=True)
-        changes.commit()
-        return said, lines.joined()
-
-    def sizes(self, claimed: npt.ArrayLike, overrides: npt.ArrayLike | None = None) -> Floats:
-        """Return how much data each client counts as having.
-
-        Parameters
-        ----------
-        claimed : array_like, shape (M,)
-            What the clients said; NaN = nothing. What is not a size counts as nothing said.
-        declared : array_like, shape (M,), optional
-            What the operator says, which is taken as it is, in [1e-100, 1e100]; NaN = nothing.
-
-        Returns
-        -------
-        ndarray, shape (M,)
-            Positive: declared, or claimed and at most `size_limit`, or the mean of those where neither is
-            known (1 if none is).
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the lengths differ, or a declared size is out of range.
-        """
-        known, is_claim = self._known_sizes(claimed, overrides)
-        limit = self._limits.size(known)
-        clipped: Floats = np.where(is_claim, np.minimum(known, limit), known)
-        unknown = np.isnan(clipped)
-        clipped[unknown] = 1.0 if unknown.all() else clipped[~unknown].mean()
-        return clipped
-
-    def size_limit(self, claimed: npt.ArrayLike, overrides: npt.ArrayLike | None = None) -> float:
-        """Return the largest size that is believed of a claim, see `sizes`; inf where nobody said any."""
-        return self._limits.size(self._known_sizes(claimed, overrides)[0])
+        norms = self._recent.excess_of(NORM, who)
+        believed = np.minimum(norms, self._recent.norm_margin)
+        for name in sorted(judged.keys() & POLLED.keys()):
+            answered |= ~np.isnan(judged[name])
+            placed = self._limits.place(self._recent, POLLED[name], who, judged[name], remarks)
+            offence |= placed.impossible | (~np.isnan(norms) & placed.flagrant(norms))
+            judged[name] = placed.clipped(remarks, believed)
+        self._count(round, who[answered], offence[answered], polled=True)
+        return judged, remarks.lines()
 
     def quarantined(self, round: int) -> Ints:
-        """Return the clients put aside in a round, ascending."""
-        return self._ever_aside[self._state["quarantined_until"][self._ever_aside] > round]
-
-    def counts(self) -> dict[str, Ints]:
-        """Return (M,) for each kind how often the guard stepped in.
-
-        ``"answer"``: an answer could not be used; ``"put aside"``: how often it was; any other: a number of
-        that kind was bounded or left out.
-        """
-        counts: Ints = self._state["counts"]
-        return {name: counts[:, column].copy() for column, name in enumerate(COUNTED)}
+        """Return the clients that are not selectable in a round, ascending."""
+        return self._ever_quarantined[self._quarantined_until[self._ever_quarantined] > round]
 
     def add_clients(self, num_clients: int) -> None:
-        """Let clients join; they get the next indexes, and a clean slate.
+        """Let clients join; they get the next indexes and start without an offence.
 
         Parameters
         ----------
@@ -307,15 +253,15 @@ class Guard:
             How many, >= 0.
         """
         joining = checks.integer("num_clients", num_clients, low=0)
-        self._state = self._state | {
-            name: np.concatenate([array, np.zeros((joining, *array.shape[1:]), dtype=array.dtype)])
-            for name, array in self._state.items()
-            if name in _PER_CLIENT
-        }
+        self._offences, self._quarantined_until, self._pauses = (
+            np.concatenate([array, np.zeros((joining, *array.shape[1:]), dtype=array.dtype)])
+            for array in (self._offences, self._quarantined_until, self._pauses)
+        )
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of all arrays needed to go on, bit for bit, by name."""
-        return {name: array.copy() for name, array in self._state.items()}
+        own: dict[str, Array] = {name: array.copy() for name, array in self._per_client().items()}
+        return own | {_RECENT + name: array for name, array in self._recent.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
         """Go on from a saved state; the number of clients becomes the state's.
@@ -328,50 +274,43 @@ class Guard:
         Raises
         ------
         ValueError
-            If keys, shapes or dtypes do not fit; nothing has changed then.
+            If keys, shapes or dtypes do not fit; then nothing has changed.
         """
-        arrays = {name: np.array(array) for name, array in state.items()}
-        if arrays.keys() != self._state.keys():
-            raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(self._state)}")
-        m = arrays["quarantined_until"].size
-        for name, own in self._state.items():
-            shape = (m, *own.shape[1:]) if name in _PER_CLIENT else own.shape
-            if arrays[name].shape != shape or arrays[name].dtype != own.dtype:
-                raise ValueError(
-                    f"state[{name!r}] is {arrays[name].dtype} of shape {arrays[name].shape}: "
-                    f"must be {own.dtype} of shape {shape}"
-                )
-        self._state = arrays
-        self._ever_aside = np.flatnonzero(arrays["quarantined_until"])
+        recent = {name.removeprefix(_RECENT): state[name] for name in state if name.startswith(_RECENT)}
+        arrays = {name: np.array(state[name]) for name in state if not name.startswith(_RECENT)}
+        own = self._per_client()
+        if arrays.keys() != own.keys():
+            raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(own)}")
+        for name, array in own.items():
+            check_form(name, arrays[name], (arrays["pauses"].size, *array.shape[1:]), array.dtype)
+        self._recent.load_state_dict(recent)
+        self._offences, self._pauses = arrays["offences"], arrays["pauses"]
+        self._quarantined_until = arrays["quarantined_until"]
+        self._ever_quarantined = np.flatnonzero(self._quarantined_until)
 
-    def _remember(self, changes: Changes, round: int, clients: Ints, offence: Bools, polled: bool) -> None:
-        """Write down who offended, and put aside whom it is time to."""
-        column, limit = int(polled), (1 << self._memory) - 1
-        slate = (self._state["offences"][clients, column].astype(np.int64) << 1 | offence) & limit
-        changes.write("offences", (clients, column), slate)
-        pauses = self._state["pauses"][clients]
+    def _per_client(self) -> dict[str, Array]:
+        return {
+            "offences": self._offences,
+            "quarantined_until": self._quarantined_until,
+            "pauses": self._pauses,
+        }
+
+    def _count(self, round: int, clients: Ints, offence: Bools, polled: bool) -> None:
+        """Count the offences of clients that replied, and quarantine those that have too many."""
+        column, limit = int(polled), (1 << self._settings.memory) - 1
+        recent = (self._offences[clients, column].astype(np.int64) << 1 | offence) & limit
+        self._offences[clients, column] = recent
+        pauses = self._pauses[clients]
         if not polled:
-            pauses[slate == 0] = np.maximum(pauses[slate == 0] - 1, 0)
-        struck = np.unpackbits(slate.astype(np.uint8)[:, None], axis=1).sum(axis=1) >= self._strikes
+            pauses[recent == 0] = np.maximum(pauses[recent == 0] - 1, 0)
+        struck = np.unpackbits(recent.astype(np.uint8)[:, None], axis=1).sum(axis=1) >= self._settings.strikes
         struck &= offence
         out = clients[struck]
-        length = np.minimum(self._pause * 2.0 ** np.minimum(pauses[struck], 60), self._longest_pause)
+        length = np.minimum(
+            self._settings.pause * 2.0 ** np.minimum(pauses[struck], 60), self._settings.longest_pause
+        )
         pauses[struck] += 1
-        changes.write("pauses", clients, pauses)
-        changes.write("quarantined_until", out, round + 1 + length.astype(np.int64))
-        changes.write("offences", out, (1 << (self._strikes - 1)) - 1)  # on trial: the next is one too many
-        changes.count(out, "put aside")
-        self._ever_aside = np.union1d(self._ever_aside, out)
-
-    def _known_sizes(self, claimed: npt.ArrayLike, overrides: npt.ArrayLike | None) -> tuple[Floats, Bools]:
-        """Return (M,) sizes as declared or claimed, NaN = neither, and which of them are claims."""
-        sizes = checks.floats("claimed", claimed)
-        sizes[~((sizes >= checks.SMALLEST_SIZE) & (sizes <= checks.LARGEST_SIZE))] = nan
-        is_claim = ~np.isnan(sizes)
-        if overrides is not None:
-            told = checks.floats("overrides", overrides, sizes.size)
-            is_told = ~np.isnan(told)
-            checks.in_range("overrides", told[is_told], checks.SMALLEST_SIZE, checks.LARGEST_SIZE)
-            sizes[is_told] = told[is_told]
-            is_claim &= ~is_told
-        return sizes, is_claim
+        self._pauses[clients] = pauses
+        self._quarantined_until[out] = round + 1 + length.astype(np.int64)
+        self._offences[out] = (1 << (self._settings.strikes - 1)) - 1  # one more offence is then one too many
+        self._ever_quarantined = np.union1d(self._ever_quarantined, out)

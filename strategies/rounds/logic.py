@@ -1,170 +1,86 @@
-"""A round on arrays: choose, weigh, aggregate, learn. It knows no Message and no network.
+"""The round pipeline: open, choose, finish. The Flower strategy and the simulator supply the rest.
 
-The Flower strategy translates messages to and from this; a simulator calls it directly.
+::
+
+    opened = logic.open(round, available)            the selectable clients, and those to poll
+    chosen = logic.choose(opened, reports)           reports: what the candidates answered to the poll
+    outcome = logic.finish(chosen, arrays, replies)  replies: what the selected clients trained
+    record = outcome.closed(skipped, seconds)        skipped: why the server step changed nothing, or ""
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import nan
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import ceil, nan
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from numpy.typing import NDArray
 
-from ..numerics.arrays import Array, Bools, Floats
-from ..numerics.streams import generator
-from ..options import check_correction
+from ..numerics.arrays import Array, Bools, Floats, Ints
+from ..options import Faults, check_correction
 from ..selectors import Feedback, Selection, Selector
-from .aggregation import Arrays, Model, Update
-from .answers import Answers, Reply, examine, who_sent
+from .aggregation import Arrays, Model
 from .guard import Guard
+from .record import RoundRecord
+from .replies import ExaminedReplies, Reply, examine, sent_arrays
 from .response_rates import ResponseRates
+from .stages import Chosen, Opened, Outcome, enough_replies
 from .trained_clients import TrainedClients
 from .variates import ClientVariates
 
-__all__ = [
-    "Arrays",
-    "Outcome",
-    "Reply",
-    "RoundLogic",
-    "RoundRecord",
-    "TrainedClients",
-    "client_seed",
-    "enough_answers",
-]
-
-_LONGEST_REASON = 300  # characters of a failure's reason that are kept; a client writes part of it
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What happened in a round, aligned with ``selection.clients`` where (S,).
-
-    In a void round the model stays as it is, all weights are 0, and the selector learns from nobody:
-    ``feedback.responded`` is False for all. (If it is the server strategy that could not step, the weights
-    are those that it was given, and the selector has learned.) Who is not among ``failures`` sent something
-    usable.
-    """
-
-    round: int
-    num_available: int
-    selection: Selection
-    weights: NDArray[np.float64]  # (S,) c_m with which each update went into the pseudo-gradient
-    feedback: Feedback  # as the selector was told
-    failures: Mapping[int, str] = field(default_factory=dict)  # client index -> why it was left out
-    clipped: Mapping[int, str] = field(default_factory=dict)  # client index -> what of it was bounded
-    skipped: str = ""  # why the round changed nothing; "" if it did
-    quarantined: tuple[int, ...] = ()  # clients that were here, and put aside for bad reports
-    train_loss: float = nan  # of the clients that answered, weighted as their updates
-    seconds: float = nan  # from the choice to the new model, waiting included
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a round came to.
-
-    Attributes
-    ----------
-    arrays : dict of str to array, or None
-        w_t + Δ, the caller's own; None in a void round: the model stays as it is.
-    record : RoundRecord
-        What happened.
-    """
-
-    arrays: Arrays | None
-    record: RoundRecord
-    _model: Model
-    _updates: Mapping[int, Update]  # by position; nobody's in a void round
-
-    def answers(self) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
-        """Yield (position, w_m) of each client that is part of the step, in selection order.
-
-        For server strategies that must see one reply per client; nothing in a void round. Where the guard
-        shortened an update, w_m is moved towards w_t; else it is the reply's own mapping, not copied.
-        Baselines are left aside. What each weighs is in the record, at the same position.
-        """
-        for position, update in self._updates.items():
-            shortened: Mapping[str, NDArray[Any]] | None = update.sent
-            if update.scale < 1:
-                shortened = self._model.moved(self._model.fold([(1.0, replace(update, baseline=None))]))
-            if shortened is not None:
-                yield position, shortened
+_NOBODY: Ints = np.empty(0, dtype=np.int64)
+_LONGEST_REASON = 300  # characters kept of a failure's reason; a client writes a part of it
 
 
 class RoundLogic:
-    """The rounds of one run.
+    """The rounds of one run, on arrays.
 
     Parameters
     ----------
     selector : Selector
-        Decides who trains and what each update weighs; learns from the feedback.
+        Selects the clients and weights their updates; learns from the feedback.
+    faults : Faults
+        The guard, the quorum, over-selection, and the correction for missing replies.
     local_learning_rate : float (default: 1.0)
-        What divides an update's norm, so that ‖g_m‖ is that of the summed local gradients. Selectors that
-        only compare clients with each other are indifferent to it.
-    guard : Guard, optional
-        Bounds what clients say and how far they move the model, and rejects what is absurd.
-    quorum : int (default: 1)
-        With fewer usable answers than this, >= 1, a round is void.
-    responses : ResponseRates, optional
-        Corrects the weights for who answers how often. Without it everybody chosen is taken to fail with
-        the same probability, see `Selector.finalize`.
+        Divides the norm of an update, so that ‖g_m‖ is the norm of the summed local gradients. It makes no
+        difference to selectors that only compare clients with each other.
     variates : ClientVariates, optional
-        Each client's baseline y_m is subtracted from its update, their mean ȳ added to the step.
+        The baseline y_m of a client is subtracted from its update, and their mean ȳ added to the step.
     updates : {"open", "noised", "masked"} (default: "open")
-        What the server sees of an update. "noised": all of it, but noise is to hide it in what follows, so
-        the guard leaves norms and losses alone and judges only what is unusable. "masked": each client
-        multiplied its own by S c_m, and added a mask; masks cancel in the sum over all S. Norms are then
-        the clients' word, and a round in which one is missing is void.
+        What the server sees of an update. "noised": everything, but later noise is to hide it, so the guard
+        judges neither norms nor losses, only what is unusable. "masked": each client multiplied its update
+        by S c_m and added a mask; the masks cancel in the sum over all S. Then norms are those that clients
+        report, and a round in which a reply is missing is skipped.
 
     Raises
     ------
     ValueError
-        If ``quorum`` is below 1, or the selector corrects for who answers itself and gets `responses` too.
+        If the selector makes up for missing replies itself and ``faults.correction`` is "rates".
     """
 
     def __init__(
         self,
         selector: Selector,
-        local_learning_rate: float = 1.0,
+        faults: Faults,
         *,
-        guard: Guard | None = None,
-        quorum: int = 1,
-        responses: ResponseRates | None = None,
+        local_learning_rate: float = 1.0,
         variates: ClientVariates | None = None,
         updates: Literal["open", "noised", "masked"] = "open",
     ) -> None:
-        if quorum < 1:
-            raise ValueError(f"quorum = {quorum}: must be at least 1")
-        if responses is not None:
-            check_correction(type(selector))
         self.selector = selector
+        self.faults = faults
         self.local_learning_rate = local_learning_rate
-        self.guard = guard
-        self.quorum = quorum
-        self.responses = responses
+        self.guard: Guard | None = None
+        if faults.guard_settings is not None:
+            self.guard = Guard(selector.num_clients, faults.guard_settings)
+        self.responses: ResponseRates | None = None
+        if faults.correction == "rates":
+            check_correction(type(selector))
+            self.responses = ResponseRates(selector.num_clients)
         self.variates = variates
         self.updates = updates
 
-    def choose(
-        self,
-        round: int,
-        here: NDArray[np.int64] | None = None,
-        *,
-        candidates: NDArray[np.int64] | None = None,
-        reports: Mapping[str, Floats] | None = None,
-        budget: float | None = None,
-    ) -> Selection:
-        """Return this round's cohort, out of the clients ``here`` (dense indexes; None = everyone).
-
-        The other arguments are those of `Selector.select`.
-        """
-        selection = self.selector.select(
-            round, available=here, candidates=candidates, reports=reports, budget=budget
-        )
-        if self.variates is not None:
-            self.variates.begin(self.selector.target_shares(available=here))
-        return selection
+    # --- clients that come and go ------------------------------------------------------------------------
 
     def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
         """Let clients join, as `Selector.add_clients` does; all parts of the round learn of them."""
@@ -175,116 +91,228 @@ class RoundLogic:
             if part is not None:
                 part.add_clients(joined)
 
-    def finish(
-        self,
-        round: int,
-        selection: Selection,
-        arrays: Arrays,
-        replies: Sequence[Reply] | TrainedClients,
-        num_available: int,
-    ) -> Outcome:
-        """Aggregate what came back and let the selector learn from it.
+    def remove_clients(self, clients: npt.ArrayLike) -> None:
+        """Remove clients for good between two rounds, as `Selector.remove_clients` does."""
+        self.selector.remove_clients(clients)
+        if self.variates is not None:
+            self.variates.forget(clients)
 
-        A reply that cannot be used counts as none: the round goes on without it, and `finalize` corrects
-        the weights of the others. The replies' arrays are asked for one client after the other, to look at
-        them and, once more if some could not be used or were shortened, to sum
+    # --- a round -----------------------------------------------------------------------------------------
 
-            Δ = Σ_m c_m s_m (w_m - w_t - y_m) + ȳ
-
-        in selection order, since addition of floats is not associative and a resumed run must be the same
-        run. Without a guard all s_m are 1, without variates y_m and ȳ are 0. Diversities take another pass,
-        and so do variates.
+    def open(self, round: int, available: Ints | None = None) -> Opened:
+        """Open a round: leave out quarantined clients, and name the clients to poll.
 
         Parameters
         ----------
         round : int
-            The number of the round.
-        selection : Selection
+            The round, >= 1.
+        available : ndarray of int, optional
+            Distinct indexes of the available clients (default: all registered ones; then, without selectors
+            that need one, there is no pass over all clients).
+        """
+        registered, unavailable = self.selector.registered, None
+        quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
+        if available is not None and available.size == registered.size:
+            available = None
+        if available is None:
+            quarantined = quarantined[registered[quarantined]]
+            unavailable = quarantined if quarantined.size else None
+            num_available = int(np.count_nonzero(registered)) - quarantined.size
+        else:
+            quarantined = np.intersect1d(available, quarantined)
+            if quarantined.size:
+                available = np.setdiff1d(available, quarantined)
+            num_available = available.size
+        budget = None
+        if self.faults.over_selection > 1:
+            budget = float(ceil(self.selector.clients_per_round * self.faults.over_selection))
+        candidates = self.selector.candidates(round, available=available, unavailable=unavailable)
+        return Opened(round, candidates, budget, available, unavailable, num_available, quarantined)
+
+    def choose(self, opened: Opened, reports: Mapping[str, Floats] | None = None) -> Chosen:
+        """Select this round's clients.
+
+        Parameters
+        ----------
+        opened : Opened
+            What `open` returned.
+        reports : mapping of str to ndarray, shape (C,), optional
+            What the candidates reported, NaN = no answer; the guard judges it first.
+        """
+        clipped: dict[int, str] = {}
+        if self.guard is not None and opened.candidates is not None and reports is not None:
+            reports, found = self.guard.judge_reports(opened.number, opened.candidates, reports)
+            clipped = {int(opened.candidates[position]): line for position, line in found.items()}
+        selection = self.selector.select(
+            opened.number,
+            available=opened.available,
+            unavailable=opened.unavailable,
+            candidates=opened.candidates,
+            reports=reports,
+            budget=opened.budget,
+        )
+        if self.variates is not None:
+            self.variates.begin(
+                self.selector.target_shares(available=opened.available, unavailable=opened.unavailable)
+            )
+        enough = selection.clients.size
+        if opened.budget is not None:
+            enough = enough_replies(selection, self.selector.clients_per_round, self.faults.quorum)
+        return Chosen(opened, selection, enough, clipped)
+
+    def finish(self, chosen: Chosen, arrays: Arrays, replies: Sequence[Reply] | TrainedClients) -> Outcome:
+        """Aggregate the replies and let the selector learn from them.
+
+        A reply that cannot be used counts as missing: the round goes on, and `finalize` corrects the weights
+        of the others. One pass over the replies, which decodes them one after another, examines and sums
+
+            Δ = Σ_m c_m s_m (w_m - w_t - y_m) + ȳ
+
+        in selection order, since the addition of floats is not associative and a resumed run must repeat it.
+        A second pass sums again if some replies could not be used or were clipped. Without a guard all
+        factors s_m are 1; without variates y_m and ȳ are 0. Diversities take another pass, and so do
+        variates.
+
+        Parameters
+        ----------
+        chosen : Chosen
             What `choose` returned.
         arrays : dict of arrays
-            w_t, the model that was sent out; stays as it is.
+            w_t, the model that the clients were sent; it stays as it is.
         replies : sequence of Reply, or TrainedClients
-            (S,) aligned with ``selection.clients``; or all in one piece, which needs no pass over clients
-            unless there are variates or diversities, or an update is shortened.
-        num_available : int
-            How many clients there were to choose from.
+            (S,) aligned with the selected clients; or one batch, which needs no pass over clients unless
+            there are variates or diversities, or an update is clipped.
 
         Returns
         -------
         Outcome
-            The new arrays and what happened. The round is void if fewer than ``quorum`` answers are usable,
+            The new arrays and the record. The round is skipped if fewer than ``quorum`` replies are usable,
             or the step is not finite.
         """
-        model = Model(arrays)
-        # Who sent no arrays is known before anything is looked at. If all others prove usable, these are the
-        # weights, and the step is summed on the way.
-        likely = who_sent(replies, selection)
-        guess = self._weights(selection, likely)
-        answers = examine(
+        selection, model = chosen.selection, Model(arrays)
+        examined = examine(
             model,
             selection,
             replies,
-            self._coefficients(guess),
+            self._coefficients(self._weights(selection, sent_arrays(replies, selection.clients.size))),
             self.local_learning_rate,
             variates=self.variates,
             masked=self.updates == "masked",
         )
         if self.guard is not None:
-            self._bound(answers, self.guard, round, selection)
-        updates, usable = answers.updates, answers.usable()
-        weights = guess if np.array_equal(usable, likely) else self._weights(selection, usable)
+            self._judge(chosen, examined, self.guard)
+        usable = examined.usable()
+        weights = self._weights(selection, usable)
         diversities = np.full(usable.size, nan)
-        moved, skipped = None, self._why_void(usable)
+        moved, skipped = None, self._why_skipped(usable)
         if not skipped:
             coefficients = self._coefficients(weights)
-            step = answers.combined(coefficients, as_examined=weights is guess)
+            step = examined.sum(coefficients)
             if "diversity" in self.selector.feedback_used:
                 plain = self.selector.diversity_mean == "plain"
-                apart = answers.distances(coefficients, step, plain=plain)
-                diversities[usable] = np.array(apart) / self.local_learning_rate
+                distances = examined.distances(coefficients, step, plain=plain)
+                diversities[usable] = np.array(distances) / self.local_learning_rate
             moved = model.moved(step, mean=None if self.variates is None else self.variates.mean())
-            if moved is None:  # a sum that is not finite is nobody's in particular: all are left out
+            if moved is None:  # no single update is to blame for a sum that is not finite
                 skipped = "the step is not finite"
-                answers.failures |= dict.fromkeys(updates, "the step with this update is not finite")
+                reason = "the step with this update is not finite"
+                examined.failures |= dict.fromkeys(examined.updates, reason)
         if self.responses is not None:
             self.responses.observe(selection.clients, usable)
         if skipped:
-            updates = {}
-        responded = usable & (not skipped)
-        weights = np.where(responded, weights, 0.0)
+            examined.updates = {}
+        record = self._learn(chosen, examined, weights, diversities, skipped)
+        if self.variates is not None and examined.updates:
+            responded = record.feedback.responded
+            self.variates.remember(
+                selection.clients[responded],
+                (
+                    (int(selection.clients[position]), model.clipped(update))
+                    for position, update in examined.updates.items()
+                ),
+                examined.num_steps[responded],
+                self.local_learning_rate,
+            )
+        return Outcome(moved, record, model, examined.updates)
 
+    def _learn(
+        self, chosen: Chosen, examined: ExaminedReplies, weights: Floats, diversities: Floats, skipped: str
+    ) -> RoundRecord:
+        """Let the selector learn from a round, and return its record."""
+        opened, selection, responded = chosen.opened, chosen.selection, examined.usable()
+        weights = np.where(responded, weights, 0.0)
         feedback = Feedback(
-            update_norms=np.where(responded, answers.norms, nan),
-            losses=np.where(responded, answers.losses, nan),
-            gradient_variances=np.where(responded, answers.gradient_variances, nan),
+            update_norms=np.where(responded, examined.norms, nan),
+            losses=np.where(responded, examined.losses, nan),
+            gradient_variances=np.where(responded, examined.gradient_variances, nan),
             diversities=np.where(responded, diversities, nan),
             responded=responded,
         )
-        self.selector.update(round, selection, feedback)
-        if self.variates is not None and updates:
-            self.variates.remember(
-                selection.clients[responded],
-                ((int(selection.clients[i]), model.clipped(update)) for i, update in updates.items()),
-                answers.num_steps[responded],
-                self.local_learning_rate,
-            )
-
-        known = np.isfinite(feedback.losses) & (weights > 0)
-        train_loss = nan
+        self.selector.update(opened.number, selection, feedback)
+        known, train_loss = np.isfinite(feedback.losses) & (weights > 0), nan
         if known.any():
             train_loss = float(np.average(feedback.losses[known], weights=weights[known]))
-        record = RoundRecord(
-            round=round,
-            num_available=num_available,
+        return RoundRecord(
+            round=opened.number,
+            num_available=opened.num_available,
             selection=selection,
             weights=weights,
             feedback=feedback,
-            failures=_by_client(selection, answers.failures),
-            clipped=_by_client(selection, answers.clipped),
+            failures=_by_client(selection, examined.failures),
+            clipped={**chosen.clipped, **_by_client(selection, examined.clipped)},
             skipped=skipped,
+            quarantined=tuple(opened.quarantined.tolist()),
             train_loss=train_loss,
         )
-        return Outcome(moved, record, model, updates)
+
+    def _judge(self, chosen: Chosen, examined: ExaminedReplies, guard: Guard) -> None:
+        """Let the guard clip what clients report and how far they move the model, and reject replies."""
+        number, clients = chosen.opened.number, chosen.selection.clients
+        at_fault = {position: examined.failures[position] for position in examined.at_fault}
+        if self.updates == "noised":
+            unseen = np.full(clients.size, nan)
+            guard.judge(number, clients, unseen, unseen, unseen, at_fault)
+            return
+        judged = guard.judge(
+            number, clients, examined.norms, examined.losses, examined.gradient_variances, at_fault
+        )
+        examined.norms = examined.norms * judged.scales
+        examined.losses, examined.gradient_variances = judged.losses, judged.gradient_variances
+        examined.clipped = judged.clipped
+        if self.updates == "masked":  # the sum needs every update as it is
+            numbers = {position: judged.rejected[position] for position in judged.rejected.keys() - at_fault}
+            examined.clipped = {**judged.clipped, **numbers}
+            return
+        examined.failures |= judged.rejected
+        examined.updates = {
+            position: replace(update, scale=float(judged.scales[position]))
+            for position, update in examined.updates.items()
+            if position not in judged.rejected
+        }
+
+    def _weights(self, selection: Selection, usable: Bools) -> Floats:
+        if self.updates == "masked":  # clients were sent their weights, and all must reply
+            return selection.weights
+        weights = self.selector.finalize(selection, usable)
+        if self.responses is None:
+            return weights
+        return self.responses.correct(weights, selection.clients, usable)
+
+    def _coefficients(self, weights: Floats) -> Floats:
+        """Return (S,) the factors of the updates: c_m, or equal shares if clients multiplied by c_m."""
+        return np.full(weights.size, 1 / max(1, weights.size)) if self.updates == "masked" else weights
+
+    def _why_skipped(self, usable: Bools) -> str:
+        count = int(usable.sum())
+        if self.updates == "masked" and 0 < count < usable.size:
+            return f"{count} usable of {usable.size} replies: without the others' masks there is no sum"
+        if count >= self.faults.quorum:
+            return ""
+        if not usable.size:
+            return "no client was selected"
+        return f"{count} usable of {usable.size} replies: fewer than the quorum of {self.faults.quorum}"
+
+    # --- the state ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of all arrays needed to go on, bit for bit, by part and name: "selector/levels"."""
@@ -300,7 +328,7 @@ class RoundLogic:
         Raises
         ------
         ValueError
-            If the state has a part that this run has not, or a part refuses its own.
+            If the state has a part that this run lacks, or a part refuses its own state.
         """
         parts = self._parts()
         own: dict[str, dict[str, npt.ArrayLike]] = {part: {} for part in parts}
@@ -320,68 +348,6 @@ class RoundLogic:
             "variates": self.variates,
         }
         return {name: part for name, part in parts.items() if part is not None}
-
-    def _bound(self, answers: Answers, guard: Guard, round: int, selection: Selection) -> None:
-        """Let the guard bound what clients say and how far they move the model, and reject answers."""
-        at_fault = {position: answers.failures[position] for position in answers.at_fault}
-        if self.updates == "noised":
-            unseen = np.full(selection.clients.size, nan)
-            guard.judge(round, selection.clients, unseen, unseen, unseen, at_fault)
-            return
-        judged = guard.judge(
-            round, selection.clients, answers.norms, answers.losses, answers.gradient_variances, at_fault
-        )
-        answers.norms = answers.norms * judged.scales
-        answers.losses, answers.gradient_variances = judged.losses, judged.gradient_variances
-        answers.clipped = judged.clipped
-        if self.updates == "masked":  # none can be left out or shortened
-            numbers = {position: judged.rejected[position] for position in judged.rejected.keys() - at_fault}
-            answers.clipped = {**judged.clipped, **numbers}
-            return
-        answers.failures |= judged.rejected
-        answers.updates = {
-            position: replace(update, scale=float(judged.scales[position]))
-            for position, update in answers.updates.items()
-            if position not in judged.rejected
-        }
-
-    def _weights(self, selection: Selection, usable: Bools) -> Floats:
-        if self.updates == "masked":  # clients were told them, and all must answer
-            return selection.weights
-        weights = self.selector.finalize(selection, usable)
-        if self.responses is None:
-            return weights
-        return self.responses.correct(weights, selection.clients, usable)
-
-    def _coefficients(self, weights: Floats) -> Floats:
-        """Return (S,) what updates are multiplied by: c_m, or equal shares if clients did so themselves."""
-        return np.full(weights.size, 1 / max(1, weights.size)) if self.updates == "masked" else weights
-
-    def _why_void(self, usable: Bools) -> str:
-        count = int(usable.sum())
-        if self.updates == "masked" and 0 < count < usable.size:
-            return f"{count} usable of {usable.size} answers: without the others' masks there is no sum"
-        if count >= self.quorum:
-            return ""
-        if not usable.size:
-            return "nobody was chosen"
-        return f"{count} usable of {usable.size} answers: fewer than the quorum of {self.quorum}"
-
-
-def enough_answers(selection: Selection, clients_per_round: int, quorum: int = 1) -> int:
-    """Return how many answers are a cohort's worth where more clients than that were chosen.
-
-    Those of K draws; of S clients who are D > K draws, K/D of them (rounded up). Where there were no more
-    clients to choose, all of them. The quorum in any case.
-    """
-    size, draws = selection.clients.size, int(selection.counts.sum())
-    worth = size if draws <= clients_per_round else -(-size * clients_per_round // draws)
-    return min(size, max(worth, quorum))
-
-
-def client_seed(seed: int, round: int, client: int, purpose: str = "client") -> int:
-    """Return the seed, in [0, 2^63), of what a client does in a round: its local training, or its "loss"."""
-    return int(generator(seed, round, f"{purpose}-{client}").integers(2**63))
 
 
 def _by_client(selection: Selection, reasons: Mapping[int, str]) -> dict[int, str]:

@@ -125,6 +125,11 @@ class Selector(ABC):
         return self._registered.size
 
     @property
+    def clients_per_round(self) -> int:
+        """K."""
+        return self._clients_per_round
+
+    @property
     def client_sizes(self) -> Floats:
         """(M,) sizes, read-only; removed clients keep theirs."""
         sizes: Floats = self._array("client_sizes")

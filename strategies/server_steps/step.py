@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..rounds.aggregation import Arrays
-    from ..rounds.logic import Outcome
+    from ..rounds.stages import Outcome
 
 _NORM_BIT = "norm_bit"  # what Flower's adaptive clipping on clients calls its bit
 _ROUNDING = 1e-3
@@ -58,7 +58,7 @@ class Contribution:
 def contributions_of(outcome: Outcome) -> Iterator[Contribution]:
     """Yield what each client that is part of a round's step contributes, in selection order."""
     record = outcome.record
-    for i, sent in outcome.answers():
+    for i, sent in outcome.client_models():
         counts, losses = record.selection.counts, record.feedback.losses
         yield Contribution(sent, float(record.weights[i]), int(counts[i]), float(losses[i]))
 

@@ -22,7 +22,8 @@ from simulation.stragglers import ResponseTimes
 from strategies import SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.options import Faults
-from strategies.rounds.logic import Reply, RoundLogic
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.replies import Reply
 from strategies.rounds.variates import create_variates
 from strategies.selectors import create
 from tasks.data import Dataset, FederatedData
@@ -326,12 +327,16 @@ def test_variates(variates: str) -> None:
         data, kernel, "md", learning_rate=0.2, batch_size=8, local_steps=3, variates=variates, **options
     )
     logic = RoundLogic(
-        create("md", 10, client_sizes=data.sizes(), **options), 0.2, variates=create_variates(variates)
+        create("md", 10, client_sizes=data.sizes(), **options),
+        Faults(guard=False),
+        local_learning_rate=0.2,
+        variates=create_variates(variates),
     )
     arrays = kernel.initial_arrays(2)
     loop = Loop(tasks.create("digits"))
     for number in range(1, 6):
-        selection = logic.choose(number)
+        chosen = logic.choose(logic.open(number))
+        selection = chosen.selection
         sent = {int(m): logic.variates.outgoing(int(m)) for m in selection.clients}  # type: ignore[union-attr]
         controls = {m: control for m, control in sent.items() if control} or None
         plan = Plan(2, number, 0.2, batch_size=8, steps=3)
@@ -340,7 +345,7 @@ def test_variates(variates: str) -> None:
             Reply(trained.updates.model(row), Report(num_steps=3, train_loss=float(trained.losses[row])))
             for row in range(selection.clients.size)
         ]
-        outcome = logic.finish(number, selection, arrays, replies, 10)
+        outcome = logic.finish(chosen, arrays, replies)
         assert outcome.arrays is not None
         arrays = outcome.arrays
         record = simulator.step()
@@ -491,8 +496,8 @@ class Nobody(Availability):
 @pytest.mark.parametrize("guard", [False, True])
 def test_a_round_may_find_nobody(selector: str, guard: bool) -> None:
     simulator = simulator_of(selector=selector, availability=Nobody(10), faults=Faults(guard=guard))
-    voids = [record.skipped for record in simulator.run(3)]
-    assert voids == ["nobody was chosen", "", "nobody was chosen"]
+    skipped = [record.skipped for record in simulator.run(3)]
+    assert skipped == ["no client was selected", "", "no client was selected"]
 
 
 def test_a_client_with_broken_samples_spoils_no_diversities() -> None:

@@ -15,7 +15,7 @@ from strategies.checkpoint import CheckpointError
 from strategies.clients.reports import LOSS, STATUS, Report
 from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Faults, Overrides, Polling
-from strategies.rounds.logic import RoundRecord
+from strategies.rounds.record import RoundRecord
 
 from ..support.toy_grid import Node, ToyGrid
 from .test_strategy import model

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.throughput.workloads import Parameters, Workload
-    from strategies.rounds.logic import RoundRecord
+    from strategies.rounds.record import RoundRecord
     from tasks.data import FederatedData
 
 

@@ -9,8 +9,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from strategies import NotEnoughClientsError, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
-from strategies.flower.messages import OpenRound, write_report
+from strategies.flower.messages import TrainingRound, write_report
 from strategies.options import Deadlines, Faults, Overrides
+from strategies.rounds.stages import Chosen
 
 from ...support.toy_grid import Node, ToyGrid
 from ..test_strategy import BAD_NODES, client, model, run
@@ -109,7 +110,7 @@ def test_below_the_quorum_a_round_is_void_and_says_so() -> None:
     w, records, _ = run(grid, rounds=2, faults=Faults(quorum=2), deadlines=Deadlines(round=0.05))
     assert w.size == 0  # no round brought a new model
     for record in records:
-        assert record.skipped == "1 usable of 3 answers: fewer than the quorum of 2"
+        assert record.skipped == "1 usable of 3 replies: fewer than the quorum of 2"
         assert not record.weights.any()
         assert len(record.failures) == 2
 
@@ -137,13 +138,14 @@ def test_an_answer_to_another_round_is_not_one_of_the_first() -> None:
     old, *asked = [Message(RecordDict(), node, "train") for node in (1, 1, 2, 3)]
     for number, message in enumerate((old, *asked)):
         message.metadata.__dict__["_message_id"] = str(number)
-    opened = OpenRound(1, 0, ArrayRecord(), None, asked, 3, time, enough=2)  # type: ignore[arg-type]
+    chosen = Chosen(None, None, enough=2)  # type: ignore[arg-type]
+    training = TrainingRound(chosen, ArrayRecord(), asked, 0, time)
     answers = [Message(RecordDict({"w": ArrayRecord()}), reply_to=message) for message in (old, asked[0])]
-    assert [reply.failure for reply in opened.match(answers, "num-examples")][1:] == [
+    assert [reply.failure for reply in training.match(answers, "num-examples")][1:] == [
         "no answer by the deadline"
     ] * 2
     answers.append(Message(RecordDict({"w": ArrayRecord()}), reply_to=asked[1]))
-    assert opened.match(answers, "num-examples")[2].failure == "enough others had answered"
+    assert training.match(answers, "num-examples")[2].failure == "enough others had answered"
 
 
 def test_over_selection_waits_for_a_quorum() -> None:

@@ -7,8 +7,11 @@ import pytest
 
 from benchmarks.experiments.osmd.least_squares import unlike_clients
 from strategies.clients.reports import Report
-from strategies.rounds.guard import Guard
-from strategies.rounds.logic import Reply, RoundLogic, RoundRecord
+from strategies.options import Faults
+from strategies.rounds.limits import believed_sizes
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.record import RoundRecord
+from strategies.rounds.replies import Reply
 from strategies.selectors import available, create
 
 M, K, ROUNDS = 40, 5, 50
@@ -62,11 +65,11 @@ class Federation:
     settings: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.guard = Guard(M)
+        faults = Faults(guard=self.guarded)
         claimed = np.full(M, 50.0)
         claimed[LIARS] *= self.lie.size
-        told = np.full(M, 50.0) if self.overrides else None
-        sizes = self.guard.sizes(claimed, told) if self.guarded else claimed
+        overrides = np.full(M, 50.0) if self.overrides else None
+        sizes = believed_sizes(claimed, overrides, faults.guard_settings)
         self.selector = create(
             self.name,
             M,
@@ -76,7 +79,7 @@ class Federation:
             seed=4,
             **(SETTINGS.get(self.name, {}) | self.settings),
         )
-        self.logic = RoundLogic(self.selector, guard=self.guard if self.guarded else None)
+        self.logic = RoundLogic(self.selector, faults)
         self.model = {"w": np.zeros(6)}
         self.draws = np.zeros(M)
         self.records: list[RoundRecord] = []
@@ -94,19 +97,21 @@ class Federation:
             self.round(number)
         return self.draws
 
+    def quarantined(self) -> set[int]:
+        """Return the clients that were quarantined in some round."""
+        return {client for record in self.records for client in record.quarantined}
+
     def model_after(self, rounds: int) -> np.ndarray:
         self.play(rounds)
         return self.model["w"]
 
     def round(self, number: int) -> None:
-        here = np.setdiff1d(np.arange(M), self.guard.quarantined(number))
-        candidates, reports = self.selector.candidates(number, available=here), None
-        if candidates is not None:
-            reports = self.polled(number, candidates)
-        chosen = self.logic.choose(number, here, candidates=candidates, reports=reports)
-        self.draws[chosen.clients] += chosen.counts
-        replies = [self.reply(client) for client in chosen.clients]
-        outcome = self.logic.finish(number, chosen, self.model, replies, here.size)
+        opened = self.logic.open(number)
+        reports = None if opened.candidates is None else self.polled(number, opened.candidates)
+        chosen = self.logic.choose(opened, reports)
+        self.draws[chosen.selection.clients] += chosen.selection.counts
+        replies = [self.reply(client) for client in chosen.selection.clients]
+        outcome = self.logic.finish(chosen, self.model, replies)
         self.records.append(outcome.record)
         self.model = outcome.arrays or self.model
 
@@ -123,8 +128,6 @@ class Federation:
         if self.lie.silent:
             for values in reports.values():
                 values[np.isin(candidates, LIARS)] = np.nan
-        if self.guarded:
-            reports, _ = self.guard.judge_reports(number, candidates, reports)
         invitation = self.selector.invitation(number, candidates, reports)
         if invitation is not None:
             coins = np.random.default_rng([number, 3]).random(candidates.size)
@@ -171,9 +174,15 @@ def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name: str, lie: str) -> 
     federation = Federation(name, LIES[lie], overrides=name == "afl" and "sizes" in lie)
     federation.play()
     assert gain(federation) <= 2 + noise(federation)
-    assert federation.guard.counts()["put aside"][HONEST].sum() == 0
-    clipped = [federation.guard.counts()[kind][HONEST].sum() for kind in ("update norm", "loss")]
-    assert sum(clipped) <= 0.01 * federation.draws.sum()
+    assert federation.quarantined() <= set(LIARS)
+    clipped = [
+        remark
+        for record in federation.records
+        for client, line in {**record.clipped, **record.failures}.items()
+        for remark in line.split("; ")
+        if client in HONEST and remark.startswith(("update norm", "loss"))
+    ]
+    assert len(clipped) <= 0.01 * federation.draws.sum()
 
 
 @pytest.mark.parametrize(
@@ -200,7 +209,7 @@ def test_who_lies_again_and_again_is_soon_drawn_less_than_the_honest(lie: Lie) -
     federation = Federation("uniform", lie)
     federation.play(100)
     assert gain(federation) < 0.8
-    assert (federation.guard.counts()["put aside"][LIARS] > 0).all()
+    assert federation.quarantined() == set(LIARS)
 
 
 def test_every_lie_is_in_the_record() -> None:
@@ -212,7 +221,7 @@ def test_every_lie_is_in_the_record() -> None:
         assert all("far beyond the limit" in record.failures[client] for client in lied)
         assert not lied & record.clipped.keys()
     chosen = np.concatenate([record.selection.clients for record in federation.records])
-    assert federation.guard.counts()["update norm"][LIARS].sum() == np.isin(chosen, LIARS).sum() > 0
+    assert np.isin(chosen, LIARS).any()
 
 
 def test_the_model_goes_where_the_honest_take_it() -> None:
@@ -234,7 +243,8 @@ def test_declared_sizes_hold_where_honest_ones_are_skewed() -> None:
     sizes = np.repeat([1.0, 5.0, 30.0, 100.0], [26, 8, 4, 2])
     claimed = sizes.copy()
     claimed[:4] *= 10
-    believed, told = Guard(M).sizes(claimed), Guard(M).sizes(claimed, sizes)
+    guard = Faults().guard_settings
+    believed, told = believed_sizes(claimed, guard=guard), believed_sizes(claimed, sizes, guard)
     assert (believed == claimed).all()
     assert (told == sizes).all()
     md = create("md", M, client_sizes=told, clients_per_round=K)
@@ -249,15 +259,15 @@ def test_unlike_clients_are_left_in_peace(name: str, spread: float) -> None:
     m, rounds = 100, 80
     rng = np.random.default_rng(3)
     x, y = unlike_clients(rng, spread, m)
-    guard, w = Guard(m), np.zeros(10)
+    w = np.zeros(10)
     selector = create(name, m, clients_per_round=K, num_rounds=rounds, seed=1)
-    logic = RoundLogic(selector, 0.1, guard=guard)
+    logic = RoundLogic(selector, Faults(), local_learning_rate=0.1)
     length = cut = clipped = drawn = 0.0
     for number in range(1, rounds + 1):
-        assert guard.quarantined(number).size == 0
-        chosen = logic.choose(number)
+        chosen = logic.choose(logic.open(number))
+        clients, weights = chosen.selection.clients, chosen.selection.weights
         replies = []
-        for client in chosen.clients:
+        for client in clients:
             batch = rng.choice(100, 10, replace=False)
             error = x[client, batch] @ w - y[client, batch]
             each = error[:, None] * x[client, batch]
@@ -267,13 +277,14 @@ def test_unlike_clients_are_left_in_peace(name: str, spread: float) -> None:
                 gradient_variance=float(((each - gradient) ** 2).sum(axis=1).mean()),
             )
             replies.append(Reply({"w": w - 0.1 * gradient}, report))
-        outcome = logic.finish(number, chosen, {"w": w}, replies, m)
+        outcome = logic.finish(chosen, {"w": w}, replies)
+        assert outcome.record.quarantined == ()
         norms = np.array([np.linalg.norm(reply.arrays["w"] - w) for reply in replies]) / 0.1
-        length += chosen.weights @ norms
-        cut += chosen.weights @ (norms - outcome.record.feedback.update_norms)
+        length += weights @ norms
+        cut += weights @ (norms - outcome.record.feedback.update_norms)
         clipped += len(outcome.record.clipped)
-        drawn += chosen.clients.size
+        drawn += clients.size
         w = outcome.arrays["w"]
     assert clipped <= 0.005 * drawn
     assert cut <= 0.05 * length
-    assert guard.counts()["put aside"].sum() == 0
+    assert logic.open(rounds + 1).quarantined.size == 0

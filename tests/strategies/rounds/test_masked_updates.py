@@ -11,7 +11,8 @@ from strategies import SelectionStrategy
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report
 from strategies.options import Deadlines, Faults
-from strategies.rounds.logic import Reply, RoundLogic
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.replies import Reply
 from strategies.selectors import create
 
 from ...support.toy_grid import Node, ToyGrid
@@ -98,7 +99,7 @@ def test_a_round_in_which_one_is_missing_is_void() -> None:
     w, records, _ = run(grid, rounds=2, masked_updates=True, deadlines=Deadlines(round=0.05))
     assert w.size == 0
     for record in records:
-        assert record.skipped == "2 usable of 3 answers: without the others' masks there is no sum"
+        assert record.skipped == "2 usable of 3 replies: without the others' masks there is no sum"
         assert not record.weights.any()
 
 
@@ -141,12 +142,12 @@ def test_the_norms_are_bounded_and_the_updates_are_not() -> None:
 def test_the_record_has_the_weights_that_clients_were_told() -> None:
     """FLICS would weigh anew by sizes that came with the replies; the updates are multiplied already."""
     selector = create("flics", 3, clients_per_round=3, groups=[0, 1, 1], client_sizes=[10.0, 10, 10])
-    rounds = RoundLogic(selector, updates="masked")
-    chosen = rounds.choose(1)
+    rounds = RoundLogic(selector, Faults(guard=False), updates="masked")
+    chosen = rounds.choose(rounds.open(1))
     selector.set_sizes([0], [70.0])
-    told = chosen.weights
+    told = chosen.selection.weights
     replies = [Reply({"w": np.array([weight * 3 * (i + 1)])}) for i, weight in enumerate(told)]
-    outcome = rounds.finish(1, chosen, {"w": np.zeros(1)}, replies, 3)
+    outcome = rounds.finish(chosen, {"w": np.zeros(1)}, replies)
     assert outcome.record.weights.tolist() == told.tolist()
     assert outcome.arrays is not None
     assert outcome.arrays["w"] == pytest.approx(told @ [1, 2, 3])
