@@ -27,7 +27,7 @@ LOOK = 0.5  # seconds between two looks
 
 
 def why_not() -> str | None:
-    """Say why there is no Docker here, None if there is."""
+    """Return why Docker is not available, None if it is."""
     if shutil.which("docker") is None:
         return "the program `docker` is not installed"
     for command in (["docker", "info"], ["docker", "compose", "version"]):
@@ -47,7 +47,7 @@ def docker() -> None:
 
 
 class Compose:
-    """A cluster under a name of its own, with settings of its own, whatever the caller's `.env` says."""
+    """A cluster with its own name and settings, independent of the caller's `.env`."""
 
     def __init__(self, **settings: str) -> None:
         self.project = f"cohort-test-{uuid.uuid4().hex[:8]}"
@@ -136,7 +136,7 @@ def can_reach(container: str, host: str, port: int) -> bool:
     return done.returncode == 0
 
 
-def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_a_second_one_uses_the_same_keys(
+def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_kept(
     compose: Compose, tmp_path: Path
 ) -> None:
     compose.environment |= {"COHORT_ROUNDS": str(ROUNDS), "COHORT_SET": "round-deadline=20"}
@@ -225,7 +225,7 @@ def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_a_second_o
     assert left_of(compose.project) == ""
 
 
-def test_clients_train_on_a_mounted_data_set_and_a_device_joins_them_from_outside(
+def test_clients_train_on_mounted_data_and_a_device_joins_from_outside(
     compose: Compose, tmp_path: Path
 ) -> None:
     generator = np.random.default_rng(1)
@@ -248,7 +248,7 @@ def test_clients_train_on_a_mounted_data_set_and_a_device_joins_them_from_outsid
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     try:
-        compose.wait_for(lambda: "not let in yet" in log.read_text(), "the device's knock")
+        compose.wait_for(lambda: "not let in yet" in log.read_text(), "the device's first attempt")
         (line,) = [line for line in log.read_text().splitlines() if "cohort server register" in line]
         devices = ("exec", "-T", "superlink", "python", "-m", "deploy.container", "devices")
         compose(*devices, "register", *line.split()[3:])
@@ -292,7 +292,7 @@ def test_a_wrong_setting_is_refused_before_anything_else_starts(
             assert output_of("docker", "inspect", "--format", started, container) == "", service
 
 
-def test_the_images_have_no_secret_and_no_tools_to_build_with_and_are_not_root() -> None:
+def test_the_images_have_no_secrets_no_build_tools_and_no_root_user() -> None:
     compose = Compose()
     compose("build")
     for image in ("cohort-client:slim", "cohort-server:slim"):

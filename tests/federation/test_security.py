@@ -52,14 +52,14 @@ HONEST = ["pi-1", "pi-2"]
 
 @dataclass
 class Federation:
-    """A server, and what happens there."""
+    """A running server with devices and a run."""
 
     server: Server
     folder: Path
-    """The devices' states, NAME each, and what they say, NAME.log."""
+    """Holds the devices' folders (NAME) and their output (NAME.log)."""
     join: Callable[..., Running]
     devices: dict[str, Running]
-    """What joined last under each name."""
+    """The last process that joined under each name."""
 
     @property
     def log(self) -> str:
@@ -135,7 +135,7 @@ def public(key: Key) -> bytes:
 
 
 def shown(key: Key, signer: Key, ago: float = 0.0) -> list[tuple[str, str | bytes]]:
-    """Return what a node shows of itself with each request: its key, and a signature of the time."""
+    """Return the metadata with which a node authenticates a request: its key, and a signature of the time."""
     time_stamp = (now() - timedelta(seconds=ago)).isoformat()
     signature = sign_message(signer, time_stamp.encode())
     return [(PUBLIC_KEY_HEADER, public(key)), (TIMESTAMP_HEADER, time_stamp), (SIGNATURE_HEADER, signature)]
@@ -145,10 +145,10 @@ def activate(key: Key) -> ActivateNodeRequest:
     return ActivateNodeRequest(public_key=public(key), heartbeat_interval=30)
 
 
-def test_a_request_that_does_not_show_its_own_registered_key_is_refused_and_the_log_says_why(
+def test_a_request_without_its_own_registered_key_is_refused_and_the_log_says_why(
     federation: Federation, tmp_path: Path
 ) -> None:
-    """By everything that holds the wire in its hand, TLS or not."""
+    """Over TLS and without it, with requests of any kind."""
     stranger = read_key(certificates.write_client_key(tmp_path, "stranger"))
     mallory = read_key(certificates.write_client_key(tmp_path, "mallory"))
     federation.operator("register", "mallory", (tmp_path / "mallory.pub").read_text().strip())
@@ -209,7 +209,7 @@ def test_a_request_that_does_not_show_its_own_registered_key_is_refused_and_the_
     ],
     ids=["no key", "plaintext", "foreign authority"],
 )
-def test_flowers_own_program_does_not_get_in(
+def test_flowers_own_supernode_is_refused(
     federation: Federation, tmp_path: Path, arguments: list[str], says: str
 ) -> None:
     foreign = certificates.write_certificates(tmp_path / "pki").ca
@@ -228,7 +228,9 @@ def test_flowers_own_program_does_not_get_in(
     federation.goes_on()
 
 
-def test_a_key_is_registered_once_and_a_stolen_invitation_keeps_nobody_out(federation: Federation) -> None:
+def test_a_key_is_registered_once_and_a_stolen_invitation_does_not_lock_out_its_owner(
+    federation: Federation,
+) -> None:
     key = (federation.folder / "pi-1" / "key.pub").read_text().strip()
     with pytest.raises(AssertionError, match="name = pi-1: registered already"):
         federation.operator("register", "pi-1", key)
@@ -243,7 +245,7 @@ def test_a_key_is_registered_once_and_a_stolen_invitation_keeps_nobody_out(feder
     federation.goes_on()
 
 
-def test_a_device_sends_no_word_to_a_server_of_another_authority(
+def test_a_device_sends_nothing_to_a_server_of_another_authority(
     federation: Federation, tmp_path: Path
 ) -> None:
     foreign = certificates.write_certificates(tmp_path / "pki").ca
@@ -254,7 +256,7 @@ def test_a_device_sends_no_word_to_a_server_of_another_authority(
     assert "ActivateNode" not in federation.log[before:]
 
 
-def test_who_claims_anothers_name_is_called_by_its_own(federation: Federation) -> None:
+def test_a_device_that_claims_another_name_keeps_its_own(federation: Federation) -> None:
     claims = (
         "--server",
         federation.server.address,
@@ -276,7 +278,7 @@ def test_who_claims_anothers_name_is_called_by_its_own(federation: Federation) -
     federation.goes_on()
 
 
-def test_a_key_is_changed_while_the_run_goes_on_and_the_old_one_is_worth_nothing(
+def test_a_key_is_changed_during_a_run_and_the_old_one_is_refused(
     federation: Federation,
 ) -> None:
     old = federation.folder / "old"

@@ -50,12 +50,10 @@ def device(tmp_path: Path, authority: certificates.Certificates) -> Device:
     return device
 
 
-# --- what it keeps -----------------------------------------------------------------------------------------
+# --- its folder -----------------------------------------------------------------------------------------
 
 
-def test_a_device_makes_a_key_that_only_its_owner_can_read_and_keeps_it(
-    device: Device, authority: certificates.Certificates
-) -> None:
+def test_a_device_makes_a_private_key_once(device: Device, authority: certificates.Certificates) -> None:
     key = (device.folder / "key").read_bytes()
     assert (mode(device.folder), mode(device.folder / "key")) == (0o700, 0o600)
     assert device.key_line().startswith("ecdsa-sha2-nistp256 ")
@@ -66,7 +64,7 @@ def test_a_device_makes_a_key_that_only_its_owner_can_read_and_keeps_it(
     assert device.settings() == Settings("pi-1", "elsewhere:1", nice=3, partition="1/4")
 
 
-def test_a_new_key_takes_the_place_of_the_old_one_and_is_not_let_in_yet(device: Device) -> None:
+def test_a_new_key_replaces_the_old_one_and_must_be_registered(device: Device) -> None:
     (device.folder / supervisor.ADMITTED).touch()
     before = device.key_line()
     device.renew_key()
@@ -76,7 +74,7 @@ def test_a_new_key_takes_the_place_of_the_old_one_and_is_not_let_in_yet(device: 
     assert not (device.folder / "new").exists()
 
 
-def test_what_the_node_is_told(device: Device, tmp_path: Path) -> None:
+def test_the_settings_that_the_node_receives(device: Device, tmp_path: Path) -> None:
     import tomllib
 
     data = tmp_path / 'my "data".npz'
@@ -113,26 +111,26 @@ def test_what_the_node_is_told(device: Device, tmp_path: Path) -> None:
         ({"server": "host"}, "server = 'host': must be host:port"),
     ],
 )
-def test_a_wrong_setting_is_named_with_what_is_allowed(wrong: dict[str, object], message: str) -> None:
+def test_a_wrong_setting_is_refused_with_the_allowed_values(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(Settings("pi-1", "host:1"), **wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("server", ["h:1", "10.0.0.1:9092", "[fe80::1%eth0]:65535", "a-b.example.org:80"])
-def test_servers(server: str) -> None:
+def test_a_valid_address_is_accepted(server: str) -> None:
     assert check_server(server) == server
 
 
 @pytest.mark.parametrize(
     "server", ["", "h", "h:0", "h:65536", "h:x", "::1:80", "https://h:1", "a b:1", "h:²"]
 )
-def test_no_servers(server: str) -> None:
+def test_an_invalid_address_is_refused(server: str) -> None:
     with pytest.raises(ValueError, match="must be host:port"):
         check_server(server)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "-a", "x" * 65, "ä", "a\n"])
-def test_no_names(name: str) -> None:
+def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="must be 1 to 64"):
         check_name(name)
 
@@ -157,7 +155,7 @@ def test_an_invitation_is_used_up_by_joining(tmp_path: Path, authority: certific
     assert (device.folder / "ca.crt").read_bytes() == authority.ca.read_bytes()
     with pytest.raises(ValueError, match="there is no such file; each invitation works once"):
         device.accept(path)
-    with pytest.raises(ValueError, match="belongs to pi-2, which has joined already"):
+    with pytest.raises(ValueError, match="belongs to pi-2, which has already joined"):
         device.accept(copy)
     assert copy.exists()  # refused is not used up
 
@@ -167,7 +165,7 @@ def test_an_invitation_is_used_up_by_joining(tmp_path: Path, authority: certific
     again = an_invitation(tmp_path / "again", authority)
     assert device.accept(again) == Settings("pi-2", "fl.example.org:9092", threads=2)
     assert device.key_line() == (tmp_path / "again" / "made" / "pi-2.pub").read_text().strip()
-    with pytest.raises(ValueError, match="belongs to pi-2, which has joined already"):
+    with pytest.raises(ValueError, match="belongs to pi-2, which has already joined"):
         device.accept(an_invitation(tmp_path, authority, "pi-3"))
 
 
@@ -183,7 +181,7 @@ def test_an_invitation_is_used_up_by_joining(tmp_path: Path, authority: certific
         lambda text: text.replace("BEGIN OPENSSH", "BEGIN NOTHING"),
     ],
 )
-def test_what_is_no_invitation_is_refused_and_leaves_nothing(
+def test_a_file_that_is_not_an_invitation_is_refused_and_nothing_is_written(
     tmp_path: Path, authority: certificates.Certificates, change: Callable[[str], str]
 ) -> None:
     path = an_invitation(tmp_path, authority)
@@ -195,7 +193,7 @@ def test_what_is_no_invitation_is_refused_and_leaves_nothing(
     assert not device.has_joined
 
 
-def test_a_certificate_that_is_no_authoritys_is_refused(
+def test_a_certificate_of_no_authority_is_refused(
     tmp_path: Path, authority: certificates.Certificates
 ) -> None:
     for wrong in (authority.certificate, authority.key, tmp_path / "none"):
@@ -225,7 +223,7 @@ def run_cli(*arguments: str) -> tuple[int, str]:
         (["--invitation", "x", "--new-key"], "invitation = x: already contains --server"),
     ],
 )
-def test_join_says_what_is_wrong_before_it_writes_anything(
+def test_join_refuses_wrong_options_before_it_writes_anything(
     tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     code, output = run_cli("join", "--state-dir", str(tmp_path / "state"), *arguments)
@@ -234,7 +232,7 @@ def test_join_says_what_is_wrong_before_it_writes_anything(
     assert not (tmp_path / "state").exists()
 
 
-def test_a_file_that_is_gone_can_be_replaced_and_one_that_a_loss_of_power_emptied_is_named(
+def test_a_missing_file_can_be_replaced_and_a_damaged_one_is_named(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = ("--state-dir", str(device.folder))
@@ -256,7 +254,7 @@ def test_a_file_that_is_gone_can_be_replaced_and_one_that_a_loss_of_power_emptie
 
 
 @linux
-def test_the_status_that_a_supervisor_left_when_the_power_went_is_not_believed(
+def test_a_status_from_before_a_power_failure_is_ignored(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: None)
@@ -288,7 +286,7 @@ def test_pause_resume_and_status(device: Device, monkeypatch: pytest.MonkeyPatch
 # --- the unit of systemd -----------------------------------------------------------------------------------
 
 
-def test_the_unit_holds_the_limits_and_comes_back(device: Device) -> None:
+def test_the_unit_has_the_limits_and_restarts(device: Device) -> None:
     settings = replace(device.settings(), nice=5, threads=2, memory_limit=300)
     text = unit(settings, Path("/var/lib/cohort client%"), system=True)
     lines = text.splitlines()
@@ -303,7 +301,7 @@ def test_the_unit_holds_the_limits_and_comes_back(device: Device) -> None:
 
 @pytest.mark.skipif(not Path("/usr/bin/systemd-analyze").exists(), reason="no systemd here")
 @pytest.mark.parametrize("system", [True, False])
-def test_systemd_finds_nothing_wrong_with_the_unit(device: Device, tmp_path: Path, system: bool) -> None:
+def test_systemd_accepts_the_unit(device: Device, tmp_path: Path, system: bool) -> None:
     path = tmp_path / "cohort-client.service"
     path.write_text(unit(replace(device.settings(), memory_limit=300), Path("/var/lib/c"), system=system))
     assert verify(path, system=system) == ""
@@ -336,7 +334,7 @@ def tls_server(files: certificates.Certificates) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_why_a_server_cannot_be_reached(
+def test_the_reasons_why_a_server_cannot_be_reached(
     authority: certificates.Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ca = authority.ca
@@ -433,7 +431,7 @@ ONLINE = "import time, os; print('SuperNode ID: 5', flush=True)\n"
 
 
 @linux
-def test_it_says_what_changes_once_and_ends_with_all_that_it_started(
+def test_the_supervisor_reports_each_change_once_and_ends_with_its_children(
     supervise: Callable[..., Supervised], device: Device
 ) -> None:
     node = ONLINE + (
@@ -481,7 +479,7 @@ def test_it_says_what_changes_once_and_ends_with_all_that_it_started(
         (True, "Oops", "its SuperNode ended with code 3: see "),
     ],
 )
-def test_it_says_why_the_supernode_went_and_starts_it_again(
+def test_the_supervisor_reports_why_the_supernode_ended_and_restarts_it(
     supervise: Callable[..., Supervised], device: Device, admitted: bool, line: str, said: str
 ) -> None:
     if admitted:
@@ -494,7 +492,7 @@ def test_it_says_why_the_supernode_went_and_starts_it_again(
 
 
 @linux
-def test_who_needs_too_much_memory_is_ended_and_the_others_are_not(
+def test_a_process_over_the_memory_limit_is_killed_and_the_others_are_not(
     supervise: Callable[..., Supervised], device: Device
 ) -> None:
     device.prepare(replace(device.settings(), memory_limit=150))
@@ -510,7 +508,9 @@ def test_who_needs_too_much_memory_is_ended_and_the_others_are_not(
     supervised.end()
 
 
-def test_a_new_address_makes_it_connect_anew(supervise: Callable[..., Supervised], device: Device) -> None:
+def test_a_new_address_makes_the_supernode_reconnect(
+    supervise: Callable[..., Supervised], device: Device
+) -> None:
     # After a moment without a network, once it is online.
     moving = (
         f"log = Path({str(device.folder / supervisor.LOG)!r}); later = iter(['10.0.0.1', None]); "
@@ -521,7 +521,7 @@ def test_a_new_address_makes_it_connect_anew(supervise: Callable[..., Supervised
     assert "this device's address was 10.0.0.1 and is 10.0.0.2; trying again" in supervised.end()
 
 
-def test_a_state_has_one_supervisor(supervise: Callable[..., Supervised]) -> None:
+def test_a_folder_has_one_supervisor(supervise: Callable[..., Supervised]) -> None:
     first = supervise(ONLINE + "time.sleep(600)")
     first.wait_for("SuperNode ID")
     second = supervise(ONLINE + "time.sleep(600)")
@@ -531,7 +531,7 @@ def test_a_state_has_one_supervisor(supervise: Callable[..., Supervised]) -> Non
     first.end()
 
 
-def test_the_log_stays_small(supervise: Callable[..., Supervised], device: Device) -> None:
+def test_the_size_of_the_log_is_limited(supervise: Callable[..., Supervised], device: Device) -> None:
     node = "for i in range(400): print('line', i, '.' * 40)\n" + ONLINE + "time.sleep(600)"
     supervised = supervise(node, "supervisor.LOG_BYTES = 10_000")
     supervised.wait_for("SuperNode ID")
@@ -543,7 +543,7 @@ def test_the_log_stays_small(supervise: Callable[..., Supervised], device: Devic
     assert all(path.stat().st_size < 11_000 for path in device.folder.glob("supernode.log*"))
 
 
-# --- a server and devices, for real ------------------------------------------------------------------------
+# --- a real server and real devices ------------------------------------------------------------------------
 
 
 def processes_of(parent: int) -> list[int]:
@@ -585,7 +585,7 @@ def join(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 def command_line(process: Path) -> str:
     try:
         return (process / "cmdline").read_text()
-    except OSError:  # it is gone by now
+    except OSError:  # it has ended meanwhile
         return ""
 
 
@@ -596,13 +596,13 @@ def rounds(folder: Path) -> list[dict[str, object]]:
 
 
 def memory_alone(pids: list[int]) -> float:
-    """Return what processes hold, MB, as if no other on this machine shared anything with them (Linux)."""
+    """Return the memory of processes, MB, as if they shared none with other processes (Linux)."""
     own = 0.0
     files: dict[tuple[str, ...], int] = {}
     for pid in pids:
         try:
             maps = Path(f"/proc/{pid}/smaps").read_text()
-        except OSError:  # it is gone by now
+        except OSError:  # it has ended meanwhile
             continue
         where: tuple[str, ...] | None = None
         resident = 0
@@ -627,7 +627,7 @@ def memory_alone(pids: list[int]) -> float:
 
 @linux
 @pytest.mark.network
-def test_two_devices_join_train_within_200_mb_survive_the_server_and_one_is_revoked(
+def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_is_revoked(
     server: Path, join: Callable[..., Running], tmp_path: Path
 ) -> None:
     address = f"localhost:{json.loads((server / 'server.json').read_text())['port']}"
@@ -695,7 +695,7 @@ def test_two_devices_join_train_within_200_mb_survive_the_server_and_one_is_revo
 @linux
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_supernode_that_is_killed_comes_back_and_one_without_supervisor_goes(
+def test_a_killed_supernode_is_restarted_and_one_without_supervisor_ends(
     server: Path, join: Callable[..., Running], tmp_path: Path
 ) -> None:
     cohort("server", "invite", "pi-3", "--out", str(tmp_path / "pi-3.invitation"), folder=server)
