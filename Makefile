@@ -55,7 +55,7 @@ test-newest-flower: $(NEWEST)/.installed    ## the library alone, on the newest 
 	$(NEWEST)/bin/python -m pytest -n 2 -m "not slow and not network" $(LIBRARY_TESTS)
 
 # Nothing is pinned here: pip falls back to an older Flower if a dependency of the newest is missing on the index.
-$(NEWEST)/.installed: strategies/pyproject.toml
+$(NEWEST)/.installed: strategies/pyproject.toml Makefile
 	$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
 	$(NEWEST)/bin/pip install --quiet 'flwr[simulation]>=1.40' './strategies[optim]' pytest pytest-xdist hypothesis
 	@touch $@

@@ -1,7 +1,7 @@
-"""What is learned: data, partitions, models; NumPy and torch behind one small interface.
+"""Learning tasks: a model, its data and their partition, with NumPy or torch behind one interface.
 
-A task is asked for by name. Its module is imported only then, so that a device that trains the NumPy
-model never imports torch.
+`create` imports a task's module only when that task is asked for, so a device that trains a NumPy model never
+imports torch.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ _SOFTMAX = ("softmax", "Softmax")  # module, class
 _MLP = ("mlp", "MLP")
 _CNN = ("cnn", "CNN")
 
-# Each task's model, its data set, and what else the model takes.
+# For each task: its model, its data set, further arguments of the model.
 _TASKS: dict[str, tuple[tuple[str, str], str, dict[str, Any]]] = {
     "digits": (_SOFTMAX, "digits", {}),
     "digits-mlp": (_MLP, "digits", {"hidden": (32,)}),
@@ -28,7 +28,7 @@ _TASKS: dict[str, tuple[tuple[str, str], str, dict[str, Any]]] = {
 
 
 def available() -> tuple[str, ...]:
-    """Return the names that `create` takes."""
+    """Return the names that `create` accepts."""
     return tuple(_TASKS)
 
 
@@ -38,18 +38,18 @@ def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model:
     Parameters
     ----------
     name : str
-        One of `available()`: the name of a data set, and which model, where there are several.
+        One of `available()`: a data set, followed by the model where there are several.
     partition : str (default: "skewed")
-        How the samples are shared out over clients, see `partitions.FORMS`.
+        How the samples are distributed over the clients; see `partitions.FORMS`.
     data_dir : str (default: "")
-        Where the data lie, see `datasets`; not needed for the digits.
+        The folder or file of the data; see `datasets`. The digits need none.
     **model
-        What the model takes besides, for example ``bias=False`` or ``hidden=(100,)``.
+        Further arguments of the model, for example ``bias=False`` or ``hidden=(100,)``.
 
     Raises
     ------
     ValueError
-        If there is no such task or partition.
+        If the task or partition does not exist.
     ModuleNotFoundError
         If the task needs an extra that is not installed; the message says which.
     """

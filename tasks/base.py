@@ -1,4 +1,4 @@
-"""The interface that every task has: arrays in, arrays out."""
+"""The interface of every task: a model as arrays goes in, a trained model comes out."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 class TrainResult(NamedTuple):
-    """What local training brings back."""
+    """The result of local training."""
 
     arrays: Arrays
-    loss: float  # mean over the mini-batches, each before its step
+    loss: float  # mean over the mini-batches, each measured before its step
     steps: int
-    gradient_variance: float = nan  # σ²; NaN where it was not asked for, or there was one step only
+    gradient_variance: float = nan  # σ²; NaN if it was not measured or there was only one step
 
 
 class Metrics(NamedTuple):
-    """How good a model is on a data set."""
+    """The quality of a model on a data set."""
 
     loss: float  # mean cross-entropy, nats
     accuracy: float  # in [0, 1]
@@ -37,7 +37,7 @@ class Task(ABC):
 
     @abstractmethod
     def initial_arrays(self, seed: int) -> Arrays:
-        """Return the model that round 1 starts from; the same for the same seed."""
+        """Return the model that round 1 starts from, as a function of the seed."""
 
     @abstractmethod
     def client_data(self, partition: int, num_partitions: int, seed: int) -> Dataset:
@@ -45,15 +45,15 @@ class Task(ABC):
 
     @abstractmethod
     def federated_data(self, num_clients: int, seed: int) -> FederatedData:
-        """Return what `client_data` gives each of ``num_clients``, client after client, in three arrays."""
+        """Return the `client_data` of all ``num_clients``, client after client, in three arrays."""
 
     def client_group(self, partition: int, num_partitions: int, seed: int) -> int | None:
-        """Return the group that one client belongs to, where the data make groups; else None."""
+        """Return the client's group, or None if the partition makes no groups."""
         return None
 
     @abstractmethod
     def test_data(self) -> Dataset:
-        """Return the held-out samples, which no client has."""
+        """Return the held-out samples, which no client holds."""
 
     @abstractmethod
     def train(
@@ -69,32 +69,32 @@ class Task(ABC):
         control: Arrays | None = None,
         measure_variance: bool = False,
     ) -> TrainResult:
-        """Take ``steps`` steps of SGD from ``arrays``, which stay as they are.
+        """Take ``steps`` steps of SGD from ``arrays``, which are not changed.
 
         Parameters
         ----------
         arrays : Arrays
-            w_t, where training starts.
+            w_t, the model that training starts from.
         data : Dataset
             The client's samples.
         learning_rate : float
             > 0.
         steps, batch_size : int
-            How many mini-batches, and of how many samples each; >= 1.
+            Number of mini-batches, and samples in each; >= 1.
         seed : int
-            Which samples make which mini-batch.
+            Seed of the mini-batches.
         proximal_mu : float (default: 0.0)
-            μ >= 0 of FedProx: each gradient gets μ (w - w_t) added (Li et al. 2020, eq. 2).
+            μ >= 0 of FedProx: μ (w - w_t) is added to each gradient (Li et al. 2020, eq. 2).
         control : Arrays, optional
-            Added to each gradient; c - c_m of SCAFFOLD (Karimireddy et al. 2020, eq. 3).
+            c - c_m of SCAFFOLD, added to each gradient (Karimireddy et al. 2020, eq. 3).
         measure_variance : bool (default: False)
-            Whether to measure how far the loss's gradient is from one mini-batch to the next, see
-            `GradientVariance`; what the two options above add does not count.
+            Whether to measure the variance of the loss's gradient over the mini-batches (`GradientVariance`).
+            The terms that ``proximal_mu`` and ``control`` add are left out of it.
 
         Raises
         ------
         ValueError
-            If there are no samples, or ``steps`` or ``batch_size`` is below 1.
+            If there are no samples, or if ``steps`` or ``batch_size`` is below 1.
         """
 
     @abstractmethod
@@ -103,11 +103,11 @@ class Task(ABC):
 
 
 class GradientVariance:
-    """σ² of mini-batch gradients, in one pass: Welford's method on the gradient as one long vector.
+    """The variance σ² of mini-batch gradients, in one pass (Welford's method on the gradient as one vector).
 
-    Memory is one model: the mean so far. Of n gradients g_b it is sum_b ||g_b - mean||² / (n - 1), unbiased
-    for gradients drawn independently at one model. Local steps move the model, so that their drift is in it:
-    with one batch that holds all samples it is the drift alone.
+    σ² = sum_b ||g_b - mean||² / (n - 1) over n gradients g_b. The memory is one model: the mean so far. The
+    estimate is unbiased if the gradients are drawn independently at one model. Local steps move the model, so
+    σ² includes the drift of the gradient; with one batch of all samples it is the drift alone.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class GradientVariance:
         self._squares = 0.0
 
     def add(self, gradient: Iterable[NDArray[Any]]) -> None:
-        """Count a mini-batch's gradient, given by arrays that are not kept."""
+        """Include a mini-batch's gradient. The arrays are not kept."""
         self._count += 1
         if self._count == 1:
             self._mean = [array.copy() for array in gradient]
@@ -128,22 +128,22 @@ class GradientVariance:
 
     @property
     def value(self) -> float:
-        """σ²; NaN after fewer than two gradients, or if it is not finite."""
+        """σ²; NaN after fewer than two gradients or if the sum is not finite."""
         if self._count < 2 or not isfinite(self._squares):
             return nan
         return self._squares / (self._count - 1)
 
 
 def batches(num_samples: int, batch_size: int, steps: int, seed: int) -> Iterator[NDArray[np.intp]]:
-    """Yield the sample indexes of ``steps`` mini-batches, each of min(batch_size, num_samples).
+    """Yield the sample indexes of ``steps`` mini-batches of min(batch_size, num_samples) samples each.
 
-    Samples are taken without replacement until all had their turn, then shuffled anew. One plan for
-    every model, so that models are compared on the same batches.
+    Samples are drawn without replacement; they are shuffled again when too few are left for a batch. All
+    models use these batches, so that models are compared on the same samples.
 
     Raises
     ------
     ValueError
-        If a number is below 1.
+        If ``num_samples``, ``batch_size`` or ``steps`` is below 1.
     """
     for name, value in (("num_samples", num_samples), ("batch_size", batch_size), ("steps", steps)):
         if value < 1:

@@ -1,4 +1,4 @@
-"""Small convolutional networks, in torch: one for each data set of images."""
+"""Small convolutional networks in torch, one for each shape of images."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,7 +9,7 @@ from .network import Network
 
 
 def _handwriting(num_classes: int) -> list[nn.Module]:
-    """28 x 28 grey: McMahan et al. 2017, section 3; LEAF's for FEMNIST with 512 units in place of 2,048."""
+    """28 x 28 grey: the network of McMahan et al. 2017, section 3 (LEAF's has 2,048 units instead of 512)."""
     return [
         nn.Conv2d(1, 32, 5, padding=2),
         nn.ReLU(),
@@ -25,7 +25,7 @@ def _handwriting(num_classes: int) -> list[nn.Module]:
 
 
 def _objects(num_classes: int) -> list[nn.Module]:
-    """32 x 32 in colour: the Power-of-Choice paper's (appendix F), with LeNet's 6 and 16 filters of 5 x 5."""
+    """32 x 32 in colour: Power-of-Choice paper, appendix F, with LeNet's 6 and 16 filters of 5 x 5."""
     modules: list[nn.Module] = [
         nn.Conv2d(3, 6, 5),
         nn.ReLU(),
@@ -42,10 +42,10 @@ def _objects(num_classes: int) -> list[nn.Module]:
 
 
 def _faces(num_classes: int) -> list[nn.Module]:
-    """84 x 84 in colour: LEAF's for CelebA, four times convolution, norm, pooling and ReLU.
+    """84 x 84 in colour: LEAF's network for CelebA, four times convolution, norm, pooling and ReLU.
 
-    Group norm in place of LEAF's batch norm (Hsieh et al. 2020): running statistics are no parameters, and
-    clients with one class spoil them for each other.
+    Group norm replaces LEAF's batch norm (Hsieh et al. 2020): running statistics are no parameters, and
+    clients with one class distort them for the others.
     """
     modules: list[nn.Module] = []
     for channels in (3, 32, 32, 32):
@@ -71,14 +71,14 @@ class CNN(Network):
     Parameters
     ----------
     dataset : str (default: "mnist")
-        The data set's name; not the digits, whose images are too small.
+        Name of the data set. The digits are refused: their images are too small.
     partition, data_dir : str
         As in `SharedOut`.
 
     Raises
     ------
     ValueError
-        If there is no such network for the data set.
+        If there is no network for images of this shape.
     """
 
     def __init__(self, dataset: str = "mnist", *, partition: str = "skewed", data_dir: str = "") -> None:
@@ -87,7 +87,7 @@ class CNN(Network):
             raise ValueError(f"data set = {dataset!r}: has no convolutional network")
 
     def layers(self) -> nn.Sequential:
-        # "0" folds the rows of pixels back into images; it has no parameters.
+        # Layer "0" turns rows of pixels back into images; it has no parameters.
         return nn.Sequential(
             nn.Unflatten(1, self.data.shape), *_LAYERS[self.data.shape](self.data.num_classes)
         )

@@ -1,4 +1,4 @@
-"""Samples in memory: a data set, and a whole federation's samples in three arrays, client after client."""
+"""Samples in memory: one data set, or the samples of all clients in three arrays, client after client."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class Dataset(NamedTuple):
     labels: NDArray[np.int64]  # (n,)
 
     def __len__(self) -> int:
-        """Return the number of samples n (not of fields)."""
+        """Return the number of samples n, not the number of fields."""
         return len(self.labels)
 
     def take(self, rows: NDArray[np.int64]) -> Dataset:
-        """Return some samples: a copy."""
+        """Return a copy of the samples in these rows."""
         return Dataset(self.inputs[rows], self.labels[rows])
 
 
 class Takes(Protocol):
-    """Samples of which some can be had: a `Dataset`, or the half of a data set that is still bytes."""
+    """Samples that are read by row: a `Dataset`, or `datasets.Samples` whose pixels are still bytes."""
 
     def take(self, rows: NDArray[np.int64]) -> Dataset:
-        """Return some samples."""
+        """Return the samples in these rows."""
 
 
 class FederatedData(NamedTuple):
-    """The samples of M clients, N in all; client m holds the rows offsets[m] to offsets[m + 1] - 1."""
+    """The N samples of M clients. Client m holds the rows offsets[m] to offsets[m + 1] - 1."""
 
     inputs: NDArray[np.float32]  # (N, features)
     labels: NDArray[np.int64]  # (N,)
@@ -42,25 +42,25 @@ class FederatedData(NamedTuple):
 
     @property
     def num_clients(self) -> int:
-        """M."""
+        """The number of clients M."""
         return len(self.offsets) - 1
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return (M,) samples a client."""
+        """Return the (M,) numbers of samples per client."""
         return np.diff(self.offsets)
 
     def check(self, num_features: int | None = None, num_classes: float = inf) -> None:
-        """Look whether the arrays fit together and, where that is known, a model.
+        """Check that the arrays fit each other and, where its sizes are given, a model.
 
         Parameters
         ----------
         num_features, num_classes : int, optional
-            What the model takes, and what it tells apart.
+            The model's inputs and classes.
 
         Raises
         ------
         ValueError
-            If they do not; the message says which.
+            If they do not fit; the message names the array.
         """
         n = len(self.labels)
         features = self.inputs.shape[-1] if num_features is None else num_features
@@ -76,12 +76,12 @@ class FederatedData(NamedTuple):
             )
 
     def client(self, m: int) -> Dataset:
-        """Return the samples of client m, 0 <= m < M; views, no copies.
+        """Return the samples of client m, 0 <= m < M, as views.
 
         Raises
         ------
         IndexError
-            If there is no such client.
+            If the client does not exist.
         """
         if not 0 <= m < self.num_clients:
             raise IndexError(f"client = {m}: must be between 0 and {self.num_clients - 1}")
@@ -92,26 +92,26 @@ class FederatedData(NamedTuple):
 def federate(
     dataset: Takes, parts: Sequence[NDArray[Any]], groups: NDArray[Any] | None = None
 ) -> FederatedData:
-    """Lay out ``dataset`` client after client: a copy, in the order of ``parts``.
+    """Copy the samples of ``dataset`` into three arrays, client after client in the order of ``parts``.
 
     Parameters
     ----------
-    dataset : Dataset, or whatever else has its ``take``
+    dataset : Dataset, or another object with its ``take``
         All samples.
     parts : sequence of numpy.ndarray
-        For each client the indexes of its samples; what no part names is left out.
+        The sample indexes of each client. Samples in no part are left out.
     groups : numpy.ndarray, optional
-        (M,) each client's group, a whole number.
+        (M,) whole numbers: the group of each client.
 
     Raises
     ------
     ValueError
-        If there is no client, or ``groups`` has another length than ``parts``.
+        If there is no client, or if ``groups`` and ``parts`` differ in length.
     """
     if not parts:
         raise ValueError("parts = []: there must be at least one client")
     if groups is not None and np.shape(groups) != (len(parts),):
-        raise ValueError(f"groups of shape {np.shape(groups)}: must be ({len(parts)},), one a client")
+        raise ValueError(f"groups of shape {np.shape(groups)}: must be ({len(parts)},), one per client")
     order = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
     offsets = np.zeros(len(parts) + 1, dtype=np.int64)
     np.cumsum([len(part) for part in parts], out=offsets[1:])

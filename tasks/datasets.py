@@ -1,16 +1,17 @@
-"""Data sets by name: from a file or folder on this machine, else from Flower Datasets.
+"""Data sets by name, read from a file or folder on this machine or else through Flower Datasets.
 
-Where a data set lies is said by the setting ``data-dir``, else by the environment variable COHORT_DATA:
+The setting ``data-dir``, or else the environment variable COHORT_DATA, names one of these:
 
-- an ``.npz`` with x_train (n, ...) uint8, y_train (n,), x_test, y_test and, for the partition ``natural``,
-  users_train (n,): who made each sample; or a folder with
-- ``NAME.npz``, such a file; or
-- ``NAME/``, with the files of MNIST's own format (``train-images-idx3-ubyte.gz``, ...), or else a copy of the
-  data set's repository on the Hugging Face Hub, which Flower Datasets reads.
+- an ``.npz`` file with x_train (n, ...) uint8, y_train (n,), x_test, y_test and, for the partition
+  ``natural``, users_train (n,), the user who made each sample;
+- a folder that contains such a file as ``NAME.npz``;
+- a folder that contains a folder ``NAME/``, with the files of MNIST's own format
+  (``train-images-idx3-ubyte.gz``, ...) or with a copy of the data set's repository on the Hugging Face Hub,
+  which Flower Datasets reads.
 
-Without either, Flower Datasets downloads it, or finds it in its cache. `python -m tasks.datasets NAME FILE`
-writes such an .npz, to be carried to machines without a network, and read in a fraction of the time. The
-digits need none of this.
+Without either, Flower Datasets downloads the data set or finds it in its cache. The command
+`python -m tasks.datasets NAME FILE` writes such an .npz file, for machines without a network; it is also much
+faster to read. The digits need none of this.
 """
 
 import gzip
@@ -32,25 +33,25 @@ VARIABLE = "COHORT_DATA"
 
 
 class Hub(NamedTuple):
-    """A data set of the Hugging Face Hub, and its columns."""
+    """A data set on the Hugging Face Hub, and its columns."""
 
     repository: str
     image: str = "image"
     label: str = "label"
-    user: str | None = None  # who made the sample
-    held_out: float = 0.0  # share that is the test set, where the data set has none
+    user: str | None = None  # the column of the user who made the sample
+    held_out: float = 0.0  # share of samples held out as the test set, if the data set has none
 
 
 class Description(NamedTuple):
-    """What is known of a data set without looking at it."""
+    """The properties of a data set that are known before it is read."""
 
     shape: tuple[int, ...]  # of an image: channels, height, width
     num_classes: int
-    hub: Hub | None = None  # None: it ships with a package
+    hub: Hub | None = None  # None: a package contains it
 
     @property
     def num_features(self) -> int:
-        """Numbers a sample, in the order channels, rows, columns."""
+        """Numbers per sample, in the order channels, rows, columns."""
         return int(np.prod(self.shape))
 
 
@@ -60,8 +61,8 @@ DESCRIPTIONS = {
     "fashion-mnist": Description((1, 28, 28), 10, Hub("zalando-datasets/fashion_mnist")),
     "kmnist": Description((1, 28, 28), 10, Hub("tanganke/kmnist")),
     "cifar10": Description((3, 32, 32), 10, Hub("uoft-cs/cifar10", image="img")),
-    # LEAF (Caldas et al. 2018): 62 characters, a client is a writer, a tenth of the samples is held out; and
-    # whether a celebrity smiles, a client is a celebrity, images scaled to 84 x 84.
+    # From LEAF (Caldas et al. 2018). FEMNIST: 62 characters, one client per writer, a tenth of the samples
+    # held out. CelebA: whether a celebrity smiles, one client per celebrity, images scaled to 84 x 84.
     "femnist": Description(
         (1, 28, 28), 62, Hub("flwrlabs/femnist", label="character", user="writer_id", held_out=0.1)
     ),
@@ -70,25 +71,25 @@ DESCRIPTIONS = {
 
 
 class Samples(ABC):
-    """One half of a data set, train or test: labels at hand, images when they are asked for."""
+    """One half of a data set, train or test: the labels in memory, the images on demand."""
 
     labels: NDArray[np.int64]  # (n,)
-    users: NDArray[Any] | None = None  # (n,) who made each sample, where that is known
+    users: NDArray[Any] | None = None  # (n,) the user who made each sample, if known
 
     @abstractmethod
     def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
-        """Return some samples, pixels in [0, 1]: inputs (len(rows), features)."""
+        """Return the samples in these rows: inputs (len(rows), features), pixels in [0, 1]."""
 
 
 class Halves(NamedTuple):
-    """A data set."""
+    """The two halves of a data set."""
 
     train: Samples
     test: Samples
 
 
 class InMemory(Samples):
-    """Samples whose pixels are in memory, as bytes or as numbers in [0, 1]."""
+    """Samples with all pixels in memory, as bytes or as numbers in [0, 1]."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ def _scaled(pixels: NDArray[Any]) -> NDArray[np.float32]:
 
 
 class FromHub(Samples):
-    """Samples of a Hugging Face `datasets.Dataset`: images are decoded when they are asked for."""
+    """Samples of a Hugging Face `datasets.Dataset`. Images are decoded on demand."""
 
     def __init__(self, table: Any, description: Description, rows: NDArray[np.int64] | None = None) -> None:
         hub = description.hub
@@ -139,7 +140,8 @@ class FromHub(Samples):
         chosen = self._rows[rows]
         pixels = np.empty((len(chosen), channels, height, width), np.uint8)
         (column,) = self._images.column_names
-        # A few hundred at once: one by one takes seven times as long, all of CelebA would not fit.
+        # A few hundred at once: one by one takes seven times as long, and all of CelebA does not fit in
+        # memory.
         for start in range(0, len(chosen), 256):
             images = self._images[chosen[start : start + 256].tolist()][column]
             for i, image in enumerate(images, start):
@@ -151,21 +153,21 @@ class FromHub(Samples):
 
 
 def load(name: str, data_dir: str = "") -> Halves:
-    """Return a data set; the same objects, when it is asked for again.
+    """Return a data set. A second call returns the same objects.
 
     Parameters
     ----------
     name : str
         One of `DESCRIPTIONS`.
     data_dir : str
-        Where it lies, see above; "" asks the environment.
+        The folder or file of the data, as above; "" reads the environment variable.
 
     Raises
     ------
     ValueError
-        If there is no such data set, or what lies there is not it.
+        If the data set does not exist, or if the file or folder holds something else.
     ModuleNotFoundError
-        If a package is missing; the message says which extra brings it.
+        If a package is missing; the message names the extra that installs it.
     """
     if name not in DESCRIPTIONS:
         raise ValueError(f"data set = {name!r}: must be one of {', '.join(DESCRIPTIONS)}")
@@ -190,8 +192,8 @@ def _load(name: str, where: str) -> Halves:
         return _from_hub(name, description, path / name)
     if not path.exists():
         raise ValueError(f"data-dir = {where!r}: there is no such file or folder")
-    if path.stem != name and path.stem in DESCRIPTIONS:  # MNIST and its kin cannot be told apart by shape
-        raise ValueError(f"data-dir = {where!r}: is {path.stem}, not {name}; name the folder it is in")
+    if path.stem != name and path.stem in DESCRIPTIONS:  # MNIST and its variants have the same shapes
+        raise ValueError(f"data-dir = {where!r}: holds {path.stem}, not {name}; name its folder instead")
     return _from_npz(path, description)
 
 
@@ -212,7 +214,7 @@ def _from_npz(path: Path, description: Description) -> Halves:
 
 
 def _from_idx(folder: Path, description: Description) -> Halves:
-    """Read the four files in which MNIST is published, each compressed or not."""
+    """Read the four files in which MNIST is published, compressed or not."""
     return Halves(
         *(
             _checked(
@@ -245,7 +247,7 @@ def _idx(folder: Path, name: str) -> NDArray[np.uint8]:
 def _checked(
     images: NDArray[np.uint8], labels: NDArray[Any], path: Path, description: Description
 ) -> InMemory:
-    """Return samples from arrays as found in a file; colours may come last, as cameras and PIL have them."""
+    """Return the arrays of a file as samples. The colour channels may come last, as in PIL's images."""
     channels, height, width = description.shape
     layouts = [description.shape, (height, width, channels), (description.num_features,)]
     if channels == 1:
@@ -275,8 +277,8 @@ def _from_hub(name: str, description: Description, folder: Path | None = None) -
         from flwr_datasets import FederatedDataset
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{name}: needs flwr-datasets: pip install 'cohort-app[data]'; or put {name}.npz into a folder "
-            f"that the setting data-dir or the variable {VARIABLE} names",
+            f"data set = {name!r} needs flwr-datasets: pip install 'cohort-app[data]'; "
+            f"or put {name}.npz into a folder that the setting data-dir or the variable {VARIABLE} names",
             name="flwr-datasets",
         ) from error
     hub = description.hub
@@ -287,9 +289,9 @@ def _from_hub(name: str, description: Description, folder: Path | None = None) -
     try:
         train = source("train")
         test = None if hub.held_out else source("test")
-    except Exception as error:  # a network, a cache and a dozen libraries: whatever it is, say what to do
+    except Exception as error:  # whatever fails in the network, the cache or a library: say what to do
         raise ValueError(
-            f"data-dir = {str(folder or '')!r}: {name} cannot be had from {folder or hub.repository}: "
+            f"data-dir = {str(folder or '')!r}: {name} cannot be read from {folder or hub.repository}: "
             f"{error}; without a network, put {name}.npz into a folder that data-dir or {VARIABLE} names"
         ) from error
     if test is not None:
@@ -303,7 +305,7 @@ def _from_hub(name: str, description: Description, folder: Path | None = None) -
 
 
 def save(name: str, path: Path) -> None:
-    """Write a data set that Flower Datasets has into one .npz, images as bytes.
+    """Write a data set of Flower Datasets to one .npz file, with images as bytes.
 
     Raises
     ------
@@ -313,7 +315,7 @@ def save(name: str, path: Path) -> None:
     if name not in DESCRIPTIONS or DESCRIPTIONS[name].hub is None:
         known = [each for each, description in DESCRIPTIONS.items() if description.hub]
         raise ValueError(f"data set = {name!r}: must be one of {', '.join(known)}")
-    if not path.parent.is_dir():  # said now, not after an hour of downloading
+    if not path.parent.is_dir():  # refused now, not after an hour of downloading
         raise ValueError(f"file = {str(path)!r}: there is no folder {path.parent}")
     arrays: dict[str, NDArray[Any]] = {}
     for half, samples in _from_hub(name, DESCRIPTIONS[name])._asdict().items():

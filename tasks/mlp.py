@@ -1,4 +1,4 @@
-"""Perceptrons with hidden layers, in torch."""
+"""Multilayer perceptrons in torch."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,15 +9,17 @@ from .network import Network
 
 
 class MLP(Network):
-    """Layers of ReLU units, then the classes; parameters "0.weight" (out, in), "0.bias", "2.weight", ...
+    """Hidden layers of ReLU units, then one output per class.
+
+    The parameters are "0.weight" (out, in), "0.bias", "2.weight", ...
 
     Parameters
     ----------
     dataset : str (default: "digits")
-        The data set's name.
+        Name of the data set.
     hidden : sequence of int (default: (32,))
-        Units of each hidden layer. (64, 30) on 784 pixels is the Power-of-Choice paper's network (appendix
-        F), without its dropout.
+        Units of each hidden layer. On 784 pixels (64, 30) is the network of the Power-of-Choice paper
+        (appendix F) without its dropout.
     partition, data_dir : str
         As in `SharedOut`.
     """

@@ -1,4 +1,4 @@
-"""Networks in torch, trained by plain SGD."""
+"""Networks in torch, trained with plain SGD."""
 
 from abc import abstractmethod
 
@@ -11,18 +11,19 @@ from .base import Arrays, GradientVariance, Metrics, TrainResult, batches
 from .data import Dataset
 from .partitioned import SharedOut
 
-_CHUNK = 1000  # samples that are evaluated at once
+_CHUNK = 1000  # samples evaluated at once
 
 
 class Network(SharedOut):
-    """A network with torch's names and layouts for its parameters; subclasses say what it looks like.
+    """A network whose parameters have torch's names and layouts. Subclasses define its layers.
 
-    Weights and biases start uniform in ±1/sqrt(fan in), as torch's own layers have it, but from the seed.
+    Weights and biases start uniform in ±1/sqrt(fan in), as in torch's own layers, but are drawn from the
+    seed.
     """
 
     @abstractmethod
     def layers(self) -> nn.Sequential:
-        """Return the layers; what their parameters hold does not matter."""
+        """Return the layers. The values of their parameters are not used."""
 
     def initial_arrays(self, seed: int) -> Arrays:
         random = np.random.default_rng(seed)
@@ -40,11 +41,11 @@ class Network(SharedOut):
         return arrays
 
     def _empty(self) -> nn.Sequential:
-        with torch.device("meta"):  # no memory, and no draws from the global generator
+        with torch.device("meta"):  # takes no memory and no draws from the global generator
             return self.layers()
 
     def _model(self, arrays: Arrays) -> nn.Module:
-        """Return the network with a copy of ``arrays`` for parameters."""
+        """Return the network with copies of ``arrays`` as parameters."""
         network = self._empty()
         network.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()}, assign=True)
         return network
@@ -72,7 +73,7 @@ class Network(SharedOut):
         for batch in batches(len(data), batch_size, steps, seed):
             loss = cross_entropy(network(inputs[batch]), labels[batch])
             gradients = torch.autograd.grad(loss, parameters)
-            # By hand: torch.optim would be imported for seconds in each client process.
+            # Without torch.optim, whose import takes seconds in each client process.
             with torch.no_grad():
                 if measure_variance:
                     variance.add(gradient.numpy() for gradient in gradients)
@@ -90,7 +91,7 @@ class Network(SharedOut):
         network = self._model(arrays)
         loss, accuracy = 0.0, 0.0
         with torch.inference_mode():
-            # In chunks: convolutions need far more memory than their inputs.
+            # In chunks, because convolutions need far more memory than their inputs.
             for start in range(0, len(data), _CHUNK):
                 labels = torch.from_numpy(data.labels[start : start + _CHUNK])
                 logits = network(torch.from_numpy(data.inputs[start : start + _CHUNK]))

@@ -1,4 +1,4 @@
-"""A task over a data set by name, shared out over the clients by a partition."""
+"""Tasks whose training samples are distributed over the clients by a partition."""
 
 from functools import lru_cache
 
@@ -9,21 +9,21 @@ from .partitions import Parts, parse, share_out
 
 
 class SharedOut(Task):
-    """What all tasks over shared-out data have in common; subclasses bring the model.
+    """The data side of a task: a named data set and its partition. Subclasses add the model.
 
     Parameters
     ----------
     dataset : str (default: "digits")
-        One of `datasets.DESCRIPTIONS`. Nothing is read before it is needed.
+        One of `datasets.DESCRIPTIONS`. The data are read at their first use.
     partition : str (default: "skewed")
-        How the training samples are shared out, see `partitions.FORMS`.
+        How the training samples are distributed; see `partitions.FORMS`.
     data_dir : str (default: "")
-        Where the data lie, see `datasets`.
+        The folder or file of the data; see `datasets`.
 
     Raises
     ------
     ValueError
-        If there is no such data set or partition.
+        If the data set or partition does not exist.
     """
 
     def __init__(self, dataset: str = "digits", *, partition: str = "skewed", data_dir: str = "") -> None:
@@ -60,7 +60,7 @@ class SharedOut(Task):
 
 @lru_cache(maxsize=4)
 def _parts(train: datasets.Samples, partition: str, num_clients: int, seed: int) -> Parts:
-    """Share out once for all clients of a process."""
+    """Compute the partition once for all clients of a process."""
     return share_out(partition, train.labels, num_clients, seed, train.users)
 
 

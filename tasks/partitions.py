@@ -1,9 +1,9 @@
-"""How samples are shared out over clients: each way a function of the labels, the clients and a seed.
+"""Partitions: functions of the labels, the number of clients and a seed that distribute samples over clients.
 
-A run names its way in the setting ``partition``: ``skewed``, ``balanced``, ``dirichlet:0.3``, ... (see
-`FORMS`). Each returns one array of sample indexes a client; no sample is with two clients. Flower Datasets'
-partitioner that does the same, where there is one, is named with each; the draws differ, the law does not.
-`from_flower` takes any partitioner of Flower Datasets as it is.
+A run names its partition in the setting ``partition``: ``skewed``, ``balanced``, ``dirichlet:0.3``, ... (see
+`FORMS`). A partition returns one array of sample indexes per client; no sample goes to two clients. Each
+docstring names the equivalent partitioner of Flower Datasets, if there is one: same distribution, other
+draws. `from_flower` accepts any partitioner of Flower Datasets.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-# Section G of the OSMD paper: 65 % of the clients hold 1 sample, 20 % hold 5, 10 % 30 and 5 % 100.
+# Section G of the OSMD paper: 65 % of the clients hold 1 sample, 20 % hold 5, 10 % hold 30 and 5 % hold 100.
 _SHARES = np.array([0.65, 0.20, 0.10, 0.05])
 _SAMPLES = np.array([1, 5, 30, 100])
 
 
 class Parts(NamedTuple):
-    """Who holds what."""
+    """The samples of each client."""
 
-    clients: list[Ints]  # for each of the M clients, the indexes of its samples
-    groups: Ints | None = None  # (M,) each client's group, where the partition makes groups
+    clients: list[Ints]  # the sample indexes of each of the M clients
+    groups: Ints | None = None  # (M,) the group of each client, if the partition makes groups
 
 
 def _round_to_sum(shares: NDArray[np.float64], total: int) -> Ints:
-    """Round to integers that sum to ``total``, by largest remainder; a tie goes to the last."""
+    """Round to integers that sum to ``total`` by largest remainder. A tie goes to the last one."""
     exact = shares / shares.sum() * total
     counts: Ints = np.floor(exact + 1e-9).astype(np.int64)
     by_remainder = np.lexsort((-np.arange(len(shares)), -(exact - counts).round(9)))
@@ -43,7 +43,7 @@ def _check_clients(num_clients: int, most: int, what: str = "the number of sampl
 
 
 def _filled(sizes: Ints) -> Ints:
-    """Let the largest give until nobody is empty; ascending."""
+    """Move samples from the largest to the empty clients; return the sizes in ascending order."""
     for _ in range(np.count_nonzero(sizes == 0)):
         sizes[np.argmin(sizes)] += 1
         sizes[np.argmax(sizes)] -= 1
@@ -56,7 +56,7 @@ def skewed_sizes(num_clients: int, num_samples: int) -> Ints:
     Returns
     -------
     numpy.ndarray
-        (num_clients,) samples a client, ascending, each at least 1, summing to ``num_samples``.
+        (num_clients,) samples per client, ascending, each at least 1, summing to ``num_samples``.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def skewed_sizes(num_clients: int, num_samples: int) -> Ints:
 
 
 def balanced_sizes(num_clients: int, num_samples: int) -> Ints:
-    """Return (num_clients,) sizes that sum to ``num_samples`` and differ by 1 at most.
+    """Return (num_clients,) sizes that sum to ``num_samples`` and differ by at most 1.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def power_law_sizes(num_clients: int, num_samples: int, exponent: float) -> Ints
     Returns
     -------
     numpy.ndarray
-        (num_clients,) samples a client, ascending, each at least 1, summing to ``num_samples``.
+        (num_clients,) samples per client, ascending, each at least 1, summing to ``num_samples``.
 
     Raises
     ------
@@ -98,18 +98,18 @@ def power_law_sizes(num_clients: int, num_samples: int, exponent: float) -> Ints
 
 
 def split(sizes: Ints, seed: int, num_samples: int | None = None) -> list[Ints]:
-    """Deal shuffled sample indexes out, ``sizes[m]`` to client m; each to one client only.
+    """Give ``sizes[m]`` shuffled sample indexes to client m, each index to one client only.
 
-    Like Flower Datasets' `SizePartitioner` on shuffled data.
+    Flower Datasets: `SizePartitioner` on shuffled data.
 
     Parameters
     ----------
     sizes : numpy.ndarray
-        (M,) samples a client.
+        (M,) samples per client.
     seed : int
-        Who gets which.
+        Seed of the shuffle.
     num_samples : int, optional
-        How many there are, of which sum(sizes) are dealt out (default: that many).
+        Number of samples, of which sum(sizes) are distributed (default: sum(sizes)).
     """
     needed = int(sizes.sum())
     order = np.random.default_rng(seed).permutation(needed if num_samples is None else num_samples)
@@ -117,10 +117,10 @@ def split(sizes: Ints, seed: int, num_samples: int | None = None) -> list[Ints]:
 
 
 def skewed(labels: Ints, num_clients: int, seed: int, unit: int | None = None) -> list[Ints]:
-    """Share out in the sizes of the OSMD paper's section G, classes at random.
+    """Distribute samples at random in the sizes of the OSMD paper's section G.
 
-    All samples, scaled (the default); or ``unit`` times 1, 5, 30 and 100, and the other samples are nobody's.
-    With ``unit`` 1 and 500 clients it is the paper's own.
+    By default the sizes are scaled to use all samples. With ``unit``, clients hold ``unit`` times 1, 5, 30 or
+    100 samples, and the other samples are unused; ``unit`` 1 and 500 clients are the paper's own.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def skewed(labels: Ints, num_clients: int, seed: int, unit: int | None = None) -
 
 
 def balanced(labels: Ints, num_clients: int, seed: int, size: int | None = None) -> list[Ints]:
-    """Share out at random: all samples, sizes differing by 1 at most; or ``size`` a client.
+    """Distribute samples at random: all of them, in sizes that differ by at most 1, or ``size`` per client.
 
     Like Flower Datasets' `IidPartitioner` on shuffled data.
 
@@ -155,34 +155,34 @@ def balanced(labels: Ints, num_clients: int, seed: int, size: int | None = None)
 
 
 def power_law(labels: Ints, num_clients: int, seed: int, exponent: float = 1.0) -> list[Ints]:
-    """Share out in the sizes of `power_law_sizes`, classes at random."""
+    """Distribute samples at random in the sizes of `power_law_sizes`."""
     return split(power_law_sizes(num_clients, len(labels), exponent), seed)
 
 
 def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size: int = 1) -> list[Ints]:
-    """Cut each class up in proportions drawn from Dir_M(α): sizes and classes both vary with the client.
+    """Split each class in proportions drawn from Dir_M(α), so that sizes and classes both vary by client.
 
     The form of the Power-of-Choice paper (appendix F: Dir_K(α) over the K clients, with which α sets "the
     data size imbalance and degree of label skew across clients") and of DELTA (appendix H.2), introduced by
-    Yurochkin et al. 2019. Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``. That one
-    draws anew, ten times at most, until nobody has too little; here the largest clients give, sample by
-    sample, so that it also ends with many clients and a small α.
+    Yurochkin et al. 2019. Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``, which draws
+    up to ten times until every client has ``min_size`` samples. Here the largest clients give samples to the
+    others instead, which also works for many clients and a small α.
 
     Parameters
     ----------
     labels : numpy.ndarray
         (n,) classes.
     num_clients, seed : int
-        M, and the seed of the proportions and of who gets which samples.
+        M, and the seed of the proportions and the samples.
     alpha : float
-        α > 0; small: a client has few classes; large: all are alike.
+        α > 0. With a small α each client has few classes; with a large α all clients are alike.
     min_size : int (default: 1)
-        The least samples of a client.
+        The smallest number of samples of a client.
 
     Raises
     ------
     ValueError
-        If there are fewer than M ``min_size`` samples, or α is not positive.
+        If there are fewer than M * ``min_size`` samples, or if α is not positive.
     """
     _check_alpha(alpha)
     _check_clients(num_clients, len(labels) // max(min_size, 1), f"{min_size} sample(s) each")
@@ -197,7 +197,7 @@ def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size:
 
 
 def _at_least(parts: list[Ints], min_size: int) -> list[Ints]:
-    """Move samples, one by one from whoever has most, to those that have too few."""
+    """Move samples to clients with too few, each from the client that then has the most."""
     largest = [(-len(part), m) for m, part in enumerate(parts)]
     heapify(largest)
     left = np.array([len(part) for part in parts])
@@ -215,19 +215,18 @@ def _at_least(parts: list[Ints], min_size: int) -> list[Ints]:
 
 
 def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) -> list[Ints]:
-    """Let each client draw its classes from proportions q_m ~ Dir(α p); all have equally many samples.
+    """Draw each client's classes from its own proportions q_m ~ Dir(α p); sizes differ by at most 1.
 
-    Hsu et al. 2019: p are the shares of the classes in the data. Samples are drawn without replacement,
-    client after client in random order; a class that is used up is drawn no more, and the others keep their
-    proportions. Flower Datasets: `InnerDirichletPartitioner` with equal ``partition_sizes`` and the list α p
-    for its ``alpha`` has the same q_m, but the clients take turns sample by sample: where all samples are
-    used, scarcity bends everybody's proportions there, and those of the last clients here. Sizes differ by 1
-    at most.
+    From Hsu et al. 2019, where p are the shares of the classes in the data. Samples are drawn without
+    replacement, client after client in random order. A used-up class is not drawn again; the other classes
+    keep their proportions. Flower Datasets: `InnerDirichletPartitioner` with equal ``partition_sizes`` and
+    the list α p as its ``alpha`` has the same q_m, but its clients take turns sample by sample. When all
+    samples are used, scarcity changes the proportions of all clients there, and of the last clients here.
 
     Raises
     ------
     ValueError
-        If there are fewer samples than clients, or α is not positive.
+        If there are fewer samples than clients, or if α is not positive.
     """
     _check_alpha(alpha)
     sizes = balanced_sizes(num_clients, len(labels))
@@ -236,7 +235,7 @@ def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) 
     rows = [random.permutation(np.flatnonzero(classes == c)) for c in range(len(left))]
     proportions = random.dirichlet(alpha * left / len(labels), num_clients)
     parts: list[Ints] = [np.empty(0, np.int64)] * num_clients
-    # In random order: those who come last find classes used up.
+    # In random order, because the last clients find classes used up.
     for m in random.permutation(num_clients):
         taken = np.zeros(len(left), np.int64)
         while (missing := int(sizes[m] - taken.sum())) > 0:
@@ -244,17 +243,18 @@ def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) 
             if q.sum() <= 0:
                 q = (left - taken).astype(np.float64)
             taken = np.minimum(taken + random.multinomial(missing, q / q.sum()), left)
-        # From the back, which `left` cuts off.
+        # From the end, which `left` excludes from now on.
         parts[m] = np.concatenate([row[n - k : n] for row, n, k in zip(rows, left, taken, strict=True)])
         left = left - taken
     return parts
 
 
 def label_shards(labels: Ints, num_clients: int, seed: int, shards_per_client: int = 2) -> list[Ints]:
-    """Sort the samples by class, cut them into equal shards, and give each client so many at random.
+    """Sort the samples by class, cut them into equal shards, and give each client some shards at random.
 
-    McMahan et al. 2017 (section 3): 200 shards, two each. Flower Datasets: `ShardPartitioner` with
-    ``num_shards_per_partition``, which leaves out what does not fill a shard; here sizes differ by 1 a shard.
+    McMahan et al. 2017 (section 3) have 200 shards, two per client. Flower Datasets: `ShardPartitioner` with
+    ``num_shards_per_partition``, which leaves out samples that do not fill a shard; here shards differ by 1
+    sample.
 
     Raises
     ------
@@ -271,26 +271,26 @@ def label_shards(labels: Ints, num_clients: int, seed: int, shards_per_client: i
 
 
 def label_split(labels: Ints, num_clients: int, seed: int, owners: int | None = None) -> list[Ints]:
-    """Give all but one class to a few clients, one class each, and the last class in equal parts to the rest.
+    """Give each of a few clients one class, and the last class in equal parts to all other clients.
 
-    DELTA's split-FashionMNIST (appendix H.2: "10 % clients own 90 % of the data"): the data are divided by
-    class, one class at random is reshuffled and divided equally into 100 clients. The paper's own is
-    ``num_clients`` 109: nine clients with a class each, one hundred that share the tenth. No partitioner of
-    Flower Datasets does it.
+    This is DELTA's split-FashionMNIST (appendix H.2: "10 % clients own 90 % of the data"): the data are
+    divided by class, and one class at random is divided equally among 100 clients. The paper has
+    ``num_clients`` 109: nine clients with a class each, and one hundred that share the tenth class. Flower
+    Datasets has no such partitioner.
 
     Parameters
     ----------
     labels : numpy.ndarray
         (n,) classes, C >= 2 of them.
     num_clients, seed : int
-        M, and the seed of which class is shared and who gets which samples. The owners come first.
+        M, and the seed of the shared class and the samples. The owners come first.
     owners : int, optional
-        How many clients share the C - 1 classes out among them, >= C - 1 (default: C - 1, a class each).
+        Number of clients that hold the C - 1 other classes, >= C - 1 (default: C - 1, a class each).
 
     Raises
     ------
     ValueError
-        If somebody would hold nothing.
+        If a client would hold no sample.
     """
     random = np.random.default_rng(seed)
     classes = random.permutation(np.unique(labels))
@@ -308,22 +308,22 @@ def label_split(labels: Ints, num_clients: int, seed: int, owners: int | None = 
         for part in np.array_split(row, count)
     ]
     if min(map(len, parts)) == 0:
-        raise ValueError(f"num-clients = {num_clients}: too many, some would hold nothing of their one class")
+        raise ValueError(f"num-clients = {num_clients}: must be smaller: clients would hold no sample")
     return parts
 
 
 def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10) -> Parts:
-    """Put the clients into groups at random; those of group k hold classes k and k + 1 (modulo the groups).
+    """Put the clients into groups at random. Group k holds classes k and k + 1, modulo the number of groups.
 
-    FLICS (section IV: "clients in group k are assigned samples with labels k and mod(k+1, 10)"). With fewer
-    groups than classes, class c counts as class c mod G. Each class is shared equally among the clients that
-    may hold it. Flower Datasets: `PathologicalPartitioner` with two classes each, "deterministic", has the
-    same classes, client m in group m mod 10.
+    From FLICS (section IV: "clients in group k are assigned samples with labels k and mod(k+1, 10)"). With
+    fewer groups than classes, class c counts as class c mod G. Each class is divided equally among the
+    clients of its two groups. Flower Datasets: `PathologicalPartitioner` with two classes per client,
+    "deterministic", has the same classes, with client m in group m mod 10.
 
     Raises
     ------
     ValueError
-        If there are fewer clients than groups, more groups than classes, or samples too few.
+        If there are fewer clients than groups, more groups than classes, or too few samples.
     """
     distinct, classes = np.unique(labels, return_inverse=True)
     if not 1 <= num_groups <= min(num_clients, len(distinct)):
@@ -341,22 +341,22 @@ def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10
             pieces[m].append(piece)
     parts = [np.concatenate(mine) for mine in pieces]
     if min(map(len, parts)) == 0:
-        raise ValueError(f"num-clients = {num_clients}: too many, some would hold no sample of their classes")
+        raise ValueError(f"num-clients = {num_clients}: must be smaller: clients would hold no sample")
     return Parts(parts, groups)
 
 
 def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
-    """Let each client hold what one user made: one writer of FEMNIST, one celebrity of CelebA.
+    """Give each client the samples of one user: a writer of FEMNIST, a celebrity of CelebA.
 
-    With fewer clients than users, each holds several users' samples, as many as the others or one more.
+    With fewer clients than users, each client holds several users; their numbers differ by at most 1.
     Flower Datasets: `NaturalIdPartitioner`; with fewer clients `GroupedNaturalIdPartitioner`.
 
     Parameters
     ----------
     users : numpy.ndarray
-        (n,) who made each sample.
+        (n,) the user who made each sample.
     num_clients, seed : int
-        M, at most the number of users; the seed of which client is who.
+        M, at most the number of users, and the seed of the assignment.
 
     Raises
     ------
@@ -373,16 +373,16 @@ def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
 
 
 def from_flower(partitioner: Any, labels: Ints, users: NDArray[Any] | None = None) -> list[Ints]:
-    """Return what a partitioner of Flower Datasets makes of these labels.
+    """Partition these labels with a partitioner of Flower Datasets.
 
     Parameters
     ----------
     partitioner : flwr_datasets.partitioner.Partitioner
-        A new one. The columns to partition by are called ``label`` and ``user``.
+        A new partitioner. The columns to partition by are ``label`` and ``user``.
     labels : numpy.ndarray
         (n,) classes.
     users : numpy.ndarray, optional
-        (n,) who made each sample.
+        (n,) the user who made each sample.
 
     Examples
     --------
@@ -408,11 +408,11 @@ def _check_alpha(alpha: float) -> None:
 
 
 class Form(NamedTuple):
-    """One way to write the setting ``partition``: its name, or name:number."""
+    """A form of the setting ``partition``: a name, or name:number."""
 
     share: Callable[..., list[Ints] | Parts]  # (labels, num_clients, seed[, number])
-    number: type[int] | type[float] | None = None  # what may stand after the colon; None: nothing
-    required: bool = False  # whether it must
+    number: type[int] | type[float] | None = None  # the type after the colon; None if no number is allowed
+    required: bool = False  # whether the number is required
 
 
 FORMS: dict[str, Form] = {
@@ -424,18 +424,18 @@ FORMS: dict[str, Form] = {
     "shards": Form(label_shards, int),
     "label-split": Form(label_split, int),
     "groups": Form(label_groups, int),
-    "natural": Form(natural),  # takes users for labels
+    "natural": Form(natural),  # receives users in place of labels
 }
 
 
 def parse(text: str) -> tuple[str, int | float | None]:
-    """Read the setting ``partition``: one of `FORMS`, and its number.
+    """Read the setting ``partition``: a name of `FORMS`, and its number.
 
     Raises
     ------
     ValueError
-        If it is none of them, or the number is missing, too many or not above 0; without the setting's name,
-        which the caller knows.
+        If the name is unknown, or if the number is missing, not allowed or not above 0. The message leaves
+        out the setting's name, which the caller adds.
     """
     name, colon, number = text.partition(":")
     if name not in FORMS:
@@ -464,7 +464,7 @@ def _written(name: str) -> str:
 def share_out(
     partition: str, labels: Ints, num_clients: int, seed: int, users: NDArray[Any] | None = None
 ) -> Parts:
-    """Share the samples out as the setting ``partition`` says.
+    """Distribute the samples by the setting ``partition``.
 
     Parameters
     ----------
@@ -475,12 +475,12 @@ def share_out(
     num_clients, seed : int
         M >= 1, and the seed.
     users : numpy.ndarray, optional
-        (n,) who made each sample; for ``natural``.
+        (n,) the user who made each sample; for ``natural``.
 
     Raises
     ------
     ValueError
-        One line: the setting, its value, what is allowed.
+        With the setting, its value and the allowed values in one line.
     """
     try:
         name, number = parse(partition)
@@ -490,7 +490,7 @@ def share_out(
     arguments: Sequence[Any] = () if number is None else (number,)
     if name == "natural":
         if users is None:
-            raise ValueError(f"partition = {partition!r}: nobody knows whose each of these samples is")
+            raise ValueError(f"partition = {partition!r}: the data do not name the user of each sample")
         labels = users
     shared = form.share(labels, num_clients, seed, *arguments)
     return shared if isinstance(shared, Parts) else Parts(shared)

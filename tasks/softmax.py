@@ -1,4 +1,4 @@
-"""Multinomial logistic regression, in NumPy: starts at once and runs on any device."""
+"""Multinomial logistic regression in NumPy, which starts fast and runs on any device."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,14 @@ def _log_probabilities(arrays: Arrays, inputs: NDArray[np.float32]) -> NDArray[n
 
 
 class Softmax(SharedOut):
-    """p(y | x) = softmax(x W + b); W is (features, classes), b is (classes,), both 0 at the start.
+    """p(y | x) = softmax(x W + b) with W (features, classes) and b (classes,), both 0 at the start.
 
     Parameters
     ----------
     dataset : str (default: "digits")
-        The data set's name.
+        Name of the data set.
     bias : bool (default: True)
-        Whether there is a b; the OSMD paper's section G has none.
+        Whether the model has b; that of the OSMD paper's section G has none.
     partition, data_dir : str
         As in `SharedOut`.
     """
@@ -58,7 +58,7 @@ class Softmax(SharedOut):
     ) -> TrainResult:
         model = {name: array.copy() for name, array in arrays.items()}
         losses = []
-        variance = GradientVariance()  # of steps: of gradients, times the squared learning rate
+        variance = GradientVariance()  # of steps: that of the gradients times the squared learning rate
         for batch in batches(len(data), batch_size, steps, seed):
             inputs, labels = data.inputs[batch], data.labels[batch]
             log_p = _log_probabilities(model, inputs)

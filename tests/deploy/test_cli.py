@@ -105,7 +105,7 @@ def test_a_missing_extra_is_named_before_anything_starts(
     monkeypatch.setattr(tasks.datasets.digits, "find_spec", lambda name: None)
     result = cohort("up", "--out", str(tmp_path / "run"), "--task", task)
     assert result.exit_code == 2
-    assert result.stderr == "digits: need scikit-learn: pip install 'cohort-app[demo]'\n"
+    assert result.stderr == "task = 'digits' needs scikit-learn: pip install 'cohort-app[demo]'\n"
     assert not (tmp_path / "run").exists()
 
 

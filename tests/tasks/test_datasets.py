@@ -151,18 +151,18 @@ def test_a_place_without_the_data_is_refused(tmp_path: Path) -> None:
         datasets.load("emnist")
 
 
-def test_mnist_is_not_taken_for_one_of_its_kin(tmp_path: Path) -> None:
-    """All three have the same shapes: nobody would notice until the paper is out."""
+def test_mnist_is_not_mistaken_for_a_variant(tmp_path: Path) -> None:
+    """All three have the same shapes, so nothing else would notice."""
     file = written(tmp_path / "mnist.npz", **arrays())
-    with pytest.raises(ValueError, match=f"^data-dir = '{file}': is mnist, not kmnist; name the folder"):
+    with pytest.raises(ValueError, match=f"^data-dir = '{file}': holds mnist, not kmnist; name its folder"):
         datasets.load("kmnist", str(file))
 
 
 def test_without_flower_datasets_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     message = (
-        r"^cifar10: needs flwr-datasets: pip install 'cohort-app\[data\]'; or put cifar10.npz into a folder "
-        r"that the setting data-dir or the variable COHORT_DATA names$"
+        r"^data set = 'cifar10' needs flwr-datasets: pip install 'cohort-app\[data\]'; "
+        r"or put cifar10.npz into a folder that the setting data-dir or the variable COHORT_DATA names$"
     )
     with pytest.raises(ModuleNotFoundError, match=message) as missing:
         datasets.load("cifar10")
@@ -171,7 +171,9 @@ def test_without_flower_datasets_the_message_says_what_to_do(monkeypatch: pytest
 
 def test_without_scikit_learn_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.digits, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"^digits: need scikit-learn: pip install") as missing:
+    with pytest.raises(
+        ModuleNotFoundError, match=r"^task = 'digits' needs scikit-learn: pip install"
+    ) as missing:
         datasets.load("digits")
     assert missing.value.name == "scikit-learn"
 
@@ -245,7 +247,7 @@ def test_femnist_is_held_out_in_part_and_knows_its_writers(
     pixels = hub_folder(tmp_path, "femnist", ("train",))
     train, test = datasets.load("femnist", str(tmp_path))
     assert (len(train.labels), len(test.labels)) == (36, 4)
-    # Labels are 0, 1, 2, ... in the table: they tell which row is where.
+    # Labels are 0, 1, 2, ... in the table, so they identify the rows.
     assert sorted([*train.labels, *test.labels]) == list(range(40))
     assert train.users is not None
     assert train.users.tolist() == [f"f{i % 7:04}_14" for i in train.labels]
@@ -273,16 +275,16 @@ def test_a_table_without_the_columns_is_refused() -> None:
         datasets.FromHub(table, datasets.DESCRIPTIONS["cifar10"])
 
 
-def test_what_cannot_be_downloaded_is_said_with_a_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_download_names_the_alternative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr_datasets")
     (tmp_path / "mnist").mkdir()
-    with pytest.raises(ValueError, match=r"^data-dir = '.*/mnist': mnist cannot be had from .*put mnist.npz"):
+    with pytest.raises(
+        ValueError, match=r"^data-dir = '.*/mnist': mnist cannot be read from .*put mnist.npz"
+    ):
         datasets.load("mnist", str(tmp_path))
 
 
-def test_what_is_saved_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_data_set_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr_datasets")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     hub_folder(tmp_path, "femnist", ("train",))
@@ -301,7 +303,7 @@ def test_what_is_saved_reads_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
     assert saved.train.users.tolist() == original.train.users.tolist()
 
 
-def test_the_command_that_saves_says_what_is_wrong() -> None:
+def test_the_saving_command_names_wrong_arguments() -> None:
     command = [sys.executable, "-m", "tasks.datasets"]
     for arguments, message in (
         ([], "usage: python -m tasks.datasets NAME FILE.npz\n"),
@@ -318,7 +320,7 @@ def test_the_command_that_saves_says_what_is_wrong() -> None:
 DATA = Dataset(np.arange(24, dtype=np.float32).reshape(12, 2), np.arange(12))
 
 
-def test_clients_lie_one_after_the_other() -> None:
+def test_the_arrays_hold_client_after_client() -> None:
     parts = [np.array([7, 2]), np.array([], dtype=np.int64), np.array([0, 11, 5])]
     data = federate(DATA, parts, groups=np.array([1, 0, 1]))
     assert data.num_clients == 3
@@ -331,7 +333,7 @@ def test_clients_lie_one_after_the_other() -> None:
     assert (data.inputs.dtype, data.labels.dtype, data.offsets.dtype) == (np.float32, np.int64, np.int64)
     assert data.client(2).inputs.base is data.inputs  # a view
     data.inputs[:] = 0
-    assert DATA.inputs[7, 0] == 14  # what it was made of stays
+    assert DATA.inputs[7, 0] == 14  # the source is not changed
 
 
 def test_there_is_no_client_beyond_the_last() -> None:
@@ -342,10 +344,10 @@ def test_there_is_no_client_beyond_the_last() -> None:
             data.client(m)
 
 
-def test_a_federation_of_nobody_is_refused() -> None:
+def test_a_federation_without_clients_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^parts = \[\]: there must be at least one client$"):
         federate(DATA, [])
-    with pytest.raises(ValueError, match=r"^groups of shape \(3,\): must be \(2,\), one a client$"):
+    with pytest.raises(ValueError, match=r"^groups of shape \(3,\): must be \(2,\), one per client$"):
         federate(DATA, [np.array([1]), np.array([2])], groups=np.zeros(3))
 
 
@@ -364,7 +366,7 @@ def test_a_task_gives_each_client_what_the_arrays_hold(partition: str) -> None:
 
 
 def test_a_thousand_clients_are_read_in_a_moment(tmp_path: Path) -> None:
-    """The file is read once, the samples are shared out once, and a client copies no more than its own."""
+    """The file is read once, the partition is computed once, and a client copies only its own samples."""
     random = np.random.default_rng(0)
     content = arrays() | {
         "x_train": random.integers(256, size=(20_000, 784), dtype=np.uint8),

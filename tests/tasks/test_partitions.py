@@ -34,7 +34,7 @@ def shares(labels: Ints, parts: list[Ints]) -> NDArray[np.float64]:
     return found
 
 
-# What shares all samples out, with settings that suit 5 to 40 clients and ten classes.
+# Partitions that use all samples, with settings that suit 5 to 40 clients and ten classes.
 COVERING = (
     *("skewed", "balanced", "power-law", "power-law:1.5", "dirichlet:0.1", "dirichlet:5"),
     *("dirichlet-balanced:0.2", "shards", "shards:1", "label-split:12", "groups:5", "natural"),
@@ -47,7 +47,7 @@ COVERING = (
     st.integers(0, 2**32),
     st.integers(0, 300),
 )
-def test_every_sample_goes_to_one_client_and_nobody_is_empty(
+def test_every_sample_goes_to_one_client_and_no_client_is_empty(
     partition: str, num_clients: int, seed: int, extra: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def test_sizes_are_skewed_as_in_section_g() -> None:
     assert sizes.tolist() == [1] * 325 + [5] * 100 + [30] * 50 + [100] * 25
 
 
-def test_the_papers_own_sizes_leave_samples_to_nobody() -> None:
+def test_the_papers_own_sizes_leave_samples_unused() -> None:
     labels = np.repeat(np.arange(10), 600)  # in order, as files often are
     parts = skewed(labels, 500, 3, unit=1)
     assert [len(part) for part in parts] == [1] * 325 + [5] * 100 + [30] * 50 + [100] * 25
@@ -83,7 +83,7 @@ def test_the_papers_own_sizes_leave_samples_to_nobody() -> None:
 
 
 @given(st.integers(1, 60), st.integers(0, 2000))
-def test_sizes_sum_and_nobody_is_empty(num_clients: int, extra: int) -> None:
+def test_sizes_sum_to_the_samples_and_no_client_is_empty(num_clients: int, extra: int) -> None:
     sizes = skewed_sizes(num_clients, num_clients + extra)
     assert sizes.sum() == num_clients + extra
     assert sizes.min() >= 1
@@ -126,13 +126,13 @@ def test_a_small_alpha_gives_few_classes_and_unequal_sizes() -> None:
 
 
 @given(st.integers(0, 1000), st.sampled_from([1e-6, 0.01, 0.5]), st.integers(0, 12))
-def test_nobody_has_less_than_the_least(seed: int, alpha: float, min_size: int) -> None:
+def test_no_client_has_less_than_the_smallest_size(seed: int, alpha: float, min_size: int) -> None:
     parts = dirichlet(LABELS, 80, seed, alpha, min_size=min_size)
     assert min(map(len, parts)) >= min_size
     assert sorted(np.concatenate(parts).tolist()) == list(range(1000))
 
 
-def test_those_who_have_enough_give_no_more_than_is_missing() -> None:
+def test_large_clients_give_no_more_than_is_missing() -> None:
     without, with_least = (dirichlet(LABELS, 80, 5, 0.05, min_size=least) for least in (0, 3))
     missing = sum(max(0, 3 - len(part)) for part in without)
     given_away = sum(len(set(a.tolist()) - set(b.tolist())) for a, b in zip(without, with_least, strict=True))
@@ -254,14 +254,14 @@ def test_a_partition_is_a_name_and_perhaps_a_number() -> None:
         ("shards:3", 334, r"num-clients = 334: must be between 1 and 333 \(3 shard\(s\) each\)"),
         ("label-split", 9, r"partition = 'label-split:9': needs between 9 and 8 owners among 9 clients"),
         ("label-split:4", 20, r"partition = 'label-split:4': needs between 9 and 19 owners"),
-        ("label-split", 110, r"num-clients = 110: too many, some would hold nothing of their one class"),
+        ("label-split", 110, r"num-clients = 110: must be smaller: clients would hold no sample"),
         ("groups:11", 50, r"partition = 'groups:11': must be between 1 and 10 groups"),
         ("groups:10", 9, r"partition = 'groups:10': must be between 1 and 9 groups"),
-        ("groups:10", 2000, r"num-clients = 2000: too many, some would hold no sample of their classes"),
-        ("natural", 5, r"partition = 'natural': nobody knows whose each of these samples is"),
+        ("groups:10", 2000, r"num-clients = 2000: must be smaller: clients would hold no sample"),
+        ("natural", 5, r"partition = 'natural': the data do not name the user of each sample"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused(partition: str, num_clients: int, message: str) -> None:
+def test_an_impossible_partition_is_refused(partition: str, num_clients: int, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         share_out(partition, LABELS, num_clients, 0)
 
@@ -281,8 +281,8 @@ def test_any_partitioner_of_flower_datasets_can_be_used() -> None:
     assert sorted(np.concatenate(parts).tolist()) == list(range(1000))
 
 
-def test_ours_have_the_law_of_flower_datasets() -> None:
-    """What the docstrings say corresponds does: the same sizes, classes and spread, over many draws."""
+def test_ours_have_the_distribution_of_flower_datasets() -> None:
+    """Equivalent partitioners have the same sizes, classes and spread over many draws."""
     theirs = pytest.importorskip("flwr_datasets.partitioner")
     from_flower = partitions.from_flower
 

@@ -45,14 +45,14 @@ def test_a_run_trains_on_the_data_and_the_partition_that_it_names(images: Path) 
     assert rounds[-1]["test_accuracy"] > 0.5
 
 
-def test_a_client_is_told_how_the_data_are_shared_out(images: Path) -> None:
+def test_a_client_receives_the_partition(images: Path) -> None:
     run = {"task": "mnist", "partition": "groups:5", "data_dir": str(images)}
     for m in range(12):
         mine = held_by(m, **run)
         assert isinstance(mine.group, int)
         assert set((mine.data.labels % 5).tolist()) <= {mine.group, (mine.group + 1) % 5}
     assert {held_by(m, **run).group for m in range(12)} == set(range(5))
-    # What the node's own config says goes before it; without groups there is none.
+    # The node's own config takes precedence; without groups there is no group.
     assert held_by(3, **run, node={"group": "north"}).group == "north"
     assert held_by(3, **{**run, "partition": "shards:2"}).group is None
 

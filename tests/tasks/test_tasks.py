@@ -41,7 +41,7 @@ def task(request: pytest.FixtureRequest, images: str) -> tasks.Task:
     return tasks.create(request.param, data_dir=images)
 
 
-def test_a_step_lowers_the_loss_as_its_gradient_says_and_leaves_its_input_alone(task: tasks.Task) -> None:
+def test_a_step_lowers_the_loss_by_its_gradient_and_keeps_its_input(task: tasks.Task) -> None:
     data = task.client_data(2, 3, seed=1)  # the largest client
     arrays = task.initial_arrays(1)
     before = {name: array.copy() for name, array in arrays.items()}
@@ -69,7 +69,7 @@ def test_the_digits_are_learned(name: str) -> None:
 
 
 def test_the_digits_tasks_stay_as_they_were() -> None:
-    """The start and the data of runs that have been published, which a resumed run must find again."""
+    """A resumed run must find the initial model and the data of earlier versions."""
     found = {}
     for name in ("digits", "digits-mlp"):
         task = tasks.create(name)
@@ -94,7 +94,7 @@ def test_training_is_a_function_of_its_seed(task: tasks.Task) -> None:
     assert all(np.array_equal(arrays[name], other[name]) for name in arrays) == is_softmax
 
 
-def test_evaluation_in_chunks_is_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     task = tasks.create("digits-mlp")
     arrays, data = task.initial_arrays(1), task.test_data()
     whole = task.evaluate(arrays, data)
@@ -103,7 +103,7 @@ def test_evaluation_in_chunks_is_evaluation(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_networks_parameters_are_torchs() -> None:
-    """What a batched kernel, or torch itself, is to do with them: x W' + b, layer by layer."""
+    """Layer by layer, x W' + b gives the network's outputs; batched kernels rely on it."""
     task = tasks.create("mnist-mlp")
     arrays = task.initial_arrays(3)
     assert {name: array.shape for name, array in arrays.items()} == {
@@ -215,7 +215,7 @@ def test_a_softmax_step_is_the_gradient_of_the_loss() -> None:
             assert moved[where] == pytest.approx((losses[0] - losses[1]) / 2e-4, abs=2e-3)
 
 
-def test_clients_share_the_training_set_out_and_the_test_set_is_nobodys() -> None:
+def test_clients_hold_the_training_set_and_none_of_the_test_set() -> None:
     task = tasks.create("digits")
     parts = [task.client_data(m, 10, seed=4) for m in range(10)]
     assert sum(map(len, parts)) == 1437
@@ -230,7 +230,7 @@ def test_clients_share_the_training_set_out_and_the_test_set_is_nobodys() -> Non
     assert np.array_equal(pixels[np.lexsort(pixels.T)], again[np.lexsort(again.T)])
 
 
-def test_a_task_shares_out_as_its_partition_says() -> None:
+def test_a_task_distributes_samples_by_its_partition() -> None:
     balanced = tasks.create("digits", partition="balanced")
     assert {len(balanced.client_data(m, 10, 1)) for m in range(10)} == {143, 144}
     two_classes = tasks.create("digits", partition="groups:10")
@@ -258,7 +258,7 @@ def test_natural_clients_are_users(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 10])
-def test_a_client_that_is_not_there_is_refused(wrong: int) -> None:
+def test_an_unknown_client_is_refused(wrong: int) -> None:
     task = tasks.create("digits")
     for ask in (task.client_data, task.client_group):
         with pytest.raises(ValueError, match=f"^partition-id = {wrong}: must be between 0 and 9$"):
@@ -284,9 +284,7 @@ def test_batches_use_every_sample_before_any_again(n: int, size: int, steps: int
         (5, {"batch_size": -1}, "batch_size = -1: must be >= 1"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(
-    name: str, samples: int, wrong: dict[str, Any], message: str
-) -> None:
+def test_impossible_training_is_refused(name: str, samples: int, wrong: dict[str, Any], message: str) -> None:
     task = tasks.create(name)
     data = task.test_data().take(np.arange(samples))
     with pytest.raises(ValueError, match=f"^{message}$"):
@@ -306,7 +304,7 @@ def test_what_cannot_be_trained_is_refused(
         ("mnist-mlp", {"hidden": (64, 0)}, r"hidden = \(64, 0\): must be whole numbers >= 1"),
     ],
 )
-def test_what_there_is_not_is_refused(name: str, options: dict[str, Any], message: str) -> None:
+def test_unknown_names_and_values_are_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         tasks.create(name, **options)
 
