@@ -21,7 +21,6 @@ import statistics
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,8 @@ import tasks
 from benchmarks import faulty
 from client.app import app as client_app
 from deploy.engines.cluster import LocalCluster
+from deploy.flower.app_folder import app_folder
+from deploy.flower.config import default_config
 from deploy.flower.submission import copy_app
 from deploy.processes.groups import wait_until
 from server.app import app as server_app
@@ -40,15 +41,15 @@ from server.settings import CHECKPOINTS
 from simulation.grid import InProcessGrid
 from strategies.checkpoint import CheckpointFolder
 
-ROOT = Path(__file__).parent.parent
 ROUND_LIMIT = 60.0  # seconds for one round, kills included
 
 
 def faulty_app(folder: Path) -> Path:
     """Copy this repository's app, with faulty clients instead of the honest ones."""
-    copy_app(ROOT, folder, folder)
+    copy_app(app_folder(), folder, folder)
+    shutil.copyfile(faulty.__file__, folder / "client" / "faulty.py")  # Flower ships the folder client/
     project = folder / "pyproject.toml"
-    honest, faulty_ = 'clientapp = "client.app:app"', 'clientapp = "benchmarks.faulty:app"'
+    honest, faulty_ = 'clientapp = "client.app:app"', 'clientapp = "client.faulty:app"'
     text = project.read_text()
     if honest not in text:
         raise RuntimeError(f"{project}: {honest} is not in it")
@@ -109,8 +110,7 @@ def disturbed(cluster: LocalCluster, config: dict[str, Any], kills: int) -> list
 def undisturbed(config: dict[str, Any], clients: int) -> list[dict[str, Any]]:
     """Run the federation of the honest clients in process, and return its history."""
     honest = [m for m in range(clients) if not faulty.lies(m, clients)]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    config = {**project["tool"]["flwr"]["app"]["config"], **config, "num-clients": len(honest)}
+    config = {**default_config(app_folder()), **config, "num-clients": len(honest)}
     nodes = ({"partition-id": m, "num-partitions": clients} for m in honest)
     grid = InProcessGrid(client_app, nodes, run_config=config)
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
