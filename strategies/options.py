@@ -6,7 +6,7 @@ default and its range stand in one place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from math import inf
 from numbers import Real
@@ -245,6 +245,9 @@ class Overrides:
     settings : mapping of str to mapping of str to value
         The selector's settings per client (``groups``, ``lipschitz``, ``energies``, ...), by name and
         identity: ``{"groups": {"client-01": "north"}}``. Groups are names or numbers of any kind.
+    removed : path or collection of str (default: none)
+        Identities of the clients that are removed from the run for good, or the path of a JSON list of them,
+        which is read again whenever the file changes.
     group_names : tuple of str
         The groups with the numbers 0, 1, ...; all other groups share the next number. Without it groups are
         numbered in the order of their first client.
@@ -252,18 +255,23 @@ class Overrides:
     Raises
     ------
     TypeError, ValueError
-        If a size is not a number or out of range.
+        If a size is not a number or out of range, or an identity is not text.
     """
 
     sizes: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     _: KW_ONLY
+    removed: str | Path | Collection[str] = ()
     group_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         low, high = checks.SMALLEST_SIZE, checks.LARGEST_SIZE
         for client_id, size in self.sizes.items():
             checks.real(f"overrides.sizes[{client_id!r}]", size, low=low, high=high)
+        if not isinstance(self.removed, str | Path):
+            for client_id in self.removed:
+                if not isinstance(client_id, str):
+                    raise TypeError(f"overrides.removed holds {client_id!r}: must hold identities, as text")
 
     def check(self, selector: type[Selector]) -> None:
         """Refuse settings per client that a selector does not have, that are out of range, or that it lacks.

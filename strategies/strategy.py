@@ -525,7 +525,7 @@ class SelectionStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the server strategy's EVALUATE messages, to a share ``fraction_evaluate`` of the nodes."""
-        here = self.roster.here(grid.get_node_ids())
+        here = self.roster.available(grid.get_node_ids())
         count = round(len(here) * self._step.fraction_evaluate)
         if count == 0:
             return []

@@ -1,4 +1,4 @@
-"""Who is here: nodes that come and go are asked who they are, and enrolled as clients."""
+"""The nodes that come and go: new ones are asked for their status and enrolled as clients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.common import log
 
+from ..clients.overrides import Removals
 from ..clients.reports import Report
 from ..clients.roster import Roster
 from .grids import clock_of
@@ -23,34 +24,36 @@ if TYPE_CHECKING:
 
     from ..options import Deadlines, Polling
 
-_FIRST_WORD, _NEXT_WORD = 5.0, 30.0  # s, after which waiting for clients is told, and told again
-_LONGEST_PAUSE = 5.0  # s between two looks for clients that are away
+_FIRST_LOG, _NEXT_LOG = 5.0, 30.0  # s of waiting for clients until the first log line, and between two
+_LONGEST_PAUSE = 5.0  # s between two looks for absent clients
 _GHOST = 90.0
-"""Seconds for which a killed node may count as online, with a margin (Flower: 48-60). Who claims the identity
-of one that is online waits so long: it may be the same client, restarted."""
-_PROBE = 30.0  # s that the first node asked may keep all others waiting
+"""Seconds for which a killed node may count as online, with a margin (Flower: 48-60). A node that claims the
+identity of an online client waits so long: it may be the same client, restarted."""
+_PROBE = 30.0  # s that the first question may delay all others
 
 
 class NotEnoughClientsError(RuntimeError):
-    """Fewer clients than needed were here by the deadline."""
+    """Fewer clients than needed were available by the deadline."""
 
 
 @dataclass
 class Attendance:
-    """Keeps the roster in step with the nodes that are online.
+    """Keeps the roster in step with the online nodes.
 
     Attributes
     ----------
     min_available_clients : int
-        `wait_for_first` waits until so many are here, ...
+        `wait_for_first` waits for this many clients, ...
     clients_per_round : int
-        ... and at the deadline goes on with so many or more.
+        ... and continues at the deadline with this many or more.
     quorum : int
-        `wait_for_quorum` waits until so many are available.
+        `wait_for_quorum` waits for this many available clients.
     deadlines : Deadlines
         How long to wait for clients and for their status.
     polling : Polling
-        Whether to ask newcomers who they are, and how often to look.
+        Whether to ask new nodes for their status, and how often to look.
+    removals : Removals
+        The identities that are not, or no longer, clients of the run.
     roster : Roster
         The clients enrolled so far.
     """
@@ -60,18 +63,20 @@ class Attendance:
     quorum: int
     deadlines: Deadlines
     polling: Polling
+    removals: Removals = field(default_factory=Removals)
     roster: Roster = field(default_factory=Roster)
-    _registered: set[str] = field(default_factory=set)  # identities that the operator gave
+    _registered: set[str] = field(default_factory=set)  # identities that the operator registered
+    _refused: dict[int, str] = field(default_factory=dict)  # node -> the removed identity that it claimed
     _silent: dict[int, tuple[float, float]] = field(default_factory=dict)  # node -> (ask again at, pause), s
     _unanswered: dict[str, int] = field(default_factory=dict)  # id of a question -> node that was asked
     _held: dict[int, tuple[Report, float]] = field(default_factory=dict)  # node -> (its claim, since when)
     _probed: bool = False  # whether a node was asked before all others
-    _can_tell: bool = True  # whether the clients' app has a handler
+    _can_tell: bool = True  # whether the clients' app has a status handler
 
     def wait_for_first(self, grid: Grid) -> None:
-        """Wait for the first clients and enrol them together, so that who came first changes nothing.
+        """Wait for the first clients and enrol them together, so that their order of arrival does not matter.
 
-        A resumed run waits for as many, that it may be the same run, but goes on with fewer.
+        A resumed run waits for as many, so that it can be the same run, but continues with fewer.
 
         Raises
         ------
@@ -80,30 +85,29 @@ class Attendance:
         """
         clock = clock_of(grid)
         end = clock.monotonic() + self.deadlines.join
-        tell = clock.monotonic() + _FIRST_WORD
+        log_at = clock.monotonic() + _FIRST_LOG
         reports: dict[int, Report] = {}
         while True:
-            online = {node.node_id: node.name for node in grid.get_nodes()}
+            online = self._online(grid)
             known = [node for node in online if self.roster.client_at(node) is not None]  # of a resumed run
             reports |= self._ask(grid, [node for node in online if node not in {*known, *reports}])
-            joined = {node: report for node, report in reports.items() if node in online}
+            joined = self._admitted(reports, online)
             if len(joined) + len(known) >= self.min_available_clients:
                 break
             if clock.monotonic() >= end:
-                told = (
-                    f"{len(joined)} of {self.min_available_clients} clients had joined after "
-                    f"{self.deadlines.join:g} s (min_available_clients, deadlines.join); "
-                    f"{len(online)} nodes were online"
+                outcome = (
+                    f"{len(joined)} of {self.min_available_clients} clients (min_available_clients) joined "
+                    f"within {self.deadlines.join:g} s (deadlines.join); {len(online)} nodes were online"
                 )
                 if len(joined) + len(known) < self.clients_per_round and not len(self.roster):
-                    raise NotEnoughClientsError(told)
-                log(WARNING, "%s: going on with those", told)
+                    raise NotEnoughClientsError(outcome)
+                log(WARNING, "%s: the run continues with them", outcome)
                 break
-            if clock.monotonic() >= tell:
-                tell = clock.monotonic() + _NEXT_WORD
+            if clock.monotonic() >= log_at:
+                log_at = clock.monotonic() + _NEXT_LOG
                 log(
                     INFO,
-                    "%d of %d clients are here (min_available_clients); waiting up to %g s (deadlines.join)",
+                    "%d of %d clients (min_available_clients) joined; waiting up to %g s (deadlines.join)",
                     len(joined),
                     self.min_available_clients,
                     self.deadlines.join,
@@ -112,7 +116,7 @@ class Attendance:
         self._enrol(joined, online, clock.monotonic())
 
     def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
-        """Return who can train now, once they are ``quorum`` or more.
+        """Return the available clients, once there are ``quorum`` or more.
 
         Raises
         ------
@@ -121,24 +125,22 @@ class Attendance:
         """
         clock = clock_of(grid)
         began = clock.monotonic()
-        pause, tell = self.polling.interval, _FIRST_WORD
-        while len(here := self.who_is_here(grid)) < self.quorum:
+        pause, log_at, limit = self.polling.interval, _FIRST_LOG, self.deadlines.absence
+        while len(available := self.available(grid)) < self.quorum:
             waited = clock.monotonic() - began
-            told = f"{len(here)} of the {self.quorum} clients that a round needs (quorum) are available"
-            if waited >= self.deadlines.absence:
-                raise NotEnoughClientsError(
-                    f"{told}, and none came in {self.deadlines.absence:g} s (deadlines.absence)"
-                )
-            if waited >= tell:
-                tell = waited + _NEXT_WORD
-                log(WARNING, "%s; waiting up to %g s (deadlines.absence)", told, self.deadlines.absence)
-            clock.sleep(min(pause, self.deadlines.absence - waited))
+            shortage = f"{len(available)} of the {self.quorum} clients of a quorum are available"
+            if waited >= limit:
+                raise NotEnoughClientsError(f"{shortage} after {limit:g} s (deadlines.absence)")
+            if waited >= log_at:
+                log_at = waited + _NEXT_LOG
+                log(WARNING, "%s; waiting up to %g s (deadlines.absence)", shortage, limit)
+            clock.sleep(min(pause, limit - waited))
             pause = min(2 * pause, _LONGEST_PAUSE)
-        return here
+        return available
 
-    def who_is_here(self, grid: Grid) -> NDArray[np.int64]:
-        """Return who can train now. Newcomers are enrolled; those who last said no are asked again."""
-        online = {node.node_id: node.name for node in grid.get_nodes()}
+    def available(self, grid: Grid) -> NDArray[np.int64]:
+        """Return the clients that can train now: enrols new nodes, asks unavailable clients again."""
+        online = self._online(grid)
         self._held = {node: held for node, held in self._held.items() if node in online}
         asked = [
             node
@@ -147,11 +149,12 @@ class Attendance:
             or (client is not None and not self.roster.is_available(client))
         ]
         held = {node: report for node, (report, _) in self._held.items()}
-        self._enrol(self._ask(grid, asked) | held, online, clock_of(grid).monotonic())
-        return self.roster.here(online)
+        reports = self._admitted(self._ask(grid, asked) | held, online)
+        self._enrol(reports, online, clock_of(grid).monotonic())
+        return self.roster.available(online)
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run must know, as JSON has it."""
+        """Return what a resumed run needs, as a JSON object."""
         return {
             "roster": self.roster.state(),
             "registered": sorted(self._registered),
@@ -160,19 +163,43 @@ class Attendance:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Restore what `state` returned."""
         self.roster.load(state["roster"])
         self._registered = set(state["registered"])
         self._probed, self._can_tell = state["probed"], state["can_tell"]
 
-    def _ask(self, grid: Grid, nodes: Iterable[int]) -> dict[int, Report]:
-        """Return what the nodes say of themselves.
+    def _online(self, grid: Grid) -> dict[int, str]:
+        """Return the registered name ("" if none) of each online node; removed clients are left out."""
+        removed = self.removals.current()
+        for client_id in self.roster.remove(removed):
+            log(WARNING, "%s is removed from the run (overrides.removed)", client_id)
+        names = {node.node_id: node.name for node in grid.get_nodes()}
+        self._refused = {
+            node: client_id
+            for node, client_id in self._refused.items()
+            if node in names and client_id in removed
+        }
+        return {node: names[node] for node in names if not (names[node] in removed or node in self._refused)}
 
-        A silent one is left alone for twice as long as it was waited for, then twice as long again: it must
-        not hold up every round. An answer that comes meanwhile is taken. All nodes of a run have one app, so
-        the first is asked alone: without a handler each would log a traceback.
+    def _admitted(self, reports: Mapping[int, Report], online: Mapping[int, str]) -> dict[int, Report]:
+        """Return the reports of online nodes, without those of nodes that claim a removed identity."""
+        removed, admitted = self.removals.current(), {}
+        for node in [node for node in reports if node in online]:
+            identity = online[node] or reports[node].client_id or f"node-{node}"
+            if identity in removed:
+                self._refused[node] = identity  # and is not asked again
+            else:
+                admitted[node] = reports[node]
+        return admitted
+
+    def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, Report]:
+        """Return the status reports of the nodes.
+
+        A silent node is left alone for twice the waiting time, then twice as long again: it must not delay
+        every round. An answer that arrives meanwhile is taken. All nodes of a run have the same app, so the
+        first is asked alone: without a handler each of them would log a traceback.
         """
-        nodes, deadline = list(nodes), self.deadlines.status
+        deadline = self.deadlines.status
         reports: dict[int, Report] = {}
         if self.polling.ask_status and not self._probed and len(nodes) > 1:
             self._probed = True
@@ -183,8 +210,8 @@ class Attendance:
         return reports | self._answers(grid, nodes, deadline)
 
     def _answers(self, grid: Grid, nodes: list[int], deadline: float) -> dict[int, Report]:
-        """Return what those of the nodes say who answer in time."""
-        # Other than send_and_receive, pull_messages does not wait.
+        """Return the reports of the nodes that answer in time."""
+        # Unlike send_and_receive, pull_messages does not wait.
         late = grid.pull_messages(list(self._unanswered)) if self._unanswered else []
         reports = {node: report for node, report in self._read(late).items() if node in nodes}
         now = clock_of(grid).monotonic()
@@ -204,11 +231,11 @@ class Attendance:
         for node in set(asked.values()) - reports.keys():
             pause = 2 * max(self.deadlines.status, self._silent.get(node, (0.0, 0.0))[1])
             self._silent[node] = (clock_of(grid).monotonic() + pause, pause)
-            log(WARNING, "Node %d did not tell its status; it is asked again in %g s", node, pause)
+            log(WARNING, "Node %d did not report its status; it is asked again in %g s", node, pause)
         return reports
 
     def _read(self, answers: Iterable[Message]) -> dict[int, Report]:
-        """Return the report of each node that answered; one that failed has not."""
+        """Return the report of each node that answered; a failure is no answer."""
         reports = {}
         for answer in answers:
             node = self._unanswered.pop(answer.metadata.reply_to_message_id, None)
@@ -218,7 +245,7 @@ class Attendance:
             try:
                 report = read_status(answer)
             except ValueError as error:
-                log(WARNING, "Status of node %d ignored: %s", node, error)
+                log(WARNING, "The status of node %d is ignored: %s", node, error)
                 report = Report()
             if report is not None:
                 reports[node] = report
@@ -226,7 +253,7 @@ class Attendance:
         return reports
 
     def _enrol(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:
-        """Give the clients behind new nodes their indexes, and note what all these nodes reported."""
+        """Enrol the clients behind new nodes, and note the reports of all these nodes."""
         strangers = {node: online[node] for node in reports if self.roster.client_at(node) is None}
         new = self.roster.enrol(self._identities(strangers, reports, online, now))
         for node, report in reports.items():
@@ -237,8 +264,8 @@ class Attendance:
         if unknown and self.polling.ask_status:
             log(
                 INFO,
-                "%d nodes have no query.status handler: known by node id, their sizes are learned; "
-                "Polling(ask_status=False) saves the question, and the error in the log of the client asked",
+                "%d nodes have no query.status handler: known by node id, sizes are learned "
+                "from its replies; Polling(ask_status=False) saves the question and the error in a client's log",
                 unknown,
             )
         if new:
@@ -247,18 +274,18 @@ class Attendance:
     def _identities(
         self, names: Mapping[int, str], reports: Mapping[int, Report], online: Iterable[int], now: float
     ) -> dict[str, int]:
-        """Return the node of each identity: a registered name, a claim, or the node's own number.
+        """Return the node of each identity: a registered name, a claim, or the node's id.
 
-        A registered name is authenticated, a claim is not: it takes nothing that is somebody else's. Of two
-        nodes registered under one name the first to come has it while it is online. Who claims what another
-        client has waits, left out, until that one is gone or has been proved to be a client of its own.
+        A registered name is authenticated. A claim is not, so it takes nothing that another client has. Of
+        two nodes registered under one name the first has it while it is online. A node that claims the
+        identity of another client is held back until that client is gone or has proved to be another one.
         """
-        here = set(online)
+        connected = set(online)
         found: dict[str, int] = {}
         for node in sorted(names, key=lambda node: (not names[node], node)):  # registered names first
             name, claim = names[node], reports[node].client_id
             identity = name or claim or f"node-{node}"
-            taken = found.get(identity, self.roster.node_of_id(identity)) in here
+            taken = found.get(identity, self.roster.node_of_id(identity)) in connected
             if name:
                 free = not (taken and name in self._registered)
                 self._registered.add(name)
@@ -271,7 +298,7 @@ class Attendance:
                         continue
             self._held.pop(node, None)
             if not free:
-                log(WARNING, "Node %d says it is %s, which is not free: it is node-%d", node, identity, node)
+                log(WARNING, "Node %d claims %s, which is taken: enrolled as node-%d", node, identity, node)
                 identity = f"node-{node}"
             found[identity] = node
         return found

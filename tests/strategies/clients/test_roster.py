@@ -30,17 +30,17 @@ def test_a_client_that_comes_back_through_another_node_keeps_its_index() -> None
     assert roster.node_of(0) == 5
     assert roster.client_at(5) == 0
     assert roster.client_at(1) is None
-    assert roster.here([1, 2, 5]).tolist() == [0, 1]
+    assert roster.available([1, 2, 5]).tolist() == [0, 1]
 
 
 def test_here_are_the_online_ones_that_did_not_say_no() -> None:
     roster = Roster()
     roster.enrol({"a": 1, "b": 2, "c": 3})
     roster.note(1, Report(available=False))
-    assert roster.here([3, 2, 1, 99]).tolist() == [0, 2]
+    assert roster.available([3, 2, 1, 99]).tolist() == [0, 2]
     assert not roster.is_available(1)
     roster.note(1, Report())
-    assert roster.here([2]).tolist() == [1]
+    assert roster.available([2]).tolist() == [1]
 
 
 def test_sizes_are_what_was_said_last() -> None:
@@ -86,9 +86,9 @@ def test_a_state_brings_everything_back() -> None:
     assert again.ids() == roster.ids()
     np.testing.assert_array_equal(again.sizes(), roster.sizes())
     assert again.group_of(1) == "north"
-    assert again.here([1, 2, 3]).tolist() == [0, 2]  # b has not said that it is available
+    assert again.available([1, 2, 3]).tolist() == [0, 2]  # b has not said that it is available
     assert again.enrol({"c": 30, "b": 20, "d": 40}) == [3]  # through other nodes
-    assert again.here([1, 30, 20, 40]).tolist() == [0, 2, 3]
+    assert again.available([1, 30, 20, 40]).tolist() == [0, 2, 3]
 
 
 @pytest.mark.parametrize(
