@@ -34,7 +34,7 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         deadlines=settings.deadlines,
         polling=settings.polling,
         faults=settings.faults,
-        overrides=Overrides(read_client_sizes(settings.client_sizes)),
+        overrides=Overrides(read_client_sizes(settings.client_sizes), removed=settings.removed_clients or ()),
         checkpoints=Checkpoints(recording.checkpoints, settings.resume) if recording.checkpoints else None,
         stop=lambda _, found: found is not None and recording.is_good_enough(float(str(found["accuracy"]))),
         on_round=rounds.append,

@@ -16,7 +16,7 @@ SettingValue = str | int | float | bool
 CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, below output-dir
 # What a run that is resumed may have otherwise than before: it changes no round that is over.
 MAY_CHANGE = {
-    *("num_rounds", "poll_interval", "target_accuracy", "client_sizes"),
+    *("num_rounds", "poll_interval", "target_accuracy", "client_sizes", "removed_clients"),
     *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
 }
 OF_THE_START = {
@@ -106,6 +106,7 @@ class RunSettings(BaseModel):
     over_selection: Annotated[float, checked_by(Faults, "over_selection")]
     correction: Annotated[Literal["equal", "rates"], checked_by(Faults, "correction")]
     client_sizes: str
+    removed_clients: str
     guard: bool
     round_deadline: Annotated[float, checked_by(Deadlines, "round")]  # s
     join_deadline: Annotated[float, checked_by(Deadlines, "join")]  # s

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
 from .checkpoint import CheckpointError, CheckpointFolder
-from .clients.overrides import per_client, sizes_of
+from .clients.overrides import Removals, per_client, sizes_of
 from .flower.arrays import ReceivedArrays, to_record
 from .flower.attendance import Attendance
 from .flower.grids import NodesGrid, PollingGrid, clock_of
@@ -168,6 +168,7 @@ class SelectionStrategy(Strategy):
             quorum=self.faults.quorum,
             deadlines=self.deadlines,
             polling=self.polling,
+            removals=Removals(self.overrides.removed, report=_warn),
         )
         self.roster = self._attendance.roster
         self._checkpoints = CheckpointFolder(checkpoints.folder, report=_warn) if checkpoints else None
@@ -328,7 +329,7 @@ class SelectionStrategy(Strategy):
     # --- a round ---------------------------------------------------------------------------------------
 
     def _tell_selector(self) -> None:
-        """Tell the selector who joined and which sizes are news; make it when the first clients are known."""
+        """Tell the selector which clients joined or were removed, and new sizes; make it in the first round."""
         if self._told == self.roster.changes:
             return
         self._told = self.roster.changes
@@ -339,7 +340,11 @@ class SelectionStrategy(Strategy):
         if len(sizes) > known:
             each = per_client(self.overrides, self._kind, self.roster, known)
             self._logic.add_clients(sizes[known:], **each)
-        changed = np.flatnonzero(sizes != self.selector.client_sizes)
+        registered = self.selector.registered
+        removed = [client for client in self.roster.removed() if registered[client]]
+        if removed:
+            self._logic.remove_clients(removed)
+        changed = np.flatnonzero((sizes != self.selector.client_sizes) & self.selector.registered)
         if changed.size:
             self.selector.set_sizes(changed, sizes[changed])
 

@@ -174,7 +174,7 @@ def run(
         given = dict(map(parse_setting, setting or []))
         if resume is None:
             out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-            config = {"output-dir": str(out), **given}
+            config = {"output-dir": str(out), "removed-clients": str(this.revoked_file), **given}
             RunSettings.from_run_config({**default_config(app_folder()), **config})
         else:
             out = _earlier(this, resume)

@@ -115,3 +115,22 @@ def test_a_report_survives_the_way_over_the_wire() -> None:
     report = Report(num_examples=12, num_steps=3, train_loss=0.5, available=False)
     assert Report.parse(report.metrics()) == report
     assert Report.parse({"num-examples": 3, "accuracy": 0.4}) == Report(num_examples=3)
+
+
+def test_a_removed_client_is_gone_for_good_and_its_index_is_not_given_again() -> None:
+    roster = Roster()
+    roster.enrol({"a": 1, "b": 2, "c": 3})
+    before = roster.changes
+    assert roster.remove(["b", "nobody"]) == ["b"]
+    assert roster.remove(["b"]) == []
+    assert roster.changes == before + 1
+    assert roster.removed() == [1]
+    assert roster.available([1, 2, 3]).tolist() == [0, 2]
+    assert roster.client_at(2) is None
+    assert roster.node_of_id("b") is None
+    again = Roster()
+    again.load(json.loads(json.dumps(roster.state())))
+    assert again.removed() == [1]
+    assert again.enrol({"b": 2}) == [3]  # a client that is registered once more
+    assert again.ids() == ["a", "b", "c", "b"]
+    assert again.available([1, 2, 3]).tolist() == [0, 2, 3]

@@ -1,16 +1,17 @@
 """Clients that come, go, sleep and come back as somebody else; rounds that are void, early or too small."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from strategies import NotEnoughClientsError, SelectionStrategy
+from strategies import NotEnoughClientsError, RoundRecord, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import TrainingRound, write_report
-from strategies.options import Deadlines, Faults, Overrides
+from strategies.options import Checkpoints, Deadlines, Faults, Overrides
 from strategies.rounds.stages import Chosen
 
 from ...support.toy_grid import Node, ToyGrid
@@ -96,7 +97,7 @@ def test_a_round_waits_for_its_quorum_and_goes_on_when_it_comes() -> None:
     grid.nodes = {1: nodes[1]}
     grid.clock.sleep = sleep  # type: ignore[method-assign]
     with pytest.raises(
-        NotEnoughClientsError, match=r"1 of the 2 clients that a round needs \(quorum\).* 60 s"
+        NotEnoughClientsError, match=r"1 of the 2 clients of a quorum are available after 60 s"
     ):
         one_round(3)
     assert strategy.roster.ids() == ["c1", "c2", "c3"]
@@ -262,3 +263,63 @@ def test_an_answer_that_comes_late_is_taken_before_the_node_is_asked_again() -> 
     assert 70 <= grid.clock.monotonic() < 75  # it is asked again after 120 s
     questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
     assert len(questions) == 3
+
+
+@pytest.mark.parametrize("selector", ["md", "adaptive-osmd", "forecast", "uniform"])
+def test_a_client_that_the_operator_removes_is_not_selected_again(selector: str, tmp_path: Path) -> None:
+    removed = tmp_path / "revoked.json"
+    removed.write_text("[]")
+    grid = ToyGrid({n: client(f"c{n}", n, size=10 * n) for n in range(1, 6)})
+    options = {
+        "selector": selector,
+        "clients_per_round": 3,
+        "min_available_clients": 5,
+        "overrides": Overrides({"c2": 70.0}, removed=removed),
+        "checkpoints": Checkpoints(tmp_path / "run", resume=True),
+    }
+    rounds: list[set[int]] = []
+
+    def on_round(record: RoundRecord) -> None:
+        rounds.append(set(record.selection.clients.tolist()))
+        if record.round == 2:
+            removed.write_text('["c2", "c4", "nobody"]')
+
+    strategy = SelectionStrategy(**options, num_rounds=9, on_round=on_round)
+    strategy.start(grid, model(0), num_rounds=6)
+    assert strategy.roster.removed() == [1, 3]
+    np.testing.assert_array_equal(strategy.selector.registered, [True, False, True, False, True])
+    assert all(clients <= {0, 2, 4} for clients in rounds[2:])
+    status = [m.metadata.dst_node_id for m in grid.sent if m.metadata.message_type == STATUS]
+    assert status.count(2) <= 2  # when it came, and once more when it was refused
+    grid.sent.clear()
+    again = SelectionStrategy(**options, num_rounds=9, on_round=on_round)
+    again.start(grid, model(0), num_rounds=9)
+    assert all(clients <= {0, 2, 4} for clients in rounds[2:])
+    assert len(rounds) == 9
+    assert again.roster.ids() == ["c1", "c2", "c3", "c4", "c5"]
+
+
+def test_a_client_that_is_removed_from_the_start_is_never_enrolled() -> None:
+    grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")})
+    grid.names = {3: "registered"}
+    _, records, strategy = run(
+        grid, rounds=2, clients_per_round=1, overrides=Overrides(removed=["b", "registered"])
+    )
+    assert strategy.roster.ids() == ["a"]
+    assert [record.num_available for record in records] == [1, 1]
+
+
+def test_a_node_that_waited_for_a_removed_identity_is_refused() -> None:
+    grid = TimedGrid({1: client("a"), 2: client("b")})
+    removed: set[str] = set()
+    strategy, one_round = strategy_on(grid, clients_per_round=2)
+    strategy._attendance.removals.current = lambda: frozenset(removed)  # type: ignore[method-assign]
+    one_round(1)
+    grid.nodes[9] = client("b")  # claims an identity that is online: it waits
+    one_round(2)
+    removed.add("b")
+    for number in (3, 4):
+        one_round(number)
+        grid.clock.sleep(100)
+    assert strategy.roster.ids() == ["a", "b"]
+    assert strategy.roster.client_at(9) is None
