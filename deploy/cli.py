@@ -26,7 +26,7 @@ from deploy.flower.config import ConfigValue
 from deploy.hosting.cli import server
 from deploy.processes.groups import processes_with, wait_until
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
-from deploy.runs.figure import draw
+from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follower import train
 from deploy.runs.trials import PLAN, Trial, check_data, parse_setting, plan, read_plan, write_plan
 from server.history import FILE_NAME, RunHistory, read_run
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
-FIGURE = "cohort.png"
 COMMANDS = "cohort.commands"  # the entry-point group of commands in other packages
 SELECTOR = "forecast"  # of `simulate`
 SELECTORS = ["uniform", "md", "adaptive-osmd:learning-rate-multiplier=100", SELECTOR]  # of `up`

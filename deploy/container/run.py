@@ -24,7 +24,7 @@ from deploy.engines.engine import EngineError
 from deploy.engines.superlink import RETRY, SubmittedRun, SuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.runs.display import report
-from deploy.runs.figure import draw
+from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follower import Events, train
 from deploy.runs.trials import PLAN, read_plan, write_plan
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
     from deploy.runs.trials import Trial
     from server.history import RunHistory
-
-FIGURE = "cohort.png"
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart; line styles do so in grey.
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
+FIGURE = "cohort.png"  # the file name of a run's figure
 STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
 
 
