@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from deploy.runs.trials import Trial
     from server.history import Line
 
-WATCH_INTERVAL = 0.2  # seconds between two looks at the histories
+WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
 END_TIMEOUT = 10.0  # seconds from the last line of a history until its run counts as over in any case
 TRIES = 3  # how often in a row a trial is submitted without completing a new round
 
 
 class Watcher(Protocol):
-    """Is told how the training goes."""
+    """Receives the progress of the training."""
 
     def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
         """Take the lines that a trial's history gained since the last call."""

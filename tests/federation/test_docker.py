@@ -1,4 +1,4 @@
-"""The cluster of docker-compose.yml on a real Docker engine, as a user runs it."""
+"""The cluster of docker-compose.yml on a real Docker engine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 CLIENTS = 3
 ROUNDS = 40
-PATIENCE = 600.0  # seconds for whatever is waited for: other work may share the machine
-LOOK = 0.5  # seconds between two looks
+PATIENCE = 600.0  # seconds, on a machine that may be busy
+LOOK = 0.5  # seconds between two checks
 
 
 def why_not() -> str | None:
@@ -156,7 +156,7 @@ def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_k
         "client-02",
     ]
 
-    # Clients reach the Fleet API, and not what submits runs and registers keys, by any address of its.
+    # Clients reach the Fleet API, but under no address the API for runs and keys.
     assert can_reach(clients[0], "superlink", 9092)
     networks = json.loads(output_of("docker", "inspect", superlink))[0]["NetworkSettings"]["Networks"]
     for address in ("superlink", "control", *(network["IPAddress"] for network in networks.values())):
@@ -178,7 +178,7 @@ def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_k
     compose.wait_for(
         lambda: compose.rounds()[-1]["round"] > before + 1, "rounds after the SuperLink's restart"
     )
-    # Flower refuses it for about a minute; then the container is the client that it was.
+    # Flower refuses the node for about a minute; then the container is the same client as before.
     before = compose.rounds()[-1]["round"]
     output_of("docker", "start", clients[0])
     compose.wait_for(
@@ -301,7 +301,7 @@ def test_the_images_have_no_secrets_no_build_tools_and_no_root_user() -> None:
         run = ("docker", "run", "--rm", "--network", "none", "--entrypoint", "sh", image, "-c")
         assert output_of(*run, "id -u") == "10001"
         secrets = "find /volumes -type f; grep -rl -e '-----BEGIN .*PRIVATE KEY' /app /opt /volumes || true"
-        # Two libraries and this project have the words in their code, none has a key.
+        # Two libraries and this project contain these words in their code, but no key.
         assert all(path.endswith((".py", ".pyc", ".so")) for path in output_of(*run, secrets).splitlines())
         assert output_of(*run, "for each in gcc cc make uv git; do command -v $each || true; done") == ""
     without = (

@@ -1,6 +1,6 @@
-"""Who is let in and who is not, and why, says the log; and a run goes on, whoever knocks.
+"""Attempts to join or imitate clients: each is refused with a reason in the log, and the run goes on.
 
-Against a server for devices with two honest ones that train all the time.
+A server runs with two honest devices that train all the time.
 """
 
 import json
@@ -203,7 +203,7 @@ def test_a_request_without_its_own_registered_key_is_refused_and_the_log_says_wh
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--root-certificates", "{ca}"], r"\[code: 2001\]"),  # a key of its own making
+        (["--root-certificates", "{ca}"], r"\[code: 2001\]"),  # an unregistered key
         (["--insecure"], "Connection attempt failed"),
         (["--root-certificates", "{foreign}"], "Connection attempt failed"),
     ],
@@ -268,7 +268,7 @@ def test_a_device_that_claims_another_name_keeps_its_own(federation: Federation)
     impostor = federation.join("impostor", *claims, "--partition", "0/2")
     impostor.wait_for("not let in yet")
     federation.operator("register", "impostor", Device(federation.folder / "impostor").key_line())
-    impostor.wait_for("online as pi-1")  # it believes so
+    impostor.wait_for("online as pi-1")  # the device does not know its real name
     wait_for(lambda: "impostor" in federation.lines("roster")[-1]["client_ids"], 60, lambda: federation.log)
     assert federation.lines("roster")[-1]["client_ids"][:2] == HONEST
     federation.goes_on()

@@ -316,7 +316,7 @@ SUPERVISE = """
         lambda: program, ready_line="here I am", on_ready=make_ready, hidden=lambda line: b"noise" in line
     ).supervise())
 """
-# Leaves a child behind that keeps its output open; the third time it stays.
+# Leaves a child behind that keeps its output open; the third time it keeps running.
 PROGRAM = """
 import os, subprocess, sys, time
 from pathlib import Path
@@ -358,7 +358,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what stayed")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_program_that_ends_is_started_again_and_nothing_of_it_stays(tmp_path: Path) -> None:
     code = dedent(SUPERVISE).format(folder=str(tmp_path), program=PROGRAM, waits_for="")
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)

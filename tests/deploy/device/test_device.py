@@ -1,4 +1,4 @@
-"""A device joins, is kept connected whatever happens, and keeps its secrets; with real processes."""
+"""A device joins, stays connected and keeps its secrets; some tests use real processes."""
 
 import contextlib
 import json
@@ -93,8 +93,8 @@ def test_the_settings_that_the_node_receives(device: Device, tmp_path: Path) -> 
     assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == "2"
     assert environment["FLWR_HOME"] == str(device.folder / "flwr")
     device.prepare(replace(device.settings(), data="", partition="3/10"))
-    told = tomllib.loads((device.folder / "node.toml").read_text())
-    assert (told["partition-id"], told["num-partitions"]) == (3, 10)
+    config = tomllib.loads((device.folder / "node.toml").read_text())
+    assert (config["partition-id"], config["num-partitions"]) == (3, 10)
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def test_an_invitation_is_used_up_by_joining(tmp_path: Path, authority: certific
         device.accept(path)
     with pytest.raises(ValueError, match="belongs to pi-2, which has already joined"):
         device.accept(copy)
-    assert copy.exists()  # refused is not used up
+    assert copy.exists()  # a refused invitation is not used up
 
-    # After its key was revoked: the same client is invited anew, and keeps its settings.
+    # After its key was revoked, the same client is invited again and keeps its settings.
     device.prepare(replace(device.settings(), threads=2))
     (tmp_path / "again").mkdir()
     again = an_invitation(tmp_path / "again", authority)
@@ -306,7 +306,7 @@ def test_systemd_accepts_the_unit(device: Device, tmp_path: Path, system: bool) 
     path.write_text(unit(replace(device.settings(), memory_limit=300), Path("/var/lib/c"), system=system))
     assert verify(path, system=system) == ""
     path.write_text(path.read_text().replace("Restart=always", "Restart=sometimes"))
-    assert "sometimes" in verify(path, system=system)  # it does look
+    assert "sometimes" in verify(path, system=system)  # the unit was verified
 
 
 # --- reaching the server -----------------------------------------------------------------------------------
@@ -486,9 +486,9 @@ def test_the_supervisor_reports_why_the_supernode_ended_and_restarts_it(
         (device.folder / supervisor.ADMITTED).touch()
     supervised = supervise(f"print({line!r}); raise SystemExit(3)")
     supervised.wait_for(line, times=3)
-    told = supervised.end().splitlines()
-    assert len(told) == 2  # the same reason is told once
-    assert said in told[0]
+    lines = supervised.end().splitlines()
+    assert len(lines) == 2  # the same reason is printed once
+    assert said in lines[0]
 
 
 @linux
@@ -618,10 +618,10 @@ def memory_alone(pids: list[int]) -> float:
                 files[where] = max(files.get(where, 0), resident - int(rest[0]))
         rollup = Path(f"/proc/{pid}/smaps_rollup")
         try:
-            told = dict(line.split()[:2] for line in rollup.read_text().splitlines()[1:])
+            fields = dict(line.split()[:2] for line in rollup.read_text().splitlines()[1:])
         except OSError:
             continue
-        own += float(told["Pss_Anon:"])  # shared with forks only, and those are among the processes
+        own += float(fields["Pss_Anon:"])  # shared only with forks, which are among the processes
     return (own + sum(files.values())) * 1024 / 1e6
 
 
@@ -631,7 +631,7 @@ def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_i
     server: Path, join: Callable[..., Running], tmp_path: Path
 ) -> None:
     address = f"localhost:{json.loads((server / 'server.json').read_text())['port']}"
-    # One with a key of its own: it waits until the operator has done what it prints.
+    # With a key of its own: the device waits until the operator runs the command that it prints.
     first = join("pi-1", "--server", address, "--ca", str(server / "pki" / "ca.crt"), "--name", "pi-1",
                  "--partition", "0/2")  # fmt: skip
     first.wait_for("not let in yet: the operator must register the key of pi-1")
@@ -639,7 +639,7 @@ def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_i
     assert "Traceback" not in first.said
     (command,) = [line for line in first.said.splitlines() if "cohort server register" in line]
     cohort(*shlex.split(command)[1:], folder=server)
-    # One by invitation.
+    # By invitation.
     cohort("server", "invite", "pi-2", "--out", str(tmp_path / "pi-2.invitation"), folder=server)
     second = join("pi-2", "--invitation", str(tmp_path / "pi-2.invitation"), "--partition", "1/2")
     for device in (first, second):
@@ -647,7 +647,7 @@ def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_i
     assert not (tmp_path / "pi-2.invitation").exists()
     assert cohort("server", "list", folder=server).splitlines()[-1] == "2 registered, 2 online"
 
-    # A paused device is asked, and not chosen.
+    # A paused device is polled but not selected.
     assert run_cli("pause", "--state-dir", str(tmp_path / "pi-2"))[0] == 0
     most, done = 0.0, threading.Event()
 
@@ -668,9 +668,9 @@ def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_i
     assert [line["responded"] for line in rounds(server)] == [[True]] * 3
     assert 50 < most < 200, f"{most:.0f} MB"
 
-    # The server dies and comes back: so do the devices.
+    # The server dies and restarts: the devices reconnect.
     database = f"--database\0{server / 'superlink.db'}"
-    superlink = min(  # not what was forked from it
+    superlink = min(  # not a process forked from it
         int(folder.name) for folder in Path("/proc").glob("[0-9]*") if database in command_line(folder)
     )
     os.kill(superlink, signal.SIGKILL)
@@ -679,13 +679,13 @@ def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_i
         device.wait_for(f"online as {name} again")
     assert run_cli("resume", "--state-dir", str(tmp_path / "pi-2"))[0] == 0
 
-    # A key that is revoked: the device is sent away and not let in again.
+    # A revoked key: the device is disconnected and refused.
     cohort("server", "revoke", "pi-2", folder=server)
     second.wait_for("sent away by the server: its key was revoked")
     second.wait_for("or has revoked the key")
     assert cohort("server", "list", folder=server).splitlines()[-1] == "1 registered, 1 online"
 
-    # What is asked to end ends, and signs off: it can come back at once.
+    # A device that is stopped signs off, so that it can reconnect at once.
     first.end()
     assert not [pid for pid in processes_of(first.process.pid) if running(pid)]
     assert "1 registered, 0 online" in cohort("server", "list", folder=server)
@@ -703,11 +703,11 @@ def test_a_killed_supernode_is_restarted_and_one_without_supervisor_ends(
     device.wait_for("online as pi-3")
     _, node, *_ = processes_of(device.process.pid)
     os.kill(node, signal.SIGKILL)
-    # The SuperLink takes up to 60 s to notice that it is gone, and lets nobody in with its key until then.
+    # The SuperLink takes up to 60 s to notice this, and refuses the key until then.
     device.wait_for("its SuperNode ended with code -9")
     device.wait_for("online as pi-3 (node", timeout=240, times=2)
 
     _, *left = processes_of(device.process.pid)
     assert left
     device.process.kill()
-    wait_for(lambda: not any(map(running, left)), 60, lambda: f"{left} are still there")
+    wait_for(lambda: not any(map(running, left)), 60, lambda: f"{left} still run")

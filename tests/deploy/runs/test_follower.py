@@ -25,18 +25,18 @@ class Run:
     last_words = "the end of its log"
 
     def __init__(self, path: Path, number: int) -> None:
-        self.path, self.number, self.looks = path, number, 0
+        self.path, self.number, self.polls = path, number, 0
 
     @property
     def over(self) -> bool:
-        self.looks += 1
-        if self.looks == DELAY:
+        self.polls += 1
+        if self.polls == DELAY:
             self.write(
                 "run", selector=self.path.parent.name, selector_settings="", started=f"{self.number:09d}"
             )
-        if self.looks == 10 * DELAY:
+        if self.polls == 10 * DELAY:
             self.write("end")
-        return self.looks >= 10 * DELAY
+        return self.polls >= 10 * DELAY
 
     def abort(self) -> None:
         raise AssertionError("it is over")

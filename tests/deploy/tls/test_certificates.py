@@ -1,4 +1,4 @@
-"""Certificates verify as TLS libraries verify them; keys are what Flower reads; nobody else can read them."""
+"""Certificates pass the verification of TLS libraries; keys are private and in Flower's format."""
 
 import stat
 from datetime import UTC, datetime, timedelta
