@@ -1,1 +1,1 @@
-"""Federations without a network: Flower's strategies and client apps in one process, on simulated time."""
+"""Federations without a network: an in-process Grid, and a simulator that trains clients in batches."""

@@ -1,6 +1,6 @@
-"""A Flower Grid in one process: any strategy, any client app, simulated time; no Ray, nothing serialised.
+"""A Flower Grid in one process: any strategy, any ClientApp, simulated time; no Ray, no serialisation.
 
-This and `lazy_array` are the only files of this room that touch Flower's private parts.
+Of this room, only this file and `lazy_array` touch Flower's private parts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from .lazy_array import Copies, LazyArray
-from .stragglers import TRAIN, ResponseTimes, latency_of
+from .response_times import ResponseTimes
 
 if TYPE_CHECKING:
     from flwr.app.user_config import UserConfig
@@ -36,17 +36,16 @@ if TYPE_CHECKING:
 __all__ = ["SUPERLINK", "Handler", "InProcessGrid", "LazyArray", "SimulatedClock"]
 
 SUPERLINK = 1
-"""The node id of the SuperLink, which is where error replies for dead nodes come from."""
+"""The node id of the SuperLink, the source of error replies for dead nodes."""
 
 Handler = Callable[[Message], "Message | list[Message] | None"]
-"""A client as a plain function. None is silence; a list is several replies, to whatever message."""
+"""A client as a plain function. None means no reply; a list holds several replies, to any messages."""
+
+_TRAIN = "train"
 
 
 class SimulatedClock:
-    """Time that passes only when somebody sleeps.
-
-    Stands in for Python's `time` where a grid's ``clock`` is asked (`strategies.flower.grids.clock_of`).
-    """
+    """Time that passes only in `sleep`; replaces Python's `time` (`strategies.flower.grids.clock_of`)."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -56,7 +55,7 @@ class SimulatedClock:
         return self._now
 
     def sleep(self, seconds: float, /) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self._now += max(0.0, seconds)
 
 
@@ -65,72 +64,73 @@ class _Node:
     call: Callable[[Message], Any]
     name: str
     context: Context | None  # None: a plain function
-    client: int  # how many were added before it
+    client: int  # number of nodes that were added before
 
 
 @dataclass(order=True)
-class _Letter:
-    """A message under way, in the order in which its answer is due."""
+class _InFlight:
+    """A message whose reply is due at a later time; sorted by this time, then by the order of sending."""
 
     due: float  # s
     number: int
     message: Message = field(compare=False)  # the node's own copy
-    error: Error | None = field(default=None, compare=False)  # what it will be answered with, where known
+    error: Error | None = field(default=None, compare=False)  # the reply, if it is an error
 
 
 class InProcessGrid(Grid):
-    """Runs clients in the process of the strategy.
+    """Runs all clients in the process of the strategy.
 
-    What a client is sent is its own: records are copied, the model's arrays are decoded once for all clients
-    and handed out as copies (or read-only, see ``frozen``). An exception in a client is logged and becomes
-    the error reply that Flower would send. Messages are handled in the order in which their replies are due,
-    ties in the order of sending; a client's `Context`, with its state, lasts as long as the grid, also when
-    it comes back under another node id.
+    **Messages.** Each client receives copies of the records it is sent. The model's arrays are decoded once
+    for all clients and handed out as copies, or read-only (``frozen``). If a client raises an exception, the
+    exception is logged and becomes the error reply that Flower would send. Messages are handled in the order
+    in which their replies are due, ties in the order of sending. A client's `Context`, including its state,
+    lasts as long as the grid, even if the client comes back under another node id.
 
-    Time is the clock's. A message is handled, and answered, ``latency`` seconds after it was sent. One that
-    is not handled within its ttl is answered with Flower's error 3; one whose node is gone by then with error
-    5, whose source is the SuperLink.
+    **Time** is the clock's. A message is handled, and its reply available, ``latency`` seconds after it was
+    sent. A message not handled within its ttl gets Flower's error 3 as its reply. A message whose node has
+    left gets error 5, with the SuperLink as its source.
 
-    With an ``availability``, which of the nodes are online is a function of time too: `availability_round` is
-    the number of ``round_length`` seconds that have begun. A round of training takes at least what is left of
-    its own: who looks for nodes after it has sent TRAIN messages finds those of the next. (A round in which
-    nobody is asked to train takes no time: the next finds the same.) So while training takes no longer, the
-    rounds of a strategy are those of the process, and who waits for clients sees them come. Who is online at
-    a look can be asked until the next one, and answers what it was asked; what drops out is the latency's
-    affair. Flower's own strategies wait for clients in real time, in which simulated time stands still: let
-    them wait for no more than are always here.
+    **Availability.** With an ``availability``, the online nodes depend on the time: `availability_round` is
+    the number of periods of ``round_length`` seconds that have begun. After TRAIN messages were sent, the
+    next call of `get_nodes` or `get_node_ids` advances the clock to the next period, unless training took
+    longer anyway. Hence round t of a strategy sees the clients of round t of the process as long as training
+    takes at most ``round_length`` seconds. A round without TRAIN messages does not advance the clock, and a
+    strategy that waits for clients sees them come. The nodes returned by one call stay reachable until the
+    next call, and reply to all messages; for clients that drop out use ``latency``. Flower's own strategies
+    wait for clients in real time, in which simulated time stands still: let them wait for no more clients
+    than are always available.
 
     Parameters
     ----------
     app : ClientApp or callable, optional
-        Every node's app, called as ``app(message, context)``; nodes that are added may bring their own.
+        The app of all nodes, called as ``app(message, context)``; `add_node` takes another one.
     node_configs : iterable of mapping
-        A node for each, with this config: ``({"partition-id": i, "num-partitions": 10} for i in range(10))``.
+        One node is added for each config: ``({"partition-id": i, "num-partitions": 10} for i in range(10))``.
     run_config : mapping, optional
-        What clients find in ``context.run_config``.
+        ``context.run_config`` of all clients.
     latency : float, callable or ResponseTimes (default: 0)
-        Seconds, >= 0, from sending a message to its reply, or a function of the message; infinite: never.
-        `ResponseTimes` are those of training; all else is answered at once.
+        Seconds, >= 0, from sending a message to its reply, or a function of the message; inf: no reply.
+        `ResponseTimes` apply to TRAIN messages; all others are answered at once.
     clock : Clock, optional
-        Default: a `SimulatedClock`. Python's `time` lets real time pass.
+        Default: a `SimulatedClock`. Python's `time` runs the grid in real time.
     frozen : bool (default: False)
-        Hand out the arrays that clients are sent without copying, as read-only: what writes into them gets
-        an error. Not for clients that use `torch.from_numpy`, which ignores that.
+        Hand out the arrays that clients are sent read-only and without copying; writing to them raises an
+        error. Not for clients that use `torch.from_numpy`, which ignores the flag.
     offline_after : float (default: 50)
-        Seconds until a node that is gone is noticed and its messages are answered with error 5.
+        Seconds from a node's departure until its messages are answered with error 5.
     availability : Availability, optional
-        Who is online when; its client m is the m-th node that was added, from 0, also under another node id.
-        Default: all nodes, always.
+        Determines which clients are online; its client m is the m-th node added, from 0, also under another
+        node id. Default: all nodes, always.
     round_length : float (default: 60)
-        Seconds, > 0, of one round of the availability.
+        Seconds, > 0, per round of the availability.
     first_round : int (default: 1)
-        The round of the availability in which the grid begins; of a resumed run, its next one.
+        The round of the availability in which the grid begins: for a resumed run, its next round.
 
     Raises
     ------
     ValueError
-        If ``latency`` or ``round_length`` is out of range, there are nodes but no app for them, or more than
-        the availability knows.
+        If ``latency`` or ``round_length`` is out of range, nodes have no app, or there are more nodes than
+        clients of the availability.
 
     Examples
     --------
@@ -173,27 +173,27 @@ class InProcessGrid(Grid):
         if isinstance(latency, int | float) and not latency >= 0:
             raise ValueError(f"latency = {latency}: must be >= 0")
         if isinstance(latency, ResponseTimes):
-            latency = latency_of(latency, self.client_of)
+            latency = self._latency_of(latency)
         self.latency: Callable[[Message], float] = latency if callable(latency) else lambda _: latency
         self.offline_after = offline_after
         self.availability = availability
         self.round_length = round_length
         self._first_round, self._began = first_round, self.clock.monotonic()
         self._trained_in = 0  # the round of the availability in which TRAIN messages were last sent
-        self._here: set[int] | None = None  # nodes that were online at the last look; None: all
+        self._online: set[int] | None = None  # the nodes that `get_node_ids` last returned; None: all
         self._app = app
         self._run_config = dict(run_config or {})
         self._copies = Copies(frozen)
         self._run = Run.create_empty(TaskIdentity.run_id)
         self._nodes: dict[int, _Node] = {}
-        self._node_of: dict[int, int] = {}  # client -> the node that it is, or was
-        self._gone: dict[int, float] = {}  # node id -> when it left
+        self._node_of: dict[int, int] = {}  # client -> its latest node id
+        self._gone: dict[int, float] = {}  # node id -> when the node left
         self._node_ids = count(SUPERLINK + 1)
         self._numbers = count(1)
-        self._letters: list[_Letter] = []  # a heap
-        self._expires: dict[str, float] = {}  # message id -> when nobody answers it any more
-        self._expired: set[str] = set()  # ids of messages that nobody came for
-        self._mail: dict[str, list[Message]] = {}  # message id -> replies that can be pulled
+        self._in_flight: list[_InFlight] = []  # a heap
+        self._expires: dict[str, float] = {}  # message id -> end of its ttl
+        self._expired: set[str] = set()  # ids of expired messages whose reply was not pulled
+        self._replies: dict[str, list[Message]] = {}  # message id -> replies ready to be pulled
         for config in node_configs:
             self.add_node(config)
 
@@ -208,20 +208,20 @@ class InProcessGrid(Grid):
         node_id: int | None = None,
         name: str = "",
     ) -> int:
-        """Let a node join.
+        """Add a node.
 
         Parameters
         ----------
         node_config : mapping, optional
-            What its client finds in ``context.node_config``.
+            ``context.node_config`` of its client.
         app : callable, optional
-            Its app, default: the grid's.
+            Its app (default: the grid's).
         handler : callable, optional
-            A plain function in the place of an app.
+            A plain function instead of an app.
         node_id : int, optional
-            Not the id of a node that is here.
+            Its id, not that of a present node (default: a new one).
         name : str
-            Under which an operator registered it.
+            The name under which an operator registered the node.
 
         Returns
         -------
@@ -231,27 +231,27 @@ class InProcessGrid(Grid):
         Raises
         ------
         ValueError
-            If there is no app for it, the node id is taken, or the availability knows no further client.
+            If the node has no app, its id is taken, or the availability has no further client.
         """
         client = len(self._node_of)
         if self.availability is not None and client >= self.availability.num_clients:
-            raise ValueError(f"availability of {client} clients: must be of as many as there are nodes")
+            raise ValueError(f"availability of {client} clients: must have one client for each node")
         if handler is not None:
             return self._enter(_Node(handler, name, None, client), node_id)
         used = app or self._app
         if used is None:
-            raise ValueError("app = None: must be given here or to the grid")
+            raise ValueError("app = None: must be given to add_node or to the grid")
         config: UserConfig = dict(node_config or {})
         context = Context(self._run.run_id, 0, config, RecordDict(), dict(self._run_config))
         return self._enter(_Node(lambda message: used(message, context), name, context, client), node_id)
 
     def remove_node(self, node_id: int) -> None:
-        """Let a node leave; what it has not answered yet it never will."""
+        """Remove a node; it does not reply to earlier messages any more."""
         del self._nodes[node_id]
         self._gone[node_id] = self.clock.monotonic()
 
     def rename_node(self, node_id: int, new_id: int | None = None) -> int:
-        """Let a client come back, with its state, as another node; return its new id."""
+        """Reconnect a client, with its state, under another node id; return this id."""
         node = self._nodes[node_id]
         new_id = self._enter(node, new_id)
         self.remove_node(node_id)
@@ -261,7 +261,7 @@ class InProcessGrid(Grid):
         if node_id is None:
             node_id = next(each for each in self._node_ids if each not in self._nodes | self._gone)
         if node_id in self._nodes or node_id == SUPERLINK:
-            raise ValueError(f"node_id = {node_id}: is taken")
+            raise ValueError(f"node_id = {node_id}: must not be taken")
         self._gone.pop(node_id, None)
         self._nodes[node_id] = node
         self._node_of[node.client] = node_id
@@ -270,7 +270,7 @@ class InProcessGrid(Grid):
         return node_id
 
     def client_of(self, node_id: int) -> int:
-        """Return how many clients were added before the one behind a node: its index for an availability."""
+        """Return the client of a node: its index in the availability and the response times."""
         return self._nodes[node_id].client
 
     def get_node_ids(self) -> list[int]:
@@ -279,11 +279,11 @@ class InProcessGrid(Grid):
         if self.availability_round == self._trained_in:
             passed = self.clock.monotonic() - self._began
             self.clock.sleep((self._trained_in + 1 - self._first_round) * self.round_length - passed)
-        here = self.availability.here(self.availability_round)
-        clients = range(self.availability.num_clients) if here is None else here.tolist()
+        available = self.availability.available(self.availability_round)
+        clients = range(self.availability.num_clients) if available is None else available.tolist()
         nodes = (self._node_of.get(client) for client in clients)
         online = [node_id for node_id in nodes if node_id in self._nodes]
-        self._here = set(online)
+        self._online = set(online)
         return online
 
     def get_nodes(self) -> list[NodeInfo]:
@@ -291,9 +291,9 @@ class InProcessGrid(Grid):
 
     @property
     def availability_round(self) -> int:
-        """The round of the availability that it is now, from ``first_round``."""
+        """The current round of the availability, from ``first_round``."""
         passed = (self.clock.monotonic() - self._began) / self.round_length
-        return self._first_round + int(passed + 1e-9)  # sums of seconds are not exact
+        return self._first_round + int(passed + 1e-9)  # sums of seconds have rounding errors
 
     # --- the run ---------------------------------------------------------------------------------------
 
@@ -320,35 +320,35 @@ class InProcessGrid(Grid):
         now = self.clock.monotonic()
         self._handle_due(now)
         for expired in [each for each, end in self._expires.items() if end < now]:
-            self._mail.pop(expired, None)
+            self._replies.pop(expired, None)
             self._expired.add(expired)
             del self._expires[expired]
-        sent, messages = [], list(messages)
+        message_ids, messages = [], list(messages)
         for message, own in zip(messages, self._copies.of(messages), strict=True):
             number = next(self._numbers)
             message_id = f"message-{number}"
             for each in (message, own):
                 each.metadata.__dict__["_message_id"] = message_id
-            letter = _Letter(inf, number, own)
+            sent_now = _InFlight(inf, number, own)
             if self._is_online(message.metadata.dst_node_id):
-                letter.due = now + self.latency(message)
+                sent_now.due = now + self.latency(message)
             else:
-                letter = self._undeliverable(letter)
-            if message.metadata.message_type == TRAIN:
+                sent_now = self._undeliverable(sent_now)
+            if message.metadata.message_type == _TRAIN:
                 self._trained_in = self.availability_round
             self._expires[message_id] = now + message.metadata.ttl
-            if letter.due < inf:
-                heapq.heappush(self._letters, letter)
-            sent.append(message_id)
-        return sent
+            if sent_now.due < inf:
+                heapq.heappush(self._in_flight, sent_now)
+            message_ids.append(message_id)
+        return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         now = self.clock.monotonic()
         self._handle_due(now)
         replies: list[Message] = []
         for message_id in message_ids:
-            if message_id in self._mail:
-                replies += self._mail.pop(message_id)
+            if message_id in self._replies:
+                replies += self._replies.pop(message_id)
                 self._expires.pop(message_id, None)
             elif message_id in self._expired or self._expires.get(message_id, inf) < now:
                 self._expired.discard(message_id)
@@ -357,9 +357,9 @@ class InProcessGrid(Grid):
         return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages and return the replies that came within ``timeout`` seconds of the grid's clock.
+        """Send messages and return the replies that arrive within ``timeout`` seconds of the grid's clock.
 
-        Without a timeout it returns once no further reply can come.
+        Without a timeout, return as soon as no further reply can arrive.
         """
         end = inf
         waiting = set(self.push_messages(messages))
@@ -371,68 +371,90 @@ class InProcessGrid(Grid):
                 waiting.discard(reply.metadata.reply_to_message_id)
                 replies.append(reply)
             now = self.clock.monotonic()
-            wake = min(self._letters[0].due if self._letters else inf, end)
+            wake = min(self._in_flight[0].due if self._in_flight else inf, end)
             if not waiting or now >= end or wake == inf:
                 return replies
             self.clock.sleep(wake - now)
 
     def _handle_due(self, now: float) -> None:
-        """Handle the messages whose time has come, whether or not somebody waits for the reply."""
-        while self._letters and self._letters[0].due <= now:
-            letter = heapq.heappop(self._letters)
-            message = letter.message
+        """Handle all messages whose replies are due, whether or not these replies are pulled."""
+        while self._in_flight and self._in_flight[0].due <= now:
+            due = heapq.heappop(self._in_flight)
+            message = due.message
             node = self._nodes.get(message.metadata.dst_node_id)
-            if letter.due > self._expires.get(message.metadata.message_id, -inf):
+            if due.due > self._expires.get(message.metadata.message_id, -inf):
                 continue
-            if letter.error is not None:
-                reply = Message(letter.error, reply_to=message)
+            if due.error is not None:
+                reply = Message(due.error, reply_to=message)
                 reply.metadata.__dict__["_src_node_id"] = SUPERLINK
-                answers = [reply]
+                replies = [reply]
             elif node is None:
-                heapq.heappush(self._letters, self._undeliverable(letter))
+                heapq.heappush(self._in_flight, self._undeliverable(due))
                 continue
             else:
-                answers = _answers(node, message)
-            if answers:
-                self._mail[message.metadata.message_id] = answers
+                replies = _replies(node, message)
+            if replies:
+                self._replies[message.metadata.message_id] = replies
 
     def _is_online(self, node_id: int) -> bool:
-        return node_id in self._nodes and (self._here is None or node_id in self._here)
+        return node_id in self._nodes and (self._online is None or node_id in self._online)
 
-    def _undeliverable(self, letter: _Letter) -> _Letter:
-        """Return the letter with the answer that the SuperLink will give for a node that is gone."""
-        node_id = letter.message.metadata.dst_node_id
+    def _undeliverable(self, sent: _InFlight) -> _InFlight:
+        """Return the message with the error reply that the SuperLink sends for a node that has left."""
+        node_id = sent.message.metadata.dst_node_id
         noticed = self._gone.get(node_id, -inf) + self.offline_after
         error = Error(ErrorCode.NODE_UNAVAILABLE, f"Node {node_id} is not online")
         due = max(noticed, self.clock.monotonic())
-        return _Letter(due, letter.number, letter.message, error)
+        return _InFlight(due, sent.number, sent.message, error)
+
+    def _latency_of(self, times: ResponseTimes) -> Callable[[Message], float]:
+        """Return a latency that is the response time for TRAIN messages and 0 for all others."""
+
+        def latency(message: Message) -> float:
+            if message.metadata.message_type != _TRAIN:
+                return 0.0
+            client = self.client_of(message.metadata.dst_node_id)
+            return float(times.seconds(_server_round(message), [client])[0])
+
+        return latency
 
 
-def _answers(node: _Node, message: Message) -> list[Message]:
-    """Let a node answer; what it raises becomes the error reply that Flower would send."""
+def _server_round(message: Message) -> int:
+    """Return the round of a message, which Flower's strategies write into its config."""
+    for config in message.content.config_records.values():
+        number = config.get("server-round")
+        if isinstance(number, int):
+            return number
+    raise ValueError(
+        "server-round: must be in a config of the message, since response times are drawn by round"
+    )
+
+
+def _replies(node: _Node, message: Message) -> list[Message]:
+    """Return a node's replies; an exception becomes the error reply that Flower would send."""
     is_app = node.context is not None
     try:
         answer = node.call(message)
-        answers = answer if isinstance(answer, list) and not is_app else [answer]
+        replies = answer if isinstance(answer, list) and not is_app else [answer]
         if answer is None and not is_app:
             return []
-        for each in answers:
+        for each in replies:
             if not isinstance(each, Message):
                 raise TypeError(f"the client returned {type(each).__name__}: must be a Message")
     except SystemExit as stopped:
         crash = Error(ErrorCode.CLIENT_APP_CRASHED, f"The client exited: {stopped}")
         return [Message(crash, reply_to=message)]
     except Exception as error:
-        if is_app:  # whose author wants to know where
+        if is_app:  # its author needs the traceback
             log(ERROR, "ClientApp raised an exception", exc_info=error)
         loading = isinstance(error, LoadClientAppError)
         code = ErrorCode.LOAD_CLIENT_APP_EXCEPTION if loading else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
         return [Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)]
-    return list(answers)
+    return list(replies)
 
 
 def _unavailable(message_id: str, run_id: int) -> Message:
-    """Return the SuperLink's answer for a message that has expired."""
+    """Return the SuperLink's reply for a message that has expired."""
     error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "The message has expired")
     reply = Message(RecordDict(), SUPERLINK, "system")
     reply.metadata.__dict__.update(_reply_to_message_id=message_id, _run_id=run_id)

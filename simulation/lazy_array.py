@@ -1,4 +1,4 @@
-"""What an in-process grid hands out: arrays that stay arrays, in records that are the receiver's own."""
+"""Copies of messages for an in-process grid, whose arrays are serialised only on request."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from flwr.app import Array, Message, RecordDict
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_Thing = TypeVar("_Thing")
-_NUMPY = "numpy.ndarray"  # Flower's name of what `numpy.save` writes
+_T = TypeVar("_T")
+_NUMPY = "numpy.ndarray"  # Flower's name of the format of `numpy.save`
 
 
 class LazyArray(Array):
-    """An array that stays an array: it is serialised when somebody asks for its bytes, which is never here.
+    """A Flower Array that is serialised only if its bytes are read, which an in-process grid never does.
 
-    Use it as Flower's own, but put it into a record by ``record[name] = LazyArray(values)``: the constructor
-    ``ArrayRecord({...})`` makes Flower's own arrays of whatever it is given.
+    Put it into a record with ``record[name] = LazyArray(values)``: the constructor ``ArrayRecord({...})``
+    converts its values to Flower's own arrays.
 
     Parameters
     ----------
     values : ndarray
         Of any shape and dtype.
     copy : bool (default: True)
-        Keep a copy, as serialising would; False shares the memory, which must then not be written to.
+        Keep a copy of the values, as serialisation does. False: share the memory, which must then not change.
     writable : bool (default: False)
-        `numpy` returns a copy each time, as Flower's own does; otherwise one read-only view for all.
+        True: `numpy` returns a new copy each time, as Flower's own arrays do. False: it returns a read-only
+        view.
     """
 
     def __init__(self, values: NDArray[Any], *, copy: bool = True, writable: bool = False) -> None:
         view = (values.copy() if copy else values).view()
         view.flags.writeable = False
-        # Past Array's own __setattr__, which does the bookkeeping of serialised objects each time.
+        # Bypasses the __setattr__ of Array, which updates the bookkeeping of serialised objects each time.
         self.__dict__.update(
             dtype=str(view.dtype),
             shape=view.shape,
@@ -62,35 +63,35 @@ class LazyArray(Array):
         return values.copy() if self.__dict__["_writable"] else values
 
 
-LazyArray.__qualname__ = Array.__qualname__  # the name that Flower writes into what it serialises
+LazyArray.__qualname__ = Array.__qualname__  # the name that Flower serialises
 
 
 class Copies:
-    """Copies messages, one for each receiver, and decodes the model once for all of them.
+    """Copies each message for its receiver and decodes the model once for all receivers.
 
     Parameters
     ----------
     frozen : bool
-        Whether receivers share the arrays, read-only; else each gets copies.
+        True: receivers share read-only arrays. False: each receiver gets copies.
     """
 
     def __init__(self, frozen: bool) -> None:
         self._frozen = frozen
-        self._decoded: dict[int, tuple[Array, LazyArray]] = {}  # id of what was last sent -> it, decoded
+        self._decoded: dict[int, tuple[Array, LazyArray]] = {}  # id of a sent array -> this array, decoded
 
     def of(self, messages: Iterable[Message]) -> Iterator[Message]:
-        """Yield messages that their receivers may do anything with; what was sent last is still known."""
+        """Yield a copy of each message; arrays of the previous call are not decoded again."""
         before, self._decoded = self._decoded, {}
         for message in messages:
-            own = _twin(message)
+            own = _shallow_copy(message)
             own.__dict__.update(
-                _metadata=_twin(message.metadata), _content=self._content(message.content, before)
+                _metadata=_shallow_copy(message.metadata), _content=self._content(message.content, before)
             )
             yield own
 
     def _content(self, content: RecordDict, before: Mapping[int, tuple[Array, LazyArray]]) -> RecordDict:
         own = content.copy()
-        records = own.__dict__["_data"]  # past the checks of the entries' types: they were made before
+        records = own.__dict__["_data"]  # bypasses the checks of types, made before
         for name, record in records.items():
             records[name] = mine = record.copy()
             entries = mine.__dict__["_data"]
@@ -107,15 +108,15 @@ class Copies:
         if found is None:
             try:
                 values = array.numpy()
-            except Exception:  # what is sent may be anything; the client finds out
+            except Exception:  # not decodable: the client gets the array as it was sent
                 return array
             found = array, LazyArray(values, copy=False, writable=not self._frozen)
         self._decoded[key] = found
         return found[1]
 
 
-def _twin(thing: _Thing) -> _Thing:
-    """Return a shallow copy of a plain object; Python's `copy` is for more, and slower."""
-    twin = object.__new__(type(thing))
-    twin.__dict__.update(thing.__dict__)
-    return twin
+def _shallow_copy(original: _T) -> _T:
+    """Return a shallow copy of a plain object; faster than Python's `copy`, which handles more cases."""
+    copy = object.__new__(type(original))
+    copy.__dict__.update(original.__dict__)
+    return copy

@@ -31,7 +31,7 @@ from tasks.data import Dataset, FederatedData, federate
 
 from .flower_step import FlowerStep
 from .kernels import Plan
-from .stragglers import arrivals
+from .response_times import arrivals
 
 if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
     from .availability import Availability
     from .kernels import Kernel
-    from .stragglers import ResponseTimes
+    from .response_times import ResponseTimes
 
 _LATE = "no answer by the deadline"
 _MADE_BY = {
     "availability": "an Availability, such as simulation.availability.create('markov', 100, rates=0.3)",
-    "response_times": "simulation.stragglers.ResponseTimes",
+    "response_times": "simulation.response_times.ResponseTimes",
 }
 
 
@@ -191,7 +191,7 @@ class Simulator:
         for name, values in self._per_client.items():
             if values.shape != held.shape:
                 raise ValueError(f"{name} of shape {values.shape}: must be {held.shape}, one a client")
-        known = held.size if availability is None else availability.known(1)
+        known = held.size if availability is None else availability.num_registered(1)
         chosen = create(
             selector,
             known,
@@ -276,8 +276,8 @@ class Simulator:
         """Return the clients that are available in a round, None for all, after newcomers have joined."""
         if self.availability is None:
             return None
-        available = self.availability.here(number)
-        joining = slice(self.selector.num_clients, self.availability.known(number))
+        available = self.availability.available(number)
+        joining = slice(self.selector.num_clients, self.availability.num_registered(number))
         if joining.stop > joining.start:
             self._logic.add_clients(**{name: each[joining] for name, each in self._per_client.items()})
         return available

@@ -1,7 +1,7 @@
-"""Who is here in which round: ``create`` makes a process by name, ``available`` lists the names.
+"""Which clients are available in which round: `create` makes a process by name, `available` lists the names.
 
-Either each client comes and goes by itself, at its own rate, or `GroupCounts` says how many of each group are
-here, as the FLICS paper does. The rounds are numbered from 1.
+Clients are available either independently of each other, each at its own rate, or by group: `GroupCounts`
+draws how many clients of each group are available, as in the FLICS paper. Rounds are numbered from 1.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .arrival import InOrderOfArrival
+from .arrival_order import InOrderOfArrival
 from .base import Always, Availability
 from .cyclic import Cyclic
 from .diurnal import Diurnal
-from .groups import PROCESSES, GroupCounts
+from .groups import COUNTS, GroupCounts
 from .markov import Markov
 from .once import Once
 from .poisson import Poisson, Uniform
@@ -38,7 +38,7 @@ __all__ = [
     "create",
 ]
 
-_OF_CLIENTS: dict[str, type[Availability]] = {
+_PROCESSES: dict[str, type[Availability]] = {
     "always": Always,
     "uniform": Uniform,
     "poisson": Poisson,
@@ -52,7 +52,7 @@ _OF_CLIENTS: dict[str, type[Availability]] = {
 
 def available() -> tuple[str, ...]:
     """Return the names that `create` takes."""
-    return tuple(_OF_CLIENTS)
+    return tuple(_PROCESSES)
 
 
 def create(
@@ -65,7 +65,7 @@ def create(
     means: npt.ArrayLike | None = None,
     **settings: Any,
 ) -> Availability:
-    """Return an availability process by its name.
+    """Return an availability process by name.
 
     Parameters
     ----------
@@ -74,49 +74,49 @@ def create(
     num_clients : int
         M.
     seed : int (default: 0)
-        Of all draws, >= 0.
+        Seed of all draws, >= 0.
     rates : float or array_like, shape (M,), optional
-        How often each client is here, in [0, 1].
+        Share of the rounds in which each client is available, in [0, 1].
     groups, means : array_like, shapes (M,) and (G,), optional
-        In the place of rates, for all but "always" and "trace": the group of each client, and how many of
-        each are here on average; see `GroupCounts`.
+        Instead of rates, for all processes except "always" and "trace": the group of each client, and the
+        mean number of available clients of each group; see `GroupCounts`.
     **settings
-        The process's own, such as ``memory`` or ``recording``.
+        The process's own settings, such as ``memory`` or ``recording``.
 
     Raises
     ------
     ValueError
-        If a setting is wrong; the message names it, its value and what is allowed.
+        If a setting is invalid; the message names the setting, its value and the valid range.
 
     Examples
     --------
-    >>> create("markov", 8, seed=1, rates=0.25, memory=0.9).here(round=3)
+    >>> create("markov", 8, seed=1, rates=0.25, memory=0.9).available(round=3)
     array([5, 6])
-    >>> create("poisson", 8, groups=[0] * 6 + [1] * 2, means=[3, 1]).here(round=3)
+    >>> create("poisson", 8, groups=[0] * 6 + [1] * 2, means=[3, 1]).available(round=3)
     array([1, 2, 3, 5, 6])
     """
-    if name not in _OF_CLIENTS:
+    if name not in _PROCESSES:
         raise ValueError(f"name = {name!r}: must be one of {', '.join(available())}")
     if groups is None:
         if means is not None:
             raise ValueError("groups = None: must be given with means")
         if rates is not None:
             settings["rates"] = rates
-        _check_settings(name, _OF_CLIENTS[name], settings)
-        return _OF_CLIENTS[name](num_clients, seed, **settings)
+        _check_settings(name, _PROCESSES[name], settings)
+        return _PROCESSES[name](num_clients, seed, **settings)
     if means is None or rates is not None:
-        raise ValueError("groups: must come with means, and without rates")
+        raise ValueError("groups: must be given with means and without rates")
     if np.shape(groups) != (num_clients,):
         raise ValueError(f"groups of shape {np.shape(groups)}: must be ({num_clients},)")
     if name == "once":
         name, settings["returning"] = "poisson", False
-    if name not in PROCESSES:
+    if name not in COUNTS:
         raise ValueError(f"name = {name!r}: takes no groups")
     _check_settings(name, GroupCounts, settings)
     return GroupCounts(name, groups, means, seed, **settings)
 
 
 def _check_settings(name: str, process: type[Availability], settings: dict[str, Any]) -> None:
-    takes = [each.name for each in signature(process).parameters.values() if each.kind is each.KEYWORD_ONLY]
-    for field in settings.keys() - takes:
-        raise ValueError(f"{field}: is no setting of {name!r}, which takes {', '.join(takes) or 'none'}")
+    known = [each.name for each in signature(process).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    for field in settings.keys() - known:
+        raise ValueError(f"{field}: is not a setting of {name!r}; valid are {', '.join(known) or 'none'}")

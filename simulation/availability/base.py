@@ -1,4 +1,4 @@
-"""Who is here in which round: the interface, and everybody always."""
+"""The interface of all availability processes, and "always"."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ import numpy.typing as npt
 from strategies.numerics.arrays import Ints
 from strategies.numerics.streams import generator
 
-Floats32 = npt.NDArray[np.float32]  # four bytes a client are enough for a rate
+Floats32 = npt.NDArray[np.float32]  # four bytes per client are enough for a rate
+
+DAY = 24
+"""Rounds per day, in processes with a time of day."""
 
 
 class Availability(ABC):
-    """Says who is here in a round.
+    """Determines which clients are available in a round.
 
-    A function of (seed, round): rounds may be asked for in any order, and a resumed run sees the same. What a
-    client does depends on its index, not on how many there are beside it, unless a process says otherwise.
+    The result is a function of (seed, round): rounds may be requested in any order, and a resumed run sees
+    the same clients. Unless a process states otherwise, a client's availability depends on its index and not
+    on the number of clients.
 
     Parameters
     ----------
     num_clients : int
         M.
     seed : int (default: 0)
-        Of all draws, >= 0.
+        Seed of all draws, >= 0.
     """
 
     purpose = "availability"
-    """Of the random stream (`strategies.numerics.streams`)."""
+    """Purpose of the random stream (`strategies.numerics.streams`)."""
 
     def __init__(self, num_clients: int, seed: int = 0) -> None:
         if num_clients < 1:
@@ -36,8 +40,8 @@ class Availability(ABC):
         self.num_clients = num_clients
         self.seed = seed
 
-    def here(self, round: int) -> Ints | None:
-        """Return the indexes of the clients that are here in a round, ascending; None for everybody.
+    def available(self, round: int) -> Ints | None:
+        """Return the indexes of the clients available in a round, ascending; None for all clients.
 
         Raises
         ------
@@ -46,31 +50,31 @@ class Availability(ABC):
         """
         if round < 1:
             raise ValueError(f"round = {round}: must be >= 1")
-        return self._here(round)
+        return self._available(round)
 
-    def known(self, round: int) -> int:
-        """Return how many clients there are in a round, here or away: those with the lowest indexes."""
+    def num_registered(self, round: int) -> int:
+        """Return the number of registered clients in a round: those with the lowest indexes."""
         return self.num_clients
 
     @abstractmethod
-    def _here(self, round: int) -> Ints | None: ...
+    def _available(self, round: int) -> Ints | None: ...
 
     def _generator(self, round: int) -> np.random.Generator:
         return generator(self.seed, round, self.purpose)
 
 
 class Always(Availability):
-    """Everybody is always here."""
+    """All clients are always available."""
 
-    def _here(self, round: int) -> None:
+    def _available(self, round: int) -> None:
         return None
 
 
 def checked_rates(field: str, rates: npt.ArrayLike, num_clients: int) -> Floats32:
-    """Return probabilities, one for all () or one for each client (M,)."""
+    """Return probabilities: one for all clients () or one per client (M,)."""
     values = np.asarray(rates, dtype=np.float32)
     if values.shape not in ((), (num_clients,)) or not ((values >= 0) & (values <= 1)).all():
         raise ValueError(
-            f"{field} = {values}: must be in [0, 1], one number or one for each of {num_clients}"
+            f"{field} = {values}: must be in [0, 1], one number or one for each of {num_clients} clients"
         )
     return values

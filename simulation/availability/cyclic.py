@@ -1,4 +1,4 @@
-"""By day these clients, by night those."""
+"""Day and night alternate, each with its own rates."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .poisson import Poisson
 
 
 class Cyclic(Poisson):
-    """By day, in rounds 1, 3, ..., each client has one rate, by night another.
+    """Each client has one rate by day, in rounds 1, 3, ..., and another by night, in rounds 2, 4, ...
 
     Parameters
     ----------
     num_clients, seed : int
         See `Availability`.
     rates : float or array_like, shape (M,) (default: 0.5)
-        By day. One number for all: that of the first half of the clients, and 0 for the others; two groups
-        take turns then, as in appendix G.3 of the Power-of-Choice paper.
+        Rates by day. A single number is the rate of the first half of the clients, and the others have 0, so
+        that two groups alternate, as in appendix G.3 of the Power-of-Choice paper.
     night_rates : float or array_like, shape (M,), optional
-        By night; default: ``rates`` in the opposite order.
+        Rates by night (default: ``rates`` in reverse order).
     """
 
     def __init__(
@@ -40,5 +40,5 @@ class Cyclic(Poisson):
             self.rates = np.where(first_half, self.rates, np.float32(0))
         self.night_rates = self.rates[::-1]
 
-    def _chances(self, round: int, rng: np.random.Generator) -> Floats32:
+    def _probabilities(self, round: int, rng: np.random.Generator) -> Floats32:
         return self.rates if round % 2 == 1 else self.night_rates

@@ -1,4 +1,4 @@
-"""More clients at noon than at night, where they live."""
+"""Availability follows the local time of day."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import numpy.typing as npt
 
 from strategies.numerics.streams import generator
 
-from .base import Floats32
+from .base import DAY, Floats32
 from .poisson import Poisson
-from .traces import DAY
 
 
 class Diurnal(Poisson):
-    """Each client's rate goes up and down with a sine, by the time of day where it lives.
+    """Each client's rate follows a sine over the day in the client's time zone.
 
     Parameters
     ----------
     num_clients, seed : int
         See `Availability`.
     rates : float or array_like, shape (M,) (default: 0.5)
-        On average over a day; above 0.5 it is less, as nobody can be more than here.
+        Mean rates over a day. With a rate above 0.5 the mean is lower, because probabilities end at 1.
     day : int (default: 24)
-        Rounds a day, >= 2.
+        Rounds per day, >= 2.
     zones : array_like of int, shape (M,), optional
-        By how many rounds, 0 to day - 1, each client's day is ahead; default: drawn.
+        By how many rounds each client's day is ahead, 0 to day - 1 (default: drawn at random).
     """
 
     def __init__(
@@ -42,18 +41,14 @@ class Diurnal(Poisson):
         if zones is None:
             zones = generator(seed, 0, "zones").integers(day, size=num_clients)
         given = np.asarray(zones)
-        if (
-            given.shape != (num_clients,)
-            or given.dtype.kind not in "iu"
-            or given.min() < 0
-            or given.max() >= day
-        ):
+        is_whole = given.shape == (num_clients,) and given.dtype.kind in "iu"
+        if not is_whole or given.min() < 0 or given.max() >= day:
             raise ValueError(f"zones = {given}: must be {num_clients} whole numbers from 0 to {day - 1}")
         self.day = day
         self.zones = given.astype(np.min_scalar_type(day))
 
-    def _chances(self, round: int, rng: np.random.Generator) -> Floats32:
+    def _probabilities(self, round: int, rng: np.random.Generator) -> Floats32:
         hours = round - 1 + np.arange(self.day)
         factors = (1 + np.sin(2 * np.pi * hours / self.day)).astype(np.float32)
-        chances: Floats32 = self.rates * factors[self.zones]
-        return chances
+        probabilities: Floats32 = self.rates * factors[self.zones]
+        return probabilities

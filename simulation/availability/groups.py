@@ -1,4 +1,4 @@
-"""So many of each group, as the FLICS paper has it (Ribero, Vikalo, de Veciana, section IV-B)."""
+"""Available clients by group, as in the FLICS paper (Ribero, Vikalo, de Veciana, section IV-B)."""
 
 from __future__ import annotations
 
@@ -7,46 +7,118 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from strategies.numerics.arrays import Ints
+from strategies.numerics.arrays import Floats, Ints
 from strategies.numerics.streams import generator
 
-from . import counts
-from .base import Availability
+from .base import DAY, Availability
 from .markov import Markov
 
-PROCESSES: dict[str, Callable[..., Ints]] = {
-    "uniform": counts.uniform,
-    "poisson": counts.poisson,
-    "cyclic": counts.cyclic,
-    "markov": counts.poisson,  # of those that are awake
-    "diurnal": counts.diurnal,
+
+def uniform_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> Ints:
+    """Return (T, G) independent counts, each a whole number from 0.5 to 1.5 times its mean (G,).
+
+    No whole number lies in this range for some means below 2/3. The count is then 1 with probability
+    ``mean``, else 0.
+    """
+    low, high = np.ceil(means / 2), np.floor(1.5 * means)
+    counts: Ints = rng.integers(low, np.maximum(low, high), (num_rounds, means.size), endpoint=True)
+    seldom = low > high
+    counts[:, seldom] = rng.random((num_rounds, np.count_nonzero(seldom))) < means[seldom]
+    return counts
+
+
+def poisson_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> Ints:
+    """Return (T, G) independent Poisson counts with means (G,)."""
+    return rng.poisson(means, (num_rounds, means.size))
+
+
+def cyclic_counts(means: Floats, num_rounds: int, rng: np.random.Generator, first: int = 0) -> Ints:
+    """Return (T, G) Poisson counts; in odd rounds (night) the groups have the means (G,) in reverse order.
+
+    The rounds are numbered from ``first``.
+    """
+    night = (first + np.arange(num_rounds)) % 2 == 1
+    counts: Ints = rng.poisson(np.where(night[:, None], means[::-1], means))
+    return counts
+
+
+def diurnal_counts(means: Floats, num_rounds: int, rng: np.random.Generator, first: int = 0) -> Ints:
+    """Return (T, G) Poisson counts whose means follow a sine of `DAY` rounds.
+
+    Each group lives in a time zone of its own. The rounds are numbered from ``first``.
+    """
+    hours = (first + np.arange(num_rounds)[:, None]) / DAY + np.arange(means.size) / means.size
+    counts: Ints = rng.poisson(means * (1 + np.sin(2 * np.pi * hours)))
+    return counts
+
+
+COUNTS: dict[str, Callable[..., Ints]] = {
+    "uniform": uniform_counts,
+    "poisson": poisson_counts,
+    "cyclic": cyclic_counts,
+    "markov": poisson_counts,  # of the groups that are awake
+    "diurnal": diurnal_counts,
 }
+"""(means (G,), T, generator) -> (T, G) number of available clients of each group."""
+
+
+class Members:
+    """The clients of each group, prepared for draws.
+
+    Parameters
+    ----------
+    groups : ndarray of int, shape (M,)
+        The group of each client, 0 to G - 1.
+    num_groups : int
+        G; a group may be empty.
+    """
+
+    def __init__(self, groups: Ints, num_groups: int) -> None:
+        self._order = np.argsort(groups, kind="stable")
+        self._ends = np.cumsum(np.bincount(groups, minlength=num_groups))
+
+    def of(self, group: int) -> Ints:
+        """Return the clients of a group, ascending."""
+        return self._order[self._ends[group - 1] if group else 0 : self._ends[group]]
+
+    def draw(self, counts: Ints, rng: np.random.Generator) -> Ints:
+        """Draw ``counts`` (G,) clients of each group, at most all of the group; return them ascending."""
+        keys = rng.random(self._order.size)
+        drawn = []
+        for group, count in enumerate(counts.tolist()):
+            members = self.of(group)
+            if 0 < count < members.size:
+                members = members[np.argpartition(keys[members], count)[:count]]
+            if count:
+                drawn.append(members)
+        return np.sort(np.concatenate(drawn)) if drawn else np.empty(0, dtype=np.int64)
 
 
 class _Awake(Markov):
-    """Which groups are awake, drawn apart from who is here of them."""
+    """Which groups are awake; a random stream of its own, separate from the draws of clients."""
 
     purpose = "awake"
 
 
 class GroupCounts(Availability):
-    """A process says how many of each group are here, and chance which.
+    """Draws how many clients of each group are available, then draws these clients at random.
 
     Parameters
     ----------
     process : {"uniform", "poisson", "cyclic", "markov", "diurnal"}
-        See `simulation.availability.counts`; "markov": of each group at once, awake in half of the rounds.
+        Distribution of the counts: ``uniform_counts`` and so on. "markov": a group is awake in half of the
+        rounds and has Poisson counts while it is awake.
     groups : array_like of int, shape (M,)
-        The group of each client, 0 to G - 1. There may be hundreds of groups, rather than one a client.
+        The group of each client, 0 to G - 1; for at most hundreds of groups.
     means : array_like, shape (G,)
-        How many of each group are here on average, >= 0 (cyclic: by day, in rounds 1, 3, ...; Markov: while
-        awake). A group never has more than all its clients.
+        Mean number of available clients of each group, >= 0 (cyclic: by day, in rounds 1, 3, ...; markov:
+        while awake). A count is at most the size of its group.
     seed : int (default: 0)
-        Of all draws, >= 0.
+        Seed of all draws, >= 0.
     stay : float (default: 0.9)
-        With which probability, in [0.5, 1), a group of the Markov process goes on as it was.
+        Probability that a group of "markov" keeps its state from one round to the next, in [0.5, 1).
     returning : bool (default: True)
-        False: who has been here never comes back, as at scale; a group runs dry.
+        False: a client is available in one round only, as at scale, until its group has no further clients.
     """
 
     def __init__(
@@ -59,46 +131,47 @@ class GroupCounts(Availability):
         stay: float = 0.9,
         returning: bool = True,
     ) -> None:
-        of = np.asarray(groups)
-        if of.ndim != 1 or of.dtype.kind not in "iu":
+        given = np.asarray(groups)
+        if given.ndim != 1 or given.dtype.kind not in "iu":
             raise ValueError(
-                f"groups of shape {of.shape} and type {of.dtype}: must be a whole number a client"
+                f"groups of shape {given.shape} and type {given.dtype}: must be one whole number per client"
             )
-        super().__init__(of.size, seed)
+        super().__init__(given.size, seed)
         self.means = np.asarray(means, dtype=np.float64)
         if self.means.ndim != 1 or not ((self.means >= 0) & np.isfinite(self.means)).all():
             raise ValueError(f"means = {self.means}: must be a number >= 0 for each group")
-        if of.min() < 0 or of.max() >= self.means.size:
+        if given.min() < 0 or given.max() >= self.means.size:
             raise ValueError(
-                f"groups from {of.min()} to {of.max()}: must be from 0 to {self.means.size - 1}, as means are"
+                f"groups from {given.min()} to {given.max()}: must be from 0 to {self.means.size - 1}, "
+                "one for each of the means"
             )
-        if process not in PROCESSES:
-            raise ValueError(f"process = {process!r}: must be one of {', '.join(PROCESSES)}")
+        if process not in COUNTS:
+            raise ValueError(f"process = {process!r}: must be one of {', '.join(COUNTS)}")
         if not 0.5 <= stay < 1:
             raise ValueError(f"stay = {stay}: must be in [0.5, 1)")
         self.process = process
-        self._members = counts.Members(of, self.means.size)
-        # Who tosses a coin with probability 2(1 - stay) changes with probability 1 - stay.
+        self._members = Members(given, self.means.size)
+        # A group that draws its state anew with probability 2(1 - stay) changes with probability 1 - stay.
         self._awake = _Awake(self.means.size, seed, rates=0.5, memory=2 * stay - 1)
         self._orders: list[Ints] | None = None
         if not returning:
             rng = generator(seed, 0, "once")
             self._orders = [rng.permutation(self._members.of(group)) for group in range(self.means.size)]
-        self._came = [np.zeros(self.means.size, dtype=np.int64)]  # (G,) in all, by the end of each round
+        self._totals = [np.zeros(self.means.size, dtype=np.int64)]  # (G,) sums of counts up to each round
 
     def counts(self, round: int) -> Ints:
-        """Return (G,) how many of each group are here, if the group has so many."""
+        """Return (G,) the number of available clients of each group, before the limit of the group's size."""
         rng = generator(self.seed, round, "counts")
         clock = {"first": round - 1} if self.process in ("cyclic", "diurnal") else {}
-        drawn: Ints = PROCESSES[self.process](self.means, 1, rng, **clock)[0]
+        drawn: Ints = COUNTS[self.process](self.means, 1, rng, **clock)[0]
         if self.process == "markov":
-            drawn[~self._awake.state(round)] = 0
+            drawn[~self._awake.states(round)] = 0
         return drawn
 
-    def _here(self, round: int) -> Ints:
+    def _available(self, round: int) -> Ints:
         if self._orders is None:
             return self._members.draw(self.counts(round), self._generator(round))
-        while len(self._came) <= round:
-            self._came.append(self._came[-1] + self.counts(len(self._came)))
-        slices = zip(self._orders, self._came[round - 1], self._came[round], strict=True)
+        while len(self._totals) <= round:
+            self._totals.append(self._totals[-1] + self.counts(len(self._totals)))
+        slices = zip(self._orders, self._totals[round - 1], self._totals[round], strict=True)
         return np.sort(np.concatenate([order[begin:end] for order, begin, end in slices]))

@@ -1,4 +1,4 @@
-"""Who is here tends to stay."""
+"""Each client is a Markov chain: its availability in one round resembles that in the round before."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from .base import Availability, checked_rates
 
 
 class Markov(Availability):
-    """Each client is a chain of two states: who is here tends to stay, who is away too.
+    """Each client is a chain of two states, available and unavailable.
 
-    In each round a client goes on as it was with probability ``memory``, else it tosses its coin anew. So it
-    is here for 1/((1 - memory)(1 - rate)) rounds at a time, away for 1/((1 - memory) rate), and its state is
-    correlated by memory^n with that of n rounds before.
+    In each round a client keeps its state with probability ``memory``; otherwise it draws its state anew and
+    is available with probability ``rate``. Its periods of availability therefore last
+    1/((1 - memory)(1 - rate)) rounds on average, those of absence 1/((1 - memory) rate), and its states n
+    rounds apart have the correlation memory^n.
 
     Parameters
     ----------
     num_clients, seed : int
         See `Availability`.
     rates : float or array_like, shape (M,) (default: 0.5)
-        In which share of the rounds each client is here, in [0, 1]; from round 1 on.
+        Share of the rounds in which each client is available, in [0, 1]. The chain is stationary from
+        round 1.
     memory : float (default: 0.8)
         In [0, 1).
     """
@@ -35,31 +37,31 @@ class Markov(Availability):
             raise ValueError(f"memory = {memory}: must be in [0, 1)")
         self.rates = checked_rates("rates", rates, num_clients)
         self.memory = memory
-        self._known: tuple[int, Bools] = (0, np.zeros(num_clients, dtype=np.bool_))  # a round and its state
+        self._cached: tuple[int, Bools] = (0, np.zeros(num_clients, dtype=np.bool_))  # a round and its states
 
-    def _here(self, round: int) -> Ints:
-        return np.flatnonzero(self.state(round))
+    def _available(self, round: int) -> Ints:
+        return np.flatnonzero(self.states(round))
 
-    def state(self, round: int) -> Bools:
-        """Return (M,) who is here; not to be written to.
+    def states(self, round: int) -> Bools:
+        """Return (M,) whether each client is available; read-only.
 
-        Goes back from the round to the last toss of each client, or to the state that is known. That is one
-        step in a run, and in a resumed one no more rounds than the longest without a toss.
+        The search for a client's last draw goes back from ``round`` until it meets the cached round: one step
+        in a run that goes on. A resumed run goes back until every client has drawn.
         """
-        known, state = self._known
-        if round == known:
-            return state
-        here = np.zeros(self.num_clients, dtype=np.bool_)
-        untossed = np.ones(self.num_clients, dtype=np.bool_)
+        cached, cached_states = self._cached
+        if round == cached:
+            return cached_states
+        states = np.zeros(self.num_clients, dtype=np.bool_)
+        pending = np.ones(self.num_clients, dtype=np.bool_)  # clients whose last draw was not found yet
         for past in range(round, 0, -1):
-            if past == known:
-                here |= untossed & state
+            if past == cached:
+                states |= pending & cached_states
                 break
             drawn = self._generator(past).random(self.num_clients, dtype=np.float32)
-            toss = np.float32(1 if past == 1 else 1 - self.memory)
-            here |= untossed & (drawn < toss * self.rates)
-            untossed &= drawn >= toss
-            if not untossed.any():
+            draws_anew = np.float32(1 if past == 1 else 1 - self.memory)
+            states |= pending & (drawn < draws_anew * self.rates)
+            pending &= drawn >= draws_anew
+            if not pending.any():
                 break
-        self._known = round, here
-        return here
+        self._cached = round, states
+        return states

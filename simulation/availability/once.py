@@ -1,4 +1,4 @@
-"""Who was here never comes back."""
+"""Each client is available in one round only: clients at scale, which never return."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .base import Availability
 
 
 class Once(Availability):
-    """Each round brings fresh clients, who never return; once all have been here, nobody is.
+    """New clients are available in each round and never return; after the last of them nobody is available.
 
     Parameters
     ----------
     num_clients, seed : int
-        See `Availability`; who comes when depends on M.
+        See `Availability`; the round of each client depends on M.
     rates : float (default: 0.01)
-        The share of all clients that each round brings, in (0, 1]; at least one.
+        Share of all clients that is available in each round, in (0, 1]; at least one client.
     """
 
     def __init__(self, num_clients: int, seed: int = 0, *, rates: float = 0.01) -> None:
@@ -28,5 +28,5 @@ class Once(Availability):
         self.per_round = max(1, round(rates * num_clients))
         self._order = generator(seed, 0, "once").permutation(num_clients)
 
-    def _here(self, round: int) -> Ints:
+    def _available(self, round: int) -> Ints:
         return np.sort(self._order[(round - 1) * self.per_round : round * self.per_round])

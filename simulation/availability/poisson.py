@@ -1,4 +1,4 @@
-"""Each client by its own coin, in each round anew."""
+"""Each client is available independently in each round: "poisson" and "uniform"."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from .base import Availability, Floats32, checked_rates
 
 
 class Poisson(Availability):
-    """Each client tosses a coin of its own in each round, so that about a Poisson number are here.
+    """Each client is available with its own probability, so the number of clients is about Poisson.
 
     Parameters
     ----------
     num_clients, seed : int
         See `Availability`.
     rates : float or array_like, shape (M,) (default: 0.5)
-        The probability with which each client is here, in [0, 1].
+        Probability that each client is available, in [0, 1].
     """
 
     def __init__(self, num_clients: int, seed: int = 0, *, rates: npt.ArrayLike = 0.5) -> None:
         super().__init__(num_clients, seed)
         self.rates = checked_rates("rates", rates, num_clients)
 
-    def _here(self, round: int) -> Ints:
+    def _available(self, round: int) -> Ints:
         rng = self._generator(round)
-        chances = self._chances(round, rng)
-        return np.flatnonzero(rng.random(self.num_clients, dtype=np.float32) < chances)
+        probabilities = self._probabilities(round, rng)
+        return np.flatnonzero(rng.random(self.num_clients, dtype=np.float32) < probabilities)
 
-    def _chances(self, round: int, rng: np.random.Generator) -> Floats32:
-        """Return the probability of each client, or one for all; what is above 1 counts as 1."""
+    def _probabilities(self, round: int, rng: np.random.Generator) -> Floats32:
+        """Return one probability per client, or one for all clients; values above 1 act as 1."""
         return self.rates
 
 
 class Uniform(Poisson):
-    """A factor, uniform in [.5, 1.5], on all rates: about half to 1.5 times as many are here.
+    """In each round a factor, uniform in [0.5, 1.5], multiplies the rates of all clients.
 
-    Takes the parameters of `Poisson`. From a rate of 2/3 on, a client is here less often than its rate says.
+    Takes the parameters of `Poisson`. A client with a rate above 2/3 is available less often than its rate,
+    because probabilities end at 1.
     """
 
-    def _chances(self, round: int, rng: np.random.Generator) -> Floats32:
+    def _probabilities(self, round: int, rng: np.random.Generator) -> Floats32:
         return self.rates * np.float32(rng.uniform(0.5, 1.5))

@@ -1,4 +1,4 @@
-"""As it was recorded."""
+"""Replay of a recorded trace."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ from strategies.numerics.arrays import Ints
 from strategies.numerics.streams import generator
 
 from .base import Availability
-from .traces import Recording
+from .recording import Recording
 
 
 class Trace(Availability):
-    """Replays a recorded trace, a bin of time a round, and begins again at its end.
+    """Replays a recorded trace, one bin per round, and starts again at its end.
 
     Parameters
     ----------
     num_clients, seed : int
         See `Availability`.
     recording : Recording
-        Of D recorded clients.
+        The trace of D recorded clients.
     assign : {"random", "key", "same"} (default: "random")
-        Which recorded client each client is: drawn, each recorded one about equally often ("real-random" in
-        the FLICS paper); by ``key`` ("real-correlated"); or the one with its index, for D = M.
+        Which recorded client each client follows. "random": drawn, each recorded client about equally often
+        ("real-random" in the FLICS paper). "key": by ``key`` ("real-correlated"). "same": the recorded client
+        with the same index, for D = M.
     key : array_like, shape (M,), optional
-        Clients and recorded clients are sorted, by the key and by how often they are here, and cut into
-        ``parts`` of about equal size; within a part it is drawn. With the share of a class as the key,
-        clients with much of it are those that are here often; -key turns that round.
+        For ``assign="key"``: clients are sorted by the key, recorded clients by their share of bins, and both
+        are cut into ``parts`` of about equal size. Clients are assigned at random within a part. If the key
+        is the share of a class in a client's data, clients with much of the class are available often;
+        ``-key`` gives the opposite.
     parts : int (default: 3)
-        >= 1, at most D and M; the paper's three. (It divides by the time that a client is active at all, to
-        say how often it is here; this takes the whole record.)
+        From 1 to min(D, M); the default is the paper's. (The paper divides by the time in which a client is
+        active at all to obtain its share of bins; here the share is of the whole trace.)
 
     Examples
     --------
     >>> rows = [(0, 0.0, 5400.0), (1, 1800.0, 3600.0), (2, 7000.0, 9000.0)]  # or read_trace("phones.csv")
     >>> hours = Recording(rows, bin_length=3600.0)
-    >>> [Trace(3, recording=hours, assign="same").here(round).tolist() for round in (1, 2, 3, 4)]
+    >>> process = Trace(3, recording=hours, assign="same")
+    >>> [process.available(round).tolist() for round in (1, 2, 3, 4)]
     [[0, 1], [0, 2], [2], [0, 1]]
     """
 
@@ -54,15 +57,15 @@ class Trace(Availability):
     ) -> None:
         super().__init__(num_clients, seed)
         if recording.num_bins == 0:
-            raise ValueError("recording: nobody is ever here in it")
+            raise ValueError("recording: must have a bin in which a client is available")
         if (assign == "key") != (key is not None):
-            raise ValueError(f"assign = {assign!r}: 'key' needs a key, and only 'key' does")
+            raise ValueError(f"assign = {assign!r}: must be 'key' if a key is given, and only then")
         rng = generator(seed, 0, "assign")
         recorded = np.arange(recording.num_clients)
         if assign == "same":
             if recording.num_clients != num_clients:
                 raise ValueError(
-                    f"assign = 'same': {recording.num_clients} recorded clients for {num_clients}"
+                    f"assign = 'same': {recording.num_clients} recorded clients for {num_clients} clients"
                 )
             source = recorded
         elif assign == "random":
@@ -76,20 +79,20 @@ class Trace(Availability):
                 raise ValueError(f"key of shape {values.shape}: must be {num_clients} numbers")
             by_share = np.array_split(np.argsort(recording.shares(), kind="stable"), parts)
             by_key = np.array_split(np.argsort(values, kind="stable"), parts)
-            for seldom, small in zip(by_share, by_key, strict=True):
-                source[small] = _spread(seldom, small.size, rng)
+            for recorded_part, clients_part in zip(by_share, by_key, strict=True):
+                source[clients_part] = _spread(recorded_part, clients_part.size, rng)
         else:
             raise ValueError(f"assign = {assign!r}: must be 'random', 'key' or 'same'")
         self.recording = recording
         self.source: npt.NDArray[np.int32] = source.astype(np.int32)
-        """(M,) which recorded client each client is."""
+        """(M,) the recorded client that each client follows."""
 
-    def _here(self, round: int) -> Ints:
-        recorded = self.recording.here((round - 1) % self.recording.num_bins)
-        return np.flatnonzero(recorded[self.source])
+    def _available(self, round: int) -> Ints:
+        available = self.recording.available((round - 1) % self.recording.num_bins)
+        return np.flatnonzero(available[self.source])
 
 
 def _spread(recorded: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """Return (count,) recorded clients at random, each as often as the others, give or take one."""
+    """Return (count,) recorded clients in random order, with frequencies that differ by at most 1."""
     shuffled = rng.permutation(recorded)
     return rng.permutation(shuffled[np.arange(count) % shuffled.size])

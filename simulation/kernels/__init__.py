@@ -1,7 +1,7 @@
-"""Local training of whole cohorts: kernels for the models at hand, and `torch.func` for the rest.
+"""Batched local training: NumPy for softmax regression and perceptrons, `torch.func` for other networks.
 
-A kernel trains many clients from one model in one call, and gives the numbers that a ClientApp would, client
-by client, on the same mini-batches (to rounding).
+A kernel trains many clients from one model in one call, on the mini-batches of the ClientApp. The results
+equal those of the ClientApp up to rounding.
 """
 
 import sys
@@ -18,21 +18,21 @@ __all__ = ["MLP", "Kernel", "Loop", "Parallel", "Plan", "Softmax", "Trained", "k
 
 
 def kernel_of(task: Task, device: str | None = None) -> Kernel:
-    """Return what trains a task's model for many clients at once.
+    """Return the kernel for a task's model.
 
     Parameters
     ----------
     task : Task
-        Softmax regression and perceptrons have kernels in NumPy, other networks go through `torch.func`,
-        anything else is trained client after client.
+        Softmax regression and perceptrons have kernels in NumPy, other networks use `torch.func`, and any
+        other task is trained client after client.
     device : str, optional
-        "cpu" or "cuda": where networks are trained in torch. Default: on a GPU if there is one, but
-        perceptrons in NumPy.
+        "cpu" or "cuda": the device on which torch trains networks. Default: "cuda" if it is available, but
+        perceptrons are trained in NumPy.
     """
-    if type(task) is SoftmaxTask:  # a subclass may train in its own way
+    if type(task) is SoftmaxTask:  # not a subclass, which may train differently
         arrays = task.initial_arrays(0)
         return Softmax(*arrays["weight"].shape, bias="bias" in arrays)
-    if "torch" not in sys.modules:  # then it is no network: their tasks import it
+    if "torch" not in sys.modules:  # the tasks of networks import it
         return Loop(task)
     from torch.cuda import is_available
 

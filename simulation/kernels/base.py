@@ -1,4 +1,4 @@
-"""What local training of a whole cohort is, whatever the model: a kernel trains many clients in one call."""
+"""The interface of kernels, which train many clients in one call, and the parts that kernels share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -19,20 +19,20 @@ Floats32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Plan:
-    """What each client of a round does, and on which mini-batches: those that its ClientApp would take.
+    """The local training of one round; its mini-batches are those of the ClientApp.
 
     Attributes
     ----------
     seed, round : int
-        Of which, with the client, the mini-batches are a function (`tasks.base.batches`).
+        With the client, they determine the mini-batches (`tasks.base.batches`).
     learning_rate : float
-        Of local SGD, > 0.
+        Learning rate of local SGD, > 0.
     batch_size : int
-        B >= 1; a client with n samples takes mini-batches of min(B, n).
+        B >= 1; a client with n samples takes mini-batches of min(B, n) samples.
     steps : int
-        Mini-batches a client, >= 1; not looked at if there are epochs.
+        Mini-batches per client, >= 1; ignored if ``epochs`` is above 0.
     epochs : int (default: 0)
-        If above 0, a client takes so many times max(1, n // B) mini-batches.
+        If above 0, a client takes epochs · max(1, n // B) mini-batches.
     proximal_mu : float (default: 0.0)
         μ of FedProx, >= 0.
     measure_variance : bool (default: False)
@@ -49,41 +49,46 @@ class Plan:
     measure_variance: bool = False
 
     def num_steps(self, sizes: Ints) -> Ints:
-        """Return (R,) how many mini-batches clients with so many samples take."""
+        """Return (R,) the number of mini-batches of clients with so many samples."""
         if self.epochs:
             return self.epochs * np.maximum(1, sizes // self.batch_size)
         return np.full(sizes.size, self.steps, dtype=np.int64)
 
+    def work(self, data: FederatedData, clients: Ints) -> tuple[Ints, Ints]:
+        """Return (R,) the number of mini-batches of each client, and (R,) their numbers of samples."""
+        sizes = data.offsets[clients + 1] - data.offsets[clients]
+        return self.num_steps(sizes), np.minimum(self.batch_size, sizes)
+
     def batches(self, client: int, size: int, steps: int) -> Iterator[NDArray[np.intp]]:
-        """Yield the indexes of a client's mini-batches, in 0..size - 1."""
+        """Yield a client's mini-batches, as indexes of its samples in 0..size - 1."""
         return batches(size, self.batch_size, steps, client_seed(self.seed, self.round, client))
 
 
 class Trained(NamedTuple):
-    """What R clients' local training brought."""
+    """The result of R clients' local training."""
 
     updates: ClientUpdates
     losses: Floats  # (R,) mean over the mini-batches, each before its step
-    gradient_variances: Floats  # (R,) σ²; NaN where it was not asked for, or there was one step only
+    gradient_variances: Floats  # (R,) σ²; NaN if not measured, or with a single step
 
 
 class Kernel(ABC):
-    """The local training of a model, for many clients at once.
+    """The local training of a model, for many clients in one call.
 
-    A kernel has nothing that changes: it may be copied to other processes.
+    A kernel is immutable, so that it may be copied to other processes.
     """
 
     @abstractmethod
     def initial_arrays(self, seed: int) -> Arrays:
-        """Return the model that round 1 starts from; the same for the same seed."""
+        """Return the model at the start of round 1, a function of the seed."""
 
     def check(self, data: FederatedData) -> None:
-        """Look whether the data fit the model, as far as that can be told beforehand.
+        """Check that the data fit the model, as far as this is possible before training.
 
         Raises
         ------
         ValueError
-            If they do not: not all kernels would notice later.
+            If they do not fit. Not all kernels would fail later.
         """
         data.check()
 
@@ -96,21 +101,36 @@ class Kernel(ABC):
         plan: Plan,
         controls: Mapping[int, Arrays] | None = None,
     ) -> Trained:
-        """Train each of the clients from ``arrays``, which stay as they are.
+        """Train each client from ``arrays``, which are not changed.
 
         Parameters
         ----------
         arrays : Arrays
             w_t.
         data : FederatedData
-            Everybody's samples.
+            The samples of all clients.
         clients : ndarray of int, shape (R,)
-            Distinct, each with at least one sample.
+            Distinct clients, each with at least one sample.
         plan : Plan
-            What they do.
+            Mini-batches, learning rate and so on.
         controls : mapping of int to Arrays, optional
-            What is added to each gradient of a client (SCAFFOLD: c - c_m).
+            By client, an addend to each of its gradients (SCAFFOLD: c - c_m).
         """
+
+    def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
+        """Return the positions of the clients that `train` trains as one computation; each client once.
+
+        `train` gives each chunk the same numbers, bit for bit, whichever of the other chunks it trains with.
+        If there are several chunks, the updates are `StackedUpdates`.
+
+        Parameters
+        ----------
+        data, clients, plan
+            See `train`.
+        controlled : bool (default: False)
+            Whether `train` gets ``controls``.
+        """
+        return [np.array([position]) for position in range(clients.size)]
 
     @abstractmethod
     def losses(self, arrays: Arrays, data: FederatedData, clients: Ints) -> Floats:
@@ -121,32 +141,37 @@ class Kernel(ABC):
         """Return the mean loss and the accuracy of ``arrays`` on ``data``."""
 
 
-def chunks(steps: Ints, widths: Ints, at_once: Callable[[int], int]) -> Iterator[Ints]:
-    """Yield the positions of clients that can be trained together, all in all each once.
+def chunked(steps: Ints, widths: Ints, capacity: Callable[[int], int]) -> list[Ints]:
+    """Return chunks of positions of clients that can be trained together; each client is in one chunk.
+
+    The chunks are a greedy partition of a sorted list, so the clients of some of them, in order, are again
+    partitioned into these chunks.
 
     Parameters
     ----------
     steps, widths : ndarray of int, shape (R,)
-        How many mini-batches each client takes, and of how many samples.
-    at_once : callable
-        How many clients may be in a chunk, given the samples of their mini-batches.
+        Mini-batches of each client, and samples per mini-batch.
+    capacity : callable
+        Samples per mini-batch -> largest number of clients in a chunk.
     """
+    found = []
     order = np.lexsort((widths, steps))
     begin = 0
     while begin < order.size:
         narrowest = int(widths[order[begin]])
-        chunk = order[begin : begin + max(1, at_once(narrowest))]
-        # What is filled up costs as much as what counts.
+        chunk = order[begin : begin + max(1, capacity(narrowest))]
+        # Padding costs as much time as samples do.
         alike = (steps[chunk] == steps[chunk[0]]) & (widths[chunk] <= 2 * narrowest)
         chunk = chunk[: chunk.size if alike.all() else int(np.argmin(alike))]
-        yield chunk
+        found.append(chunk)
         begin += chunk.size
+    return found
 
 
 class MiniBatches:
-    """The mini-batches of G clients: iterating gives (inputs (G, b, features), labels (G, b)) for each step.
+    """The mini-batches of G clients; iteration yields (inputs (G, b, features), labels (G, b)) for each step.
 
-    b is the largest of the clients' batches; a smaller one is filled up with samples that count for nothing.
+    b is the size of the clients' largest mini-batch; smaller ones are padded with samples of weight 0.
     """
 
     def __init__(self, data: FederatedData, clients: Ints, plan: Plan, steps: int, widths: Ints) -> None:
@@ -154,30 +179,32 @@ class MiniBatches:
         self.shape = (clients.size, int(widths.max()))
         used = np.arange(self.shape[1]) < widths[:, None]
         self.shares: Floats32 = (used / widths[:, None]).astype(np.float32)
-        """(G, b) 1/b_m for the samples of client m's mini-batches, 0 for what fills up."""
+        """(G, b) 1/b_m for the b_m samples of client m's mini-batch, 0 for padding."""
         self._widths, self._used = widths, used
 
     def __iter__(self) -> Iterator[tuple[Floats32, NDArray[np.int64]]]:
         data, first = self._data, self._data.offsets[self._clients]
         sizes = data.offsets[self._clients + 1] - first
-        all_of_it = first[:, None] + np.where(self._used, np.arange(self.shape[1]), 0)
+        in_order = first[:, None] + np.where(self._used, np.arange(self.shape[1]), 0)
         small = sizes <= self._plan.batch_size
-        if small.all():  # the order within a mini-batch changes nothing
+        if small.all():  # the order of samples within a mini-batch is irrelevant
             if len(first) == 1:
                 rows = slice(first[0], first[0] + sizes[0])
                 inputs, labels = data.inputs[None, rows], data.labels[None, rows]
             else:
-                inputs, labels = data.inputs[all_of_it], data.labels[all_of_it]
+                inputs, labels = data.inputs[in_order], data.labels[in_order]
             for _ in range(self.steps):
                 yield inputs, labels
             return
-        index = np.tile(all_of_it, (self.steps, 1, 1))
+        index = np.tile(in_order, (self.steps, 1, 1))
         for row in np.flatnonzero(~small).tolist():
             batches = self._plan.batches(int(self._clients[row]), int(sizes[row]), self.steps)
             index[:, row, : self._widths[row]] = first[row] + np.stack(list(batches))
         inputs = np.empty((*self.shape, data.inputs.shape[1]), dtype=np.float32)
         for drawn in index:
-            np.take(data.inputs, drawn, axis=0, out=inputs, mode="clip")  # "raise" would copy once more
+            np.take(
+                data.inputs, drawn, axis=0, out=inputs, mode="clip"
+            )  # mode="raise" would need one more copy
             yield inputs, data.labels[drawn]
 
 
@@ -187,23 +214,23 @@ class StackedUpdates(ClientUpdates):
     Parameters
     ----------
     rows : ndarray, shape (R, P)
-        w_m - w_t, all of a model's parameters one after another.
+        w_m - w_t, all parameters of the model concatenated.
     arrays : Arrays
         w_t.
     split : callable
-        Gives a row of P numbers the names and shapes of the model (views where it can).
+        Splits a row of P numbers into named arrays with the model's shapes, as views if possible.
     """
 
     def __init__(self, rows: Floats32, arrays: Arrays, split: Callable[[Floats32], Arrays]) -> None:
         self.rows, self.split, self._arrays = rows, split, arrays
 
     def norms(self) -> Floats:
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not finite
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow gives inf
             return np.sqrt([squared_norm(row) for row in self.rows])
 
     def combined(self, coefficients: Floats) -> Arrays:
         rows, factors = self.rows, coefficients.astype(np.float32)
-        if not coefficients.all():  # what has no part in it may be NaN
+        if not coefficients.all():  # an update with coefficient 0 may be NaN
             rows, factors = rows[coefficients != 0], factors[coefficients != 0]
         return self.split(factors @ rows)
 
@@ -212,20 +239,20 @@ class StackedUpdates(ClientUpdates):
         return {name: array + moves[name] for name, array in self._arrays.items()}
 
 
-_CHUNK = 16384  # numbers that are summed in float32 before the sums are added up in float64
+_BLOCK = 16384  # numbers summed in float32; the sums of blocks are added in float64
 
 
 def squared_norm(row: Floats32) -> float:
-    """Return the sum of squares, to float32's precision however long the row is."""
+    """Return the sum of squares, with float32's precision for any length of the row."""
     total = 0.0
-    for begin in range(0, row.size, _CHUNK):
-        part = row[begin : begin + _CHUNK]
+    for begin in range(0, row.size, _BLOCK):
+        part = row[begin : begin + _BLOCK]
         total += float(part @ part)
     return total
 
 
 def splitter(arrays: Arrays) -> Callable[[Floats32], Arrays]:
-    """Return what gives a row of all parameters, one after another, the names and shapes of a model."""
+    """Return a function that splits a row of all parameters into named arrays with the model's shapes."""
     ends = np.cumsum([array.size for array in arrays.values()])[:-1]
 
     def split(row: Floats32) -> Arrays:

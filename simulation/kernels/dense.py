@@ -1,9 +1,9 @@
-"""Softmax regression and perceptrons in NumPy: every array has the clients of a chunk as its first axis.
+"""Softmax regression and perceptrons in NumPy; the first axis of every array is the client.
 
-One step of a chunk of G clients is a dozen calls, whatever G: products of (G, b, in) with (G, in, out)
-matrices, each client's with its own model. A chunk is as many clients as fit into a core's cache, so that all
-steps of a client run on data that are there; for a large model that is one. A single step of a model of one
-layer is left as it is made, inputs and errors: their product, a model for each client, is never formed.
+One step of a chunk of G clients takes a dozen calls for any G: products of (G, b, in) with (G, in, out)
+matrices, where each client has its own model. The models and mini-batches of a chunk fit into a core's cache
+and stay there for all steps; with a large model, a chunk is one client. After a single step of a model of one
+layer, the updates stay factored into inputs and errors: their product, one model per client, is not computed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,20 +19,20 @@ from strategies.rounds.trained_clients import ClientUpdates
 from tasks.base import Arrays, GradientVariance, Metrics
 from tasks.data import Dataset, FederatedData
 
-from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunks, squared_norm
+from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, squared_norm
 
-_CACHE = 1 << 19  # bytes of models, gradients and mini-batches that a chunk may take
-_ROWS = 4096  # samples that are evaluated at a time
-_PAIRED = 64  # samples whose products are taken pair by pair at a time
+_CACHE = 1 << 19  # limit on a chunk's models, gradients and mini-batches, in bytes
+_ROWS = 4096  # samples per step of an evaluation
+_PAIRED = 64  # samples per matrix of pairwise products
 
 
 class _Layer(NamedTuple):
-    """Where a layer's parameters are in a row of all of them."""
+    """The position of a layer's parameters in a row of all parameters."""
 
     fan_in: int
     fan_out: int
     weight: str
-    bias: str  # "" if there is none
+    bias: str  # "" = no bias
     begin: int  # of the weight, as (fan_in, fan_out); the bias follows it
 
     @property
@@ -45,7 +45,7 @@ class _Layer(NamedTuple):
 
 
 class Dense(Kernel):
-    """Layers of weighted sums with ReLU in between; softmax and cross-entropy at the end.
+    """Dense layers with ReLU between them, then softmax and cross-entropy.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Dense(Kernel):
     names : sequence of (str, str)
         The names of each layer's weight and bias; "" = no bias.
     transposed : bool
-        Whether weights are (out, in), as torch has them; else (in, out).
+        True: weights have the shape (out, in), as in torch. False: (in, out).
     """
 
     def __init__(self, sizes: Sequence[int], names: Sequence[tuple[str, str]], transposed: bool) -> None:
@@ -79,15 +79,13 @@ class Dense(Kernel):
         plan: Plan,
         controls: Mapping[int, Arrays] | None = None,
     ) -> Trained:
-        sizes = data.offsets[clients + 1] - data.offsets[clients]
-        steps = plan.num_steps(sizes)
-        widths = np.minimum(plan.batch_size, sizes)
+        steps, widths = plan.work(data, clients)
         if len(self._layers) == 1 and controls is None and (steps == 1).all():
             return self._train_one_step(arrays, data, clients, plan, widths)
         start = self._row(arrays)
         rows = np.empty((clients.size, start.size), dtype=np.float32)
         losses, variances = np.empty(clients.size), np.full(clients.size, nan)
-        for chunk in chunks(steps, widths, self._at_once):
+        for chunk in chunked(steps, widths, self._capacity):
             each = None
             if controls is not None:
                 each = np.stack([self._row(controls[int(client)]) for client in clients[chunk]])
@@ -100,9 +98,15 @@ class Dense(Kernel):
                 rows[chunk] = models
         return Trained(StackedUpdates(rows, arrays, self._split), losses, variances)
 
-    def _at_once(self, width: int) -> int:
+    def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
+        steps, widths = plan.work(data, clients)
+        if len(self._layers) == 1 and not controlled and (steps == 1).any():
+            return [np.arange(clients.size)]  # one step is computed in another way if no client takes more
+        return chunked(steps, widths, self._capacity)
+
+    def _capacity(self, width: int) -> int:
         """Return how many clients with mini-batches of so many samples fit into the cache."""
-        inputs = sum(layer.fan_in for layer in self._layers)  # of all layers, for each sample
+        inputs = sum(layer.fan_in for layer in self._layers)  # of all layers, per sample
         return _CACHE // (4 * (2 * self.num_parameters + width * inputs))
 
     def _train_chunk(
@@ -147,7 +151,7 @@ class Dense(Kernel):
     def _train_one_step(
         self, arrays: Arrays, data: FederatedData, clients: Ints, plan: Plan, widths: Ints
     ) -> Trained:
-        """One step from one model: the samples of all clients go through it together."""
+        """Take one step; all samples of all clients pass through the same model at once."""
         weights, biases = self._views(self._row(arrays)[None])
         first = data.offsets[clients]
         ends = np.cumsum(widths)
@@ -173,7 +177,7 @@ class Dense(Kernel):
         biases: list[Floats32],
         outputs: list[Floats32],
     ) -> None:
-        """Fill the outputs of each layer: (G, b, out), the last before the softmax."""
+        """Fill the outputs of each layer, (G, b, out); the last are logits."""
         below = inputs
         for weight, bias, output in zip(weights, biases, outputs, strict=True):
             np.matmul(below, weight, out=output)
@@ -183,39 +187,39 @@ class Dense(Kernel):
                 np.maximum(output, 0, out=output)
             below = output
 
-    # --- looking ---------------------------------------------------------------------------------------
+    # --- evaluation ------------------------------------------------------------------------------------
 
     def losses(self, arrays: Arrays, data: FederatedData, clients: Ints) -> Floats:
         sizes = data.offsets[clients + 1] - data.offsets[clients]
         losses = np.empty(clients.size)
         ends = np.cumsum(sizes)
         begin = 0
-        while begin < clients.size:  # so many clients at a time that their samples are not too many
+        while begin < clients.size:  # clients with at most _ROWS samples together, at least one
             before = ends[begin] - sizes[begin]
             end = max(begin + 1, int(np.searchsorted(ends, before + _ROWS, side="right")))
             part = slice(begin, end)
             index = np.concatenate(
                 [np.arange(data.offsets[m], data.offsets[m + 1]) for m in clients[part].tolist()]
             )
-            each, _ = self._judge(arrays, data.inputs[index], data.labels[index])
+            sample_losses, _ = self._sample_losses(arrays, data.inputs[index], data.labels[index])
             starts = ends[part] - sizes[part] - before
-            losses[part] = np.add.reduceat(each, starts) / sizes[part]
+            losses[part] = np.add.reduceat(sample_losses, starts) / sizes[part]
             begin = end
         return losses
 
     def evaluate(self, arrays: Arrays, data: Dataset) -> Metrics:
-        loss = right = 0.0
+        loss = correct = 0.0
         for begin in range(0, len(data), _ROWS):
             rows = slice(begin, begin + _ROWS)
-            each, hits = self._judge(arrays, data.inputs[rows], data.labels[rows])
-            loss += float(each.sum())
-            right += float(hits.sum())
-        return Metrics(loss / len(data), right / len(data))
+            losses, hits = self._sample_losses(arrays, data.inputs[rows], data.labels[rows])
+            loss += float(losses.sum())
+            correct += float(hits.sum())
+        return Metrics(loss / len(data), correct / len(data))
 
-    def _judge(
+    def _sample_losses(
         self, arrays: Arrays, inputs: Floats32, labels: NDArray[np.int64]
     ) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return (n,) the loss of each sample, in float64, and whether it is put into its class."""
+        """Return (n,) the loss of each sample, in float64, and whether its prediction is correct."""
         weights, biases = self._views(self._row(arrays)[None])
         outputs = [np.empty((1, len(inputs), layer.fan_out), dtype=np.float32) for layer in self._layers]
         self._forward(inputs[None], weights, biases, outputs)
@@ -240,7 +244,7 @@ class Dense(Kernel):
         return row
 
     def _split(self, row: Floats32) -> Arrays:
-        """Return the parameters of a row by name."""
+        """Return the named parameters of a row."""
         arrays: Arrays = {}
         for layer in self._layers:
             weight = row[layer.begin : layer.middle].reshape(layer.fan_in, layer.fan_out)
@@ -250,7 +254,7 @@ class Dense(Kernel):
         return arrays
 
     def _views(self, rows: Floats32) -> tuple[list[Floats32], list[Floats32]]:
-        """Return each layer's weights (G, in, out) and biases (G, out) in rows (G, P)."""
+        """Return views of each layer's weights (G, in, out) and biases (G, out) in rows (G, P)."""
         return (
             [
                 rows[:, layer.begin : layer.middle].reshape(-1, layer.fan_in, layer.fan_out)
@@ -261,14 +265,14 @@ class Dense(Kernel):
 
 
 class Softmax(Dense):
-    """softmax(x W + b), as `tasks.softmax`: ``weight`` (features, classes), ``bias`` (classes,), 0 at first.
+    """softmax(x W + b), as in `tasks.softmax`: ``weight`` (features, classes), ``bias`` (classes,), from 0.
 
     Parameters
     ----------
     features, classes : int
         >= 1.
     bias : bool (default: True)
-        Whether there is a bias.
+        Whether the model has a bias.
     """
 
     def __init__(self, features: int = 784, classes: int = 10, *, bias: bool = True) -> None:
@@ -279,7 +283,7 @@ class Softmax(Dense):
 
 
 class MLP(Dense):
-    """A perceptron with the names, shapes and start of torch's `Sequential(Linear, ReLU, Linear, ...)`.
+    """A perceptron with the names, shapes and initial distribution of torch's Sequential(Linear, ReLU, ...).
 
     Parameters
     ----------
@@ -303,14 +307,14 @@ class MLP(Dense):
 
 
 class _OneStep(ClientUpdates):
-    """One step of a model of one layer: w_m - w_t = -X_m' E_m, a product that is not formed.
+    """Updates after one step of a model of one layer: w_m - w_t = -X_m' E_m, stored as X and E.
 
     Parameters
     ----------
     inputs, errors : ndarray, shapes (n, in) and (n, out)
-        X, and E: learning rate times the gradient at the outputs; client after client.
+        X, and E: learning rate times the gradient at the outputs; samples sorted by client.
     widths : ndarray of int, shape (R,)
-        How many of the n samples are each client's.
+        The number of samples of each client; their sum is n.
     """
 
     def __init__(
@@ -327,22 +331,22 @@ class _OneStep(ClientUpdates):
         self._ends = np.cumsum(widths)
 
     def norms(self) -> Floats:
-        # ||X'E||² is the sum over pairs of a client's samples of (x·x')(e·e').
+        # ||X'E||² is the sum of (x·x')(e·e') over all pairs of a client's samples.
         squares = np.empty(self._widths.size)
         begin = 0
-        while begin < squares.size:  # some clients at a time: all pairs, and those of one client count
+        while begin < squares.size:  # clients with at most _PAIRED samples together, at least one
             before = self._ends[begin] - self._widths[begin]
             end = max(begin + 1, int(np.searchsorted(self._ends, before + _PAIRED, side="right")))
             rows = slice(before, self._ends[end - 1])
             inputs, errors = self._inputs[rows], self._errors[rows]
-            if len(inputs) > _PAIRED:  # one client with many samples: the product is cheaper, and exact
+            if len(inputs) > _PAIRED:  # one client with many samples: X'E is cheaper
                 named = self._named(inputs, errors)
                 squares[begin] = sum(squared_norm(array.reshape(-1)) for array in named.values())
                 begin = end
                 continue
             pairs = inputs @ inputs.T
             if self._layer.bias:
-                pairs += 1  # as one more input that is always 1
+                pairs += 1  # the bias is the weight of an input that is always 1
             pairs *= errors @ errors.T
             starts = self._ends[begin:end] - self._widths[begin:end] - before
             blocks = np.add.reduceat(np.add.reduceat(pairs, starts, axis=0), starts, axis=1)
@@ -353,9 +357,9 @@ class _OneStep(ClientUpdates):
     def combined(self, coefficients: Floats) -> Arrays:
         inputs, errors = self._inputs, self._errors
         factors = np.repeat(-coefficients.astype(np.float32), self._widths)
-        if not coefficients.all():  # what has no part in it may be NaN
-            some = factors != 0
-            inputs, errors, factors = inputs[some], errors[some], factors[some]
+        if not coefficients.all():  # an update with coefficient 0 may be NaN
+            used = factors != 0
+            inputs, errors, factors = inputs[used], errors[used], factors[used]
         return self._named(inputs, errors * factors[:, None])
 
     def model(self, row: int) -> Mapping[str, NDArray[Any]]:
@@ -364,7 +368,7 @@ class _OneStep(ClientUpdates):
         return {name: array + moves[name] for name, array in self._arrays.items()}
 
     def _named(self, inputs: Floats32, errors: Floats32) -> Arrays:
-        """Return X'E, and the sum of E for the bias."""
+        """Return X'E for the weight, and the sum of E for the bias."""
         named = {self._layer.weight: errors.T @ inputs if self._transposed else inputs.T @ errors}
         if self._layer.bias:
             named[self._layer.bias] = errors.sum(axis=0)
@@ -372,7 +376,7 @@ class _OneStep(ClientUpdates):
 
 
 class _LogLikelihoods:
-    """Of each sample of each step, under the softmax: (steps, G, b)."""
+    """The log-likelihood of each sample in each step under the softmax: (steps, G, b)."""
 
     def __init__(self, steps: int, shape: tuple[int, int]) -> None:
         self._own = np.empty((steps, *shape), dtype=np.float32)
@@ -380,7 +384,7 @@ class _LogLikelihoods:
         self._steps = 0
 
     def take(self, logits: Floats32, labels: NDArray[np.int64], scales: Floats32) -> None:
-        """Note those of a step; the logits (G, b, classes) become scales (G, b) times their gradients."""
+        """Store a step's; replace the logits (G, b, classes) by scales (G, b) times their gradients."""
         own, totals = self._own[self._steps], self._totals[self._steps]
         self._steps += 1
         logits -= logits.max(axis=2, keepdims=True)
@@ -394,6 +398,6 @@ class _LogLikelihoods:
         flat[at] -= scales.reshape(-1)
 
     def values(self) -> Floats32:
-        """Return all that were noted."""
+        """Return all stored values."""
         values: Floats32 = self._own - np.log(self._totals)
         return values

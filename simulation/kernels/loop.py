@@ -1,4 +1,4 @@
-"""Any task, one client after another: slow, and right whatever the model."""
+"""Any task, one client after another: slow, but correct for every model."""
 
 from collections.abc import Mapping
 
@@ -13,12 +13,12 @@ from .base import Kernel, Plan, StackedUpdates, Trained, splitter
 
 
 class Loop(Kernel):
-    """A task's own training, called for each client.
+    """Calls a task's own training for each client.
 
     Parameters
     ----------
     task : Task
-        Its model and its training; its data are not asked for.
+        Provides the model and its training; its data are not used.
     """
 
     def __init__(self, task: Task) -> None:

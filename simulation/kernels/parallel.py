@@ -1,80 +1,65 @@
-"""A kernel in several processes, one a core, which share the data and write their results into one memory."""
+"""Any kernel, in several processes: one per core."""
 
 from __future__ import annotations
 
 import mmap
 import multiprocessing
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import nan
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strategies.numerics.arrays import Floats, Ints
 from strategies.rounds.trained_clients import ClientUpdates
 from tasks.base import Arrays, Metrics
 from tasks.data import Dataset, FederatedData
 
-from .base import Floats32, Kernel, Plan, StackedUpdates, Trained, splitter
+from .base import Floats32, Kernel, Plan, StackedUpdates, Trained
+
+_MEMORY = 1 << 30  # bytes for the updates of the clients trained at once; reserved, but used only as needed
 
 
 class Parallel(Kernel):
-    """Splits a cohort over processes, each with about the same number of samples to go through.
+    """Splits the clients of a round between processes, and gives the kernel's own results bit for bit.
 
-    The processes are forked, so that nothing of the data is copied; they end with this one, or with `close`.
-    What comes out is what the kernel gives alone, client by client. For models and steps that take
-    milliseconds a client: below, handing out costs more than it brings.
+    The processes are forked when `train` first gets a data set, and share its memory. They end with this
+    process, or with `close`. The kernel's `chunks` are divided between the processes; a single chunk is
+    trained in this process. Parallel pays from about a millisecond of training per client.
 
     Parameters
     ----------
     kernel : Kernel
-        What trains, on the CPU; each process should have one thread
-        (``OPENBLAS_NUM_THREADS=1`` in the environment before NumPy is imported; torch has one in the others).
-    data : FederatedData
-        Everybody's samples; with other data `train` runs in this process.
+        A kernel that trains on the CPU. Use one thread per process: set ``OPENBLAS_NUM_THREADS=1`` before
+        NumPy is imported and call ``torch.set_num_threads(1)``, as the forked processes do.
     workers : int
-        Processes, this one included; >= 1.
-    clients_at_once : int (default: 128)
-        For how many clients of a cohort there is memory; more are trained one lot after another.
+        Number of processes including this one, >= 1.
 
     Raises
     ------
     ValueError
-        If ``workers`` or ``clients_at_once`` is below 1.
+        If ``workers`` is below 1.
     OSError
-        On a system without fork.
+        On Windows, which cannot fork.
+
+    Examples
+    --------
+    >>> from simulation.kernels import MLP
+    >>> kernel = Parallel(MLP((784, 64, 10)), workers=2)
     """
 
-    def __init__(self, kernel: Kernel, data: FederatedData, workers: int, clients_at_once: int = 128) -> None:
+    def __init__(self, kernel: Kernel, workers: int) -> None:
         if workers < 1:
-            raise ValueError(f"workers = {workers}: must be at least 1")
-        if clients_at_once < 1:
-            raise ValueError(f"clients_at_once = {clients_at_once}: must be at least 1")
+            raise ValueError(f"workers = {workers}: must be >= 1")
         if sys.platform == "win32":
             raise OSError("Parallel forks its processes, which Windows cannot")
-        self._kernel, self._data, self._at_once = kernel, data, clients_at_once
-        start = kernel.initial_arrays(0)
-        self._names = list(start)  # in the order in which the others find them in the memory
-        size = sum(array.size for array in start.values())
-        self._memory: Floats32 = np.frombuffer(
-            mmap.mmap(-1, 4 * (clients_at_once + 1) * size), dtype=np.float32
-        ).reshape(-1, size)
+        self._kernel, self._num_workers = kernel, workers
+        self._data: FederatedData | None = None  # of the forked processes
         self._workers: list[_Worker] = []
-        context = multiprocessing.get_context("fork")
-        for _ in range(workers - 1):
-            ours, theirs = context.Pipe()
-            # Ends that a fork inherits would keep the others from noticing when this process is gone.
-            inherited = [ours, *(worker.connection for worker in self._workers)]
-            job = (theirs, inherited, kernel, data, self._memory, start)
-            process = context.Process(target=_work, args=job, daemon=True)
-            process.start()
-            theirs.close()
-            self._workers.append(_Worker(process, ours))
+        self._memory: Floats32 = np.empty((0, 0), dtype=np.float32)  # updates w_m - w_t
 
     def __enter__(self) -> Self:
         return self
@@ -85,27 +70,30 @@ class Parallel(Kernel):
         self.close()
 
     def close(self) -> None:
-        """End the processes; `train` then runs in this one."""
+        """End the processes; `train` forks new ones."""
         for worker in self._workers:
-            with suppress(OSError):  # closing is not enough: a later Parallel's processes hold this end, too
+            with suppress(
+                OSError
+            ):  # closing the pipe is not enough: processes of another Parallel inherit it
                 worker.connection.send(None)
             worker.connection.close()
             worker.process.join()
-        self._workers = []
-
-    def _abandon(self) -> None:
-        """End the processes at once: what they still send must not be taken for the next round's."""
-        for worker in self._workers:
-            worker.process.terminate()
-            worker.process.join()
-            worker.connection.close()
-        self._workers = []
+        self._workers, self._data = [], None
 
     def initial_arrays(self, seed: int) -> Arrays:
         return self._kernel.initial_arrays(seed)
 
     def check(self, data: FederatedData) -> None:
         self._kernel.check(data)
+
+    def losses(self, arrays: Arrays, data: FederatedData, clients: Ints) -> Floats:
+        return self._kernel.losses(arrays, data, clients)
+
+    def evaluate(self, arrays: Arrays, data: Dataset) -> Metrics:
+        return self._kernel.evaluate(arrays, data)
+
+    def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
+        return self._kernel.chunks(data, clients, plan, controlled)
 
     def train(
         self,
@@ -115,96 +103,115 @@ class Parallel(Kernel):
         plan: Plan,
         controls: Mapping[int, Arrays] | None = None,
     ) -> Trained:
-        if not self._workers or data is not self._data or clients.size < 2:
+        chunks = self.chunks(data, clients, plan, controls is not None)
+        if self._num_workers == 1 or len(chunks) < 2:
             return self._kernel.train(arrays, data, clients, plan, controls)
-        arrays = {name: arrays[name] for name in self._names}
-        parts: list[tuple[Ints, Trained]] = []
-        for begin in range(0, clients.size, self._at_once):
-            lot = np.arange(begin, min(begin + self._at_once, clients.size))
-            parts += self._train_lot(arrays, clients, lot, plan, controls, clients.size > self._at_once)
-        losses, variances = np.empty(clients.size), np.full(clients.size, nan)
-        for positions, trained in parts:
-            losses[positions], variances[positions] = trained.losses, trained.gradient_variances
-        updates = _Joined([(positions, trained.updates) for positions, trained in parts], clients.size)
-        return Trained(updates, losses, variances)
+        num_parameters = sum(array.size for array in arrays.values())
+        if data is not self._data or num_parameters != self._memory.shape[1]:
+            self.close()
+            self._fork(data, num_parameters)
+        rows = np.empty((clients.size, num_parameters), dtype=np.float32)
+        losses, variances = np.empty(clients.size), np.empty(clients.size)
+        costs = np.multiply(*plan.work(data, clients))
+        for lot in _lots(chunks, capacity=len(self._memory)):
+            shares = _shares(lot, [int(costs[chunk].sum()) for chunk in lot], self._num_workers)
+            split, parts = self._train_lot(arrays, clients, shares, plan, controls)
+            for share, part in zip(shares, parts, strict=True):
+                rows[share], losses[share], variances[share] = part
+        return Trained(StackedUpdates(rows, arrays, split), losses, variances)
 
     def _train_lot(
         self,
         arrays: Arrays,
         clients: Ints,
-        lot: Ints,
+        shares: Sequence[Ints],
         plan: Plan,
         controls: Mapping[int, Arrays] | None,
-        copied: bool,
-    ) -> list[tuple[Ints, Trained]]:
-        """Train some positions of a cohort; what the others write stays valid until the next lot."""
-        self._memory[0] = np.concatenate([array.reshape(-1) for array in arrays.values()])
-        sizes = self._data.offsets[clients[lot] + 1] - self._data.offsets[clients[lot]]
-        costs = plan.num_steps(sizes) * np.minimum(plan.batch_size, sizes)
-        mine, *others = [lot[share] for share in _shares(costs, len(self._workers) + 1)]
-        busy = [(worker, share) for worker, share in zip(self._workers, others, strict=True) if share.size]
-        ends = 1 + np.cumsum([share.size for _, share in busy])
-        for (worker, share), end in zip(busy, ends.tolist(), strict=True):
-            theirs = controls and {m: controls[m] for m in clients[share].tolist()}
-            with suppress(OSError):  # it is gone, which `receive` says
-                worker.connection.send((clients[share], plan, theirs, end - share.size))
+    ) -> tuple[Callable[[Floats32], Arrays], list[_Part]]:
+        """Train one share of positions per process; return the split of rows, and each share's results.
+
+        The rows of the other processes' shares are views of the shared memory.
+        """
+        assert self._data is not None
+        mine, *others = shares
+        ends = np.cumsum([share.size for share in others]).tolist()
+        for worker, share, end in zip(self._workers, others, ends, strict=True):
+            addends = controls and {m: controls[m] for m in clients[share].tolist()}
+            with suppress(OSError):  # the process ended, as `receive` reports
+                worker.connection.send((arrays, clients[share], plan, addends, end - share.size))
         try:
             own = self._kernel.train(arrays, self._data, clients[mine], plan, controls)
-            received = [worker.receive() for worker, _ in busy]
-        except BaseException:  # Ctrl-C, too
+            received = [worker.receive() for worker in self._workers]
+        except BaseException:  # Ctrl-C too
             self._abandon()
             raise
-        parts = [(mine, own)]
-        for trained, (_, share), end in zip(received, busy, ends.tolist(), strict=True):
-            if isinstance(trained, Exception):
-                raise trained
-            if isinstance(own.updates, StackedUpdates):
-                rows = self._memory[end - share.size : end]
-                updates = StackedUpdates(rows.copy() if copied else rows, arrays, own.updates.split)
-                trained = trained._replace(updates=updates)
-            parts.append((share, trained))
-        return parts
+        updates = _stacked(own.updates)
+        parts = [(updates.rows, own.losses, own.gradient_variances)]
+        for result, share, end in zip(received, others, ends, strict=True):
+            if isinstance(result, Exception):
+                raise result
+            parts.append((self._memory[end - share.size : end], *result))
+        return updates.split, parts
 
-    def losses(self, arrays: Arrays, data: FederatedData, clients: Ints) -> Floats:
-        return self._kernel.losses(arrays, data, clients)
+    def _fork(self, data: FederatedData, num_parameters: int) -> None:
+        """Start the processes; they inherit the data and share the memory for updates."""
+        num_rows = max(1, _MEMORY // (4 * num_parameters))
+        shared = mmap.mmap(-1, 4 * num_rows * num_parameters)
+        self._memory = np.frombuffer(shared, dtype=np.float32).reshape(num_rows, num_parameters)
+        self._data = data
+        context = multiprocessing.get_context("fork")
+        for _ in range(self._num_workers - 1):
+            ours, theirs = context.Pipe()
+            # An inherited end would hide the end of this process from the others.
+            inherited = [ours, *(worker.connection for worker in self._workers)]
+            job = (theirs, inherited, self._kernel, data, self._memory)
+            process = context.Process(target=_work, args=job, daemon=True)
+            process.start()
+            theirs.close()
+            self._workers.append(_Worker(process, ours))
 
-    def evaluate(self, arrays: Arrays, data: Dataset) -> Metrics:
-        return self._kernel.evaluate(arrays, data)
-
-
-class _Joined(ClientUpdates):
-    """Updates of several parts of a cohort, each with the positions of its clients."""
-
-    def __init__(self, parts: Sequence[tuple[Ints, ClientUpdates]], size: int) -> None:
-        self._parts = parts
-        self._part, self._row = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-        for number, (positions, _) in enumerate(parts):
-            self._part[positions], self._row[positions] = number, np.arange(positions.size)
-
-    def norms(self) -> Floats:
-        norms = np.empty(self._part.size)
-        for positions, updates in self._parts:
-            norms[positions] = updates.norms()
-        return norms
-
-    def combined(self, coefficients: Floats) -> Arrays:
-        sums = [updates.combined(coefficients[positions]) for positions, updates in self._parts]
-        return {name: sum((each[name] for each in sums[1:]), first) for name, first in sums[0].items()}
-
-    def model(self, row: int) -> Mapping[str, NDArray[Any]]:
-        updates: ClientUpdates = self._parts[self._part[row]][1]
-        return updates.model(int(self._row[row]))
+    def _abandon(self) -> None:
+        """Kill the processes: results that they still send must not be taken for those of the next round."""
+        for worker in self._workers:
+            worker.process.terminate()
+            worker.process.join()
+            worker.connection.close()
+        self._workers, self._data = [], None
 
 
-def _shares(costs: Ints, count: int) -> list[Ints]:
-    """Split positions into shares of about equal cost, each ascending; the dearest are dealt first."""
+_Part = tuple[Floats32, Floats, Floats]  # rows (R, P), losses (R,) and gradient variances (R,)
+
+
+def _stacked(updates: ClientUpdates) -> StackedUpdates:
+    if not isinstance(updates, StackedUpdates):
+        raise TypeError(f"updates of type {type(updates).__name__}: must be StackedUpdates")
+    return updates
+
+
+def _lots(chunks: Sequence[Ints], capacity: int) -> Iterator[list[Ints]]:
+    """Yield the chunks in lots of at most ``capacity`` clients, or of a single chunk."""
+    lot: list[Ints] = []
+    for chunk in chunks:
+        if lot and sum(each.size for each in lot) + chunk.size > capacity:
+            yield lot
+            lot = []
+        lot.append(chunk)
+    yield lot
+
+
+def _shares(chunks: Sequence[Ints], costs: Sequence[int], count: int) -> list[Ints]:
+    """Divide chunks into shares of about equal cost, the most expensive first; return their positions.
+
+    The first share is not empty. Within a share the chunks keep their order (see `chunked`).
+    """
     shares: list[list[int]] = [[] for _ in range(count)]
     totals = [0] * count
-    for position in np.argsort(-costs, kind="stable").tolist():
-        cheapest = totals.index(min(totals))
-        shares[cheapest].append(position)
-        totals[cheapest] += max(1, int(costs[position]))
-    return [np.array(sorted(share), dtype=np.int64) for share in shares]
+    for number in np.argsort(-np.array(costs), kind="stable").tolist():
+        least = totals.index(min(totals))
+        shares[least].append(number)
+        totals[least] += max(1, costs[number])
+    none = np.empty(0, dtype=np.int64)
+    return [np.concatenate([none, *(chunks[number] for number in sorted(share))]) for share in shares]
 
 
 class _Worker(NamedTuple):
@@ -227,14 +234,12 @@ def _work(
     kernel: Kernel,
     data: FederatedData,
     memory: Floats32,
-    start: Arrays,
 ) -> None:
-    """Train what is asked for until the other end is closed."""
+    """Train the clients of each received job, until the other end of the connection closes."""
     for other in inherited:
         other.close()
-    if "torch" in sys.modules:  # whose threads do not survive a fork; it would wait for them for ever
+    if "torch" in sys.modules:  # its threads do not survive a fork; training would wait for them forever
         sys.modules["torch"].set_num_threads(1)
-    split = splitter(start)
     while True:
         try:
             job = connection.recv()
@@ -242,12 +247,13 @@ def _work(
             return
         if job is None:
             return
-        clients, plan, controls, begin = job
+        arrays, clients, plan, controls, begin = job
         try:
-            trained = kernel.train(split(memory[0]), data, clients, plan, controls)
-            if isinstance(trained.updates, StackedUpdates):
-                memory[begin : begin + clients.size] = trained.updates.rows
-                trained = trained._replace(updates=None)  # type: ignore[arg-type]
-            connection.send(trained)
-        except Exception as error:  # raised where somebody sees it
+            result = np.empty(0), np.empty(0)
+            if clients.size:
+                trained = kernel.train(arrays, data, clients, plan, controls)
+                memory[begin : begin + clients.size] = _stacked(trained.updates).rows
+                result = trained.losses, trained.gradient_variances
+            connection.send(result)
+        except Exception as error:  # raised by the process that sent the job
             connection.send(error)

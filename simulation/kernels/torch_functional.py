@@ -1,4 +1,4 @@
-"""Any torch model: `torch.func` turns the training of one client into that of many at once."""
+"""Any torch model: `torch.func` turns the training of one client into the batched training of many."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -14,12 +14,12 @@ from strategies.numerics.arrays import Floats, Ints
 from tasks.base import Arrays, GradientVariance, Metrics
 from tasks.data import Dataset, FederatedData
 
-from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunks, splitter
+from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, splitter
 
-# Bytes of models and mini-batches that a chunk may take, where nothing else is said. Convolutions of several
-# models at once are slower than one after another on a CPU, but for the smallest.
+# Default limit on a chunk's models and mini-batches, in bytes. On a CPU, batched convolutions of several
+# models are slower than one model after another, except for the smallest models.
 _MEMORY, _MEMORY_OF_GPU = 1 << 23, 1 << 30
-_ROWS = 1000  # samples that are evaluated at a time
+_ROWS = 1000  # samples per step of an evaluation
 
 
 class Torch(Kernel):
@@ -28,14 +28,14 @@ class Torch(Kernel):
     Parameters
     ----------
     build : callable
-        Returns the module; what its parameters hold does not matter. All that it learns must be parameters,
-        and the same input must give the same output: no running statistics, no dropout.
+        Returns the module; the values of its parameters are not used. Its state must consist of parameters
+        only and its output be a function of its input: no running statistics, no dropout.
     initial_arrays : callable
-        Gives the start for a seed: arrays by parameter name.
+        Seed -> initial arrays by parameter name.
     device : str (default: "cpu")
-        Where it is trained: "cuda" for a GPU.
+        Device of the training: "cuda" for a GPU.
     memory : int, optional
-        Bytes of models and mini-batches that are trained together (default: 8 MB on a CPU, 1 GB on a GPU).
+        Limit on a chunk's models and mini-batches, in bytes (default: 8 MB on a CPU, 1 GB on a GPU).
 
     Raises
     ------
@@ -51,13 +51,16 @@ class Torch(Kernel):
         device: str = "cpu",
         memory: int | None = None,
     ) -> None:
-        with torch.device("meta"):  # no memory, and no draws from the global generator
+        with torch.device("meta"):  # uses no memory and no global random numbers
             module = build()
         if names := [name for name, _ in module.named_buffers()]:
             raise ValueError(f"the module has buffers, {', '.join(names)}: must have parameters only")
         if dropout := [name for name, part in module.named_modules() if "Dropout" in type(part).__name__]:
             raise ValueError(f"the module has dropout, {', '.join(dropout)}: must have none")
         self._module, self._start = module, initial_arrays
+        self._num_parameters = sum(
+            parameter.numel() for _, parameter in module.named_parameters(remove_duplicate=False)
+        )
         self._device = device
         self._memory = memory or (_MEMORY if device == "cpu" else _MEMORY_OF_GPU)
 
@@ -67,7 +70,7 @@ class Torch(Kernel):
     def check(self, data: FederatedData) -> None:
         num_features = data.inputs.shape[-1]
         try:
-            logits = self._module(torch.empty(1, num_features, device="meta"))  # shapes alone
+            logits = self._module(torch.empty(1, num_features, device="meta"))  # shapes only
         except RuntimeError as error:
             raise ValueError(f"inputs of {num_features} features: do not fit the module: {error}") from error
         data.check(num_features, logits.shape[1])
@@ -80,17 +83,11 @@ class Torch(Kernel):
         plan: Plan,
         controls: Mapping[int, Arrays] | None = None,
     ) -> Trained:
-        sizes = data.offsets[clients + 1] - data.offsets[clients]
-        steps, widths = plan.num_steps(sizes), np.minimum(plan.batch_size, sizes)
+        steps, widths = plan.work(data, clients)
         start = self._tensors(arrays)
-        num_parameters = sum(tensor.numel() for tensor in start.values())
-        rows = np.empty((clients.size, num_parameters), dtype=np.float32)
+        rows = np.empty((clients.size, self._num_parameters), dtype=np.float32)
         losses, variances = np.empty(clients.size), np.full(clients.size, nan)
-
-        def at_once(width: int) -> int:
-            return int(self._memory // (4 * (4 * num_parameters + 8 * width * data.inputs.shape[1])))
-
-        for chunk in chunks(steps, widths, at_once):
+        for chunk in self.chunks(data, clients, plan):
             work = MiniBatches(data, clients[chunk], plan, int(steps[chunk[0]]), widths[chunk])
             added = None
             if controls is not None:
@@ -99,6 +96,12 @@ class Torch(Kernel):
             with _exactly():
                 rows[chunk], losses[chunk], variances[chunk] = self._train_chunk(start, work, plan, added)
         return Trained(StackedUpdates(rows, arrays, splitter(arrays)), losses, variances)
+
+    def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
+        def capacity(width: int) -> int:
+            return int(self._memory // (4 * (4 * self._num_parameters + 8 * width * data.inputs.shape[1])))
+
+        return chunked(*plan.work(data, clients), capacity)
 
     def _train_chunk(
         self,
@@ -137,7 +140,7 @@ class Torch(Kernel):
     def _step_of_one(
         self, models: dict[str, Tensor], inputs: Tensor, labels: Tensor, shares: Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Do what `vmap` does, for a chunk of one client, which needs none of it."""
+        """Return the gradients and losses for a chunk of one client, faster than with `vmap`."""
         model = {name: tensor[0].requires_grad_() for name, tensor in models.items()}
         loss = self._loss(model, inputs[0], labels[0], shares[0])
         gradients = torch.autograd.grad(loss, list(model.values()), materialize_grads=True)
@@ -174,7 +177,7 @@ class Torch(Kernel):
 
 
 def _exactly() -> AbstractContextManager[None]:
-    """Let a GPU convolve in float32, not TF32, and add up in one order: the same numbers as on the CPU."""
+    """Make a GPU convolve in float32 instead of TF32 and deterministically, to match the CPU's numbers."""
     flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
         enabled=True, deterministic=True, allow_tf32=False
     )

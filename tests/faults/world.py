@@ -86,7 +86,7 @@ class World(InProcessGrid):
     def resume(self, round: int) -> None:
         """Go back to the beginning of a round; what is under way to the server that died is lost."""
         self.round, self._entered = round, 0
-        self._letters.clear()
+        self._in_flight.clear()
         self.willing = dict(self._words.get(round, self.willing))
 
     def member_at(self, node_id: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The in-process Grid: Flower's own strategies and client apps, on simulated time, as over a network."""
+"""The in-process Grid: Flower's strategies and ClientApps on simulated time."""
 
 import logging
 import time
@@ -16,9 +16,9 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg, Krum
 
 from simulation.availability import Availability, create
-from simulation.availability.traces import Recording
+from simulation.availability.recording import Recording
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray, SimulatedClock
-from simulation.stragglers import ResponseTimes, arrivals
+from simulation.response_times import ResponseTimes, arrivals
 from strategies import SelectionStrategy, selectors
 from strategies.flower.attendance import NotEnoughClientsError
 from strategies.flower.grids import PollingGrid
@@ -32,7 +32,7 @@ def model(*values: float) -> ArrayRecord:
 
 
 def counting_app() -> ClientApp:
-    """Adds its number to every parameter and counts in its state how often it did."""
+    """Return an app that adds its number to every parameter and counts its trainings in its state."""
     app = ClientApp()
 
     @app.train()
@@ -94,20 +94,20 @@ def direct_grid(nodes: dict[int, Callable[[Message], Message]]) -> Any:
         lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 1.0, 5),
     ],
 )
-def test_flowers_strategies_come_to_what_they_come_to_without_it(make: Callable[[], Any]) -> None:
+def test_flowers_strategies_compute_the_same_without_the_grid(make: Callable[[], Any]) -> None:
     steps = [1, 2, 4, 8, 16]
     ours = make().start(
         InProcessGrid(counting_app(), ({"number": step} for step in steps)), model(0, 1), num_rounds=3
     )
     plain = direct_grid({step: node_of(counting_app(), {"number": step}, {}) for step in steps})
     theirs = make().start(plain, model(0, 1), num_rounds=3)
-    # Flower adds up in an order that it draws anew each time.
+    # Flower adds the replies in an order that it draws anew each time.
     assert ours.arrays["w"].numpy() == pytest.approx(theirs.arrays["w"].numpy(), rel=1e-5)
     assert ours.train_metrics_clientapp == theirs.train_metrics_clientapp
     assert ours.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(0.5)
 
 
-def test_a_clients_state_lasts_also_under_another_node_id() -> None:
+def test_a_client_keeps_its_state_under_another_node_id() -> None:
     grid = InProcessGrid(counting_app(), numbers(2))
     first, second = grid.get_node_ids()
     for node_id in (first, second, first):
@@ -128,14 +128,14 @@ def test_nodes_have_names_and_ids_of_their_own() -> None:
     assert given == 2 != drawn != SUPERLINK
     assert [(node.node_id, node.name) for node in grid.get_nodes()] == [(2, "c1"), (drawn, "")]
     for taken in (2, SUPERLINK):
-        with pytest.raises(ValueError, match=f"node_id = {taken}: is taken"):
+        with pytest.raises(ValueError, match=f"node_id = {taken}: must not be taken"):
             grid.add_node({}, node_id=taken)
     with pytest.raises(ValueError, match="app = None"):
         InProcessGrid().add_node({})
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_client_cannot_corrupt_anothers_input_nor_the_servers(frozen: bool) -> None:
+def test_a_client_cannot_change_the_input_of_another_client_or_the_server(frozen: bool) -> None:
     def vandal(message: Message) -> Message:
         message.content["config"]["all"].append(2)
         message.content["config"]["lr"] = 9.0
@@ -183,7 +183,7 @@ def test_the_model_is_decoded_once_for_all_clients_and_both_exchanges_of_a_round
     assert encoded == []
 
 
-def test_a_lazy_array_is_flowers_array_when_its_bytes_are_asked_for() -> None:
+def test_a_lazy_array_has_the_bytes_of_flowers_array() -> None:
     values = np.arange(6, dtype=np.int16).reshape(2, 3)
     lazy, flowers = LazyArray(values), Array(values)
     values += 1
@@ -201,7 +201,7 @@ def test_a_lazy_array_is_flowers_array_when_its_bytes_are_asked_for() -> None:
     mine += 1
 
 
-def test_errors_are_error_replies_with_flowers_codes() -> None:
+def test_exceptions_become_error_replies_with_flowers_codes() -> None:
     def crash(message: Message) -> Message:
         raise ValueError("no data")
 
@@ -221,7 +221,7 @@ def test_errors_are_error_replies_with_flowers_codes() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, {"loss": 1.0}, RecordDict()])
-def test_what_is_no_message_is_an_error_reply_not_a_broken_server(wrong: Any) -> None:
+def test_a_reply_that_is_not_a_message_becomes_an_error_reply(wrong: Any) -> None:
     app = InProcessGrid(lambda message, context: wrong, [{}])
     handler, (node,) = grid_of(lambda message: [echo(message), wrong])
     for grid, asked in ((app, app.get_node_ids()[0]), (handler, node)):
@@ -230,7 +230,7 @@ def test_what_is_no_message_is_an_error_reply_not_a_broken_server(wrong: Any) ->
         assert f"the client returned {type(wrong).__name__}: must be a Message" in reply.error.reason
 
 
-def test_where_an_app_failed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_traceback_of_a_failed_app_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def broken(message: Message, context: Context) -> Message:
         raise ValueError("no data")
 
@@ -242,12 +242,12 @@ def test_where_an_app_failed_is_logged(caplog: pytest.LogCaptureFixture) -> None
     assert "in broken" in caplog.text
 
 
-def test_time_passes_in_simulation_only() -> None:
+def test_only_simulated_time_passes() -> None:
     grid, nodes = grid_of(echo, echo, echo, latency=lambda message: 100.0 * message.metadata.dst_node_id)
     began = time.monotonic()
     messages = ask(*reversed(nodes))
     replies = grid.send_and_receive(messages, timeout=350)
-    assert [reply.metadata.src_node_id for reply in replies] == nodes[:2]  # as they come in, not as asked
+    assert [reply.metadata.src_node_id for reply in replies] == nodes[:2]  # in the order of arrival
     assert grid.clock.monotonic() == 350
     assert time.monotonic() - began < 5
     grid.clock.sleep(50)
@@ -256,21 +256,21 @@ def test_time_passes_in_simulation_only() -> None:
     assert grid.pull_messages([messages[0].metadata.message_id]) == []
 
 
-def test_polling_sees_a_reply_when_it_is_due() -> None:
+def test_polling_receives_a_reply_when_it_is_due() -> None:
     grid, nodes = grid_of(echo, latency=7.0)
     replies = PollingGrid(grid, 0.5).send_and_receive(ask(*nodes), timeout=100)
     assert len(replies) == 1
     assert 7.0 <= grid.clock.monotonic() <= 7.5
 
 
-def test_without_a_timeout_silence_is_not_waited_for_for_ever() -> None:
+def test_without_a_timeout_a_missing_reply_does_not_block() -> None:
     grid, nodes = grid_of(lambda message: None, echo, echo, latency=3.0)
     grid.latency = lambda message: np.inf if message.metadata.dst_node_id == nodes[2] else 3.0
     assert [reply.metadata.src_node_id for reply in grid.send_and_receive(ask(*nodes))] == [nodes[1]]
     assert grid.clock.monotonic() == 3
 
 
-def test_a_node_that_leaves_before_it_answers_is_unavailable_a_while_later() -> None:
+def test_a_node_that_leaves_before_its_reply_is_reported_unavailable_later() -> None:
     handled: list[Message] = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=10.0)
     messages = ask(*nodes)
@@ -301,7 +301,7 @@ def test_a_message_expires_by_simulated_time(ttl: float, expired: bool) -> None:
     assert len(handled) == 1 - expired
 
 
-def test_a_reply_that_nobody_came_for_is_dropped_but_was_worked_for() -> None:
+def test_a_message_is_handled_even_if_its_reply_expires() -> None:
     handled: list[Message] = []
     grid, nodes = grid_of(lambda message: handled.append(message) or echo(message), latency=1.0)
     (message_id,) = grid.push_messages(ask(*nodes, ttl=5.0))
@@ -312,7 +312,7 @@ def test_a_reply_that_nobody_came_for_is_dropped_but_was_worked_for() -> None:
     assert reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
 
 
-def test_a_plain_function_may_answer_more_than_once() -> None:
+def test_a_plain_function_may_send_several_replies() -> None:
     before: list[Message] = []
 
     def twice(message: Message) -> list[Message]:
@@ -325,27 +325,27 @@ def test_a_plain_function_may_answer_more_than_once() -> None:
     assert answered == [before[1].metadata.message_id] * 2 + [before[0].metadata.message_id]
 
 
-def test_sleeping_backwards_is_no_time_machine() -> None:
+def test_a_negative_sleep_changes_nothing() -> None:
     clock = SimulatedClock()
     clock.sleep(2)
     clock.sleep(-1)
     assert clock.monotonic() == 2
 
 
-# Who is online when, and how long they take.
+# Availability and response times.
 
 
 def table(*rounds: list[int]) -> Availability:
-    """Who is here in each round, round after round."""
-    rows = [(client, number, number + 1) for number, here in enumerate(rounds) for client in here]
+    """Return an availability with these clients in each round."""
+    rows = [(client, number, number + 1) for number, available in enumerate(rounds) for client in available]
     recording = Recording(rows)
     return create("trace", recording.num_clients, recording=recording, assign="same")
 
 
 def drifting(clients: int, rounds: int) -> Availability:
-    """In round 1 all are here, so that all are enrolled at once; then about half of them."""
+    """All clients are available in round 1, where they register; later about half of them."""
     later = create("markov", clients, seed=2, rates=0.5, memory=0.6)
-    return table(list(range(clients)), *(later.here(number).tolist() for number in range(2, rounds + 1)))
+    return table(list(range(clients)), *(later.available(number).tolist() for number in range(2, rounds + 1)))
 
 
 def named(availability: Availability, **options: Any) -> InProcessGrid:
@@ -370,7 +370,7 @@ def run_selection(grid: InProcessGrid, rounds: int, selector: str = "uniform", *
     return records
 
 
-def test_who_is_online_is_a_function_of_the_round() -> None:
+def test_the_online_nodes_depend_on_the_round() -> None:
     grid = InProcessGrid(
         counting_app(), numbers(3), availability=table([0, 1, 2], [1], [0, 2]), round_length=100
     )
@@ -386,7 +386,7 @@ def test_who_is_online_is_a_function_of_the_round() -> None:
     assert grid.client_of(back) == 2
     grid.remove_node(first)
     assert grid.get_node_ids() == [back]
-    with pytest.raises(ValueError, match="availability of 3 clients: must be of as many"):
+    with pytest.raises(ValueError, match="availability of 3 clients: must have one client for each node"):
         grid.add_node({})
     everybody = InProcessGrid(counting_app(), numbers(2), availability=create("always", 2))
     assert len(everybody.get_node_ids()) == 2
@@ -395,24 +395,22 @@ def test_who_is_online_is_a_function_of_the_round() -> None:
 @pytest.mark.parametrize(
     ("latency", "rounds"), [(0.0, [2, 3]), (60.0, [2, 3]), (70.0, [2, 3]), (150.0, [3, 6])]
 )
-def test_a_round_of_training_takes_at_least_what_is_left_of_its_own(
-    latency: float, rounds: list[int]
-) -> None:
+def test_a_round_of_training_ends_its_round_of_the_availability(latency: float, rounds: list[int]) -> None:
     grid = InProcessGrid(counting_app(), numbers(2), availability=create("always", 2), latency=latency)
     for expected in rounds:
         nodes = grid.get_node_ids()
         assert len(grid.send_and_receive(ask(*nodes))) == 2
         grid.get_node_ids()
-        grid.get_nodes()  # looks alone let no time pass
+        grid.get_nodes()  # a further look does not advance the clock
         assert grid.availability_round == expected
-    # Only training ends a round.
+    # Only TRAIN messages end a round.
     grid.latency = lambda message: 0.0
     grid.send_and_receive([Message(RecordDict(), grid.get_node_ids()[0], "evaluate")])
     grid.get_node_ids()
     assert grid.availability_round == rounds[-1]
 
 
-def test_the_rounds_are_exact_after_many_and_a_resumed_run_begins_where_it_was() -> None:
+def test_rounds_stay_exact_and_a_resumed_run_begins_in_its_next_round() -> None:
     grid = InProcessGrid(
         lambda message, context: echo(message), [{}], availability=create("always", 1), round_length=0.1
     )
@@ -430,7 +428,7 @@ def test_the_rounds_are_exact_after_many_and_a_resumed_run_begins_where_it_was()
             InProcessGrid(latency=wrong)
 
 
-def test_who_is_away_cannot_be_asked_and_keeps_its_state() -> None:
+def test_an_unavailable_client_is_not_reachable_and_keeps_its_state() -> None:
     grid = InProcessGrid(counting_app(), numbers(2), availability=table([0, 1], [0], [0, 1]))
     nodes = grid.get_node_ids()
     for times, codes in ((1, [None, None]), (2, [None, ErrorCode.NODE_UNAVAILABLE]), (3, [None, None])):
@@ -444,23 +442,23 @@ def test_who_is_away_cannot_be_asked_and_keeps_its_state() -> None:
 
 
 @pytest.mark.parametrize("selector", ["uniform", "adaptive-osmd"])
-def test_a_selector_chooses_among_who_is_here_as_if_it_were_told(selector: str) -> None:
+def test_a_strategy_selects_among_the_available_clients_as_the_selector_alone(selector: str) -> None:
     availability = drifting(12, rounds=20)
     records = run_selection(named(availability), 20, selector, num_rounds=20)
     alone = selectors.create(selector, 12, clients_per_round=4, num_rounds=20, seed=5)
     assert [record.round for record in records] == list(range(1, 21))
     for record in records:
-        here = availability.here(record.round)
-        assert here is not None
-        assert record.num_available == here.size
-        expected = alone.select(record.round, available=here)
+        available = availability.available(record.round)
+        assert available is not None
+        assert record.num_available == available.size
+        expected = alone.select(record.round, available=available)
         assert record.selection.clients.tolist() == expected.clients.tolist()
-        assert set(expected.clients.tolist()) <= set(here.tolist())
+        assert set(expected.clients.tolist()) <= set(available.tolist())
         np.testing.assert_array_equal(record.selection.probabilities, expected.probabilities)
         alone.update(record.round, record.selection, record.feedback)
 
 
-def test_a_strategy_of_flowers_trains_who_is_here() -> None:
+def test_flowers_strategy_trains_the_available_clients() -> None:
     trained: list[set[int]] = []
 
     class Watched(InProcessGrid):
@@ -475,17 +473,17 @@ def test_a_strategy_of_flowers_trains_who_is_here() -> None:
     assert trained == [{0, 1, 2}, {2, 3}, {0, 3}, {1, 2, 3}]
 
 
-def test_a_strategy_waits_until_enough_are_here() -> None:
+def test_a_strategy_waits_for_its_quorum() -> None:
     availability = table([0, 1, 2], [], [1], [1, 2])
     records = run_selection(named(availability), 3, clients_per_round=2, faults=Faults(quorum=2))
-    # Rounds 2 and 3 are waited through; after round 4 the trace begins again.
+    # The strategy waits during rounds 2 and 3; after round 4 the trace repeats.
     assert [record.selection.clients.tolist() for record in records[1:2]] == [[1, 2]]
     assert records[2].num_available == 3
     with pytest.raises(NotEnoughClientsError, match="0 of the 1 clients"):
         run_selection(named(table([0, 1], *[[]] * 20, [0])), 3, clients_per_round=1, min_available_clients=2)
 
 
-def test_training_takes_the_response_times_and_dropouts_never_answer() -> None:
+def test_training_takes_the_response_times_and_dropouts_never_reply() -> None:
     times = ResponseTimes(12, seed=3, median=20, dropout=0.25, tail=1.5)
     grid = named(create("always", 12), latency=times)
     records = run_selection(
@@ -496,7 +494,7 @@ def test_training_takes_the_response_times_and_dropouts_never_answer() -> None:
         chosen = record.selection.clients
         answered, waited = arrivals(times.seconds(record.round, chosen), 45.0, ceil(chosen.size / 1.5))
         assert record.seconds == pytest.approx(waited, abs=0.2)
-        # The strategy looks every tenth of a second: who comes right after the last may be seen with it.
+        # The strategy polls every 0.1 s: a reply just after the last one may arrive with it.
         seen = record.feedback.responded
         assert (seen | ~answered).all()
         assert (times.seconds(record.round, chosen[seen]) <= waited + 0.2).all()
@@ -507,10 +505,10 @@ def test_training_takes_the_response_times_and_dropouts_never_answer() -> None:
         grid.push_messages(silent)
 
 
-def test_who_never_answers_leaves_nothing_behind_but_the_error() -> None:
+def test_a_missing_reply_leaves_only_the_error() -> None:
     grid, nodes = grid_of(echo, latency=np.inf)
     (message_id,) = grid.push_messages(ask(*nodes, ttl=5.0))
-    assert not grid._letters
+    assert not grid._in_flight
     grid.clock.sleep(10)
     grid.push_messages([])
     assert not grid._expires

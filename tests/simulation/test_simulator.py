@@ -1,6 +1,5 @@
 """Whole cohorts as one computation: the numbers of the same clients one by one."""
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from client.app import app as client_app
 from simulation.availability import Availability, InOrderOfArrival
 from simulation.availability import create as availability_of
 from simulation.grid import InProcessGrid
-from simulation.kernels import MLP, Kernel, Loop, Parallel, Plan, Softmax, kernel_of
+from simulation.kernels import MLP, Kernel, Loop, Plan, Softmax, kernel_of
 from simulation.kernels.torch_functional import Torch
+from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
-from simulation.stragglers import ResponseTimes
 from strategies import SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.options import Faults
@@ -173,66 +172,6 @@ def test_losses_and_evaluation(name: str) -> None:
     ours, theirs = kernel.evaluate(arrays, everything), loop.evaluate(arrays, everything)
     assert ours.accuracy == pytest.approx(theirs.accuracy, abs=1e-7)
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
-
-
-class Counted(Loop):
-    """Counts the clients that are trained in this process."""
-
-    trained = 0
-
-    def train(self, arrays: Any, data: FederatedData, clients: Any, *more: Any) -> Any:
-        Counted.trained += clients.size
-        return super().train(arrays, data, clients, *more)
-
-
-@pytest.mark.parametrize(
-    "kernel",
-    [MLP((64, 32, 10)), KERNELS["torch"][0], Counted(tasks.create("digits-mlp"))],
-    ids=["mlp", "torch", "loop"],
-)
-def test_processes_give_what_one_gives(kernel: Kernel) -> None:
-    """For kernels in torch too, which has threads that do not survive the fork."""
-    data, arrays = data_of(), start(kernel)
-    clients = np.array([9, 0, 4, 7, 1, 8, 3, 5, 2, 6])
-    kernel.train(arrays, data, clients, Plan(3, 1, 0.1, batch_size=1000, steps=1))
-    weights = np.linspace(0, 2, 10)
-    controls = {m: {name: np.full_like(array, 0.01 * m) for name, array in arrays.items()} for m in range(10)}
-    with Parallel(kernel, data, workers=3, clients_at_once=4) as parallel:
-        for number, who in ((1, clients), (2, clients[:2]), (3, clients[:1])):
-            for steps, added in ((1, None), (4, None), (4, controls)):
-                plan = Plan(3, number, 0.1, batch_size=16, steps=steps)
-                turned = dict(reversed(arrays.items()))  # names are names, in whatever order
-                Counted.trained = 0
-                ours = parallel.train(turned, data, who, plan, added)
-                assert Counted.trained < max(2, who.size)
-                theirs = kernel.train(arrays, data, who, plan, added)
-                np.testing.assert_allclose(ours.updates.norms(), theirs.updates.norms(), rtol=1e-4)
-                np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-5)
-                both = ours.updates, theirs.updates
-                for one, other in (
-                    [updates.combined(weights[: who.size]) for updates in both],
-                    [updates.model(who.size - 1) for updates in both],
-                ):
-                    for name in arrays:
-                        np.testing.assert_allclose(one[name], other[name], atol=1e-5, rtol=0)
-
-
-def test_an_error_in_a_process_is_raised_and_the_next_round_works() -> None:
-    data = data_of()
-    kernel = Loop(tasks.create("digits"))
-    with Parallel(kernel, data, workers=2) as parallel:
-        arrays = kernel.initial_arrays(1)
-        with pytest.raises(ValueError, match="seed = -1"):
-            parallel.train(arrays, data, np.arange(6), Plan(-1, 1, 0.1, batch_size=8, steps=1))
-        assert not multiprocessing.active_children()  # what they still send must not be the next round's
-        trained = parallel.train(arrays, data, np.arange(6), Plan(3, 1, 0.1, batch_size=8, steps=1))
-        assert np.isfinite(trained.losses).all()
-    with Parallel(kernel, data, workers=2) as parallel:
-        with Parallel(kernel, data, workers=2):  # whose process has the first one's connection, too
-            pass
-        multiprocessing.active_children()[0].kill()
-        with pytest.raises(RuntimeError, match="ended with code -9"):
-            parallel.train(arrays, data, np.arange(6), Plan(3, 1, 0.1, batch_size=8, steps=1))
 
 
 @pytest.mark.parametrize(
@@ -458,7 +397,7 @@ def test_who_joins_late_is_enrolled_as_by_the_strategy(
 
 
 def test_somebody_must_be_there_first() -> None:
-    with pytest.raises(ValueError, match="nobody is here in round 1"):
+    with pytest.raises(ValueError, match="no client is available in round 1"):
         InOrderOfArrival(Nobody(10), num_rounds=3)
 
 

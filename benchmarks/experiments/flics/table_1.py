@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from flwr.serverapp.strategy import FedAdam
 
+from benchmarks.experiments.flics.processes import sessions
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from simulation.availability import Availability, create
-from simulation.availability.traces import Recording, sessions
+from simulation.availability.recording import Recording
 from simulation.kernels import MLP, Kernel, Softmax
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints

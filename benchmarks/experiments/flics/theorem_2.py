@@ -7,8 +7,8 @@ Constraints", section III-B. Table I and Figures 2 and 3 are in `flics.table_1`.
 import numpy as np
 
 from benchmarks.experiments.flics.offline import fill_rounds, offline_participation
+from benchmarks.experiments.flics.processes import PROCESSES
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
-from simulation.availability.counts import PROCESSES
 from strategies.numerics.arrays import Floats
 
 NUM_GROUPS, K = 10, 20

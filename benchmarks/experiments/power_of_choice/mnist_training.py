@@ -30,8 +30,8 @@ import numpy as np
 from benchmarks.experiments.report import Curve
 from simulation import availability
 from simulation.kernels import MLP
+from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
-from simulation.stragglers import ResponseTimes
 from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Selection
 from tasks.data import Dataset, FederatedData, federate
@@ -217,7 +217,7 @@ def train(federation: Federation, case: Case, trial: Trial, seed: int) -> Track:
     polling, polled = clock.polling(selector.poll_settings.get("batch-size")), 0.0
     accuracies, losses = [], []
     for round in range(1, num_rounds + 1):
-        asked = selector.candidates(round, available=None if here is None else here.here(round))
+        asked = selector.candidates(round, available=None if here is None else here.available(round))
         if asked is not None:
             polled += float(polling.seconds(round, asked).max())
         simulator.step()

@@ -140,7 +140,7 @@ def test_a_record_is_dealt_out_by_chance_or_by_group():
     shares = {}
     for row in ("trace, random", "trace, correlated"):
         here = figures.availability(row, data, 300, 0)
-        counts = [np.bincount(groups[here.here(number)], minlength=10) for number in range(1, 301)]
+        counts = [np.bincount(groups[here.available(number)], minlength=10) for number in range(1, 301)]
         assert min(count.sum() for count in counts[:20]) > 10  # the record begins in full swing
         shares[row] = np.mean(counts, axis=0) / 100
     # Who is here in any part of an hour is here in that round: somewhat more than the shares of the time.
@@ -154,7 +154,7 @@ def test_the_counts_of_a_row_are_those_of_its_process():
     data = FederatedData(np.zeros((3000, 1), np.float32), np.zeros(3000, np.int64), np.arange(3001), groups)
     for row, (_, means) in figures.COUNTS.items():
         here = figures.availability(row, data, 100, 0)
-        counts = [np.bincount(groups[here.here(number)], minlength=10) for number in range(1, 241)]
+        counts = [np.bincount(groups[here.available(number)], minlength=10) for number in range(1, 241)]
         expected = {"cyclic": (means + means[::-1]) / 2, "Markov": means / 2}.get(row, np.minimum(means, 300))
         np.testing.assert_allclose(np.mean(counts, axis=0), expected, rtol=0.4, atol=0.2)
 

@@ -1,16 +1,16 @@
-"""How long clients take, who drops out, and whom a deadline leaves out."""
+"""Response times, dropouts and deadlines."""
 
 import re
 
 import numpy as np
 import pytest
 
-from simulation.stragglers import ResponseTimes, arrivals
+from simulation.response_times import ResponseTimes, arrivals
 
-EVERYBODY = np.arange(20_000)
+CLIENTS = np.arange(20_000)
 
 
-def test_a_clients_time_depends_on_nobody_else():
+def test_a_clients_time_does_not_depend_on_other_clients():
     times = ResponseTimes(1000, seed=3, dropout=0.3)
     all_of_them = times.seconds(7)
     assert all_of_them.shape == (1000,)
@@ -21,28 +21,28 @@ def test_a_clients_time_depends_on_nobody_else():
     assert (ResponseTimes(1000, seed=4, dropout=0.3).seconds(7) != all_of_them).any()
 
 
-def test_times_are_lognormal_with_a_part_that_stays_and_one_that_does_not():
-    times = ResponseTimes(EVERYBODY.size, seed=1, median=20, sigma=0.5, jitter=0.2)
+def test_times_are_lognormal_with_a_fixed_and_a_varying_factor():
+    times = ResponseTimes(CLIENTS.size, seed=1, median=20, sigma=0.5, jitter=0.2)
     logs = np.log([times.seconds(number) for number in (1, 2, 3)])
     assert np.exp(np.median(logs)) == pytest.approx(20, rel=0.02)
     np.testing.assert_allclose(logs.std(axis=1), (0.5**2 + 0.2**2) ** 0.5, rtol=0.03)
     shared = np.cov(logs)[np.triu_indices(3, 1)]
     np.testing.assert_allclose(shared, 0.5**2, rtol=0.05)
-    # Symmetric and no heavier than normal: skewness 0, kurtosis 3.
+    # Normal: skewness 0, kurtosis 3.
     standard = (logs[0] - logs[0].mean()) / logs[0].std()
     assert (standard**3).mean() == pytest.approx(0, abs=0.1)
     assert (standard**4).mean() == pytest.approx(3, abs=0.2)
 
 
-def test_a_heavy_tail_is_paretos():
-    slow = ResponseTimes(EVERYBODY.size, seed=2, median=1, tail=1.5, jitter=0).seconds(1)
+def test_a_heavy_tail_is_pareto():
+    slow = ResponseTimes(CLIENTS.size, seed=2, median=1, tail=1.5, jitter=0).seconds(1)
     assert np.median(slow) == pytest.approx(1, rel=0.05)
     for far in (2.0, 10.0):
         # P(seconds > s) = (s / smallest)^-1.5, and 1/2 at the median.
         assert (slow > far).mean() == pytest.approx(far**-1.5 / 2, rel=0.15)
 
 
-def test_time_goes_with_the_work():
+def test_time_is_proportional_to_work():
     work = np.linspace(0, 5, 50)
     times = ResponseTimes(50, work=work, sigma=0, jitter=0, median=3)
     np.testing.assert_allclose(times.seconds(1), 3 * work)
@@ -57,14 +57,14 @@ def test_dropouts_are_drawn_anew_each_round():
     np.testing.assert_allclose(shares, np.tile([0, 0.2, 1], (4, 1)), atol=0.03)
     twice = (gone[0] & gone[1])[5000:10_000].mean()
     assert twice == pytest.approx(0.04, abs=0.015)
-    # Who is slow drops out as often as who is fast.
+    # Slow and fast clients drop out equally often.
     middle = times.typical[5000:10_000]
     assert abs(np.corrcoef(gone[0][5000:10_000], middle)[0, 1]) < 0.06
 
 
-def test_a_deadline_and_enough_answers_end_a_round():
+def test_a_deadline_or_enough_replies_end_a_round():
     seconds = np.array([5.0, 1.0, np.inf, 3.0])
-    for options, who, end in (
+    for options, in_time, end in (
         ({}, [1, 1, 0, 1], np.inf),
         ({"deadline": 10.0}, [1, 1, 0, 1], 10.0),
         ({"deadline": 3.0}, [0, 1, 0, 1], 3.0),
@@ -73,7 +73,7 @@ def test_a_deadline_and_enough_answers_end_a_round():
         ({"enough": 9, "deadline": 7.0}, [1, 1, 0, 1], 7.0),
     ):
         answered, waited = arrivals(seconds, **options)
-        assert (answered.astype(int).tolist(), waited) == (who, end)
+        assert (answered.astype(int).tolist(), waited) == (in_time, end)
     assert arrivals(seconds[[0, 1]])[1] == 5.0
     assert arrivals(np.zeros(0), deadline=4.0)[1] == 0
     with pytest.raises(ValueError, match="enough = 0: must be >= 1"):
@@ -93,12 +93,12 @@ def test_a_deadline_and_enough_answers_end_a_round():
         ({"dropout": 1.1}, "dropout = 1.1: must be in [0, 1]"),
     ],
 )
-def test_a_wrong_setting_is_told(settings, text):
+def test_an_invalid_setting_is_refused(settings, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         ResponseTimes(**{"num_clients": 2, **settings})
 
 
-def test_a_round_or_client_that_there_is_not_is_refused():
+def test_an_invalid_round_or_client_is_refused():
     with pytest.raises(ValueError, match="round = 0: must be >= 1"):
         ResponseTimes(2).seconds(0)
     for clients in ([-1], [0, 2]):

@@ -1,0 +1,74 @@
+"""Numbers of available clients of each group over many rounds, and synthetic traces of availability."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from simulation.availability.base import DAY
+from simulation.availability.groups import cyclic_counts, diurnal_counts, poisson_counts, uniform_counts
+from simulation.availability.recording import Recording
+from strategies.numerics.arrays import Floats, Ints
+
+
+def markov_counts(means: Floats, num_rounds: int, rng: np.random.Generator, stay: float = 0.9) -> Ints:
+    """Return (T, G) Poisson counts of groups that wake and fall asleep, each with probability 1 - stay."""
+    awake = rng.random(means.size) < 0.5
+    flips = rng.random((num_rounds, means.size)) >= stay
+    return np.where((np.cumsum(flips, axis=0) + awake) % 2 == 1, rng.poisson(means, flips.shape), 0)
+
+
+def trace_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> Ints:
+    """Return (T, G) counts from a synthetic trace of 200 clients; half of the largest group are available."""
+    per_group = max(1, 200 // means.size)
+    groups = np.repeat(np.arange(means.size), per_group)
+    rows = sessions(groups, 0.5 * means / means.max(), num_rounds, rng)
+    recording = Recording(rows, whole_bins=False, origin=0.0, num_clients=groups.size)
+    available = np.array([recording.available(round) for round in range(num_rounds)])
+    return np.asarray(available.reshape(num_rounds, means.size, per_group).sum(axis=2))
+
+
+PROCESSES: dict[str, Callable[[Floats, int, np.random.Generator], Ints]] = {
+    "uniform": uniform_counts,
+    "Poisson": poisson_counts,
+    "cyclic": cyclic_counts,
+    "Markov": markov_counts,
+    "diurnal": diurnal_counts,
+    "trace": trace_counts,
+}
+"""(means (G,), T, generator) -> (T, G) number of available clients of each group."""
+
+
+def sessions(
+    groups: Ints, shares: Floats, num_rounds: int, rng: np.random.Generator
+) -> list[tuple[int, float, float]]:
+    """Draw a synthetic trace: sorted rows (client, start, end), in rounds.
+
+    A session has a lognormal length (median 1.5 rounds, σ = 0.8). The mean of the pauses between sessions
+    follows from the client's share, and is three times as long at night as at noon of its group.
+
+    Parameters
+    ----------
+    groups : ndarray of int, shape (M,)
+        The group of each client.
+    shares : ndarray, shape (G,)
+        Approximate share of the time in which clients of each group are available, in (0, 1).
+    num_rounds : int
+        T; sessions begin before it.
+    rng : np.random.Generator
+        Source of randomness.
+    """
+    zones = groups / shares.size
+    mean_session = 1.5 * np.exp(0.8**2 / 2)
+    mean_pause = mean_session * (1 / shares[groups] - 1)
+    now = -rng.random(groups.size) * (mean_session + mean_pause)
+    rows: list[tuple[int, float, float]] = []
+    going = np.arange(groups.size)
+    while going.size:
+        night = 1 - 0.5 * np.sin(2 * np.pi * (now[going] / DAY + zones[going]))  # .5 at noon to 1.5
+        start = now[going] + rng.exponential(mean_pause[going] * night)
+        end = start + 1.5 * rng.lognormal(0, 0.8, going.size)
+        seen = (end > 0) & (start < num_rounds)
+        rows += zip(going[seen].tolist(), start[seen].tolist(), end[seen].tolist(), strict=True)
+        now[going] = end
+        going = going[end < num_rounds]
+    return sorted(rows)

@@ -1,0 +1,77 @@
+"""Clients that join late, numbered in the order in which they are first available."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strategies.numerics.arrays import Ints
+from tasks.data import Dataset, FederatedData, federate
+
+from .base import Availability
+
+
+class InOrderOfArrival(Availability):
+    """Registers the clients of another process when they are first available, as `SelectionStrategy` does.
+
+    Clients are renumbered by their first round, then by their index (`strategies.clients.roster`). The
+    simulator then selects the same clients as the strategy over the same process, also where clients join
+    late.
+
+    Parameters
+    ----------
+    process : Availability
+        Determines which clients are available; at least one must be in round 1.
+    num_rounds : int
+        Clients that are not available by this round are numbered last and registered after it.
+
+    Attributes
+    ----------
+    order : ndarray of int, shape (M,)
+        The index in ``process`` of each client.
+
+    Raises
+    ------
+    ValueError
+        If no client is available in round 1.
+
+    Examples
+    --------
+    >>> from simulation.availability import create
+    >>> process = InOrderOfArrival(create("once", 6, rates=0.4), num_rounds=3)
+    >>> [process.available(round).tolist() for round in (1, 2, 3)]
+    [[0, 1], [2, 3], [4, 5]]
+    >>> [process.num_registered(round) for round in (1, 2, 3)]
+    [2, 4, 6]
+    """
+
+    def __init__(self, process: Availability, num_rounds: int) -> None:
+        super().__init__(process.num_clients, process.seed)
+        seen = np.zeros(process.num_clients, dtype=np.bool_)
+        joined: list[Ints] = []
+        for number in range(1, num_rounds + 1):
+            available = process.available(number)
+            new = np.flatnonzero(~seen) if available is None else available[~seen[available]]
+            seen[new] = True
+            joined.append(new)
+        if not joined or not joined[0].size:
+            raise ValueError("process: no client is available in round 1")
+        self.order: Ints = np.concatenate([*joined, np.flatnonzero(~seen)])
+        self._registered = np.cumsum([new.size for new in joined])
+        self._index = np.argsort(self.order)
+        self._process = process
+
+    def num_registered(self, round: int) -> int:
+        return int(self._registered[round - 1]) if round <= self._registered.size else self.num_clients
+
+    def _available(self, round: int) -> Ints | None:
+        available = self._process.available(round)
+        return None if available is None else np.sort(self._index[available])
+
+    def renumbered(self, data: FederatedData) -> FederatedData:
+        """Return the clients' samples in the new order; groups are numbered by their first client."""
+        rows = [np.arange(data.offsets[m], data.offsets[m + 1]) for m in self.order.tolist()]
+        groups = None
+        if data.groups is not None:
+            _, first, group = np.unique(data.groups[self.order], return_index=True, return_inverse=True)
+            groups = np.argsort(np.argsort(first))[group]
+        return federate(Dataset(data.inputs, data.labels), rows, groups)
