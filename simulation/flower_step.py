@@ -1,4 +1,4 @@
-"""A Flower strategy as the simulator's server step; the one of `strategies.server_steps.step`, shown one node."""
+"""A Flower strategy as the simulator's server step: `strategies.server_steps.step` on a grid of one node."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         data = task.federated_data(settings.num_clients, settings.seed)
         kernel = kernel_of(task)
         if workers > 1:
-            kernel = stack.enter_context(Parallel(kernel, data, workers))
+            kernel = stack.enter_context(Parallel(kernel, workers))
         names = [client_name(m, settings.num_clients) for m in range(settings.num_clients)]
         overrides = read_client_sizes(settings.client_sizes)
         sizes = np.array([overrides.get(name, held) for name, held in zip(names, data.sizes(), strict=True)])

@@ -427,7 +427,7 @@ def test_flowers_fedprox_tells_its_mu() -> None:
 
 
 class Nobody(Availability):
-    def _here(self, round: int) -> np.ndarray:
+    def _available(self, round: int) -> np.ndarray:
         return np.arange(10) if round == 2 else np.empty(0, dtype=np.int64)
 
 
