@@ -1,4 +1,4 @@
-"""The papers' experiments, and those of `cohort`: `cohort bench papers` runs them all.
+"""The papers' experiments, and that of `forecast`: `cohort bench papers` runs them all.
 
 Each module holds experiments of one paper and lists them in ``EXPERIMENTS``.
 """
@@ -26,9 +26,9 @@ SELECTION: dict[str, Experiment] = {
     )
     for each in module.EXPERIMENTS
 }
-"""Those about selection alone, by name: streams, toys and convex problems, without the simulator."""
+"""The experiments about selection alone, by name: streams, toys and convex problems, no simulator."""
 
 EXPERIMENTS: dict[str, Experiment] = SELECTION | {
     each.name: each for module in (power_of_choice_mnist, delta_mnist, table_1) for each in module.EXPERIMENTS
 }
-"""All experiments by name, in the order in which they are run."""
+"""All experiments by name, in the order in which they run."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw an experiment's curves, means over its seeds with a band of a standard deviation, as a PNG file.
+    """Draw an experiment's curves as a PNG file: means over the seeds with a band of one standard deviation.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def draw(report: Report, path: Path) -> None:
         figure.suptitle(f"{experiment.title}\n{experiment.source}; {spread}", fontsize=10)
         every = figure.subplots(down, across, squeeze=False).flat
         for (panel, lines), axes in zip(panels.items(), every, strict=False):
-            # All colours in one line style first, then in the next: more lines than either has.
+            # All colours in the first line style, then all in the next: enough looks for all lines.
             looks = ((colour, style) for style in STYLES for colour in COLOURS)
             for (label, curve), (colour, style) in zip(lines.items(), looks, strict=False):
                 y = np.stack([each.curves[panel][label].y for each in report.outcomes])

@@ -1,4 +1,4 @@
-"""How far the experiments are: bars on a terminal, elsewhere a line for each seed."""
+"""The progress of experiments: bars on a terminal, one line per seed elsewhere."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from benchmarks.experiments.running import Job, Result, Watcher
 
 
 class Lines(Watcher):
-    """A line for each seed that ran or failed, and for each experiment of which seeds were there.
+    """One line for each seed that ran or failed, and for each experiment with kept seeds.
 
     Parameters
     ----------
     console : Console
-        Where to write.
+        Console to write to.
     totals : dict of str to int
-        Seeds of each experiment, by its name.
+        Number of seeds of each experiment, by name.
 
     Attributes
     ----------
     failures : int
-        Seeds that failed.
+        Number of seeds that failed.
     """
 
     def __init__(self, console: Console, totals: dict[str, int]) -> None:
@@ -50,18 +50,18 @@ class Lines(Watcher):
         pass
 
     def done(self, job: Job, result: Result) -> None:
-        """Say how long it took."""
+        """Print the CPU time of the seed."""
         self._end(f"{job.experiment.name}  seed {job.seed}  {result.seconds:.0f} s of a core")
 
     def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
-        """Say how many were there, and whether other code made them."""
-        text = f"{experiment.name}  {seeds} of {self._totals[experiment.name]} seeds were there"
+        """Print the number of kept seeds, and how many of them ran with other code."""
+        text = f"{experiment.name}  {seeds} of {self._totals[experiment.name]} seeds kept from before"
         if stale:
-            text += f", {stale} of them made by other code (--fresh runs them again)"
+            text += f", {stale} of them ran with other code (--fresh runs them again)"
         self._end(text, seeds)
 
     def failed(self, job: Job, reason: str) -> None:
-        """Say why."""
+        """Print the reason."""
         self.failures += 1
         self._end(f"{job.experiment.name}  seed {job.seed}  failed: {reason}")
 
@@ -74,7 +74,7 @@ class Lines(Watcher):
 
 
 class Bars(Lines):
-    """A bar for all, and one for each experiment under way; what failed scrolls by above them."""
+    """A bar for all seeds, and one for each running experiment; failures scroll by above them."""
 
     def __init__(self, console: Console, totals: dict[str, int]) -> None:
         super().__init__(console, totals)
@@ -85,7 +85,7 @@ class Bars(Lines):
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
-            redirect_stdout=sys.stdout.isatty(),  # tables may be on their way into a file
+            redirect_stdout=sys.stdout.isatty(),  # tables may be redirected to a file
         )
         self._all = self._progress.add_task("all seeds", total=sum(totals.values()))
         self._bars: dict[str, TaskID] = {}
@@ -100,21 +100,21 @@ class Bars(Lines):
         self._progress.stop()
 
     def started(self, job: Job) -> None:
-        """Show its experiment's bar."""
+        """Show the bar of the experiment."""
         self._progress.update(self._bar(job.experiment), visible=True)
 
     def done(self, job: Job, result: Result) -> None:
-        """Move the bars on."""
+        """Advance the bars."""
         self._advance(job.experiment, 1)
 
     def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
-        """Move the bars on, and say so where other code made what is there."""
+        """Advance the bars, and print how many kept seeds ran with other code."""
         if stale:
             super().kept(experiment, seeds, stale)
         self._advance(experiment, seeds)
 
     def failed(self, job: Job, reason: str) -> None:
-        """Say why, and move the bars on."""
+        """Print the reason, and advance the bars."""
         super().failed(job, reason)
         self._advance(job.experiment, 1)
 

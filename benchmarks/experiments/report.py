@@ -1,8 +1,8 @@
-"""What an experiment is, and how many seeds of it become a table.
+"""The definition of an experiment, and the table made from its seeds.
 
-An experiment gives, for one seed, named cells (row, column) and curves. Over seeds a cell becomes mean ±
-standard deviation, printed beside what is known of it from elsewhere. `running` runs seeds and keeps what
-they gave; `figure` draws the curves.
+For one seed an experiment gives named cells (row, column) and curves. Over the seeds a cell becomes mean ±
+standard deviation, printed beside the figure of an independent implementation. `running` runs the seeds and
+keeps their results; `figure` draws the curves.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Curve(NamedTuple):
     y: Floats
 
     def first(self, reached: npt.NDArray[np.bool_]) -> float:
-        """Return the first x at which it is true, NaN if there is none."""
+        """Return the first x where `reached` (P,) is true, NaN if there is none."""
         return float(self.x[np.argmax(reached)]) if reached.any() else math.nan
 
 
 class Outcome(NamedTuple):
-    """What one seed of an experiment gives.
+    """The result of one seed of an experiment.
 
     Attributes
     ----------
     cells : Mapping[Cell, float]
-        The table's figures; NaN, or none where other seeds have one = not reached (counted, and not
-        averaged). Rows and columns are printed in the order in which they come first.
+        The figures of the table. NaN, or no cell where another seed has one, means not reached: such seeds
+        are counted and not averaged. Rows and columns are printed in the order of their first appearance.
     curves : Mapping[str, Mapping[str, Curve]]
         Panel -> line -> curve.
     """
@@ -62,28 +62,28 @@ class Experiment:
     Attributes
     ----------
     name : str
-        As on the command line.
+        Name on the command line.
     title, source : str
-        What is measured, and which section, figure or table of which paper it repeats.
+        What is measured, and the section, figure or table of the paper that it repeats.
     run : Callable
-        ``run(seed)`` gives one `Outcome`, a function of the seed alone; ``run(seed, path)`` if `data` is set.
-        With ``quick=True`` it is a small form of itself that takes about a minute. Picklable.
+        ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns one `Outcome`, a function of the seed
+        alone. ``quick=True`` runs a small form that takes about a minute. Picklable.
     seeds : int
-        How many seeds show the paper's point within minutes on one core.
+        Number of seeds that show the paper's point within minutes on one core.
     known : Mapping[Cell, str]
-        What an independent implementation measured, printed behind ours.
+        Figures of an independent implementation, printed behind ours.
     claim : str
-        What the paper says comes out.
+        The result that the paper claims.
     note : str
-        How to read the table; what differs from the paper.
+        How to read the table, and what differs from the paper.
     digits : int
-        Digits behind the point.
+        Decimal places.
     x, y : str
         The figure's axes, with units.
     log_y : bool
-        Whether y is logarithmic; curves are then averaged geometrically.
+        Whether y is logarithmic; curves then get geometric means.
     data : str
-        Name of a file that ``run`` needs, for example ``mnist.npz``; "" = none.
+        Name of the file that ``run`` needs, for example ``mnist.npz``; "" = none.
     """
 
     name: str
@@ -102,18 +102,18 @@ class Experiment:
 
 
 class Report(NamedTuple):
-    """What all seeds of an experiment gave.
+    """The results of all seeds of an experiment.
 
     Attributes
     ----------
     experiment : Experiment
-        What was run.
+        The experiment.
     outcomes : Sequence[Outcome]
-        One a seed.
+        One per seed.
     seconds : float
-        CPU time that all seeds took together.
+        CPU time of all seeds together.
     quick : bool
-        Whether this is the small form, whose figures are not the paper's.
+        Whether this is the small form, whose figures do not compare with the paper's.
     """
 
     experiment: Experiment
@@ -127,9 +127,9 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def known_cells(rows: Mapping[str, str], columns: Sequence[str]) -> dict[Cell, str]:
-    """Return `Experiment.known` from rows whose figures, for the first columns, are parted by ";".
+    """Return `Experiment.known` from rows with the figures of the first columns, separated by ";".
 
-    One that is empty is not known.
+    An empty figure is not known.
     """
     known: dict[Cell, str] = {}
     for row, line in rows.items():
@@ -141,7 +141,7 @@ def known_cells(rows: Mapping[str, str], columns: Sequence[str]) -> dict[Cell, s
 
 
 def summarise(values: Sequence[float], digits: int) -> str:
-    """Return "mean ± standard deviation", and how many of the seeds have it where not all do."""
+    """Return "mean ± standard deviation", with "(n of N)" if only n of N seeds have a value."""
     there = [value for value in values if not math.isnan(value)]
     if not there:
         return "never"
@@ -152,13 +152,13 @@ def summarise(values: Sequence[float], digits: int) -> str:
 
 
 def table(report: Report) -> str:
-    """Return the report as text: a heading, what the paper claims, and a table that is Markdown, too.
+    """Return the report as Markdown: a heading, the paper's claim, a note and the table.
 
-    A cell reads ``ours [known]`` where something is known of it; not in the quick form, which is smaller.
+    A cell with a known figure reads ``ours [known]``, except in the quick form, which is smaller.
     """
     experiment = report.experiment
     known = {} if report.quick else experiment.known
-    # A seed may lack a cell that another has.
+    # A seed may lack a cell that another seed has.
     cells = dict.fromkeys(cell for outcome in report.outcomes for cell in outcome.cells)
     rows, columns = _distinct(row for row, _ in cells), _distinct(column for _, column in cells)
     lines = [["", *columns]]

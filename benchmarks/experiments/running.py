@@ -1,6 +1,6 @@
-"""Running experiments: every seed that is done is a file, so that whatever ends a run, the next one goes on.
+"""Running experiments: every finished seed is a file, so that an interrupted run can go on.
 
-Each seed has a process of its own, which writes its file at the end and by renaming: a whole one or none.
+Each seed has a process of its own. It writes its file at the end, and by renaming: the whole file or none.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from benchmarks.fresh import ONE_THREAD
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("strategies", "tasks", "simulation", "benchmarks")
-"""Whose sources decide what an experiment gives."""
+"""The rooms whose code determines the results of experiments."""
 
 
 class Result(NamedTuple):
-    """What a seed's file holds.
+    """The content of a seed's file.
 
     Attributes
     ----------
     outcome : Outcome
-        What came out.
+        The result.
     seconds : float
-        CPU time that it took.
+        CPU time of the seed.
     sources : str
-        `sources` of the code that ran.
+        Digest of the code that ran, see `sources`.
     """
 
     outcome: Outcome
@@ -56,17 +56,17 @@ class Job(NamedTuple):
     Attributes
     ----------
     experiment : Experiment
-        What is run.
+        The experiment.
     seed : int
-        With which seed.
+        The seed.
     quick : bool
-        Whether in its small form.
+        Whether to run the small form.
     file : Path
-        Where the result goes.
+        File of the result.
     data : Path or None
-        The file that the experiment needs.
+        The data file that the experiment needs.
     digest : str
-        SHA-256 of that file, "" without one: a result from other data is not taken for this job's.
+        SHA-256 of the data file, "" without one: results from other data are not used.
     """
 
     experiment: Experiment
@@ -84,7 +84,7 @@ class Job(NamedTuple):
         return self.experiment.run(self.seed, *([] if self.data is None else [self.data]), **settings)
 
     def write(self, result: Result) -> None:
-        """Write the result, whole or not at all."""
+        """Write the result: the whole file or none."""
         content = {"experiment": self.experiment.name, "seed": self.seed, "quick": self.quick}
         content |= {"data": self.digest, "sources": result.sources, "seconds": result.seconds}
         text = json.dumps(content | _plain(result.outcome), allow_nan=False)
@@ -93,7 +93,7 @@ class Job(NamedTuple):
         beside.replace(self.file)
 
     def read(self) -> Result | None:
-        """Return the result, or None where there is none of exactly this job."""
+        """Return the result, or None if the file is missing, damaged or of another job."""
         try:
             content = json.loads(self.file.read_text())
             made = [content[key] for key in ("experiment", "seed", "quick", "data")]
@@ -105,7 +105,7 @@ class Job(NamedTuple):
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome as JSON has it: NaN is null, the infinities are strings."""
+    """Return an outcome as JSON values: NaN is null, infinities are strings."""
 
     def number(value: float) -> float | str | None:
         value = float(value)
@@ -124,7 +124,7 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
 
 
 def _outcome(content: dict[str, Any]) -> Outcome:
-    """Undo `_plain`."""
+    """Return the outcome that `_plain` was made of."""
 
     def number(value: float | str | None) -> float:
         return math.nan if value is None else float(value)
@@ -142,7 +142,7 @@ def _outcome(content: dict[str, Any]) -> Outcome:
 
 
 def sources() -> str:
-    """Return a digest of the code that experiments are made of."""
+    """Return a digest of the code that determines the results of experiments."""
     digest = hashlib.sha256()
     for room in ROOMS:
         for file in sorted((ROOT / room).rglob("*.py")):
@@ -151,28 +151,28 @@ def sources() -> str:
 
 
 class Watcher:
-    """Is told what becomes of each seed; this one looks away."""
+    """Listener for the progress of seeds; this one ignores it."""
 
     def started(self, job: Job) -> None:
-        """Hear that a seed is under way."""
+        """Note that a seed has started."""
 
     def done(self, job: Job, result: Result) -> None:
-        """Hear that a seed ran."""
+        """Note that a seed has finished."""
 
     def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
-        """Hear how many seeds were there already; the code has changed since `stale` of them ran."""
+        """Note how many seeds are kept from earlier runs; `stale` of them ran with other code."""
 
     def failed(self, job: Job, reason: str) -> None:
-        """Hear that a seed has no result."""
+        """Note that a seed has no result."""
 
 
 def missing_data(experiment: Experiment, data: Path | None) -> bool:
-    """Return whether the experiment's file is not in the folder."""
+    """Return whether the experiment needs a file that is not in the folder."""
     return bool(experiment.data) and not (data and (data / experiment.data).is_file())
 
 
 def num_seeds(experiment: Experiment, seeds: int | None, quick: bool) -> int:
-    """Return how many seeds are run: those asked for, else the experiment's own number, one where quick."""
+    """Return the number of seeds to run: `seeds` if given, else one if quick, else the experiment's own."""
     return seeds or (1 if quick else experiment.seeds)
 
 
@@ -187,34 +187,34 @@ def run_all(
     fresh: bool = False,
     watcher: Watcher | None = None,
 ) -> Iterator[Report]:
-    """Run what is not there yet, and yield the reports in order, each as soon as it is complete.
+    """Run the seeds without a result, and yield the reports in order, each as soon as it is complete.
 
-    An experiment of which a seed failed has no report; the watcher hears of it, and the others go on.
+    An experiment with a failed seed has no report; the watcher is told, and the other experiments go on.
 
     Parameters
     ----------
     experiments : Sequence[Experiment]
-        What to run.
+        The experiments.
     out : Path
-        Folder with the results of all seeds, made if it is not there: ``NAME-SEED.json``, and
-        ``NAME-SEED.error`` for one that failed.
+        Folder for the results of all seeds, created if missing: ``NAME-SEED.json``, or ``NAME-SEED.error``
+        for a failed seed.
     seeds : int or None
-        Seeds 0..seeds-1 of each; None = `num_seeds`.
+        Run seeds 0..seeds-1 of each; None = see `num_seeds`.
     jobs : int
-        Processes at a time, of one thread each.
+        Number of parallel processes, of one thread each.
     data : Path or None
-        The folder with the files that experiments name.
+        Folder with the data files that experiments need.
     quick : bool
         Whether to run the small form of each.
     fresh : bool
-        Whether to run again what is there.
+        Whether to repeat seeds that have a result.
     watcher : Watcher or None
-        Who is told of progress.
+        Listener for progress.
 
     Raises
     ------
     FileNotFoundError
-        If an experiment's file is not there; before anything runs.
+        If an experiment's data file is missing; raised before anything runs.
     OSError
         If `out` cannot be written.
     """
@@ -226,7 +226,7 @@ def run_all(
     files = {each.name: data / each.data for each in experiments if data and each.data}
     digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in set(files.values())}
     plan: dict[str, list[Job]] = {}
-    results: dict[Path, Result | None] = {}  # of the seeds that have ended
+    results: dict[Path, Result | None] = {}  # of the seeds that have ended; None = failed
     for each in experiments:
         file = files.get(each.name)
         plan[each.name] = [
@@ -251,10 +251,10 @@ def run_all(
 
 
 def _run(to_run: Sequence[Job], jobs: int, now: str, watcher: Watcher) -> Generator[Job]:
-    """Run each job in a process of its own, and yield it when it has ended, well or badly."""
+    """Run each job in a process of its own, and yield it when it has ended, successfully or not."""
     # Small matrix products are slower on several threads; one process per seed uses the cores better.
     os.environ |= ONE_THREAD
-    # Forked from a process that has imported everything: a process a seed then costs nothing.
+    # Forked from a process with everything imported, a process per seed starts at once.
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
     context.set_forkserver_preload(["benchmarks.experiments"])
@@ -263,7 +263,7 @@ def _run(to_run: Sequence[Job], jobs: int, now: str, watcher: Watcher) -> Genera
         while waiting or running:
             while waiting and len(running) < jobs:
                 job = waiting.pop()
-                # What is read when it has ended is this run's, not an earlier one's.
+                # The files read at the end must be this run's, not an earlier one's.
                 for old in (job.file, job.file.with_suffix(".error")):
                     old.unlink(missing_ok=True)
                 process = context.Process(target=_run_one, args=(job, now), daemon=True)
@@ -287,8 +287,8 @@ def _run(to_run: Sequence[Job], jobs: int, now: str, watcher: Watcher) -> Genera
 
 
 def _run_one(job: Job, now: str) -> None:
-    """Run a seed; this is the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, too, and ends this
+    """Run a seed; the main function of its process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets it, and ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     start = time.process_time()
     try:
@@ -308,7 +308,7 @@ def _end_with_parent() -> None:
 def _reason(job: Job, exitcode: int | None) -> str:
     error = job.file.with_suffix(".error")
     if error.is_file():
-        return f"{error.read_text().splitlines()[-1]} (all of it: {error})"
+        return f"{error.read_text().splitlines()[-1]} (traceback: {error})"
     if exitcode == -signal.SIGKILL:
-        return "its process was killed; is there memory enough? fewer --jobs need less"
+        return "its process was killed; if memory is short, run fewer --jobs"
     return f"its process ended with exit code {exitcode}"

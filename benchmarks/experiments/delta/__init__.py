@@ -1,1 +1,1 @@
-"""delta."""
+"""The experiments of the DELTA paper."""

@@ -3,15 +3,16 @@
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
 section 5 and appendices B.2, H.2 and H.3. Its m clients, of which n train in a round, are M and K here.
 
-What the paper's words are here:
+The paper's terms in this module:
 
 - FedAvg: `md`, draws in proportion to data. FedPracDELTA, FedPracIS, Cluster-based IS, Power-of-Choice:
   `prac-delta`, `prac-is`, `cluster-is` with two centres, `pow-d` with d = 2K. FedIS and FedDELTA, which know
-  all clients' updates before each round: `fed-is` and `delta`, for which everybody trains in every round.
+  all clients' updates before each round: `fed-is` and `delta`, for which all clients train in every round.
 - non-iid: each client draws its classes from proportions ~ Dir(α) (the form of Hsu et al. 2019, to whom the
   paper refers), α = 0.5 unless said otherwise; all have equally many images, as its equal weights want.
-- momentum: the server's (Flower's FedAvgM, γ = 0.9). The paper does not say whose; the method that it cites
-  has the clients'. Proximal: FedProx's term, μ = 0.01. Adagrad, Adam: FedAdagrad and FedAdam with η = 0.01.
+- momentum: that of the server (Flower's FedAvgM, γ = 0.9). The paper does not say where; the method that it
+  cites has it on the clients. Proximal: FedProx's term, μ = 0.01. Adagrad, Adam: FedAdagrad and FedAdam with
+  η = 0.01.
 - FedVARP: with the selector's weights, which is unbiased (`strategies.rounds.variates`). In the paper the
   selected clients renew their stored updates, and the aggregate is the plain mean of all stored updates.
 - Acc: accuracy on the test images, the mean of the best five (ten in figure 2) of those measured every few
@@ -42,14 +43,14 @@ from tasks.partitions import share_out
 
 
 class Method(NamedTuple):
-    """A row of the tables: a selector by name, and its settings where they are not those of all rows."""
+    """A row of the tables: the name of a selector, and settings that only this row has."""
 
     selector: str
     settings: Mapping[str, Any] = {}
 
 
 BASELINE = "FedAvg"
-"""The row that the others are compared with."""
+"""The row with which the others are compared."""
 METHODS = {
     BASELINE: Method("md"),
     "Cluster-IS": Method("cluster-is"),
@@ -64,16 +65,16 @@ LOCAL_STEPS, BATCH_SIZE = 5, 32
 
 @dataclass(frozen=True)
 class Backbone:
-    """What the selectors are combined with.
+    """The training method that the selectors are combined with.
 
     Attributes
     ----------
     make_strategy : Callable or None
-        Makes the server's step; None: FedAvg's.
+        Makes the server strategy; None = FedAvg.
     proximal_mu : float
         FedProx's μ.
     variates : {"fedvarp"} or None
-        What the server remembers of each client.
+        Variance reduction with stored updates of each client.
     """
 
     make_strategy: Callable[[], Strategy] | None = None
@@ -83,24 +84,24 @@ class Backbone:
 
 @dataclass(frozen=True)
 class Federation:
-    """Who holds what, what is learned, and how.
+    """The data, the model and the training.
 
     Attributes
     ----------
     kernel : Kernel
         The model.
     partition : str
-        How the training images are shared out, see `tasks.partitions.FORMS`.
+        Distribution of the training images over the clients, see `tasks.partitions.FORMS`.
     num_clients, clients_per_round, num_rounds : int
         M, K and T.
     learning_rate : float
-        Of local SGD, 5 steps on batches of 32.
+        Rate of local SGD, 5 steps on batches of 32.
     evaluate_every : int
-        Rounds from one measurement of accuracy to the next; divides T.
+        Rounds between measurements of the accuracy; divides T.
     backbone : Backbone
-        What the selectors are combined with.
+        The training method that the selectors are combined with.
     threshold : float
-        In %: rounds to this accuracy are counted.
+        Accuracy in %, for the number of rounds to reach it.
     """
 
     kernel: Kernel
@@ -114,31 +115,31 @@ class Federation:
     backbone: Backbone = Backbone()
 
     def data(self, images: datasets.Halves, seed: int) -> FederatedData:
-        """Share the training images out."""
+        """Distribute the training images over the clients."""
         parts = share_out(self.partition, images.train.labels, self.num_clients, seed)
         return federate(images.train, parts.clients)
 
     def quick(self) -> Federation:
-        """Return this with a fifth of the rounds."""
+        """Return this federation with a fifth of the rounds."""
         return replace(self, num_rounds=self.num_rounds // 5)
 
 
 class Run(NamedTuple):
-    """What became of one selector.
+    """The result of one selector.
 
     Attributes
     ----------
     accuracy : Curve
-        Test accuracy in %, by round.
+        Test accuracy in % by round.
     norms : ndarray, shape (T, 2)
-        The mean and the least ||g_m|| of each round's cohort.
+        The mean and the least ||g_m|| of each round's selected clients.
     """
 
     accuracy: Curve
     norms: Floats
 
     def best(self, count: int, until: int | None = None) -> float:
-        """Return the mean of the best `count` accuracies, or of all if they are fewer, up to a round."""
+        """Return the mean of the best `count` accuracies (or of all, if fewer) up to a round."""
         rounds, accuracies = self.accuracy
         there = accuracies if until is None else accuracies[rounds <= until]
         return float(np.sort(there)[-count:].mean())
@@ -192,18 +193,18 @@ def train_all(
 def run_figure(
     seed: int, path: Path, *, federation: Federation, methods: Mapping[str, Method], quick: bool = False
 ) -> Outcome:
-    """Compare selectors as figures 2 and 6 do: accuracy on the way, and the norms of those chosen.
+    """Compare selectors as in figures 2 and 6: accuracies over the rounds, and norms of the selected clients.
 
     Parameters
     ----------
     seed : int
-        Of everything.
+        Seed of all randomness.
     path : Path
         MNIST as an .npz file.
     federation : Federation
-        What is run.
+        The federation.
     methods : mapping of str to Method
-        With which selectors, by row; `BASELINE` is one of them.
+        The selectors, by row; `BASELINE` is one of them.
     quick : bool (default: False)
         Whether to run a fifth of the rounds.
     """
@@ -232,14 +233,14 @@ def run_table(
     methods: Mapping[str, Method] = METHODS,
     quick: bool = False,
 ) -> Outcome:
-    """Compare selectors as the paper's tables do, in several federations, a group of rows each.
+    """Compare selectors as in the paper's tables, in several federations with a group of rows each.
 
     Parameters
     ----------
     seed, path, methods, quick
         As in `run_figure`.
     federations : mapping of str to Federation
-        What is run, by what stands before the rows.
+        The federations, by the prefix of their rows.
     """
     images = datasets.load("mnist", str(path))
     cells: dict[Cell, float] = {}
@@ -320,14 +321,14 @@ EXPERIMENTS = (
         claim="DELTA is the most accurate at all three stages; IS and cluster-based IS can be poor. "
         "Cluster-based IS chooses clients with smaller gradients than IS.",
         note="500 rounds, rate 0.01. At 1/5, 3/5 and the end, rounds 100, 300 and 500: the mean of the ten "
-        "best accuracies so far, in %; over FedAvg: points, of the same seed. Norms: the mean and the "
-        "least ||g|| of a cohort, over the later half of the rounds. In brackets: on two other splits. "
-        "Who is ahead after 100 rounds changes with the seed; at the end the unbiased ones are level "
-        "to a tenth of a point, and Power-of-Choice, which is biased, is behind.",
+        "best accuracies so far, in %; over FedAvg: points, of the same seed. Norms: the mean and the least "
+        "||g|| of the selected clients, over the second half of the rounds. In brackets: on two other "
+        "splits. Which selector is ahead after 100 rounds changes with the seed; at the end the unbiased "
+        "ones are level to a tenth of a point, and Power-of-Choice, which is biased, is behind.",
     ),
     _experiment(
         name="delta-mnist-full",
-        title="DELTA and IS that know everybody's update, non-iid MNIST, 10 of 200",
+        title="DELTA and IS that know all updates, non-iid MNIST, 10 of 200",
         source=f"{PAPER}, Figure 2, appendix B.2",
         run=partial(
             run_figure,
@@ -336,7 +337,7 @@ EXPERIMENTS = (
         ),
         seeds=3,
         claim="with full information DELTA is ahead of IS, and both of FedAvg.",
-        note="As delta-mnist, 200 rounds. All 200 clients train in each of them. Both are half a point "
+        note="As delta-mnist, 200 rounds. All 200 clients train in every round. Both are half a point "
         "ahead of FedAvg after 120 rounds and level with it at the end; DELTA is not ahead of IS.",
     ),
     _experiment(
@@ -353,11 +354,11 @@ EXPERIMENTS = (
         ),
         seeds=3,
         claim="theoretical DELTA is faster than FedAvg, IS, cluster-based IS and Power-of-Choice.",
-        note="As delta-mnist, 100 rounds. Nine clients hold a class each, a hundred share the tenth; "
-        "weights are in proportion to data. What counts is how many of the nine are in the cohort: ten "
-        "independent draws miss a third of them or more, whatever the scores; stratified draws "
-        "(forecast) miss fewer, a fixed-size design and the largest losses hardly any. Cluster-based IS "
-        "shares draws out by numbers of clients, of which nine are few.",
+        note="As delta-mnist, 100 rounds. Nine clients hold a class each, a hundred share the tenth class; "
+        "weights are in proportion to data. What counts is how many of the nine are selected: ten "
+        "independent draws miss a third of them or more, whatever the scores; stratified draws (forecast) "
+        "miss fewer, a fixed-size design and selection by the largest losses hardly any. Cluster-based IS "
+        "distributes its draws by numbers of clients, and nine are few.",
     ),
     _experiment(
         name="delta-table-3",
@@ -369,10 +370,10 @@ EXPERIMENTS = (
         "a fifth to two fifths fewer rounds than FedAvg. On CIFAR-10 54.3, 54.8, 55.1 and 55.2.",
         note="MLP 784-32-10, 10 of 150 clients, 5 steps of rate 0.05, 150 rounds, α = 0.5 (the paper: "
         "convolutional networks, 20 of 300 or a fifth of LEAF's, 5 epochs, rate 0.01 or 0.1, 500 rounds). "
-        "Momentum is the server's. Thresholds, ours: 85 %, with momentum 91 %. Over FedAvg: points, of the "
-        "same seed. Selectors that learn draw other clients as soon as a norm differs in its last digits, "
-        "which moves a seed's accuracy by up to half a point (plain and proximal, which 5 steps hardly tell "
-        "apart).",
+        "Momentum is that of the server. Thresholds are ours: 85 %, with momentum 91 %. Over FedAvg: points, "
+        "of the same seed. Selectors that learn draw other clients as soon as a norm differs in its last "
+        "digits, which changes a seed's accuracy by up to half a point (compare plain and proximal, which "
+        "hardly differ over 5 steps).",
     ),
     _experiment(
         name="delta-table-5",
@@ -382,7 +383,7 @@ EXPERIMENTS = (
         claim="FedVARP alone 73.8 ± .2 %, with IS 74.0 ± .1, with DELTA 74.2 ± .1; 470, 452 and 436 rounds "
         "to 73 %.",
         note="As delta-table-3 (the paper: α = 0.1); threshold 85 %. FedAvg is FedVARP alone. Weights are "
-        "the selector's, which is unbiased; the paper takes the plain mean.",
+        "those of the selector, which is unbiased; the paper takes the plain mean.",
     ),
     _experiment(
         name="delta-table-6",
@@ -400,11 +401,11 @@ EXPERIMENTS = (
         source=f"{PAPER}, Table 9",
         run=partial(run_table, federations=TABLE_9),
         claim="over FedAvg, DELTA has 1.0, .4 and .7 points for α = 0.1, 0.5 and 1, IS .6, .0 and .4.",
-        note="As delta-table-3 with momentum, where α = 0.5 is; thresholds 89 and 92 %.",
+        note="As delta-table-3 with momentum, which has α = 0.5; thresholds 89 and 92 %.",
     ),
     _experiment(
         name="delta-sampled",
-        title="DELTA, by how many clients are sampled, MLP on non-iid MNIST",
+        title="DELTA, by number of sampled clients, MLP on non-iid MNIST",
         source=f"{PAPER}, Figure 15",
         run=partial(
             run_table,
@@ -412,6 +413,6 @@ EXPERIMENTS = (
             methods={row: METHODS[row] for row in (BASELINE, "PracDELTA", "forecast")},
         ),
         claim="the more clients practical DELTA samples, the faster it converges.",
-        note="As delta-table-3, where n = 10 is; threshold 85 %.",
+        note="As delta-table-3, which has n = 10; threshold 85 %.",
     ),
 )

@@ -16,9 +16,9 @@ from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create
 
 METHODS = {"FedAvg": "uniform", "IS": "fed-is", "DELTA": "delta"}
-"""Row of the tables -> name in the registry."""
+"""Row of the tables -> name of the selector."""
 NO_FLOOR = 1e-9
-"""As the papers print it; the floor must be positive, and this one changes no figure here."""
+"""The papers have no floor; it must be positive, and this one changes no figure here."""
 
 
 def _settings(name: str, **settings: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def _settings(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def _reports(g: Floats) -> dict[str, Floats]:
-    """Return what all clients report of their updates g (M, d); local variance is 0."""
+    """Return the reports of all clients on their updates g (M, d); the local variance is 0."""
     diversity = np.linalg.norm(g - g.mean(axis=0), axis=1)
     return {
         "update_norm": np.linalg.norm(g, axis=1),
@@ -37,7 +37,7 @@ def _reports(g: Floats) -> dict[str, Floats]:
 
 
 def _select(selector: Selector, round: int, reports: Mapping[str, Floats]) -> Selection:
-    """Tell the selector what it needs of its candidates, and let it choose."""
+    """Give the selector the reports that it needs of its candidates, and select."""
     asked = selector.candidates(round)
     if asked is None:
         return selector.select(round)
@@ -46,9 +46,9 @@ def _select(selector: Selector, round: int, reports: Mapping[str, Floats]) -> Se
 
 
 def sampling_distribution(name: str, g: Floats, **settings: Any) -> Floats:
-    """Return q (M,), the probabilities with which a selector draws once it was told of the updates g (M, d).
+    """Return q (M,), the probabilities with which a selector draws if it knows the updates g (M, d).
 
-    They are read off its selections, over as many rounds as it takes to see each client.
+    They are read from its selections, over as many rounds as it takes to select each client.
     """
     m, q = len(g), np.zeros(len(g))
     selector = create(name, m, clients_per_round=m - 1, **_settings(name, **settings))
@@ -71,7 +71,7 @@ def estimate_variance(g: Floats, q: Floats, k: int) -> float:
 TOY = np.array([[2.0, 2.0], [4.0, 1.0], [6.0, -3.0]])
 """(3, 2) gradients of its clients at (1, 1)."""
 PAIRS = {"FedAvg": [0, 1], "IS": [1, 2], "DELTA": [0, 2]}
-"""Whom the paper has each method choose: the first two, the largest norms, the most diverse."""
+"""The pairs that the paper assumes for each method: the first two, the largest norms, the most diverse."""
 
 
 def _successive(q: Floats) -> dict[tuple[int, int], float]:
@@ -264,12 +264,12 @@ EXPERIMENTS = (
             {"FedAvg": "1.803; 3.67", "IS": "1.414; 2.37", "DELTA": ".500; 5.34; .30; 7.4"},
             ("its pair, plain mean", "MSE", "bias of 1/(Kp) w/o repl.", "the same, %"),
         ),
-        claim="the mean of the pair that each prefers is nearest to the mean of all for DELTA, then IS, "
-        "then FedAvg.",
-        note="Distances from the mean of all, (4, 0). Its pair: the one that the paper assumes; expected: "
-        "over the pairs drawn without replacement. MSE is that of the unbiased estimate, exact and measured: "
-        "the order turns round. Without replacement the selectors' weights are unbiased (what is left is "
-        "noise), plain 1/(K p) is not, except where all p are equal.",
+        claim="the mean of the preferred pair is nearest to the mean of all clients for DELTA, then IS, then "
+        "FedAvg.",
+        note="Distances from the mean of all, (4, 0). Its pair: the pair that the paper assumes; expected: "
+        "the mean over pairs drawn without replacement. MSE is that of the unbiased estimate, exact and "
+        "measured; here the order is reversed. Without replacement the selectors' weights are unbiased (the "
+        "rest is noise), plain 1/(K p) is not, unless all p are equal.",
     ),
     Experiment(
         name="delta-variance",
@@ -281,23 +281,24 @@ EXPERIMENTS = (
             ("IS", "DELTA", "rel. RMSE, draws", "rel. RMSE, fixed size"),
         ),
         claim="DELTA reduces the variance at least as much as IS, and is never worse than uniform sampling.",
-        note="50 clients, 5 draws: exact. Updates N(0, 1) in 20 dimensions plus a common part whose norm is "
-        "so many times theirs; heavy-tailed: common 1, and each client's own part times lognormal(0, 1). "
-        "IS is the least that draws with replacement can reach. Relative RMSE of the estimate of IS with the "
-        "floor, over 2000 rounds: 5 draws, 5 draws without replacement, and the exact fixed-size design.",
+        note="50 clients, 5 draws: exact. Updates are N(0, 1) in 20 dimensions plus a common part whose norm "
+        "is the given multiple of theirs; heavy-tailed: common 1, and each client's own part times "
+        "lognormal(0, 1). IS is the minimum for draws with replacement. Relative RMSE of the estimate of IS "
+        "with the floor, over 2000 rounds: 5 draws, 5 draws without replacement, and the exact fixed-size "
+        "design.",
     ),
     Experiment(
         name="delta-floor",
-        title="what the floor under importance sampling is for",
+        title="the floor of importance sampling",
         source=f"{PAPER}, eq. 15 and the assumption p >= γ; the data are ours",
         run=run_floor,
         known=known_cells(
             {"all equal": "200", "without floor": "7; 6", "floor 0.1": "27; 1"},
             ("effective sample size", "log10 largest weight"),
         ),
-        note="200 clients with lognormal(0, 1) scores, a tenth of them a millionth of that; prac-is has "
-        "learned them all. Weights 1/(M q); effective sample size = (sum of weights)² / sum of squares, over "
-        "all clients.",
+        note="200 clients with lognormal(0, 1) scores, of which a tenth are divided by a million; prac-is "
+        "has learned all of them. Weights are 1/(M q); effective sample size = (sum of weights)² / sum of "
+        "squares, over all clients.",
         digits=1,
     ),
     Experiment(
@@ -307,14 +308,14 @@ EXPERIMENTS = (
         run=run_regression,
         seeds=10,
         known=known_cells({"FedAvg": "-.55", "IS": "-.77", "DELTA": "-.77"}, ("ν = 40",)),
-        claim="DELTA converges faster than IS, Power-of-Choice and FedAvg, at every noise.",
+        claim="DELTA converges faster than IS, Power-of-Choice and FedAvg at every noise level.",
         note="y = log((A x - b)²/2), A = 10, b = 1; 10 of 20 clients, 2000 rounds, rate 0.001. The paper "
-        "leaves x, the local steps, the noise's law and the start open; here x ~ U(0.25, 1.25), 5 steps, "
-        "normal noise with a standard deviation ~ U(0, 2ν) for each client, and the start is the optimum: "
-        "what there is to see is the noise that selection lets through, not how fast a method gets there. "
-        "Mean loss of the last half of the rounds: a random walk, so compare the rows of many seeds. "
-        "error²: of the estimated mean update, relative to FedAvg's. Left out: A = 8, b = 2, small "
-        "noise, 200 clients.",
+        "does not give x, the local steps, the distribution of the noise and the start; here x ~ U(0.25, "
+        "1.25), 5 steps, normal noise with a standard deviation ~ U(0, 2ν) for each client, and the start "
+        "is the optimum: the table shows the noise that selection adds, not the speed of convergence. The "
+        "loss is the mean over the second half of the rounds; it is a random walk, so compare rows over "
+        "many seeds. error²: of the estimated mean update, relative to FedAvg's. Omitted: A = 8, b = 2, "
+        "small noise, 200 clients.",
         digits=2,
         y="mean squared error",
         log_y=True,

@@ -1,1 +1,1 @@
-"""flics."""
+"""The experiments of the FLICS paper."""

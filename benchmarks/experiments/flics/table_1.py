@@ -1,7 +1,7 @@
-"""Table I of the FLICS paper, with its Figures 2 and 3: models trained by groups of clients that come and go.
+"""Table I and Figures 2 and 3 of the FLICS paper: models trained by groups of clients that come and go.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section IV. CIFAR-100 and its ResNet are left out.
+Constraints", section IV. CIFAR-100 and its ResNet are omitted.
 """
 
 import logging
@@ -26,7 +26,7 @@ from tasks.partitions import label_groups
 NUM_GROUPS, K = 10, 20
 LOCAL_STEPS, BATCH, RATE, ADAM_RATE = 10, 10, 0.1, 0.05
 EVERY, LAST = 5, 50
-"""Rounds from one look at the accuracy to the next, and rounds at the end that are averaged over."""
+"""Rounds between measurements of the accuracy, and number of final rounds that are averaged."""
 QUICK_ROUNDS = 120
 
 TRIALS = {
@@ -36,14 +36,14 @@ TRIALS = {
     "FedAdam": ("uniform", True),
     "FLICS-ADAM": ("flics", True),
 }
-"""Column -> (selector, whether the server takes Adam's steps)."""
+"""Column -> (selector, whether the server step is Adam's)."""
 
 
-# Who is here.
+# Availability.
 
 MEANS = np.geomspace(1, 100, NUM_GROUPS)
 COUNTS = {
-    # At least 2 of each group, the naive quota, are always here: as the paper says of this process.
+    # At least 2 clients of each group, the naive quota, are always available, as in the paper.
     "uniform": ("uniform", np.geomspace(4, 100, NUM_GROUPS)),
     "Poisson": ("poisson", MEANS),
     "cyclic": ("cyclic", MEANS),
@@ -51,19 +51,19 @@ COUNTS = {
     "diurnal": ("diurnal", MEANS),
     "scarce Poisson": ("poisson", np.geomspace(0.3, 1000, NUM_GROUPS)),
 }
-"""Row -> (process, how many of each group are here on average)."""
+"""Row -> (process, mean number of available clients of each group)."""
 RECORDED, SHARES = 1000, np.geomspace(0.01, 0.5, 10)
-"""Clients of the made-up record, and in which share of the time each tenth of them is here."""
+"""Clients of the synthetic record, and the share of the time that each tenth of them is available."""
 PAPER_ROWS = ("uniform", "Poisson", "cyclic", "trace, random", "trace, correlated")
 ROWS = (*PAPER_ROWS, "Markov", "diurnal", "scarce Poisson")
 
 
 def availability(row: str, data: FederatedData, num_rounds: int, seed: int) -> Availability:
-    """Return who is here in a row of the table.
+    """Return the availability in a row of the table.
 
-    "trace, random" deals a record out to the clients by chance; "trace, correlated" gives the third of them
-    with the lowest groups the third of the record that is here most seldom, and so on: the paper's
-    real-random and real-correlated.
+    "trace, random" assigns a record to the clients at random. "trace, correlated" gives the third of them
+    with the lowest groups the third of the record with the lowest availability, and so on. These are the
+    paper's real-random and real-correlated.
     """
     assert data.groups is not None
     if row in COUNTS:
@@ -76,11 +76,11 @@ def availability(row: str, data: FederatedData, num_rounds: int, seed: int) -> A
     return create("trace", data.num_clients, seed=seed, recording=record, assign="key", key=data.groups)
 
 
-# What is learned.
+# The learning problems.
 
 
 class Problem(NamedTuple):
-    """Who learns what.
+    """The data, the model and the tests.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Problem(NamedTuple):
     tests : tuple of Dataset
         Held-out samples, in parts.
     mixtures : ndarray, shape (G, parts)
-        What each group's data are made of: its accuracy is this mean of those on the parts.
+        Each group's mixture of the parts: its accuracy is this weighted mean over the parts.
     """
 
     data: FederatedData
@@ -105,7 +105,7 @@ INPUTS, CLASSES = 60, 10
 
 
 def synthetic(seed: int) -> Problem:
-    """Draw the clustered Synthetic(.5, .5) of section IV-A; 0.5 is taken for a variance.
+    """Draw the clustered Synthetic(.5, .5) of section IV-A; 0.5 is read as a variance.
 
     Of group j: x ~ N(μ_j, j^-1.2 I) with μ_j ~ N(B_j, I) and B_j ~ N(0, 0.5); the label is the largest entry
     of x W_j + b_j, with entries of W_j and b_j ~ N(0, 0.5).
@@ -138,11 +138,11 @@ IMAGE_CLIENTS, SIDE, HIDDEN = 2000, 28, 32
 
 
 def digits(path: Path, seed: int) -> Problem:
-    """Share the digits of MNIST or FEMNIST out to groups of clients: group k holds k and k + 1 modulo 10."""
+    """Distribute the digits of MNIST or FEMNIST: clients of group k hold the digits k and k + 1 modulo 10."""
     halves = datasets.load(path.stem, str(path))
 
     def small(half: datasets.Samples, rows: Ints) -> Dataset:
-        """Return samples with every 2 x 2 pixels made one."""
+        """Return samples with every 2 x 2 pixels averaged to one."""
         images, labels = half.take(rows)
         pooled = images.reshape(-1, SIDE // 2, 2, SIDE // 2, 2).mean(axis=(2, 4))
         return Dataset(pooled.reshape(len(images), -1), labels)
@@ -159,8 +159,8 @@ def digits(path: Path, seed: int) -> Problem:
     return Problem(federate(train, parts.clients, parts.groups), kernel, tests, mixtures)
 
 
-def learn(problem: Problem, here: Availability, trial: str, num_rounds: int, seed: int) -> Floats:
-    """Train one trial; return the accuracy (num_rounds / EVERY, G) in each group as it learns, in percent."""
+def learn(problem: Problem, available: Availability, trial: str, num_rounds: int, seed: int) -> Floats:
+    """Train one trial; return the accuracy of each group over the rounds (num_rounds / EVERY, G), in %."""
     logging.getLogger("flwr").setLevel(logging.WARNING)  # it logs every step
     selector, adam = TRIALS[trial]
     simulator = Simulator(
@@ -173,8 +173,8 @@ def learn(problem: Problem, here: Availability, trial: str, num_rounds: int, see
         batch_size=BATCH,
         local_steps=LOCAL_STEPS,
         seed=seed,
-        client_sizes=np.ones(problem.data.num_clients),  # all groups weigh the same
-        availability=here,
+        client_sizes=np.ones(problem.data.num_clients),  # all groups have the same weight
+        availability=available,
         server_strategy=FedAdam(eta=ADAM_RATE) if adam else None,
     )
     accuracy = []
@@ -193,20 +193,20 @@ Accuracies = Mapping[str, Mapping[str, Floats]]
 def compare(problem: Problem, rows: tuple[str, ...], num_rounds: int, seed: int) -> Accuracies:
     """Train all trials in all rows."""
     return {
-        row: {trial: learn(problem, here, trial, num_rounds, seed) for trial in TRIALS}
+        row: {trial: learn(problem, available, trial, num_rounds, seed) for trial in TRIALS}
         for row in rows
-        for here in [availability(row, problem.data, num_rounds, seed)]
+        for available in [availability(row, problem.data, num_rounds, seed)]
     }
 
 
 def at_the_end(accuracy: Floats) -> Floats:
-    """Return (G,) the mean accuracy in each group over the last rounds."""
+    """Return the mean accuracy of each group (G,) over the last rounds."""
     mean: Floats = accuracy[-LAST // EVERY :].mean(axis=0)
     return mean
 
 
 def tabulate(accuracies: Accuracies) -> dict[Cell, float]:
-    """Return the best mean accuracy, that of the worst group at the end, and how long it took."""
+    """Return the best mean accuracy, the final accuracy of the worst group, and the rounds to 95 %."""
     cells: dict[Cell, float] = {}
     for row, trials in accuracies.items():
         goal = 0.95 * trials["FLICS-AVG"].mean(axis=1).max()
@@ -220,7 +220,7 @@ def tabulate(accuracies: Accuracies) -> dict[Cell, float]:
 
 
 def run_synthetic(seed: int, num_rounds: int = 500, quick: bool = False) -> Outcome:
-    """Return Table I, Synthetic, and Figure 2: the mean accuracy as the model learns."""
+    """Return Table I, Synthetic, and Figure 2: the mean accuracy over the rounds."""
     num_rounds = QUICK_ROUNDS if quick else num_rounds
     accuracies = compare(synthetic(seed), ROWS, num_rounds, seed)
     rounds = np.arange(EVERY, num_rounds + 1.0, EVERY)
@@ -232,7 +232,7 @@ def run_synthetic(seed: int, num_rounds: int = 500, quick: bool = False) -> Outc
 
 
 def run_digits(seed: int, path: Path, num_rounds: int = 300, quick: bool = False) -> Outcome:
-    """Return Table I, EMNIST, and Figure 3: how accuracy is distributed over the groups at the end."""
+    """Return Table I, EMNIST, and Figure 3: the distribution of the final accuracies of the groups."""
     accuracies = compare(digits(path, seed), PAPER_ROWS, QUICK_ROUNDS if quick else num_rounds, seed)
     levels = np.arange(101.0)
     curves = {
@@ -258,15 +258,15 @@ KNOWN = {
     for trial, both in zip(TRIALS, line.split(), strict=True)
     for of, figure in zip(("", ", worst group"), both.split("/"), strict=True)
 }
-"""What an independent implementation reached."""
+"""Figures of an independent implementation."""
 
 PAPER = "Ribero, Vikalo, de Veciana"
 _HOW = (
     f"K = {K}, {LOCAL_STEPS} local steps in batches of {BATCH}, rate {RATE}, Adam's {ADAM_RATE}. Best: of "
-    f"the mean over groups, looked at every {EVERY} rounds. Worst group: mean of the last {LAST} rounds. "
-    "Rounds: until 95 % of FLICS-AVG's best. The paper's record of 5,342 users is not at hand: ours, of "
-    f"{RECORDED} clients that are here {SHARES[0]:.0%} to {SHARES[-1]:.0%} of the time, is made up. A round "
-    "is an hour; who is here in any part of it is here."
+    f"the mean over groups, measured every {EVERY} rounds. Worst group: mean over the last {LAST} rounds. "
+    "Rounds: until 95 % of FLICS-AVG's best. The paper's record of 5,342 users is not available to us; "
+    f"ours is synthetic, with {RECORDED} clients that are available {SHARES[0]:.0%} to {SHARES[-1]:.0%} of "
+    "the time. A round is an hour; a client is available in a round if it is in any part of it."
 )
 _DIGITS_CLAIM = (
     "(EMNIST, a convolutional network; uniform, Poisson, cyclic, real-random, real-correlated) FedAvg 64.4 / "
@@ -275,9 +275,10 @@ _DIGITS_CLAIM = (
 )
 _DIGITS_NOTE = (
     f"Digits of 14 x 14 pixels, {IMAGE_CLIENTS} clients in {NUM_GROUPS} groups, a perceptron with {HIDDEN} "
-    "hidden units, 300 rounds; the paper's network and its processes' parameters are not in our copy. "
-    f"{_HOW} FedAvg loses where groups are here unequally, as in the paper. Plain FLICS has Naive's mean "
-    "and no better a worst group: quotas are exact, and its cohorts are drawn by coins. With Adam it leads."
+    "hidden units, 300 rounds; our copy of the paper has neither its network nor the parameters of its "
+    f"processes. {_HOW} FedAvg loses where groups are unequally available, as in the paper. Plain FLICS has "
+    "the mean of Naive and no better worst group, since quotas are exact and its own selections are "
+    "random. With Adam it leads."
 )
 
 
@@ -309,9 +310,9 @@ EXPERIMENTS = (
         "59.9, Naive 65.5 / 64.1 / 52.8 / 65.6 / 65.9, FLICS-AVG 66.0 / 66.9 / 66.8 / 65.9 / 67.8, FedAdam "
         "67.0 / 66.5 / 66.2 / 66.6 / 66.9, FLICS-ADAM 67.6 / 67.4 / 67.0 / 69.4 / 66.0.",
         note=f"{NUM_GROUPS} groups of {CLIENTS_PER_GROUP} clients, {SAMPLES} samples each, 500 rounds; other "
-        f"data are easier or harder by 5 points. {_HOW} FedAvg falls behind where groups are here unequally, "
-        "by less than in the paper: what it has for FedAvg is not to be had by selection alone. Naive quotas "
-        "have the same mean, and where some cannot be filled, on some data a worse worst group.",
+        f"data are easier or harder by 5 points. {_HOW} FedAvg falls behind where groups are unequally "
+        "available, but by less than in the paper, whose figures for FedAvg selection alone cannot explain. "
+        "Naive quotas have the same mean, and where some cannot be filled, on some data a worse worst group.",
         digits=1,
         y="mean accuracy, %",
     ),

@@ -1,7 +1,7 @@
-"""Theorem 2 of the FLICS paper in figures: how near its choice comes to one that knows the future.
+"""Theorem 2 of the FLICS paper in figures: the variance of FLICS against that of the offline optimum.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", section III-B. Table I and Figures 2 and 3 are in `flics.table_1`.
+Constraints", section III-B. Table I and Figures 2 and 3 are in `table_1`.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from strategies.numerics.arrays import Floats
 
 NUM_GROUPS, K = 10, 20
 MEANS = np.geomspace(1, 100, NUM_GROUPS)
-"""How many of each group are here on average, unless a process says otherwise."""
+"""Mean number of available clients of each group, unless a process has its own."""
 SHARES = np.full(NUM_GROUPS, 1 / NUM_GROUPS)
 """p."""
 
@@ -21,7 +21,7 @@ HORIZONS = (10, 50, 200, 1000, 4000)
 
 
 def variance(participation: Floats, groups: Floats) -> float:
-    """Return sum_j p_j²/s_j (eq. 5) over the groups with ``groups[j] > 0``; inf if one never takes part."""
+    """Return sum_j p_j²/s_j (eq. 5) over the groups with ``groups[j] > 0``; inf if one never participates."""
     served = groups > 0
     with np.errstate(divide="ignore"):
         return float((SHARES[served] ** 2 / participation[served]).sum())
@@ -83,10 +83,10 @@ EXPERIMENTS = (
             tuple(f"T = {rounds}" for rounds in HORIZONS),
         ),
         claim="the excess goes to 0.",
-        note=f"{NUM_GROUPS} groups of equal weight, 1 to 100 of each here on average; K = {K}, or random "
-        f"from {K // 4} to {7 * K // 4}. sum p_j²/s_j for the mean rates s of FLICS, of fixed quotas, and of "
-        "choosing among all who are here, whose updates would have to be scaled by p/ŝ, too. The optimum is "
-        "exact.",
+        note=f"{NUM_GROUPS} groups of equal weight, 1 to 100 clients of each available on average; K = {K}, "
+        f"or random from {K // 4} to {7 * K // 4}. The variance is sum p_j²/s_j for the mean rates s of "
+        "FLICS, of fixed quotas, and of uniform selection among the available clients, whose updates would "
+        "also have to be scaled by p/ŝ. The optimum is exact.",
         x="rounds T",
         y="excess over the offline optimum, %",
         log_y=True,

@@ -1,1 +1,1 @@
-"""forecast."""
+"""The experiment of the selector `forecast`: streams of update norms."""

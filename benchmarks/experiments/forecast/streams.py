@@ -1,11 +1,7 @@
-"""The test bed of the samplers: streams of update norms, and the least-squares problem of OSMD's section F.
+"""Streams of update norms: a test bed for samplers, and the experiment of `forecast` on it.
 
-A stream is one made-up history of norms, the same for every sampler; in `section_f` a model is trained by the
-sampler's own draws. Both score a sampler by its cumulative regret, the sum over rounds of
-
-    l_t(p_t) - min_q l_t(q),    l_t(p) = (1/K) sum_m a_m / p_m,    a_m = λ_m² ||g_m||²,
-
-all clients' norms being known to the test bed. Everything is a function of the seed. Pure NumPy.
+A stream is one synthetic history of norms, the same for every sampler. A sampler is scored by its cumulative
+regret, see `benchmarks.experiments.regret`. All results are functions of the seed.
 """
 
 from collections.abc import Callable
@@ -19,7 +15,7 @@ from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
 
 SPREAD = 1.0
-"""Standard deviation of the log norms of `_static`, which most streams start from."""
+"""Standard deviation of the log norms of `_static`, on which most streams build."""
 
 
 class Stream(NamedTuple):
@@ -38,11 +34,11 @@ class Stream(NamedTuple):
 
 
 MakeSelector = Callable[[Floats], Selector]
-"""Makes the selector under test for clients of these sizes (M,)."""
+"""Makes the selector under test from the clients' sizes (M,)."""
 
 
 def _static(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Norms that never change, lognormal with spread 1; equal sizes."""
+    """Constant norms, lognormal with spread 1; equal sizes."""
     return Stream(np.ones(m), np.tile(rng.lognormal(0, SPREAD, m), (t, 1)))
 
 
@@ -81,8 +77,8 @@ def _sized(power: float, noise: float, own: float) -> Callable[[np.random.Genera
         return Stream(sizes, r / sizes)
 
     stream.__doc__ = (
-        f"Lognormal sizes of spread 1.5; λ ||g|| goes with size^{power:g}, times a lognormal of spread "
-        f"{own:g} of each client's own and noise of spread {noise:g}."
+        f"Lognormal sizes of spread 1.5; λ ||g|| is size^{power:g}, times a lognormal factor per client "
+        f"with spread {own:g}, times noise of spread {noise:g}."
     )
     return stream
 
@@ -93,14 +89,14 @@ def _equal(rng: np.random.Generator, m: int, t: int) -> Stream:
 
 
 def _everybody(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Raise the static norms a hundredfold for everybody from the middle on."""
+    """Raise the static norms of all clients a hundredfold from the middle on."""
     sizes, norms = _static(rng, m, t)
     norms[t // 2 :] *= 100
     return Stream(sizes, norms)
 
 
 def _cycle(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Two halves of the clients take turns at being tenfold, 100 rounds each."""
+    """Two halves of the clients take turns at tenfold norms, 100 rounds each."""
     sizes, norms = _static(rng, m, t)
     first = np.arange(m) < m // 2
     turn = (np.arange(t) // 100 % 2 == 0)[:, None]
@@ -108,7 +104,7 @@ def _cycle(rng: np.random.Generator, m: int, t: int) -> Stream:
 
 
 def _zeros(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """80 % of the clients always send exactly 0, the others their static norm."""
+    """80 % of the clients always send exactly 0, the others have their static norm."""
     sizes, norms = _static(rng, m, t)
     norms[:, rng.choice(m, 4 * m // 5, replace=False)] = 0
     return Stream(sizes, norms)
@@ -139,7 +135,7 @@ def regret_on_stream(make: MakeSelector, stream: Stream, clients_per_round: int)
     make : callable
         Makes the selector from the sizes.
     stream : Stream
-        The history; as many rounds are played as it has.
+        The history, played to its end.
     clients_per_round : int
         K of the loss.
 
@@ -168,7 +164,7 @@ NAMES = ("uniform", "md", "avare", "forecast")
 
 
 def run_streams(seed: int, quick: bool = False) -> Outcome:
-    """Play every stream with every selector, each told the norms of those it drew; quick: a tenth of it."""
+    """Play every stream with every selector; quick: a tenth of the rounds."""
     k, num_rounds = 5, NUM_ROUNDS // 10 if quick else NUM_ROUNDS
 
     def make(name: str) -> MakeSelector:
@@ -188,7 +184,7 @@ def run_streams(seed: int, quick: bool = False) -> Outcome:
     for stream_name in STREAMS:
         stream = make_stream(stream_name, seed, num_rounds=num_rounds)
         regrets = {name: regret_on_stream(make(name), stream, k) for name in NAMES}
-        # On equal norms uniform sampling has no regret: there, what is lost of the least loss stands instead.
+        # On equal norms uniform sampling has no regret: there the cell is the loss over the least loss.
         r = stream.norms * (stream.sizes / stream.sizes.sum())
         least = float((r.sum(axis=1) ** 2).sum()) / k
         for name, regret in regrets.items():
@@ -201,7 +197,7 @@ EXPERIMENTS = (
     Experiment(
         name="forecast-streams",
         title="forecast on streams of norms that it was not tuned on",
-        source="no paper; `benchmarks.experiments.forecast.streams` says what the streams are",
+        source="no paper; `benchmarks.experiments.forecast.streams` describes the streams",
         run=run_streams,
         seeds=3,
         known={
@@ -220,6 +216,6 @@ EXPERIMENTS = (
             ("80 % zeros", "forecast"): ".076",
         },
         note="Regret over that of uniform sampling, K = 5 of M = 100, 1000 rounds; all equal: loss over the "
-        "least. In brackets an earlier design on streams of the same kinds with other parameters.",
+        "least loss. In brackets: an earlier design on streams of the same kinds with other parameters.",
     ),
 )

@@ -34,7 +34,7 @@ class Problem(NamedTuple):
     y: Floats
 
     def initial_norms(self) -> Floats:
-        """Return each client's ||g_m|| (M,) at w = 0, over all its samples: what a query would tell."""
+        """Return each client's ||g_m|| (M,) at w = 0 over all its samples: the answers to a poll."""
         norms: Floats = np.linalg.norm((self.y[:, None] @ self.x)[:, 0], axis=1) / self.y.shape[1]
         return norms
 
@@ -60,8 +60,8 @@ def unlike_clients(
 def one_feature_each(rng: np.random.Generator, nu: float, num_clients: int = 100) -> Problem:
     """Make the problem of section F.5: each client has one feature of d = 10, of equal size for all.
 
-    It is drawn uniformly, its values are N(1, 0.1²), and the entries of w* are lognormal with spread ν. So
-    the gradients' Lipschitz constants are all about 1, but the gradients are as unlike as w*.
+    The feature is drawn uniformly, its values are N(1, 0.1²), and the entries of w* are lognormal with spread
+    ν. So all Lipschitz constants of the gradients are about 1, but the gradients differ as much as w* does.
     """
     n, d = 100, 10
     truth = rng.lognormal(0, nu, d)
@@ -72,14 +72,14 @@ def one_feature_each(rng: np.random.Generator, nu: float, num_clients: int = 100
 
 
 class Trial(NamedTuple):
-    """A selector, and the step size of the model that it trains; M and K are the selector's."""
+    """A selector and the step size of its model; M and K are those of the selector."""
 
     selector: Selector
     step_size: float = 0.1
 
 
 class Track(NamedTuple):
-    """What became of one trial over T rounds.
+    """The result of one trial over T rounds.
 
     Attributes
     ----------
@@ -88,8 +88,7 @@ class Track(NamedTuple):
     regret : ndarray, shape (T,)
         Cumulative regret: the sum of l_t(p_t) - min_q l_t(q), l_t(p) = (1/K) sum_m a_m/p_m.
     error : ndarray, shape (T,)
-        Cumulative squared distance between the round's step direction and what all clients would have made
-        it.
+        Cumulative squared distance between the round's step direction and that of full participation.
     roots : ndarray, shape (T, M)
         sqrt(a_m) = λ_m ||g_m||.
     """
@@ -101,14 +100,14 @@ class Track(NamedTuple):
 
 
 class _Recorder:
-    """Writes down what happens to all trials, and plays their part of a round."""
+    """Plays the rounds of all trials, and records their losses, regrets and errors."""
 
     def __init__(
         self, problem: Problem, trials: Sequence[Trial], clients_per_round: int, num_rounds: int
     ) -> None:
         m, n, d = problem.x.shape
         x, y = problem.x.reshape(m * n, d), problem.y.reshape(m * n)
-        # The loss around its minimum: exact where w comes near it, and no pass over the samples.
+        # The loss as a quadratic form around its minimum: exact near it, and no pass over the samples.
         self._hessian, self._best = x.T @ x / y.size, np.linalg.lstsq(x, y, rcond=None)[0]
         self._least = float(((x @ self._best - y) ** 2).mean() / 2)
         self._trials, self._k = trials, clients_per_round
@@ -117,12 +116,12 @@ class _Recorder:
         self._roots = np.empty((num_rounds, len(trials), m))
 
     def play(self, round: int, moves: Floats) -> tuple[list[Selection], Floats]:
-        """Let all trials choose and learn, given everybody's moves (A, M, d).
+        """Let all trials select and learn, given the moves of all clients (A, M, d).
 
         Returns
         -------
         list of Selection, and ndarray, shape (A, d)
-            Who was chosen, and the estimates of the mean move.
+            The selections, and the estimates of the mean move.
         """
         norms = np.sqrt(np.einsum("amd,amd->am", moves, moves))
         m = norms.shape[1]
@@ -138,12 +137,14 @@ class _Recorder:
         roots = self._roots[round - 1] = norms / m
         least = roots.sum(axis=1) ** 2
         excess = (roots**2 / p).sum(axis=1) - least
-        self._regret[round - 1] = np.where(excess > 1e-12 * least, excess, 0) / self._k  # less is rounding
+        self._regret[round - 1] = (
+            np.where(excess > 1e-12 * least, excess, 0) / self._k
+        )  # the rest is rounding
         self._error[round - 1] = ((estimates - moves.mean(axis=1)) ** 2).sum(axis=1)
         return selections, estimates
 
     def evaluate(self, round: int, w: Floats) -> None:
-        """Write down the loss of the models (A, d)."""
+        """Record the losses of the models (A, d)."""
         off = w - self._best
         self._loss[round - 1] = ((off @ self._hessian) * off).sum(axis=1) / 2 + self._least
 
@@ -204,7 +205,7 @@ def train(
     Returns
     -------
     list of Track
-        One an trial.
+        One per trial.
     """
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
     w, steps = (

@@ -18,30 +18,30 @@ from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Selector
 
 SKEWED = {1: 0.65, 5: 0.2, 30: 0.1, 100: 0.05}
-"""Share of the clients by how many images they hold."""
+"""Share of the clients by the number of images that each holds."""
 BALANCED = {10: 1.0}
-"""The same for sizes that are equal; about as many images in all."""
+"""The same with equal sizes, and about as many images in total."""
 VALIDATION = 10
-"""Images a client to measure accuracy with."""
+"""Validation images per client."""
 CLASSES = 10
 
 Images = npt.NDArray[np.float32]
 
 MakeInformed = Callable[[Floats, Floats], Selector]
-"""Makes a selector from the clients' sizes (M,) and their ||g_m|| (M,) at the start: what a query tells."""
+"""Makes a selector from the clients' sizes (M,) and ||g_m|| (M,) at the start, the answers to a poll."""
 
 
 class SectionGRun(NamedTuple):
-    """What became of one trial.
+    """The state of one trial after a round.
 
     Attributes
     ----------
     regret : float
         Cumulative regret.
     loss : float
-        Training loss at the end, sum_m λ_m times the mean cross-entropy of client m's images.
+        Training loss, sum_m λ_m times the mean cross-entropy of client m's images.
     accuracy : float
-        Share of the validation images put into their class.
+        Share of the validation images that are classified correctly.
     """
 
     regret: float
@@ -50,11 +50,11 @@ class SectionGRun(NamedTuple):
 
 
 Watch = Callable[[int, Mapping[str, SectionGRun]], None]
-"""Is told a round's number and how far each trial is after it, by name."""
+"""Called with a round's number and the state of each trial after it, by name."""
 
 
 class _Group(NamedTuple):
-    """Clients of one size n."""
+    """The clients that hold n images each."""
 
     clients: Ints  # (c,)
     images: Images  # (c, n, pixels)
@@ -62,10 +62,10 @@ class _Group(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """A mini-batch of b images of each client of a group."""
+    """A mini-batch of b images for each client of a group."""
 
     images: Images  # (c, b, pixels)
-    errors: Images  # (c, b, A, classes): softmax less the label, of each trial's model
+    errors: Images  # (c, b, A, classes): softmax minus the label, for each trial's model
     norms: Floats  # (A, c) ||g_m||
 
 
@@ -84,11 +84,11 @@ def section_g(
     watch: Watch | None = None,
     every: int = 1,
 ) -> dict[str, SectionGRun]:
-    """Train multi-class logistic regression without bias by mini-batch SGD with each selector's draws.
+    """Train multi-class logistic regression without bias by mini-batch SGD, with the draws of each selector.
 
     The model starts at 0 and steps by w <- w - μ sum_m c_m g_m; g_m is the mean gradient over
     min(`batch_size`, n_m) of client m's images, drawn without replacement. Pixels are divided by 255. An
-    `Oracle` is told all norms of a round before it draws.
+    `Oracle` gets all norms of a round before it draws.
 
     Parameters
     ----------
@@ -101,13 +101,13 @@ def section_g(
     batch_size : int
         B, >= 1.
     holdings : mapping of int to float
-        Share of the clients by images held, in sum 1.
+        Share of the clients by the number of images held; sums to 1.
     equal_weights : bool
-        λ = 1/M, which selectors are told as sizes 1 (default: λ in proportion to the images held).
+        Whether λ = 1/M, and selectors get sizes 1 (default: λ in proportion to the images held).
     num_clients, clients_per_round, num_rounds, step_size
         M, K, T and μ.
     watch : callable, optional
-        Is called after each `every`-th round.
+        Called after each `every`-th round.
     every : int
         >= 1.
 
@@ -156,7 +156,7 @@ def section_g(
             if isinstance(selector, Oracle):
                 selector.norms = norms[trial]
             lost = excess(shares * norms[trial], selector.probabilities)
-            regrets[trial] += max(lost, 0.0) / clients_per_round  # less than 0 is rounding
+            regrets[trial] += max(lost, 0.0) / clients_per_round  # below 0 is rounding
             selection = selector.select(round)
             weights = np.zeros(num_clients)
             weights[selection.clients] = selection.weights
@@ -171,10 +171,10 @@ def section_g(
 def lipschitz_constants(
     seed: int, data: Path, *, holdings: Mapping[int, float] = SKEWED, num_clients: int = 500
 ) -> Floats:
-    """Return what bounds the Hessian of each client's loss in `section_g`, (M,).
+    """Return an upper bound of the Hessian of each client's loss in `section_g`, (M,).
 
-    That is (diag(q) - q q') ⊗ mean x x' for the class probabilities q, whose first factor is at most 1/2.
-    Parameters are as there.
+    The Hessian is (diag(q) - q q') ⊗ mean x x' for class probabilities q; its first factor is at most 1/2.
+    Parameters are those of `section_g`.
     """
     constants = np.empty(num_clients)
     for group in _split(np.random.default_rng(seed), data, num_clients, holdings)[0]:
@@ -211,14 +211,14 @@ def _split(
 
 
 def _picks(rng: np.random.Generator, group: _Group, batch_size: int) -> tuple[Ints, Ints]:
-    """Return indexes of min(batch_size, n) of each client's n images."""
+    """Return the indexes of min(batch_size, n) of the n images of each client."""
     c, n = group.labels.shape
     own = np.arange(n) if n <= batch_size else rng.random((c, n)).argpartition(batch_size)[:, :batch_size]
     return np.arange(c)[:, None], np.broadcast_to(own, (c, min(n, batch_size)))
 
 
 def _batch(images: Images, labels: Ints, w: Images) -> _Batch:
-    """Return errors and norms of a mini-batch (c, b, ...) at models w (pixels, A, classes)."""
+    """Return the errors and norms of a mini-batch (c, b, ...) at models w (pixels, A, classes)."""
     c, b, pixels = images.shape
     logits = (images.reshape(c * b, pixels) @ w.reshape(pixels, -1)).reshape(c, b, *w.shape[1:])
     errors = np.exp(logits - logits.max(axis=-1, keepdims=True))

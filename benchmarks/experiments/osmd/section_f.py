@@ -34,7 +34,7 @@ SIGMAS = (1.0, 3.0, 10.0)
 STEP_SIZES = (1.0, 0.5, 0.1, 0.05, 0.01)
 SCAFFOLD_RATE = 1e-3
 NORM_BOUND = 1e3
-"""More than any client of section F can send."""
+"""Larger than any norm in section F."""
 
 
 class Maker:
@@ -60,8 +60,8 @@ class Maker:
     ) -> Selector:
         """Return Adaptive-OSMD with its rates times a multiplier.
 
-        `asked` are all clients' norms before training, whose largest is ā, as in the paper; None: the
-        selector goes by the largest seen so far.
+        `asked` has all clients' norms before training; the largest is ā, as in the paper. With None the
+        selector uses the largest norm seen so far.
         """
         selector = self(
             "adaptive-osmd",
@@ -70,28 +70,28 @@ class Maker:
             learning_rate_multiplier=multiplier,
             **settings,
         )
-        return selector if asked is None else _told(selector, float(asked.max()))
+        return selector if asked is None else _with_largest(selector, float(asked.max()))
 
     def oracle(self, floor: float) -> Selector:
         """Return the best p >= floor for each round's norms."""
         return Oracle(M, K, self._seed, floor)
 
     def osmd(self, rate: float) -> Selector:
-        """Return OSMD (Algorithm 1) with the rate η = `rate` for a = λ² ||g||² itself, whatever the norms."""
+        """Return OSMD (Algorithm 1) with the rate η = `rate` for the unscaled a = λ² ||g||²."""
         theory = K * (ALPHA / M) ** 3 * math.sqrt(math.log(M) / (2 * self._num_rounds))  # η ā of eq. 11
         multiplier = rate * (NORM_BOUND / M) ** 2 / theory
         selector = self("osmd", alpha=ALPHA, expert_base="K", learning_rate_multiplier=multiplier)
-        return _told(selector, NORM_BOUND)
+        return _with_largest(selector, NORM_BOUND)
 
 
-def _told(selector: Selector, largest_norm: float) -> Selector:
-    """Give a selector of the OSMD family its ā beforehand: it becomes the largest seen so far."""
+def _with_largest(selector: Selector, largest_norm: float) -> Selector:
+    """Give a selector of the OSMD family its ā beforehand, as the largest norm seen so far."""
     selector.load_state_dict({**selector.state_dict(), "reference": np.array(largest_norm)})
     return selector
 
 
 Make = Callable[[Maker, Problem], Mapping[str, Selector]]
-"""Makes a comparison's selectors by row, the first being what the others are divided by."""
+"""Makes the selectors of a comparison by row; the others are divided by the first."""
 
 
 def _regret(track: Track, first: Track) -> float:
@@ -122,7 +122,7 @@ def compare(
     measures: Mapping[str, Callable[[Track, Track], float]] = REGRET_AND_LOSS,
     training: Callable[..., list[Track]] = train,
 ) -> Outcome:
-    """Run a comparison on section F's problem for all σ; a measure is told a row's track and the first's."""
+    """Run a comparison on section F's problem for all σ; a measure gets a row's track and the first row's."""
     num_rounds = _rounds(num_rounds, quick)
     tracks: dict[float, dict[str, Track]] = {}
     for sigma in SIGMAS:
@@ -155,18 +155,18 @@ def _curves(tracks: Mapping[str, Mapping[str, Track]]) -> dict[str, dict[str, Cu
 
 
 def _thinned(y: Floats, points: int = 50) -> Curve:
-    """Return about so many of the rounds 1..T, the last among them."""
+    """Return about `points` of the rounds 1..T, the last among them."""
     rounds = np.arange(y.size, 0, -max(1, y.size // points))[::-1]
     return Curve(rounds.astype(np.float64), y[rounds - 1])
 
 
 def _rounds(num_rounds: int, quick: bool) -> int:
-    """Return T; of a quick form, a tenth of it."""
+    """Return T, or a tenth of it for the quick form."""
     return num_rounds // 10 if quick else num_rounds
 
 
 def make_f1(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-    """F.1: Adaptive-OSMD, as printed and faster, between uniform sampling and the oracles."""
+    """F.1: Adaptive-OSMD, with printed and larger rates, between uniform sampling and the oracles."""
     asked = problem.initial_norms()
     return {
         "uniform": new("uniform"),
@@ -199,7 +199,7 @@ def make_f2(new: Maker, problem: Problem) -> Mapping[str, Selector]:
 
 
 def make_f3(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-    """F.3: α, with the printed rates, which go with α³, and with 100 times those of α = 0.4 for all α."""
+    """F.3: α, with the printed rates, proportional to α³, and with 100 times the rate of α = 0.4."""
     asked, alphas = problem.initial_norms(), (0.01, 0.1, 0.4, 0.7, 0.9, 1.0)
     selectors = {"uniform": new("uniform")}
     for alpha in alphas:
@@ -222,7 +222,7 @@ def make_f4(new: Maker, problem: Problem) -> Mapping[str, Selector]:
 
 
 def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """F.5: against p ∝ the gradients' Lipschitz constants, each with the step size that suits it best."""
+    """F.5: against p in proportion to the gradients' Lipschitz constants, each with its best step size."""
 
     def make(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         asked = problem.initial_norms()
@@ -262,7 +262,7 @@ def run_f5(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
 
 
 def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
-    """F.6: how ā, the total variation of the best distribution and the regret grow with the rounds."""
+    """F.6: growth of ā, of the total variation of the best distribution and of the regret over the rounds."""
     num_rounds = _rounds(num_rounds, quick)
     cells: dict[Cell, float] = {}
     panels: dict[str, dict[str, Curve]] = {
@@ -279,7 +279,7 @@ def run_f6(seed: int, num_rounds: int = T, quick: bool = False) -> Outcome:
             largest = (track.roots**2).max(axis=1)
             best = track.roots / track.roots.sum(axis=1, keepdims=True)
             steps = np.abs(np.diff(best, axis=0)).sum(axis=1)
-            variation = np.append(np.nan, steps.cumsum())  # there is none in round 1
+            variation = np.append(np.nan, steps.cumsum())  # round 1 has none
             series = (largest, (largest**2).cumsum(), variation, track.regret)
             tenth = max(1, num_rounds // 10)
             cells[row, "ā, last tenth / first"] = float(largest[-tenth:].mean() / largest[:tenth].mean())
@@ -304,7 +304,7 @@ def make_scaffold(new: Maker, problem: Problem) -> Mapping[str, Selector]:
 
 PAPER = "Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper)"
 READING = (
-    "Regret and final loss are over those of uniform sampling in the same run; means of such ratios exceed "
+    "Regret and final loss are ratios to those of uniform sampling in the same run; means of ratios exceed "
     "ratios of means where runs differ much. Every row trains its own model."
 )
 REGRETS = [f"regret, σ={sigma:g}" for sigma in SIGMAS]
@@ -316,7 +316,7 @@ EXPERIMENTS = (
         title="Adaptive-OSMD, uniform sampling and the oracles",
         source=f"{PAPER}, F.1 and Figure 1",
         run=partial(compare, make=make_f1),
-        # How these took γ and ā is not known; of the readings tried, this one of ā comes nearest.
+        # Their γ and ā are not known; of the readings tried, this one of ā comes nearest.
         known=known_cells(
             {
                 "adaptive-osmd, base K": ".998; .984; .970",
@@ -331,9 +331,9 @@ EXPERIMENTS = (
         ),
         claim="uniform sampling does as well at σ = 1, suffers as σ grows and does poorly at σ = 10; "
         "Adaptive-OSMD does well at all σ and is very close to the optimal p.",
-        note=f"{READING} ā is the largest a of a query before training, and the base of the rates K², "
-        "unless the row says otherwise; cold = nothing is asked, ā is the largest seen so far. × = factor on "
-        "the rates, which are as printed without one.",
+        note=f"{READING} ā is the largest a of a poll before training, and the base of the rates is K², "
+        "unless the row says otherwise; cold = no poll, ā is the largest a seen so far. × = factor on the "
+        "printed rates.",
     ),
     _experiment(
         name="osmd-f2",
@@ -354,8 +354,8 @@ EXPERIMENTS = (
         ),
         claim="VRB and Avare are better where clients are alike and MABS where they are not; Adaptive-OSMD "
         "is the best of all at every σ.",
-        note=f"{READING} cold = nothing is asked before training. md is uniform sampling here: all clients "
-        "weigh the same.",
+        note=f"{READING} cold = no poll before training. md is uniform sampling here, since all clients have "
+        "the same weight.",
     ),
     _experiment(
         name="osmd-f3",
@@ -363,8 +363,8 @@ EXPERIMENTS = (
         source=f"{PAPER}, F.3 and Figure 3",
         run=partial(compare, make=make_f3),
         claim="Adaptive-OSMD is robust to α, as long as it is not too close to 0 or 1.",
-        note=f"{READING} The printed rates go with α³, so a small α hardly moves; fast = 100 times the rates "
-        "of α = 0.4, for every α.",
+        note=f"{READING} The printed rates are in proportion to α³, so with a small α p hardly moves; fast = "
+        "100 times the rates of α = 0.4, for every α.",
     ),
     _experiment(
         name="osmd-f4",
@@ -374,7 +374,7 @@ EXPERIMENTS = (
         claim="with replacement the regret is slightly smaller and the loss slightly better, not "
         "significantly.",
         note=f"{READING} Regret scores p alone; error is the cumulative squared distance of the round's step "
-        "from the one that all clients would make, over that of the first row.",
+        "from that of full participation, over that of the first row.",
     ),
     _experiment(
         name="osmd-f5",
@@ -382,9 +382,9 @@ EXPERIMENTS = (
         source=f"{PAPER}, F.5 and Figure 5",
         run=run_f5,
         claim="Adaptive-OSMD does better than lipschitz-is at every ν, with the best step size for each.",
-        note="Each client has one feature; the constants are nearly equal, so lipschitz-is nearly is uniform "
-        "sampling. log10 loss is the last over the first. Regret is over that of lipschitz-is; each row has "
-        "its own step size, so regrets of different models are compared.",
+        note="Each client has one feature; the constants are nearly equal, so lipschitz-is is nearly uniform "
+        "sampling. log10 loss is that of the last loss over the first. Regret is a ratio to that of "
+        "lipschitz-is; each row has its own step size, so the regrets are those of different models.",
     ),
     _experiment(
         name="osmd-f6",
@@ -393,8 +393,8 @@ EXPERIMENTS = (
         run=run_f6,
         claim="ā falls to 0 fast, so that the sum of ā² is bounded; the total variation of the best p grows "
         "with t; the regret converges to a constant.",
-        note="Power of t: x when the last half multiplied the sum by 2^x; 1 is linear growth, 0 a constant. "
-        "Variation: the L1 distance of the best p of one round from that of the next.",
+        note="Power of t: x if the second half of the rounds multiplied the sum by 2^x; 1 is linear growth, "
+        "0 is a constant. Variation: the L1 distance between the best p of successive rounds.",
     ),
     _experiment(
         name="osmd-scaffold",
@@ -407,8 +407,9 @@ EXPERIMENTS = (
             training=train_scaffold,
         ),
         claim="OSMD with the rate 0.001 is marginally better where clients are unlike (losses only).",
-        note=f"{READING} Feedback is a = λ² ||w_m - w||², the move of the local model. The paper leaves "
-        "local training open: 5 steps of 0.1 on batches of 20, a fifth of the data as in SCAFFOLD's paper. "
-        "The loss of all rounds is a geometric mean; the last is noise once the minimum is reached (σ = 1).",
+        note=f"{READING} Feedback is a = λ² ||w_m - w||², of the move of the local model. The paper does not "
+        "describe local training; here it has 5 steps of 0.1 on batches of 20, a fifth of the data as in "
+        "SCAFFOLD's paper. The loss over all rounds is a geometric mean; the final one is noise once the "
+        "minimum is reached (σ = 1).",
     ),
 )

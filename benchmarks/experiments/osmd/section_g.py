@@ -32,7 +32,7 @@ K, T = 10, 1000
 ORACLE = "optimal (oracle)"
 
 Ways = Mapping[str, Mapping[str, Any]]
-"""Settings of `section_g` by what a column calls them."""
+"""Settings of `section_g` by their name in the columns."""
 
 SKEWED_WAYS: Ways = {
     "batch 5": {},
@@ -46,7 +46,7 @@ BALANCED_WAYS: Ways = {
 
 
 def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInformed]:
-    """Return the rows: whoever is not asked knows sizes alone before training."""
+    """Return the rows; a selector that is not asked knows only the sizes before training."""
 
     def row(name: str, *, asked: bool = False, **settings: Any) -> MakeInformed:
         def make(sizes: Floats, norms: Floats) -> Selector:
@@ -91,7 +91,7 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
 def run(
     seed: int, data: Path, ways: Ways = SKEWED_WAYS, step_size: float = 0.075, quick: bool = False
 ) -> Outcome:
-    """Train the problem in several ways with every selector; quick: a tenth of the rounds."""
+    """Train with every selector in several ways; quick: a tenth of the rounds."""
     cells: dict[Cell, float] = {}
     losses: dict[str, dict[str, Curve]] = {}
     regrets: dict[str, dict[str, Curve]] = {}
@@ -109,7 +109,7 @@ def run(
         regrets[f"cumulative regret, {way}"] = {
             name: Curve(rounds, np.array([each.regret for each in those]))
             for name, (rounds, those) in history.items()
-            if name != ORACLE  # the axis is logarithmic, and its regret is 0
+            if name != ORACLE  # its regret is 0, which a logarithmic axis cannot show
         }
     return Outcome(cells, losses | regrets)
 
@@ -117,7 +117,7 @@ def run(
 def _train(
     seed: int, data: Path, step_size: float, num_rounds: int, settings: Mapping[str, Any]
 ) -> dict[str, tuple[Floats, list[SectionGRun]]]:
-    """Return 20 rounds (20,), the last among them, and how far each row was after them, by name."""
+    """Return 20 rounds (20,), the last among them, and the state of each row after them, by name."""
     clients = {key: settings[key] for key in ("holdings", "num_clients") if key in settings}
     trials = _trials(seed, num_rounds, lipschitz_constants(seed, data, **clients))
     rounds: list[float] = []
@@ -159,11 +159,11 @@ KNOWN = known_cells(
 
 PAPER = "Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper), appendix G"
 NOTE = (
-    "Regret is over that of uniform sampling; loss and accuracy are those at the end. × = factor on the "
-    "rates, which are as printed without one. Their base is K², of the paper's first version, unless the row "
-    "says K, of its later version and the default of this project: K², which learns faster, was settled on "
-    "after both had been seen. asked: the norms of all are known at the start. Every row trains its own "
-    "model on the same mini-batches."
+    "Regret is a ratio to that of uniform sampling; loss and accuracy are those at the end. × = factor on "
+    "the printed rates. Their base is K², as in the paper's first version, unless the row says K, as in its "
+    "later version, which is this project's default; K² learns faster, and was chosen after both had been "
+    "seen. asked: the norms of all clients are known at the start. Every row trains its own model on the "
+    "same mini-batches."
 )
 DATA_SETS = {"": ("MNIST", "mnist.npz", 0.075, KNOWN)} | {
     "-kmnist": ("KMNIST", "kmnist.npz", 0.075, {}),

@@ -1,1 +1,1 @@
-"""power_of_choice."""
+"""The experiments of the Power-of-Choice paper."""

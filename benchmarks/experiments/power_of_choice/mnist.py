@@ -17,7 +17,7 @@ from benchmarks.experiments.power_of_choice.quadratics import PAPER, RANDOM
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 
 WINDOW = 40
-"""An accuracy is the mean over the evaluations of so many rounds: single rounds are points apart."""
+"""Accuracies are means over the evaluations of this many rounds; single rounds differ by points."""
 
 
 def _accuracy_at(curve: Curve, round: int) -> float:
@@ -40,21 +40,21 @@ def run(
     Parameters
     ----------
     seed : int
-        Of the split, the mini-batches, the start and the selectors.
+        Seed of the split, the mini-batches, the first model and the selectors.
     file : Path
         An .npz with x_train, y_train, x_test, y_test.
     cases : tuple of Case
-        What is trained on; each is a group of rows.
+        The cases; each is a group of rows.
     trials : tuple of Trial
-        Who trains; each is a row. One has the label "rand", with which all others are compared.
+        The trials; each is a row. All are compared with the one labelled "rand".
     targets : tuple of float
-        The accuracies, in %, of which the first round is a column: R60 for 60.
+        Accuracies in %; the first round that reaches one is a column: R60 for 60.
     early : tuple of int
-        At which rounds accuracies are compared, beside the last one.
+        Rounds at which accuracies are compared, besides the last one.
     timed : bool
         Whether t_comp is a column.
     quick : bool
-        Only the first 40 rounds.
+        Whether to run only the first 40 rounds.
     """
     if quick:
         cases = tuple(each._replace(num_rounds=WINDOW) for each in cases)
@@ -69,7 +69,7 @@ def run(
             last = track.accuracy.x[-1]
             for target in targets:
                 first = track.accuracy.first(track.accuracy.y >= target)
-                # One that was cut short has not "never" got there.
+                # For a trial that ends early, "not reached" is not known.
                 if last == case.num_rounds or not math.isnan(first):
                     cells[row, f"R{target:g}"] = first
             if timed:
@@ -109,17 +109,17 @@ MANY = tuple(
         _AFL,
     )
 )
-"""Appendix G.5; the paper does not say which d. 20 is twice m, as 6 is of 3."""
+"""Appendix G.5; the paper does not give d. 20 is twice m, as 6 is twice 3."""
 
 NOTE = (
     "M = 100 clients, 3 of them a round (C = .03), MLP 784-64-30-10 without the paper's dropout, η = .005, "
-    "halved after 150 and after 300 rounds, τ = 30, b = 64. R: the first round with so much test accuracy, "
-    "measured every 5 rounds; accuracies in %, means over the last 40 rounds."
+    "halved after 150 and after 300 rounds, τ = 30, b = 64. R60: the first round with a test accuracy of 60 "
+    "%, measured every 5 rounds; accuracies in %, means over the last 40 rounds."
 )
 T_COMP = (
     "t_comp is simulated: the slowest candidate's loss, then the slowest training, on equal machines with "
-    "lognormal noise, fitted to the .36 and .42 s of rand with 3 and 10 clients in the paper; the others "
-    "follow."
+    "lognormal noise, fitted to the .36 and .42 s of rand with 3 and 10 clients in the paper; all other "
+    "times follow."
 )
 
 
@@ -128,7 +128,7 @@ class _Images(NamedTuple):
 
     name: str
     title: str
-    targets: tuple[float, ...]  # of the tables; the paper's is 60, on MNIST that is soon reached
+    targets: tuple[float, ...]  # of the tables; the paper has 60, which is soon reached on MNIST
 
 
 _MNIST = _Images("mnist", "MNIST", (60.0, 85.0))
@@ -161,7 +161,7 @@ def _experiment(
 
 
 def _printed(rounds: tuple[int, ...], accuracies: tuple[float, ...], hundredths: tuple[int, ...]) -> str:
-    """Return what a table of the paper says, of the rows of `TABLE`."""
+    """Return the figures of a table of the paper, for the rows of `TABLE`."""
     says = (
         f"{trial.label} {first}, {accuracy:g} %, .{time} s"
         for trial, first, accuracy, time in zip(TABLE, rounds, accuracies, hundredths, strict=True)
@@ -180,9 +180,9 @@ def _tables(images: _Images, known: Mapping[Cell, str], note: str = "") -> tuple
             _printed(
                 (172, 234, 89, 80, 98, 121), (71.2, 64.9, 76.5, 76.6, 76.6, 73.3), (43, 36, 48, 38, 37, 36)
             ),
-            f"{T_COMP} Not in the paper's table: adapow-d, d being halved every 100 rounds; cohort; and the "
-            "weighted averages of appendix E: q=pK/m, whose sum is 1 on average only, and q∝p, normalised "
-            f"over the chosen. {note}",
+            f"{T_COMP} Not in the paper's table: adapow-d, with d halved every 100 rounds; forecast; and "
+            "the weighted averages of appendix E: q=pK/m, whose sum is 1 only on average, and q∝p, "
+            f"normalised over the selected clients. {note}",
             known,
             cases=(Case(0.3, 400),),
             trials=(*TABLE, *BESIDE),
@@ -222,14 +222,14 @@ EXPERIMENTS = (
             (trial.label, "above rand's at 160"): figure
             for trial, figure in ((_POW, "1.5"), (_CPOW, "1.6"), (_RPOW, "1.2"), (_AFL, "0.8"))
         },
-        "MNIST is easier: at round 80 it is where the paper's runs on Fashion-MNIST end.",
+        "MNIST is easier: at round 80 the accuracy is that of the paper's final models on Fashion-MNIST.",
     ),
     _experiment(
         _MNIST,
         "-alpha.1",
         ", Dirichlet 0.1",
         "Table 1 with more heterogeneity than the paper's",
-        "the gain over rand is there for small and large heterogeneity (section 5, of α = 2 and .3).",
+        "there is a gain over rand for small and large heterogeneity (section 5, of α = 2 and .3).",
         "",
         {
             (trial.label, "accuracy at 250"): figure
@@ -242,10 +242,10 @@ EXPERIMENTS = (
     _experiment(
         _MNIST,
         "-d",
-        ", how many candidates",
+        ", number of candidates",
         "Figure 4",
         "with α = 2 a larger d is better, with α = .3 d = 6 is better than a larger one.",
-        "The paper does not say which d.",
+        "The paper does not give d.",
         targets=(60.0, 80.0),
         cases=(Case(0.3, 160, name="α=.3"), Case(2.0, 160, name="α=2")),
         trials=(_RAND, _POW, _POW._replace(label="pow-d, d=12", settings={"num_candidates": 12}), _POW_20),
@@ -256,7 +256,7 @@ EXPERIMENTS = (
         ", ten clients a round",
         "Figure 12 (appendix G.5)",
         "with C = .1 and α = 2 pow-d is 15 points better than rand on Fashion-MNIST, 5 with α = .3.",
-        "Here 10 clients a round, and d = 20, which the paper leaves open.",
+        "Here 10 clients a round, and d = 20, which the paper does not give.",
         targets=(60.0, 80.0),
         cases=(Case(0.3, 80, name="α=.3"), Case(2.0, 80, name="α=2")),
         trials=MANY,
@@ -267,7 +267,7 @@ EXPERIMENTS = (
         ", clients that come and go",
         "Figure 9 (appendix G.3)",
         "on Fashion-MNIST pow-d is 10 points better than rand for α = 2 and for α = 3, rpow-d 5 and 10.",
-        "Two halves of the clients take turns; of the one whose turn it is, each client is away with "
+        "Two halves of the clients take turns; each client of the current half is unavailable with "
         "probability .1 (the paper: exactly a tenth of them).",
         targets=(60.0, 80.0),
         cases=(
@@ -281,8 +281,9 @@ EXPERIMENTS = (
         "-local",
         ", larger batches and more steps",
         "Figures 13 to 16 (appendix G.6)",
-        "with b = 128 all is as with 64; with τ = 100 the gain stays for α = 2 and goes for α = .3.",
-        "Here b and τ as the rows say; cpow-d and afl are left out.",
+        "with b = 128 the results are as with 64; with τ = 100 the gain stays for α = 2 and vanishes for α "
+        "= .3.",
+        "b and τ are in the row labels; cpow-d and afl are omitted.",
         targets=(60.0, 80.0),
         cases=(
             Case(0.3, 80, batch_size=128, name="b=128, α=.3"),

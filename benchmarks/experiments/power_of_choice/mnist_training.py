@@ -1,7 +1,7 @@
-"""Power-of-Choice on images: who holds what, how an trial is trained, and how long a round takes.
+"""Power-of-Choice on images: the split of the data, the training of a trial, and the duration of a round.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices E, F and G, with `simulation.simulator`. The tables are in `power_of_choice.mnist`.
+section 5 and appendices E, F and G, with `simulation.simulator`. The tables are in `mnist`.
 
 =====================================  ==============================================================
 the paper                              here
@@ -42,12 +42,12 @@ M = 100
 SIZES = (784, 64, 30, 10)
 BATCH_SIZE, STEPS = 64, 30
 EVALUATED, LOSS_EVERY = 5, 20
-"""The test accuracy is measured every 5 rounds, the training loss, which costs more, every 20."""
+"""Rounds between measurements of the test accuracy, and of the training loss, which costs more."""
 SECONDS, JITTER = 0.296, 0.22
 
 
 class Trial(NamedTuple):
-    """Who trains.
+    """One trial: a selector with its settings.
 
     Attributes
     ----------
@@ -58,9 +58,9 @@ class Trial(NamedTuple):
     clients_per_round : int
         The paper's m.
     by_data : bool
-        Whether the chosen weigh by their data, q_k = p_k / sum_S p (appendix E), and not equally.
+        Whether the weights are in proportion to data, q_k = p_k / sum_S p (appendix E), and not equal.
     num_rounds : int
-        At most so many rounds; 0 = all.
+        Maximum number of rounds; 0 = all.
     """
 
     label: str
@@ -72,7 +72,7 @@ class Trial(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is trained on, and how.
+    """The data split and the training of one case.
 
     Attributes
     ----------
@@ -83,9 +83,9 @@ class Case(NamedTuple):
     batch_size, local_steps : int
         b and τ.
     in_turns : bool
-        Appendix G.3: two halves of the clients take turns, and a tenth of the half whose turn it is is away.
+        Appendix G.3: two halves of the clients take turns, and of the current half a tenth is unavailable.
     name : str
-        Before the labels of the case's rows, where an experiment has several.
+        Prefix of the row labels, if an experiment has several cases.
     """
 
     alpha: float
@@ -102,11 +102,11 @@ class Federation(NamedTuple):
     Attributes
     ----------
     data : FederatedData
-        Of all clients.
+        The training images of all clients.
     test : Dataset
-        For the accuracy.
+        Images for the accuracy.
     some : Dataset
-        Every eighth image of each client, for the training loss: shares of the clients are those of the data.
+        Every eighth training image, for the training loss; the clients' shares are kept.
     """
 
     data: FederatedData
@@ -115,7 +115,7 @@ class Federation(NamedTuple):
 
 
 class Track(NamedTuple):
-    """What one trial gave.
+    """The result of one trial.
 
     Attributes
     ----------
@@ -133,12 +133,12 @@ class Track(NamedTuple):
 
 
 def make_federation(file: Path, seed: int, alpha: float) -> Federation:
-    """Shuffle all images of an .npz, train and test, and share .8 of them out over the clients.
+    """Shuffle all images of an .npz, train and test, and distribute .8 of them over the clients.
 
     Raises
     ------
     OSError, ValueError
-        If the file cannot be read, or has not the four arrays.
+        If the file cannot be read, or lacks one of the four arrays.
     """
     with np.load(file) as arrays:
         missing = {"x_train", "y_train", "x_test", "y_test"} - set(arrays.files)
@@ -159,22 +159,23 @@ def learning_rate(round: int) -> float:
 
 
 class Clock:
-    """The paper's t_comp of a round: the slowest candidate's loss, and then the slowest one's local training.
+    """The paper's t_comp of a round: the slowest candidate's loss, then the slowest local training.
 
-    All clients have one sort of machine, as in appendix F, with noise: a local update of 30 batches of 64
-    takes .296 s · exp(.22 N(0, 1)), drawn for each client and round. These two numbers are fitted: with them
-    rand takes the .36 s with 3 clients and the .42 s with 10 of the paper's tables; all other times follow.
-    Work goes with the samples; to evaluate one costs a third of a training step on it, the forward pass
-    without the two products of the backward pass. The server's own time, microseconds, is left out.
+    All clients have equal machines, as in appendix F, with noise: a local update of 30 batches of 64 takes
+    .296 s · exp(.22 N(0, 1)), drawn for each client and round. The two numbers are fitted: with them rand
+    takes the .36 s with 3 clients and the .42 s with 10 clients of the paper's tables. All other times
+    follow. Work is proportional to the number of samples; evaluating a sample costs a third of a training
+    step on it, the forward pass without the two products of the backward pass. The server's own microseconds
+    are ignored.
 
     Parameters
     ----------
     sizes : ndarray of int, shape (M,)
-        Samples a client.
+        Number of samples of each client.
     case : Case
         τ and b.
     seed : int
-        Of the noise.
+        Seed of the noise.
     """
 
     def __init__(self, sizes: Ints, case: Case, seed: int) -> None:
@@ -186,16 +187,16 @@ class Clock:
         return ResponseTimes(M, self._seed, median=SECONDS, sigma=0.0, jitter=JITTER, work=work)
 
     def polling(self, loss_batch_size: float | None) -> ResponseTimes:
-        """Return how long each client takes to tell its loss on so many samples (None: on all)."""
+        """Return each client's time to evaluate its loss on `loss_batch_size` samples (None: on all)."""
         asked = self._sizes if loss_batch_size is None else np.minimum(loss_batch_size, self._sizes)
         return self._times(asked / 3)
 
 
 def train(federation: Federation, case: Case, trial: Trial, seed: int) -> Track:
-    """Run one trial; mini-batches and the model's start are the same for all trials of a seed."""
+    """Run one trial; mini-batches and first model are the same for all trials of a seed."""
     num_rounds = min(case.num_rounds, trial.num_rounds or case.num_rounds)
     clock = Clock(federation.data.sizes(), case, seed)
-    # The halves are the first and the last fifty clients, which differ by chance alone.
+    # The halves are the first and the last fifty clients, which differ only by chance.
     here = availability.create("cyclic", M, seed=seed, rates=0.9) if case.in_turns else None
     simulator = Simulator(
         federation.data,
@@ -233,7 +234,7 @@ def train(federation: Federation, case: Case, trial: Trial, seed: int) -> Track:
 
 
 def weigh_by_data(simulator: Simulator) -> None:
-    """Let those whom the simulator's selector chooses weigh q_k = p_k / sum_S p, which sum to 1."""
+    """Replace the weights of the simulator's selections by q_k = p_k / sum_S p, which sum to 1."""
     selector = simulator.selector
     choose = selector.select
 
@@ -242,4 +243,4 @@ def weigh_by_data(simulator: Simulator) -> None:
         sizes = selector.client_sizes[selection.clients]
         return replace(selection, weights=sizes / sizes.sum())
 
-    selector.select = select  # type: ignore[method-assign]  # no selector has it as a setting
+    selector.select = select  # type: ignore[method-assign]  # no selector has such a setting

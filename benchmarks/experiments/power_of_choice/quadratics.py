@@ -1,4 +1,4 @@
-"""The quadratics of Power-of-Choice: how fast and how far, and the profile and skew of selection.
+"""The quadratics of Power-of-Choice: speed and final gap, and the profile and skew of selection.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
 section 5 and appendices F and G.1. Its K clients, of which m train, are M and K here; ``rand`` is `md`.
@@ -40,7 +40,7 @@ class Trial(NamedTuple):
 
 
 def ask_and_select(selector: Selector, round: int, losses: Callable[[Ints], Floats]) -> Selection:
-    """Ask the candidates for their losses, where the selector has any, and choose."""
+    """Poll the candidates for their losses, if the selector has candidates, and select."""
     asked = selector.candidates(round)
     reports = None if asked is None else {"loss": losses(asked)}
     return selector.select(round, candidates=asked, reports=reports)
@@ -55,7 +55,7 @@ class Quadratic(NamedTuple):
     Attributes
     ----------
     sizes : ndarray, shape (M,)
-        Data, sums to 1: p.
+        p, the clients' shares of the data; sums to 1.
     curvatures : ndarray, shape (M,)
         h, positive.
     optima : ndarray, shape (M, v)
@@ -68,7 +68,7 @@ class Quadratic(NamedTuple):
 
     @property
     def optimum(self) -> Floats:
-        """(v,) the minimiser of F = sum_k p_k F_k."""
+        """The minimiser (v,) of F = sum_k p_k F_k."""
         scale = self.sizes * self.curvatures
         w: Floats = scale @ self.optima / scale.sum()
         return w
@@ -81,14 +81,14 @@ class Quadratic(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """What a run on the quadratic left.
+    """The result of a run on the quadratic.
 
     Attributes
     ----------
     gaps : ndarray, shape (T + 1,)
         (F(w) - F*) / (F(w_0) - F*) before each round and after the last.
     counts : ndarray, shape (M,)
-        How often each client was chosen.
+        How often each client was selected.
     path : ndarray, shape (P, v)
         w before round 0, T/20, 2T/20, ... and after the last.
     """
@@ -115,7 +115,7 @@ def descend(problem: Quadratic, selector: Selector, num_rounds: int) -> Descent:
     problem : Quadratic
         The clients.
     selector : Selector
-        Who trains; one that does not learn from updates.
+        A selector that does not learn from updates.
     num_rounds : int
         T, a multiple of 20.
     """
@@ -132,7 +132,7 @@ def descend(problem: Quadratic, selector: Selector, num_rounds: int) -> Descent:
         counts[chosen] += selection.counts
         w = w + (selection.weights * moves[chosen]) @ (problem.optima[chosen] - w)
     gaps[-1] = (w - optimum) @ (w - optimum)
-    # F has one curvature in all directions, so gaps go with the squared distance.
+    # F has the same curvature in all directions, so gaps are proportional to squared distances.
     return Descent(gaps / gaps[0], counts, np.array([*path, w]))
 
 
@@ -140,7 +140,7 @@ def _trials(*candidates: int) -> tuple[Trial, ...]:
     return Trial(RANDOM, "md"), *(Trial(f"d={d}", "pow-d", {"num_candidates": d}) for d in candidates)
 
 
-QUADRATIC_ARMS = {
+QUADRATIC_TRIALS = {
     30: (*_trials(6, 15, 30), Trial("adapow", "adapow-d", {"halve_every": 5000})),
     100: (*_trials(20, 100), Trial("adapow", "adapow-d", {"halve_every": 5000})),
 }
@@ -159,13 +159,13 @@ def _run_trial(problem: Quadratic, trial: Trial, seed: int, num_rounds: int) -> 
 
 
 def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 20_000, quick: bool = False) -> Outcome:
-    """Measure how fast and how far each trial gets; a tenth of the clients train in a round."""
+    """Measure the speed and the final gap of each trial; a tenth of the clients train in a round."""
     num_rounds = num_rounds // 4 if quick else num_rounds
     problem = make_quadratic(seed, num_clients)
     cells: dict[Cell, float] = {}
     lines: dict[str, Curve] = {}
     shown = np.arange(0, num_rounds + 1, max(1, num_rounds // 200))
-    for trial in QUADRATIC_ARMS[num_clients]:
+    for trial in QUADRATIC_TRIALS[num_clients]:
         gaps = _run_trial(problem, trial, seed, num_rounds).gaps
         over_time = Curve(np.arange(gaps.size, dtype=float), gaps)
         for level in (0.1, 0.01):
@@ -179,14 +179,14 @@ def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 20_000, qu
 
 
 def selection_shares(problem: Quadratic, selector: Selector, points: Floats, num_samples: int) -> Floats:
-    """Return, for each w (P, v), what share of a cohort each client is on average: (P, M), rows sum to 1.
+    """Return for each w (P, v) each client's mean share of the selected clients: (P, M), rows sum to 1.
 
-    The candidates of so many rounds are drawn by the selector; of each set those with the largest losses at
-    w win, as in ``selector.select``, whose calls would take minutes here.
+    The selector draws the candidates of `num_samples` rounds. Of each set the clients with the largest losses
+    at w are selected, as in ``selector.select``, whose calls would take minutes here.
     """
     everyone = np.arange(problem.sizes.size)
     first = selector.candidates(0)
-    if first is None:  # `md`: losses do not matter
+    if first is None:  # `md`, which ignores losses
         return np.tile(selector.probabilities, (len(points), 1))
     if first.size == everyone.size:
         num_samples = 1  # the candidates are always the same
@@ -201,16 +201,16 @@ def selection_shares(problem: Quadratic, selector: Selector, points: Floats, num
 
 
 def skews_at(problem: Quadratic, shares: Floats, w: Floats) -> Floats:
-    """Return ρ (eq. 5) of selections with these shares (P, M), losses being evaluated at w (v,)."""
+    """Return ρ (eq. 5) of selections with these shares (P, M), with losses evaluated at w (v,)."""
     losses = problem.losses(w, np.arange(problem.sizes.size))
     skews: Floats = shares @ losses / (problem.sizes @ losses)
     return skews
 
 
 def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
-    """Return the minimum of ρ over all w' for selections with these shares (P, M): exact.
+    """Return the exact minimum of ρ over all w' for selections with these shares (P, M).
 
-    Both sides of the fraction are quadratic forms of (w', 1), so it is their smallest generalised eigenvalue.
+    Numerator and denominator are quadratic forms of (w', 1), so it is their smallest generalised eigenvalue.
     """
 
     def forms(weights: Floats) -> Floats:
@@ -231,12 +231,12 @@ def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
 def run_profile(
     seed: int, num_rounds: int = 5000, num_points: int = 200, num_samples: int = 10_000, quick: bool = False
 ) -> Outcome:
-    """Measure how often each client is chosen, and how skewed the choice is, with 30 clients."""
+    """Measure how often each of 30 clients is selected, and how skewed the selection is."""
     if quick:
         num_points, num_samples = num_points // 4, num_samples // 4
     problem = make_quadratic(seed, 30)
     m, rng = problem.sizes.size, np.random.default_rng((seed, 1))
-    # In all directions from the optimum, from a hundredth to a hundred times as far as the clients' own lie.
+    # Points in all directions from the optimum, at .01 to 100 times the mean distance of the clients' optima.
     spread = np.linalg.norm(problem.optima - problem.optimum, axis=1).mean()
     directions = rng.normal(size=(num_points, problem.optima.shape[1]))
     directions *= (spread * np.geomspace(0.01, 100, num_points) / np.linalg.norm(directions, axis=1))[:, None]
@@ -266,7 +266,7 @@ def run_profile(
         profile = descent.counts / descent.counts.sum()
         cells |= {
             (trial.label, "largest share, %"): 100 * float(profile.max()),
-            (trial.label, "chosen < 0.1 %"): float((profile < 0.001).sum()),
+            (trial.label, "selected < 0.1 %"): float((profile < 0.001).sum()),
             (trial.label, "correlation with p"): float(np.corrcoef(profile, problem.sizes)[0, 1]),
         }
         lines[trial.label] = Curve(np.arange(1.0, m + 1), 100 * np.sort(profile)[::-1])
@@ -276,11 +276,11 @@ def run_profile(
 GAP = "(F(w) - F*) / (F(w_0) - F*)"
 SETTING = (
     "h ~ U(1, 20), p the power law with a = 3, v = 5, τ = 2, η = 2e-5, a tenth of the clients a round. The "
-    "paper leaves e and the start open; here e ~ N(0, 1) and w_0 = (1, ..., 1)."
+    "paper does not give e and the start; here e ~ N(0, 1) and w_0 = (1, ..., 1)."
 )
 FASTER = (
-    "pow-d is faster than rand, the more so the larger d, to a higher floor; adapow is as fast as d = K "
-    "and ends at the same minimum as rand."
+    "pow-d is faster than rand, the faster the larger d, and ends at a higher floor; adapow is as fast as "
+    "d = K and ends at the same minimum as rand."
 )
 
 
@@ -326,18 +326,18 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="poc-profile",
-        title="Power-of-Choice on quadratics: who is chosen, and the skew of the choice",
+        title="Power-of-Choice on quadratics: the profile and the skew of selection",
         source=f"{PAPER}, Definition 3.2, Figures 2(d) and 8 (appendix G.1)",
         run=run_profile,
         seeds=3,
-        claim="ρ̄ and ρ̃ are 1 for rand, and ρ̄ > 1 for every d; both grow with d. How often pow-d chooses a "
-        "client does not follow its data.",
-        note=f"{SETTING} 5000 rounds, 30 clients. ρ̄ (eq. 6) is the minimum over 200 w in all directions and, "
-        "exactly, over all w'; ρ̃ (eq. 7) the maximum over the same w. On the way: w where the run passed, "
-        "w' = w for the minimum. The paper's ρ̄ > 1 holds there only: near the optimum of those whom a "
-        "skewed choice prefers, their losses are below the average. Shares of all choices; chosen < 0.1 % "
-        "counts clients.",
-        x="client, by how often it is chosen",
-        y="% of all choices",
+        claim="ρ̄ and ρ̃ are 1 for rand, and ρ̄ > 1 for every d; both grow with d. The number of times that "
+        "pow-d selects a client is not in proportion to its data.",
+        note=f"{SETTING} 5000 rounds, 30 clients. ρ̄ (eq. 6) is the minimum over 200 w in all directions "
+        "and, exactly, over all w'; ρ̃ (eq. 7) the maximum over the same w. On the way: for w on the path of "
+        "the run, with w' = w for the minimum. The paper's ρ̄ > 1 holds only there: near the optimum of the "
+        "clients that a skewed selection prefers, their losses are below the average. Shares are of all "
+        "selections; selected < 0.1 % counts clients.",
+        x="client, by number of selections",
+        y="% of all selections",
     ),
 )

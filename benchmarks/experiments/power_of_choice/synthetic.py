@@ -1,4 +1,4 @@
-"""Power-of-Choice on Synthetic(1,1): multinomial logistic regression on clients that agree in nothing.
+"""Power-of-Choice on Synthetic(1,1): multinomial logistic regression on clients that differ in everything.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
 Figure 3 and appendix F. Its K clients, of which m train, are M and K here; ``rand`` is `md`.
@@ -20,7 +20,7 @@ CLASSES = 10
 
 
 class Samples(NamedTuple):
-    """The clients' data, one client after the other.
+    """The clients' data, client by client.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Samples(NamedTuple):
     y : ndarray of int, shape (N,)
         Classes.
     sizes, starts : ndarray of int, shape (M,)
-        How many samples each client has, and where they begin.
+        Number of samples of each client, and the index of its first one.
     """
 
     x: Float32s
@@ -39,10 +39,10 @@ class Samples(NamedTuple):
 
 
 def make_synthetic(seed: int, num_clients: int = 30, dimension: int = 60) -> Samples:
-    """Draw Synthetic(1,1) as Li et al. (FedProx, 2020; Sahu et al. in the paper) say, section 5.1.
+    """Draw Synthetic(1,1) of Li et al. (FedProx, 2020; Sahu et al. in the paper), section 5.1.
 
     y = argmax(W x + b); W and b ~ N(u, 1), u ~ N(0, 1); x ~ N(v, Σ), Σ_jj = j^-1.2, v_j ~ N(B, 1),
-    B ~ N(0, 1): u, v and B are the client's own. It has 50 samples and a lognormal(4, 2) number more.
+    B ~ N(0, 1); each client has its own u, v and B. It has 50 samples plus a lognormal(4, 2) number.
     """
     rng = np.random.default_rng(seed)
     sizes = 50 + rng.lognormal(4, 2, num_clients).astype(np.int64)
@@ -79,20 +79,20 @@ def train_synthetic(
     samples : Samples
         All data.
     models : ndarray, shape (n, 10, 61)
-        Where they start.
+        First models.
     clients : ndarray of int, shape (n,)
-        On whose data.
+        The client of each model.
     picks : ndarray of int, shape (n, τ, b)
-        Each step's samples: positions in the client's own.
+        Samples of each step: indexes into the client's samples.
     rate : float
         η.
 
     Returns
     -------
     models : ndarray, shape (n, 10, 61)
-        The trained ones.
+        The trained models.
     losses : ndarray, shape (n,)
-        Mean of the mini-batches' losses.
+        Mean loss over the mini-batches.
     """
     at = samples.starts[clients][:, None, None] + picks
     losses = np.zeros(len(models))
@@ -125,7 +125,7 @@ def _synthetic_trials(k: int) -> tuple[Trial, ...]:
 def run_synthetic(
     seed: int, num_rounds: int = 800, cohorts: tuple[int, ...] = (1, 3), quick: bool = False
 ) -> Outcome:
-    """Train all trials side by side on the same data; a client's mini-batches are the same in all of them."""
+    """Train all trials side by side on the same data and the same mini-batches of each client."""
     num_rounds = num_rounds // 4 if quick else num_rounds
     samples = make_synthetic(seed)
     m, p = samples.sizes.size, samples.sizes / samples.sizes.sum()
@@ -211,9 +211,9 @@ EXPERIMENTS = (
         claim="d = 10m reaches a loss of 0.7 in a third of rand's rounds, d = 2m in half, with a slightly "
         "higher floor; adapow is 3 times as fast as rand, without the floor.",
         note="30 clients, m of them a round, τ = 30 steps on batches of 50, η = 0.05, halved after 300 and "
-        "after 600 of 800 rounds. The paper does not run cpow, rpow and afl here. The last two go by losses "
-        "of local training, which say how hard a client's task is rather than how badly the model fits it: "
-        "clients with easy tasks are hardly chosen again.",
+        "after 600 of 800 rounds. The paper does not run cpow, rpow and afl here. The last two use losses of "
+        "local training, which measure how hard a client's task is rather than how badly the model fits it: "
+        "clients with easy tasks are hardly selected again.",
         y="loss of the global model on all data",
         log_y=True,
     ),

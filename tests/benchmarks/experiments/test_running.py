@@ -212,9 +212,9 @@ def test_a_seed_that_fails_costs_its_experiment_and_no_other(tmp_path: Path) -> 
     assert [report.experiment.name for report in reports] == ["good"]
     failed = [said for said in listener.heard if said.startswith("failed")]
     assert len(failed) == 2
-    assert f"failed 1: ValueError: seed 1 is a bad one (all of it: {seeds / 'bad-1.error'})" in failed
+    assert f"failed 1: ValueError: seed 1 is a bad one (traceback: {seeds / 'bad-1.error'})" in failed
     assert any(
-        said.startswith("failed 0: its process was killed; is there memory enough?") for said in failed
+        said.startswith("failed 0: its process was killed; if memory is short, run fewer --jobs") for said in failed
     )
     assert "in toy" in (seeds / "bad-1.error").read_text()
 
@@ -289,7 +289,7 @@ def test_progress_is_shown(
         print("a table")
     assert capsys.readouterr().out == "a table\n"
     text = written.getvalue()
-    assert "toy  2 of 4 seeds were there, 1 of them made by other code" in text
+    assert "toy  2 of 4 seeds kept from before, 1 of them ran with other code" in text
     assert "toy  seed 2  failed: it broke [at once]" in text
     assert progress.failures == 1
     if terminal:
