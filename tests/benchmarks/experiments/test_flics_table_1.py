@@ -41,7 +41,7 @@ def same(one, again):
 
 
 def check(run, **settings):
-    """An experiment is a function of its seed, its quick form has fewer rounds, its accuracies are percents."""
+    """An experiment is a function of its seed, its quick form is shorter, its accuracies are percents."""
     one, other = (run(seed, num_rounds=10, **settings) for seed in (3, 4))
     same(one, run(3, quick=True, **settings))
     assert one.cells.keys() == other.cells.keys()

@@ -214,7 +214,8 @@ def test_a_seed_that_fails_costs_its_experiment_and_no_other(tmp_path: Path) -> 
     assert len(failed) == 2
     assert f"failed 1: ValueError: seed 1 is a bad one (traceback: {seeds / 'bad-1.error'})" in failed
     assert any(
-        said.startswith("failed 0: its process was killed; if memory is short, run fewer --jobs") for said in failed
+        said.startswith("failed 0: its process was killed; if memory is short, run fewer --jobs")
+        for said in failed
     )
     assert "in toy" in (seeds / "bad-1.error").read_text()
 
