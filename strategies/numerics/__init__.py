@@ -1,1 +1,1 @@
-"""Pure functions on arrays: random streams, projections, weighted sampling. No state, no selector."""
+"""Pure functions on arrays: draws, sampling designs, projections, allocations, trees, random streams."""

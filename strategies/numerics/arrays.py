@@ -1,4 +1,4 @@
-"""Names for the array types used throughout."""
+"""Names of the array types."""
 
 from typing import TypeAlias
 

@@ -15,7 +15,7 @@ from .arrays import Floats
 
 
 def load_cvxpy() -> Any:
-    """Import cvxpy, or raise an ImportError that says how to get it."""
+    """Import cvxpy, or raise an ImportError that says how to install it."""
     try:
         return import_module("cvxpy")
     except ImportError as error:
@@ -40,7 +40,7 @@ def fill_with_budgets(
     targets, counts, upper, lower : array_like, shape (G,)
         As for `water_filling.water_fill`.
     usage : array_like, shape (B, G)
-        >= 0: what one participant of group j takes of budget b.
+        >= 0: how much one participant of group j takes of budget b.
     budgets : array_like, shape (B,)
         At least ``usage @ lower``.
 
@@ -63,7 +63,7 @@ def fill_with_budgets(
         np.asarray(each, dtype=np.float64) for each in (targets, counts, upper, lower, usage, budgets)
     )
     if not (rows @ low <= limits * (1 + 1e-9)).all():
-        raise ValueError(f"budgets = {limits}: must be at least {rows @ low}, what the lower bounds take")
+        raise ValueError(f"budgets = {limits}: must be at least {rows @ low}, which the lower bounds take")
     rates, left = low.copy(), limits - rows @ low
     used_up = (rows[left <= 0] > 0).any(axis=0)
     free = (p > 0) & (high > low) & ~used_up
@@ -87,7 +87,7 @@ def fill_with_budgets(
     constraints += [(row / limit) @ more <= 1 for row, limit in zip(rows, left, strict=True)]
     _solve(cp, cp.Minimize((p / p.sum()) @ cp.inv_pos(x)), constraints)
     found = np.clip(unit * x.value - n, low, high) - low
-    taken = rows @ found  # the solver's tolerance may break a budget by a hair
+    taken = rows @ found  # within its tolerance the solver may exceed a budget
     rates[free] += found * np.divide(left, taken, out=np.ones(left.size), where=taken > left).min()
     return rates
 

@@ -1,4 +1,4 @@
-"""Exact fixed-size designs: k distinct clients, each with an inclusion probability that is known exactly.
+"""Sampling designs of fixed size: k distinct clients, each with an exactly known inclusion probability.
 
 Madow, "On the Theory of Systematic Sampling, II" (1949); Särndal, Swensson, Wretman, "Model Assisted Survey
 Sampling" (1992), section 3.6.
@@ -11,15 +11,15 @@ from .arrays import Floats, Ints
 from .sampling import Draw
 
 BLOCK = 256
-"""Clients in a block of the random order, on average; small next to M, and K blocks are few clients."""
+"""Mean number of clients in a block of the random order; it is small next to M, and so are K blocks."""
 
 
 def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:
     """Return ``π_m = min(1, c s_m)`` with the one c that makes their sum k.
 
     Only the k largest scores can be capped. With the j largest capped, c is (k - j) over the sum of the
-    others; the first j at which the next largest stays below 1 is the solution. The sums are taken from the
-    small end, so nothing cancels. It takes O(M + k log k).
+    others; the solution is the first j at which the next largest stays below 1. The sums start at the small
+    end, so nothing cancels. It takes O(M + k log k).
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:
     Raises
     ------
     ValueError
-        If `scores` are no such numbers or `k` is out of range.
+        If `scores` or `k` is out of range.
     """
     s: Floats = np.asarray(scores, dtype=np.float64)
     if s.ndim != 1:
@@ -49,7 +49,7 @@ def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:
         raise ValueError(f"k = {k}: must be between 0 and {positive} (the clients with a positive score)")
     if k == 0:
         return np.zeros(s.size)
-    if k * s.max() <= total:  # nobody is capped
+    if k * s.max() <= total:  # none is capped
         even: Floats = s * (k / total)
         return np.minimum(even, 1.0, out=even)
     top = np.argpartition(s, s.size - k)[s.size - k :]
@@ -66,12 +66,13 @@ def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:
 def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
     """Draw by randomised systematic sampling: P(m is drawn) = π_m, and the number drawn is always sum π.
 
-    Clients with 0 < π < 1 are laid end to end in random order, each π long; one uniform number u sets the
-    points u, u + 1, ..., and who lies under a point is drawn. No one is longer than the distance of two
-    points, so nobody is drawn twice. Clients with π = 1 come first, ascending, the others in random order.
+    Clients with 0 < π < 1 are laid end to end in random order, each as a segment of length π. One uniform
+    number u sets the points u, u + 1, ..., and the clients whose segment holds a point are drawn. No segment
+    is longer than the distance of two points, so no client is drawn twice. Clients with π = 1 come first,
+    ascending, the others in random order.
 
-    The random order is made in two steps: each client falls into a block at random, and is shuffled within
-    it. Blocks without a point need no shuffling, so a pass over M is all that grows with M.
+    The random order is made in two steps: each client is put into a random block, and shuffled within it.
+    Blocks without a point need no shuffling, so only one pass grows with M.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
     Raises
     ------
     ValueError
-        If `pi` is not as said.
+        If `pi` is out of range, or its sum is not an integer.
     """
     p: Floats = np.asarray(pi, dtype=np.float64)
     if p.ndim != 1:
@@ -119,12 +120,12 @@ def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
     order = order[np.argsort(blocks[order], kind="stable")]
     of = blocks[order]
     sums = np.cumsum(shares[order])
-    first = np.searchsorted(of, of)  # where each one's block begins
+    first = np.searchsorted(of, of)  # where the block of each client begins
     ends = sums - np.where(first > 0, sums[first - 1], 0.0) + np.where(of > 0, block_ends[of - 1], 0.0)
     last = np.append(of[1:] != of[:-1], True)
     ends[last] = block_ends[of[last]]
     at = np.searchsorted(ends, points, side="right")
-    # Should rounding put two points on one client, or one past the end, the neighbour takes it.
+    # If rounding puts two points on one client, or one past the end, the neighbour gets the point.
     at = np.minimum(np.maximum.accumulate(at - steps) + steps, order.size - size + steps)
     return np.concatenate([certain, clients[order[at]]])
 

@@ -1,9 +1,9 @@
 """Several distributions on the floored simplex, at a cost that grows with the clients ever touched.
 
-The step of OSMD (Zhao, Wang, Kolar, Proposition 1) raises the entries of the clients drawn and lowers all
-others by one common factor, but to no less than the floor. So clients that were never drawn keep the
-proportions that they started with, those at the floor stay there until they are drawn, and the rest is a set
-of weights under one scale.
+A client is touched when it is first drawn. The step of OSMD (Zhao, Wang, Kolar, Proposition 1) raises the
+entries of the drawn clients and lowers all others by one common factor, but to no less than the floor. So
+untouched clients keep the proportions that they started with, clients at the floor stay there until they are
+drawn, and all others have weights under one scale.
 """
 
 from collections.abc import Callable
@@ -17,28 +17,28 @@ from .sum_tree import SumTree
 
 ARITY = 16
 AT_FLOOR = -1.0
-"""What stands in place of a weight for a client at the floor."""
+"""The weight of a client at the floor."""
 
 LARGEST_LOG = 230.0
 """Weights stay below e^230 = 1e100, so that no sum overflows."""
 
 SUM, SMALLEST, FLOORED = range(3)
-"""What a node of the tree knows of its leaves: their sum, their smallest, and how many are at the floor."""
+"""The parts of a tree's node: the sum of its leaves, the smallest, and the number at the floor."""
 
 
 class Untouched(NamedTuple):
-    """The weights of those who were never drawn: slope_e b_m where b_m >= cut_e, else one for all.
+    """The weights of the untouched clients: slope_e b_m where b_m >= cut_e, else one default for all.
 
     b is a base that all experts share. Clients fall below the cut in the order of b, as they reach the floor.
 
     Attributes
     ----------
     default : ndarray, shape (E,)
-        The weight of those below the cut, or AT_FLOOR; at most that of those above.
+        The weight of clients below the cut, or AT_FLOOR; at most that of the clients above.
     slope : ndarray, shape (E,)
-        The weight of those above over their b.
+        The weight of clients above the cut, divided by their b.
     cut : ndarray, shape (E,)
-        >= 0; inf where all have the default, and b means nothing.
+        >= 0; inf where all have the default weight, and b has no effect.
     """
 
     default: Floats
@@ -47,44 +47,44 @@ class Untouched(NamedTuple):
 
     @classmethod
     def alike(cls, default: Floats) -> "Untouched":
-        """All have the default weight."""
+        """Return weights that are the default for all."""
         return cls(default, np.zeros(default.size), np.full(default.size, np.inf))
 
     @classmethod
     def proportional(cls, slope: Floats) -> "Untouched":
-        """All have slope times their b."""
+        """Return weights that are slope times b for all."""
         return cls(np.full(slope.size, AT_FLOOR), slope, np.zeros(slope.size))
 
     def times(self, factors: Floats) -> "Untouched":
-        """Multiply the weights by factors (E,); what is at the floor stays, what underflows goes there."""
+        """Multiply the weights by factors (E,); a weight that underflows becomes AT_FLOOR, which stays."""
         default, slope = self.default * factors, self.slope * factors
         default = np.where((self.default > 0) & (default > 0), default, AT_FLOOR)
         return Untouched(default, slope, np.where(slope > 0, self.cut, np.inf))
 
 
 class LazyExperts:
-    """E distributions q_e over the same registered clients, each at least floor = α / (number living).
+    """E distributions q_e over the same registered clients, each at least floor = α / (number registered).
 
-    ``q_e,m = scale_e w_e,m`` where client m is free and ``floor`` where it is not; the touched have a w each,
-    a leaf of a tree over them, the untouched of an expert those of `Untouched`. The scale is not stored:
-    ``scale_e = (1 - floor · number at the floor) / sum of free w`` makes the sum 1 at any time. A node's sum
-    is always that of its children, so it is a function of the leaves alone, however they came about.
+    ``q_e,m = scale_e w_e,m`` if client m is free, and ``floor`` if it is at the floor. Each touched client
+    has its own w, a leaf of a tree; the untouched clients have those of `Untouched`. The scale
+    ``scale_e = (1 - floor · number at the floor) / sum of free w`` makes the sum of q_e 1, and is no part of
+    the state. A node's sum is always that of its children, so it is a function of the leaves alone.
 
-    It changes in place; `arrays` is all there is to it.
+    The object changes in place; `arrays` is its whole state.
 
     Parameters
     ----------
     touched : ndarray of int, shape (n,)
         Distinct registered clients.
     weights : ndarray, shape (E, n)
-        Their w in any unit, > 0 and below 1e100, or AT_FLOOR. Those too small for the floor are put there:
-        this is the projection onto the floored simplex.
+        Their w in any unit, > 0 and below 1e100, or AT_FLOOR. Weights below the floor become AT_FLOOR, which
+        is the projection onto the floored simplex.
     untouched : Untouched
-        The same for the untouched.
+        The weights of the untouched clients.
     registered : ndarray of bool, shape (M,)
-        Who may be drawn.
+        Which clients may be drawn.
     alpha : float
-        The floor times the number of registered clients, in (0, 1].
+        α: the floor times the number of registered clients, in (0, 1].
     base : Ranking, optional
         b; needed where a cut is finite.
     """
@@ -104,32 +104,32 @@ class LazyExperts:
         self.num_untouched = num_registered - touched.size
         self._base = None if base is None else _Base(base, registered, touched)
         self._registered = registered
-        # Uniform draws hit a registered clients at least every second time.
+        # Uniform draws hit a registered client at least every second time.
         self._pool = registered.size if 2 * num_registered >= registered.size else np.flatnonzero(registered)
-        self._slots = np.full(registered.size, -1, dtype=np.int32)  # client -> leaf, -1 for the untouched
+        self._slots = np.full(registered.size, -1, dtype=np.int32)  # client -> leaf, -1 if untouched
         self._slots[touched] = np.arange(touched.size)
         self._num_touched = touched.size
-        self._touched = touched  # leaf -> client; room for more at the end, as in the leaves
+        self._touched = touched  # leaf -> client; with spare room at the end, as in the leaves
         self._leaves = weights  # (E, capacity) w, AT_FLOOR, or 0 where there is no client yet
         self._levels: list[Floats] = []
         self.scale: Floats  # (E,)
-        self._above: Ints  # (E,) how many of the untouched are above the cut
-        self._sums: Floats  # (E,) the sums of their b
+        self._above: Ints  # (E,) number of untouched clients above the cut
+        self._sums: Floats  # (E,) sums of their b
         self._make_room(touched.size)
         self._sum_up()
         self._settle()
 
     @property
     def touched(self) -> Ints:
-        """(n,) clients with a weight of their own, in the order in which they came."""
+        """(n,) the touched clients, in the order in which they were touched."""
         return self._touched[: self._num_touched]
 
     def arrays(self) -> tuple[Ints, Floats, Untouched]:
-        """Return touched, weights (copies) and untouched, from which the constructor makes the same again."""
+        """Return touched, weights (copies) and untouched: the constructor makes an equal object of them."""
         return self.touched.copy(), self._leaves[:, : self._num_touched].copy(), self.untouched
 
     def values(self) -> tuple[Floats, Untouched]:
-        """Return q of the touched (E, n), and of the untouched: as weights, those at the floor too."""
+        """Return q of the touched clients (E, n), and q of the untouched in the form of weights."""
         default, slope, cut = self.untouched
         untouched = Untouched(self._q(default[:, None])[:, 0], self.scale * slope, cut)
         return self._q(self._leaves[:, : self._num_touched]), untouched
@@ -148,7 +148,7 @@ class LazyExperts:
         return self._q(weights)
 
     def mixture(self, theta: Floats) -> Floats:
-        """Return a fresh array (M,): sum_e theta_e q_e, 0 for those not living."""
+        """Return a fresh array (M,): sum_e theta_e q_e, 0 for removed clients."""
         touched, (default, slope, cut) = self.values()
         if self._base is None:
             p: Floats = np.where(self._registered, theta @ default, 0.0)
@@ -161,10 +161,10 @@ class LazyExperts:
         return p
 
     def restart(self, num_experts: int, theta: Floats | None) -> None:
-        """Set so many experts all to the mixture sum_e theta_e q_e, or to the uniform distribution if None.
+        """Set `num_experts` experts to the mixture sum_e theta_e q_e, or to the uniform distribution if None.
 
-        It costs what the touched cost. Only without a base: the mixture of weights with different cuts is
-        not of the form of `Untouched`.
+        The cost grows with the touched clients. Only without a base: the mixture of weights with different
+        cuts is not of the form of `Untouched`.
         """
         if theta is None:
             self._slots[self.touched] = -1
@@ -179,7 +179,7 @@ class LazyExperts:
         self._make_room(p.size)
         self._sum_up()
         self._settle()
-        # They are all alike.
+        # One expert was built; all are like it.
         self._leaves = np.repeat(self._leaves, num_experts, axis=0)
         self._levels = [np.repeat(level, num_experts, axis=1) for level in self._levels]
         self.untouched = Untouched(*(np.repeat(each, num_experts) for each in self.untouched))
@@ -265,11 +265,11 @@ class LazyExperts:
 
     @property
     def _top(self) -> Floats:
-        """(3, E) what the whole tree holds."""
+        """(3, E) the root of the tree."""
         return self._levels[-1][:, :, 0]
 
     def _make_room(self, needed: int) -> None:
-        """Have so many leaves at least; how many depends on that number alone, not on how it was reached."""
+        """Have at least `needed` leaves; the capacity is a function of that number alone."""
         capacity = ARITY << (max(0, needed - 1) // ARITY).bit_length()
         if self._levels and capacity == self._touched.size:
             return
@@ -288,17 +288,17 @@ class LazyExperts:
             self._levels.append(level)
         for level, old in zip(self._levels, old_levels, strict=False):
             level[:, :, : old.shape[2]] = old
-        self._sum_up(np.zeros(1, dtype=np.int64))  # the levels that are new
+        self._sum_up(np.zeros(1, dtype=np.int64))  # the new levels
 
     def _sum_up(self, columns: Ints | None = None) -> None:
-        """Compute the nodes above some leaves, all if None."""
+        """Compute the nodes above some leaves (default: all)."""
         below: Floats = self._leaves
         for level in self._levels:
             nodes: slice | Ints = slice(below.shape[-1] // ARITY)
             blocks = below.reshape(*below.shape[:-1], -1, ARITY)
             if columns is not None:
                 nodes = columns = np.unique(columns // ARITY)
-                blocks = blocks.take(columns, axis=-2)  # a copy in the order of the whole: the same sums
+                blocks = blocks.take(columns, axis=-2)  # a copy in the same memory order: the same sums
             if below is self._leaves:
                 free = blocks > 0
                 sums, floored = np.where(free, blocks, 0.0), blocks < 0
@@ -311,7 +311,7 @@ class LazyExperts:
             below = level
 
     def _rescale(self, factors: Floats) -> None:
-        """Multiply all weights by factors (E,); what underflows goes to the floor."""
+        """Multiply all weights by factors (E,); weights that underflow become AT_FLOOR."""
         weights = self._leaves[:, : self._num_touched]
         scaled = weights * factors[:, None]
         weights[...] = np.where((weights > 0) & (scaled > 0), scaled, AT_FLOOR)
@@ -319,7 +319,7 @@ class LazyExperts:
         self._sum_up()
 
     def _settle(self) -> None:
-        """Put to the floor what is below it, until nothing is, and set the scale."""
+        """Set the scale, and weights below the floor to AT_FLOOR, until none is below it."""
         self._above = self._count_above(self.untouched.cut)
         while True:
             default, slope, cut = self.untouched
@@ -329,7 +329,7 @@ class LazyExperts:
             free = below * (default > 0)
             total = self._top[SUM] + slope * sums + np.where(free > 0, below * default, 0.0)
             floored = self._top[FLOORED] + below - free
-            # Nobody is free where α = 1, or nobody lives: then the scale says nothing.
+            # No client is free where α = 1, or none is registered: then the scale has no effect.
             self.scale = np.where(
                 total > 0, (1 - self.floor * floored) / np.where(total > 0, total, 1.0), 1.0
             )
@@ -351,7 +351,7 @@ class LazyExperts:
                 self._sum_up(columns)
 
     def _count_above(self, cut: Floats) -> Ints:
-        """Return how many of the untouched are above the cuts (E,)."""
+        """Return the numbers of untouched clients above the cuts (E,)."""
         return np.zeros(cut.size, dtype=np.int64) if self._base is None else self._base.above(cut)
 
     def _below(self, threshold: Floats) -> tuple[Ints, Ints]:
@@ -366,7 +366,7 @@ class LazyExperts:
         return experts, nodes
 
     def _descend(self, experts: Ints, at: Floats) -> Ints:
-        """Return the leaves (n,) where the masses `at`, counted from the left of an expert's tree, lie."""
+        """Return the leaves (n,) at which the running masses of the experts' trees pass `at` (n,)."""
         nodes = np.zeros(experts.size, dtype=np.int64)
         scale = self.scale[experts][:, None]
         for level in [*self._levels[-2::-1], None]:
@@ -377,7 +377,7 @@ class LazyExperts:
             else:
                 mass = scale * level[SUM][where] + self.floor * level[FLOORED][where]
             ends = np.cumsum(mass, axis=1)
-            at = np.clip(at, 0.0, np.nextafter(ends[:, -1], 0.0))  # rounding must lead to no empty child
+            at = np.clip(at, 0.0, np.nextafter(ends[:, -1], 0.0))  # rounding must not lead to an empty child
             child = (ends <= at[:, None]).sum(axis=1)
             rows = np.arange(experts.size)
             at = at - (ends[rows, child] - mass[rows, child])
@@ -386,7 +386,7 @@ class LazyExperts:
 
 
 class Ranking:
-    """A base b and its order; made once, by a sort.
+    """A base b and the clients in its order; made once, by a sort.
 
     Parameters
     ----------
@@ -405,16 +405,16 @@ class Ranking:
 
 
 class _Base:
-    """The b of the untouched, largest first, with sums that follow as clients are touched.
+    """The b of the untouched clients, largest first, with sums that are updated as clients are touched.
 
     Parameters
     ----------
     of : Ranking
         All clients.
     registered : ndarray of bool, shape (M,)
-        Those who count.
+        Which clients are registered.
     touched : ndarray of int
-        Those of them who do not.
+        The clients left out.
     """
 
     def __init__(self, of: Ranking, registered: Bools, touched: Ints) -> None:
@@ -422,11 +422,11 @@ class _Base:
         counted = registered[of.clients]
         counted[of.ranks[touched]] = False
         self._tree = SumTree(np.where(counted, -of.negative, 0.0))
-        self._gone = np.flatnonzero(~counted)  # ranks of all others, ascending
+        self._gone = np.flatnonzero(~counted)  # ranks of the clients left out, ascending
         self._count()
 
     def remove(self, clients: Ints) -> None:
-        """Leave out some of the untouched."""
+        """Leave out clients that are now touched."""
         ranks = np.sort(self.of.ranks[clients]).astype(np.int64)
         if ranks.size:
             self._tree.assign(ranks, np.zeros(ranks.size))
@@ -434,12 +434,12 @@ class _Base:
             self._count()
 
     def above(self, cut: Floats) -> Ints:
-        """Return how many of the untouched have b >= cut (E,)."""
+        """Return the numbers of untouched clients with b >= cut (E,)."""
         ends = np.searchsorted(self.of.negative, -cut, side="right")
         return ends - np.searchsorted(self._gone, ends)
 
     def sums(self, counts: Ints) -> Floats:
-        """Return the sums (E,) of so many of the largest b of the untouched."""
+        """Return the sums (E,) of the `counts` (E,) largest b of untouched clients."""
         return self._tree.before(self._ranks_of(counts))
 
     def find(self, targets: Floats) -> Ints:
@@ -451,8 +451,9 @@ class _Base:
         return self.of.clients[self._ranks_of(places)].astype(np.int64)
 
     def _ranks_of(self, places: Ints) -> Ints:
-        """Return the ranks of the untouched at these places among them; M for the place after the last."""
+        """Return the ranks among all clients of the untouched at these places; M after the last place."""
         return places + np.searchsorted(self._kept_before, places, side="right")
 
     def _count(self) -> None:
-        self._kept_before = self._gone - np.arange(self._gone.size)  # how many untouched rank before each
+        # The number of untouched clients that rank before each one left out.
+        self._kept_before = self._gone - np.arange(self._gone.size)

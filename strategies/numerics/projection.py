@@ -16,12 +16,12 @@ def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
     The solution is ``p_m = max(floor, c w_m)`` with the one c that makes the sum 1 (Proposition 1; its
     "π(m) < m*" is the rank of m). Algorithm 2 finds c by sorting. Here the floor set grows until it is
     stable: flooring the entries below the floor takes mass from the others and lowers c, so a floored entry
-    stays floored, and the set at rest is the solution. It takes a few passes over M, and no sort.
+    stays floored, and the final set is the solution. It takes a few passes over M, and no sort.
 
     Parameters
     ----------
     log_weights : array_like, shape (M,)
-        log w, up to a constant; finite or -inf. What underflows next to the largest ends at the floor.
+        log w, up to a constant; finite or -inf. Weights that underflow next to the largest get the floor.
     floor : float
         Lower bound of every p_m, in [0, 1/M] (α/M in the paper); 1/M gives the uniform distribution.
 
@@ -48,16 +48,16 @@ def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
 
 
 def scale_above_floor(weights: Floats, floor: float) -> Floats:
-    """Do the same for weights (M,) themselves: finite, >= 0 and the largest neither 0 nor tiny.
+    """Return the projection of weights (M,), see `project_floored_simplex`; nothing is checked.
 
-    Nothing is checked; the rest is as in `project_floored_simplex`.
+    They must be finite and >= 0, the largest neither 0 nor tiny.
     """
     free = weights
     while True:
         c = (1 - floor * (weights.size - free.size)) / free.sum()
         above = free >= floor / c
         left = np.count_nonzero(above)
-        # Nobody is left only by rounding, when the floor is 1/M.
+        # No entry is left only by rounding, when the floor is 1/M.
         if left in (0, free.size):
             p: Floats = c * weights
             return np.maximum(p, floor, out=p)
@@ -65,18 +65,18 @@ def scale_above_floor(weights: Floats, floor: float) -> Floats:
 
 
 def scale_rows_above_floor(weights: Floats, floor: float) -> Floats:
-    """Do the same for each row of weights (E, M) at once.
+    """Return the projections of the rows of weights (E, M), see `scale_above_floor`.
 
-    All passes go over all entries: that is the faster way as long as a row is short, up to some 10,000.
+    All passes go over all entries, which is faster as long as rows are short, up to some 10,000 entries.
     """
     size, free = weights.shape[1], weights.size
     c = 1 / weights.sum(axis=1)[:, None]
     p: Floats = c * weights
-    # Until the floor sets of all rows are at rest.
+    # Until the floor sets of all rows are final.
     while (left := int(np.count_nonzero(above := p >= floor))) < free:
         free, counts = left, above.sum(axis=1)[:, None]
         sums = np.vecdot(weights, above)[:, None]
-        # Nobody of a row is left only by rounding, when the floor is 1/M.
+        # No entry of a row is left only by rounding, when the floor is 1/M.
         np.divide(1 - floor * (size - counts), sums, out=c, where=counts > 0)
         np.multiply(c, weights, out=p)
     return p if free == p.size else np.maximum(p, floor, out=p)

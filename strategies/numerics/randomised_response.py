@@ -1,9 +1,9 @@
-"""Randomised response over G values: each says something near the truth, and only the counts come back.
+"""Randomised response over G values: single answers are uncertain, their counts can be estimated.
 
 Warner, "Randomized response" (1965); for G values Kairouz, Bonawitz, Ramage, "Discrete distribution
-estimation under local privacy" (2016), section 3. With probability P = e^ε/(e^ε + G - 1) the true value is
-said, each other one with Q = P e^-ε: whatever is said is at most e^ε times as likely under one truth as under
-another (ε-local differential privacy).
+estimation under local privacy" (2016), section 3. The answer is the true value with probability
+P = e^ε/(e^ε + G - 1), and each other value with probability Q = P e^-ε. So any answer is at most e^ε times as
+likely under one truth as under another (ε-local differential privacy).
 """
 
 from math import exp
@@ -16,12 +16,12 @@ from .arrays import Floats, Ints
 
 
 class Counts(NamedTuple):
-    """How many hold each value, as far as their answers tell.
+    """Estimates of how many clients hold each value.
 
     Attributes
     ----------
     values : ndarray, shape (G,)
-        Unbiased; they sum to the number of answers, and single ones may be negative.
+        Unbiased; they sum to the number of answers, and single values may be negative.
     variances : ndarray, shape (G,)
         Their variances, with `values` in place of the true counts (at least 0).
     """
@@ -31,7 +31,7 @@ class Counts(NamedTuple):
 
 
 def randomise(truths: npt.ArrayLike, num_values: int, epsilon: float, rng: np.random.Generator) -> Ints:
-    """Return what to say instead of the truth: one of the other values, at random, with probability 1 - P.
+    """Return the answers: the truth with probability P, else one of the other values at random.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def randomise(truths: npt.ArrayLike, num_values: int, epsilon: float, rng: np.ra
     epsilon : float
         ε > 0.
     rng : np.random.Generator
-        Source of randomness; 2n numbers are taken. Who knows them knows the truths.
+        Source of randomness; 2n numbers are taken. They must stay secret: they reveal the truths.
 
     Returns
     -------
@@ -62,10 +62,10 @@ def randomise(truths: npt.ArrayLike, num_values: int, epsilon: float, rng: np.ra
 
 
 def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> Counts:
-    """Return how many hold each value: (said_j - n Q)/(P - Q), said_j being how many of n say j.
+    """Return estimates of how many clients hold each value: (n_j - n Q)/(P - Q) for n_j answers j out of n.
 
-    Its variance is ``(a_j P (1 - P) + (n - a_j) Q (1 - Q))/(P - Q)²`` for the a_j who hold it: mostly n c
-    with c = Q (1 - Q)/(P - Q)², which is 3.6 / .38 / .023 at ε = 1 / 2 / 4 and G = 10.
+    The variance is ``(a_j P (1 - P) + (n - a_j) Q (1 - Q))/(P - Q)²`` if a_j clients hold j: mostly n c with
+    c = Q (1 - Q)/(P - Q)², which is 3.6 / .38 / .023 at ε = 1 / 2 / 4 and G = 10.
 
     Parameters
     ----------
@@ -85,20 +85,20 @@ def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> 
         If an argument is out of range.
     """
     likely, unlikely = _chances(num_values, epsilon)
-    said = _values("answers", answers, num_values)
+    values = _values("answers", answers, num_values)
     if num_values == 1:
-        return Counts(np.array([float(said.size)]), np.zeros(1))
+        return Counts(np.array([float(values.size)]), np.zeros(1))
     gap = likely - unlikely
-    said_so = np.bincount(said, minlength=num_values).astype(np.float64)
-    values: Floats = (said_so - said.size * unlikely) / gap
-    holders = np.clip(values, 0, said.size)
-    spread = holders * likely * (1 - likely) + (said.size - holders) * unlikely * (1 - unlikely)
+    counted = np.bincount(values, minlength=num_values).astype(np.float64)
+    estimates: Floats = (counted - values.size * unlikely) / gap
+    holders = np.clip(estimates, 0, values.size)
+    spread = holders * likely * (1 - likely) + (values.size - holders) * unlikely * (1 - unlikely)
     variances: Floats = spread / gap**2
-    return Counts(values, variances)
+    return Counts(estimates, variances)
 
 
 def coin_privacy(rates: npt.ArrayLike) -> float:
-    """Return the ε of a yes that is said with probability ``rates[j]`` by who holds j; inf if one excludes j.
+    """Return the ε of a yes or no, where holders of j say yes at rate ``rates[j]``; inf if one excludes j.
 
     Parameters
     ----------

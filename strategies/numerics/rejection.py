@@ -1,7 +1,7 @@
-"""Drawing clients from a stream of independent draws, without the probabilities of all of them at hand.
+"""Drawing clients from a stream of independent draws, without the probabilities of all clients.
 
-A stream is a function of n that returns n more independent draws; a condition on a distribution is kept by
-leaving out the draws that do not meet it. The draws are those of `sampling`, which needs the whole p.
+A stream is a function of n that returns n more independent draws. Dropping the draws that violate a condition
+leaves draws from the distribution given that condition. `sampling` makes the same draws from the whole p.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from .arrays import Bools, Floats, Ints
 from .sampling import Draw, draw_without_replacement, first_seen
 
 SMALLEST_SHARE = 0.1
-"""Share of the mass that must be left for rejection to be worth it, and 1 - the rest to be exact."""
+"""Least share of the mass that must be left: below it rejection is slow, and 1 - (the rest) inexact."""
 
 LARGEST_BATCH = 1 << 17
 
@@ -27,16 +27,16 @@ def uniform_stream(pool: int | Ints, rng: np.random.Generator) -> Callable[[int]
 def accepted(
     stream: Callable[[int], Ints], accept: Callable[[Ints], Bools], share: float
 ) -> Callable[[int], Ints]:
-    """Return the stream of those draws that are accepted.
+    """Return the stream of the accepted draws.
 
     Parameters
     ----------
     stream : callable
         The draws to choose from.
     accept : callable
-        Takes clients (n,), returns bool (n,); something must be acceptable.
+        Takes clients (n,), returns bool (n,); it must accept some client of the stream.
     share : float
-        The probability that a draw is accepted, > 0; a wrong one costs time only.
+        The probability that a draw is accepted, > 0; a wrong value costs time only.
 
     Returns
     -------
@@ -85,8 +85,8 @@ def successive_draws(
 ) -> Draw:
     """Draw k distinct clients one after another (OSMD, Algorithm 6), see `sampling.draw_without_replacement`.
 
-    The distinct of independent draws, in the order of their first appearance, are such successive draws. Once
-    little mass is left they would take long to appear: the rest is then drawn from the whole p.
+    The distinct clients of independent draws, in the order of their first appearance, are such successive
+    draws. Once little mass is left new clients rarely appear: the rest is then drawn from the whole p.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def successive_draws(
     k : int
         Number of draws, >= 1, at most the number of clients with p > 0.
     whole : callable
-        Returns a fresh array (M,), p normalised; called only where little is left.
+        Returns a fresh array (M,), p normalised; called only if little mass is left.
     rng : np.random.Generator
         Source of randomness for that case.
 
@@ -118,7 +118,7 @@ def successive_draws(
         new, _ = first_seen(stream(int(1.2 * (k - drawn.size) / rest) + 8))
         new = new[~np.isin(new, drawn)][: k - drawn.size]
         q = probability(new)
-        # Whether one is taken may depend on those before it alone, or the draws are biased.
+        # Whether a draw is taken may depend on those before it alone, or the draws are biased.
         taken = rest - np.cumsum(np.concatenate([[0.0], q]))[:-1] >= SMALLEST_SHARE
         drawn, p = np.concatenate([drawn, new[taken]]), np.concatenate([p, q[taken]])
         rest = 1 - float(p.sum())

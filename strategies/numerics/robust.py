@@ -1,4 +1,4 @@
-"""What is still plausible among values of which some are lies: limits from the quartiles of the bulk."""
+"""Limits of plausible values where some are lies, from the quartiles of the bulk of the values."""
 
 from typing import NamedTuple
 
@@ -7,28 +7,28 @@ import numpy as np
 from .arrays import Floats
 
 _QUARTILE = 0.6744897501960817
-"""Of a normal distribution, the distance of a quartile from the median in standard deviations."""
+"""The distance of a normal distribution's quartile from its median, in standard deviations."""
 _LOWER_SHARE = 0.5
-"""What the spread of small values tells of that of large ones: where there are very small clients there need
-not be very large ones, but might."""
+"""How much the spread of small values counts for that of large ones: very small values suggest, but do not
+prove, that very large ones are plausible."""
 _PRIOR_VALUES = 3
-"""How many values the spread that is assumed beforehand counts for."""
+"""The assumed spread counts as this many values."""
 _PASSES = 4
-"""How often what lay above the limit is left out and the limit taken anew."""
+"""How often the values above the limit are dropped, and the limit computed anew."""
 
 
 class Bulk(NamedTuple):
-    """Where most values lie.
+    """The location of most values.
 
     Attributes
     ----------
     centre : float
         Their median.
     spread : float
-        The distance of the upper quartile from the median, or half that of the lower one where that is more,
-        in standard deviations of a normal distribution.
+        The larger of two distances from the median, in standard deviations of a normal distribution: that of
+        the upper quartile, and half that of the lower one.
     margin : float
-        How far above the centre a value is plausible.
+        A value is plausible up to this far above the centre.
     """
 
     centre: float
@@ -37,28 +37,28 @@ class Bulk(NamedTuple):
 
 
 def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bulk:
-    """Return where most of the values lie, and how far above them a value is plausible.
+    """Return the location of most values, and how far above it a value is plausible.
 
-    The margin is ``max(least, deviations · spread)``. Values above it are left out and the rest is judged
-    again, so that liars who raised the upper quartile lose that too. Quartiles hold as long as fewer than a
-    quarter of the values are lies. It is the upper one that says what is plausible above; a median absolute
-    deviation is 0 where most values agree, and would call the rest lies.
+    The margin is ``max(least, deviations · spread)``. Values above it are dropped and the rest is judged
+    again, so that lies that raised the upper quartile gain nothing. Quartiles hold as long as fewer than a
+    quarter of the values are lies. The upper quartile decides, because a median absolute deviation is 0 where
+    most values agree, and would reject all others.
 
     Parameters
     ----------
     values : ndarray, shape (n,)
-        Finite, n >= 1; logarithms where what is judged is positive.
+        Finite, n >= 1; logarithms if the judged quantity is positive.
     deviations : float
-        How many standard deviations above the centre are plausible, > 0.
+        The number of standard deviations above the centre that is plausible, > 0.
     least : float
         Least margin, >= 0.
     prior : float
-        The spread assumed before there are values, >= 0; it counts for three of them.
+        The spread assumed before there are values, >= 0; it counts as three values.
 
     Returns
     -------
     Bulk
-        Costs a sort.
+        It takes one sort.
     """
     ordered = np.sort(values)
     count = ordered.size

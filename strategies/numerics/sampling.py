@@ -60,8 +60,8 @@ def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) ->
     if k < 0:
         raise ValueError(f"k = {k}: must be >= 0")
     ends = weights.cumsum()
-    # random() < 1, and its largest value times the last end rounds to less than that: with side="right" an
-    # index is below M and has p > 0.
+    # random() < 1, and its largest value times the last end rounds to less than that end: with side="right"
+    # each index is below M and has p > 0.
     drawn = ends.searchsorted(rng.random(k) * ends[-1], side="right")
     clients, counts = first_seen(drawn)
     probabilities = weights[clients] / total
@@ -69,7 +69,7 @@ def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) ->
 
 
 def first_seen(drawn: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct of some draws, in order of first appearance, and how often each appears."""
+    """Return the distinct clients of some draws, in order of first appearance, and how often each appears."""
     tally = Counter(drawn.tolist())
     return (
         np.fromiter(tally, np.int64, len(tally)),
@@ -78,7 +78,7 @@ def first_seen(drawn: Ints) -> tuple[Ints, Ints]:
 
 
 def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
-    """Draw k distinct clients one after another, each from p over those not yet drawn (OSMD, Algorithm 6).
+    """Draw k distinct clients one after another, each from p over the rest (OSMD, Algorithm 6).
 
     The client m drawn j-th has ``W_m = (1/p_(j),m + k - j)/k``, ``p_(j),m = p_m / (1 - mass drawn before)``.
 
@@ -106,7 +106,7 @@ def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator)
     clients = first[np.argsort(arrival)]
     drawn, rest = weights[clients], weights.copy()
     rest[clients] = 0
-    # Summed from the end: 1 - mass drawn before cancels when little is left.
+    # Summed from the end, since 1 - (mass drawn before) cancels when little is left.
     left = rest.sum() + np.cumsum(drawn[::-1])[::-1]
     importance = (left / drawn + np.arange(k - 1, -1, -1)) / max(1, k)
     return Draw(clients, np.ones(k, dtype=np.int64), drawn / total, importance)
@@ -123,7 +123,7 @@ def largest(values: Floats, k: int, rng: np.random.Generator) -> Ints:
 
 
 def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-    """Draw k distinct clients, one after another in proportion to weights, and say when each one came.
+    """Draw k distinct clients, one after another in proportion to weights; return their order, too.
 
     The k smallest of E_m/w_m in order, E_m standard exponential, are such successive draws.
 
@@ -154,7 +154,7 @@ def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[I
     arrival = rng.standard_exponential(weights.size)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         arrival /= weights
-        # At most so many are expected before this time, and about as many where no client is heavy.
+        # At most 2k + 20 are expected before this time, and about as many where no client is heavy.
         early = arrival < (2 * k + 20) / weights.sum()
     first = np.flatnonzero(early if np.count_nonzero(early) >= k else weights)
     arrival = arrival[first]

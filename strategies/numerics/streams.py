@@ -15,7 +15,7 @@ def generator(seed: int, round: int, purpose: str) -> np.random.Generator:
     round : int
         The round, >= 0.
     purpose : str
-        What the numbers are for, for example ``"select"``; each purpose has a stream of its own.
+        The use of the numbers, for example ``"select"``; each purpose has its own stream.
 
     Returns
     -------

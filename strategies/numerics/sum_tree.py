@@ -10,8 +10,8 @@ FAN_OUT = 16
 class SumTree:
     """Weights >= 0 at the leaves, each inner node the sum of its 16 children.
 
-    A node is always summed in the same way, so that a tree rebuilt from the leaves equals, bit for bit, the
-    one that grew by changes.
+    A node is always summed in the same way, so a tree rebuilt from its leaves equals, bit for bit, one that
+    was changed step by step.
 
     Parameters
     ----------
@@ -48,20 +48,20 @@ class SumTree:
         return sums
 
     def find(self, targets: Floats) -> Ints:
-        """Return, for targets (m,) in [0, total), where the running sum of the weights passes each.
+        """Return, for targets (m,) in [0, total), the index where the running sum of the weights passes each.
 
-        So a uniform target finds an index in proportion to its weight; one of weight 0 is never found as long
-        as `total` is positive.
+        So a uniform target finds an index with a probability in proportion to its weight; an index of weight
+        0 is never found as long as `total` is positive.
         """
         left = np.array(targets)
         nodes = np.zeros(left.size, dtype=np.int64)
         for level in reversed(self._levels):
             children = level[nodes]
             sums = children.cumsum(axis=1)
-            # By rounding a target may lie beyond the last sum: then the last positive child is meant.
+            # By rounding a target may lie beyond the last sum: it belongs to the last positive child.
             last = FAN_OUT - 1 - np.argmax(children[:, ::-1] > 0, axis=1)
             child = np.minimum((sums <= left[:, None]).sum(axis=1), last)
-            # The sum before the child, not that with it less the child: what is left must not be below 0.
+            # Subtract the sum before the child; (the sum with it) - (the child) could leave less than 0.
             left -= np.where(child > 0, sums[np.arange(left.size), child - 1], 0.0)
             nodes = nodes * FAN_OUT + child
         return nodes

@@ -21,28 +21,28 @@ def water_fill(
 
     The paper's ŝ_j(t) is (n_j + r_j)/t with n_j = (t - 1) ŝ_j(t - 1); its t drops out. By KKT the groups that
     meet no bound are at one level, (n_j + r_j)/p_j = μ, so ``r_j = clip(μ p_j - n_j, lower_j, upper_j)``. The
-    sum of these grows with μ, piecewise linearly between the points where a group leaves its lower bound or
-    meets its upper one: they are sorted, the interval around the budget found by bisection over them, and μ
-    by a division. It takes O(G log G).
+    sum of the r_j grows with μ, piecewise linearly between the points where a group leaves its lower bound or
+    meets its upper one. These points are sorted, bisection over them finds the interval that holds the
+    budget, and a division gives μ. It takes O(G log G).
 
     Parameters
     ----------
     targets : array_like, shape (G,)
-        p >= 0, in any unit; a group with p_j = 0 gets its lower bound. The others' count as at least 1e-150
-        of the largest.
+        p >= 0, in any unit; a group with p_j = 0 gets its lower bound. Others count as at least 1e-150 of
+        the largest.
     counts : array_like, shape (G,)
-        n >= 0, how many took part so far.
+        n >= 0, the number of participants so far.
     budget : float
         At least the sum of the lower bounds, finite.
     upper : array_like, shape (G,)
-        Finite and >= lower; how many are available.
+        Finite and >= lower; the number of available clients.
     lower : array_like, shape (G,), optional
         Finite, >= 0 (default: 0).
 
     Returns
     -------
     ndarray, shape (G,)
-        r; its sum is the budget up to rounding, or all that there is.
+        r; its sum is the budget up to rounding, or the sum of `upper` if that is less.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def water_fill(
             raise ValueError(f"{name} has shape {values.shape}: must be (G,), as targets has {p.shape}")
         if not (np.isfinite(values) & (values >= least)).all():
             raise ValueError(f"{name} = {values}: must be finite and >= {least}")
-    if not low.sum() * (1 - 1e-9) <= budget < np.inf:  # its sum may be rounded
+    if not low.sum() * (1 - 1e-9) <= budget < np.inf:  # the sum may be rounded
         raise ValueError(f"budget = {budget}: must be finite and at least {low.sum()}, the sum of lower")
 
     rates, wanted = low.copy(), p > 0
@@ -107,7 +107,7 @@ def round_to_total(expected: npt.ArrayLike, rng: np.random.Generator) -> Ints:
     Raises
     ------
     ValueError
-        If an entry is negative or the sum is no integer.
+        If an entry is negative or the sum is not an integer.
     """
     values = np.asarray(expected, dtype=np.float64)
     edges = np.concatenate([[0.0], np.cumsum(values)])

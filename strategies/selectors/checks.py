@@ -1,4 +1,4 @@
-"""Checks of arguments; every error names the field, the value and what is allowed."""
+"""Checks of arguments; each error message names the argument, its value and the allowed range."""
 
 import math
 from numbers import Integral, Real
@@ -8,12 +8,12 @@ import numpy as np
 
 from ..numerics.arrays import Array, Bools, Floats, Ints
 
-# Any unit of size fits; sums and squares of sizes times norms stay finite.
+# Sizes may have any unit; sums and squares of sizes times norms stay finite.
 SMALLEST_SIZE, LARGEST_SIZE = 1e-100, 1e100
 
 
 def interval(low: float, high: float, why: str = "") -> str:
-    """Say in words what lies in [low, high]."""
+    """Return the words for the range [low, high], for an error message."""
     note = f" ({why})" if why else ""
     if math.isinf(high):
         return f"finite{note}" if math.isinf(low) else f">= {low:g}{note}"
@@ -73,7 +73,7 @@ def bools(name: str, values: Any, length: int | None = None) -> Bools:
 
 
 def in_range(name: str, array: Floats | Ints, low: float, high: float = math.inf) -> None:
-    """Refuse an array with an entry outside [low, high]; NaN is outside."""
+    """Refuse an array with an entry outside [low, high], or NaN."""
     inside = (array >= low) & (array <= high)
     if np.count_nonzero(inside) < array.size:
         raise ValueError(f"{name} holds {array[~inside][0]}: must be {interval(low, high)}")
@@ -113,7 +113,7 @@ def known(name: str, clients: Ints, num_clients: int) -> None:
 
 
 def ascending(array: Ints) -> bool:
-    """Say whether each entry is larger than the one before."""
+    """Return whether each entry is larger than the one before."""
     return not np.count_nonzero(array[1:] <= array[:-1])
 
 

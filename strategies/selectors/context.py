@@ -1,4 +1,4 @@
-"""What a selector is given to select with: the arguments of `Selector.select`, checked once."""
+"""The input of a selection: the arguments of `Selector.select`, checked once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _NOT_POLLED: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class RoundContext:
-    """A round before its selection.
+    """A round at the time of its selection.
 
     Attributes
     ----------

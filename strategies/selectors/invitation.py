@@ -1,8 +1,8 @@
 """Clients that decide for themselves whether they take part, because only they know their group.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints", Algorithm 1, lines 5, 9 and 12, and Remark 4. Here are the message and the client's side of it;
-the server's is `flics_private`.
+Constraints", Algorithm 1, lines 5, 9 and 12, and Remark 4. This file holds the invitation and the client's
+side; the server's side is `flics_private`.
 """
 
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from . import checks
 
 @dataclass(frozen=True, eq=False)
 class Invitation:
-    """What the candidates are sent before a round; arrays are read-only.
+    """What candidates are sent before a round; arrays are read-only.
 
     Attributes
     ----------
     clients : ndarray of int, shape (n,)
-        Who is invited.
+        The invited clients.
     rates : ndarray, shape (V, G)
-        r/a: the probabilities with which clients of each group are to say yes, in V versions.
+        r/a: the probabilities with which clients of each group accept, in V versions.
     versions : ndarray of int, shape (n,)
         Client ``clients[i]`` is sent ``rates[versions[i]]``.
     scales : ndarray, shape (G,)
-        p/ŝ: what clients of each group multiply their update by.
+        p/ŝ: the factors by which clients of each group multiply their update.
     """
 
     clients: Ints
@@ -44,9 +44,9 @@ class Invitation:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """The side of a client whose group is its own affair.
+    """A client that keeps its group private.
 
-    All its draws come from its secret, so that a question asked twice in a round has one answer.
+    All its draws come from its secret, so that a question repeated in a round gets the same answer.
 
     Attributes
     ----------
@@ -55,14 +55,14 @@ class GroupMember:
     num_groups : int
         G, >= 1.
     epsilon : float
-        The ε of what it says its group is, > 0; the server must know it.
+        The ε of the group that it reports, > 0; the server must know ε.
     secret : int
-        >= 0, at random and kept for life. The server must not know it, and not be able to guess it: it is
-        not to be made from a run's seed, other than in simulations.
+        >= 0, random, and the same for the client's whole life. The server must not know it and must not be
+        able to guess it: do not derive it from a run's seed, except in simulations.
     permanent : bool
-        Whether it says the same in all rounds. Then this costs ε once and for all, but the error of the
-        server's counts stays as long as the population does. Else every round costs ε anew, and the error
-        averages out over rounds.
+        Whether it reports the same group in all rounds. If so, privacy costs ε once, but the error of the
+        server's counts stays as long as the population does. If not, every round costs ε again, and the
+        error averages out over rounds.
 
     Raises
     ------
@@ -82,17 +82,17 @@ class GroupMember:
         checks.integer("secret", self.secret, low=0)
 
     def report(self, round: int) -> int:
-        """Return what it says its group is; the truth with probability e^ε/(e^ε + G - 1)."""
+        """Return the group to report: the true one with probability e^ε/(e^ε + G - 1)."""
         rng = generator(self.secret, 0 if self.permanent else round, "group")
         return int(randomise([self.group], self.num_groups, self.epsilon, rng)[0])
 
     def accepts(self, round: int, rates: npt.ArrayLike) -> bool:
-        """Return whether it takes part: yes with probability ``rates[group]``, the rates being (G,)."""
+        """Return whether it accepts: True with probability ``rates[group]``; the rates are (G,)."""
         chance = self._own("rates", rates, 1.0)
         return bool(generator(self.secret, round, "coin").random() < chance)
 
     def scale(self, scales: npt.ArrayLike) -> float:
-        """Return what it multiplies its update by: ``scales[group]``, the scales being (G,)."""
+        """Return the factor for its update: ``scales[group]``; the scales are (G,)."""
         return self._own("scales", scales, np.finfo(np.float64).max)
 
     def _own(self, name: str, values: npt.ArrayLike, high: float) -> float:

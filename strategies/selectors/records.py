@@ -1,4 +1,4 @@
-"""What a selector says of a round, and what it is told of it."""
+"""The two records of a round: the selection that a selector returns, and the feedback that it learns from."""
 
 from dataclasses import dataclass
 
@@ -14,20 +14,20 @@ _FINITE = float(np.finfo(np.float64).max)
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Who was chosen in a round; arrays are copied, checked and read-only.
+    """The clients selected in a round; arrays are copied, checked and read-only.
 
     Attributes
     ----------
     clients : ndarray of int, shape (S,)
         Distinct dense indexes in draw order; S may be 0.
     counts : ndarray of int, shape (S,)
-        How often each was drawn, >= 1.
+        How often each client was drawn, >= 1.
     probabilities : ndarray, shape (S,)
-        The probability each was drawn with in this round, in [0, 1].
+        The probability of drawing each client in this round, in [0, 1].
     importance : ndarray, shape (S,)
         W_m >= 0, with E[W_m] = 1 where the selector is unbiased.
     weights : ndarray, shape (S,)
-        c_m >= 0, the coefficient of each update in the pseudo-gradient if everybody answers.
+        c_m >= 0, the coefficient of each update in the pseudo-gradient if all respond.
 
     Raises
     ------
@@ -59,9 +59,9 @@ class Selection:
 
     @classmethod
     def of_draw(cls, draw: Draw, weights: Floats) -> "Selection":
-        """Return the selection of a draw just made, whose arrays are taken over and known to be in form.
+        """Return the selection of a draw just made, without copying its arrays.
 
-        Only overflow can have spoilt them; then the error is that of the constructor.
+        A draw is valid unless a weight has overflowed; then the constructor raises the error.
         """
         if np.count_nonzero(np.isfinite(weights)) < weights.size:
             return cls(*draw, weights)
@@ -74,7 +74,7 @@ class Selection:
 class Feedback:
     """What a round taught, aligned with ``Selection.clients``; arrays are copied, checked and read-only.
 
-    A value that is not finite counts as not reported.
+    A value that is not finite is missing.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Feedback:
     diversities : ndarray, shape (S,)
         ||g_m - mean_S g|| >= 0.
     responded : ndarray of bool, shape (S,)
-        Who answered.
+        Which clients responded.
 
     Raises
     ------
@@ -114,4 +114,4 @@ class Feedback:
 def _set(instance: object, arrays: dict[str, Array]) -> None:
     for array in arrays.values():
         array.setflags(write=False)
-    vars(instance).update(arrays)  # it is frozen
+    vars(instance).update(arrays)  # the dataclass is frozen

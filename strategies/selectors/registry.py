@@ -73,12 +73,12 @@ def available() -> tuple[str, ...]:
 
 
 def register(kind: _Kind) -> _Kind:
-    """Make a selector of one's own known by its ``name``, wherever one is asked for; a decorator, too.
+    """Add a selector class to the registry under its ``name``; also usable as a decorator.
 
     Raises
     ------
     ValueError
-        If the name is another's.
+        If another class has the name.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def register(kind: _Kind) -> _Kind:
     >>> from strategies.selectors.probability import ProbabilitySelector
     >>> @register
     ... class BySquareRoot(ProbabilitySelector):
-    ...     '''In proportion to the square root of how much data clients have.'''
+    ...     '''In proportion to the square root of the clients' sizes.'''
     ...
     ...     name = "by-square-root"
     ...
@@ -102,12 +102,12 @@ def register(kind: _Kind) -> _Kind:
 
 
 def selector_type(name: str) -> type[Selector]:
-    """Return the class that `create` makes an object of.
+    """Return the class of the selector with this name.
 
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If there is no such selector.
     """
     if name not in _SELECTORS:
         raise ValueError(f"selector = {name!r}: must be one of {', '.join(_SELECTORS)}")
@@ -141,7 +141,7 @@ def create(
     Raises
     ------
     TypeError, ValueError
-        If an argument is refused; the text names it, its value and what is allowed.
+        If an argument is refused; the message names it, its value and what is allowed.
     """
     return selector_type(name)(
         num_clients,

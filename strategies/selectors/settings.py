@@ -1,4 +1,4 @@
-"""Settings of a selector: a frozen dataclass whose fields know their range and meaning.
+"""Settings of a selector: a frozen dataclass whose fields declare their range and meaning.
 
 A setting is a plain value, a schedule over rounds, or (`PerClient`) an array with a value for each client.
 """
@@ -26,7 +26,7 @@ class Schedule:
     Attributes
     ----------
     steps : tuple of (int, int or float)
-        (first round, value from then on), rounds ascending; the first value also holds before its round.
+        (first round, value from that round on), rounds ascending; the first value also holds before.
     """
 
     steps: tuple[tuple[int, int | float], ...]
@@ -46,7 +46,7 @@ class Schedule:
         Raises
         ------
         ValueError
-            If it is none of these, or the rounds do not ascend.
+            If `value` is none of these, or the rounds do not ascend.
         """
         pairs = value
         if isinstance(value, str):
@@ -73,18 +73,18 @@ class Schedule:
 
 @dataclass(frozen=True)
 class PerClient:
-    """What an array with a value for each client may hold.
+    """The allowed values of a setting with a value for each client.
 
     Attributes
     ----------
     default : int, float or None
-        The value of clients that none is given for; None if it must be given.
+        The value of a client without one; None if every client must have one.
     low, high : float
         Bounds, inclusive.
     integer : bool
-        Whether it holds integers (floats otherwise).
+        Whether the values are integers (else floats).
     doc : str
-        One line on what it is.
+        One line: its meaning.
     """
 
     default: int | float | None
@@ -99,7 +99,7 @@ class PerClient:
         Raises
         ------
         TypeError, ValueError
-            If it must be given and is not, or has the wrong dtype, length or range.
+            If a required array is missing, or an array has the wrong dtype, length or range.
         """
         if values is None:
             if self.default is None:
@@ -113,18 +113,18 @@ class PerClient:
 
 @dataclass(frozen=True)
 class Setting:
-    """What one setting may be.
+    """The allowed values of one setting.
 
     Attributes
     ----------
     default : bool, int, float, str, Schedule or None
-        Its default; the type of the setting is the default's. None is a float that may be left out.
+        Its default, which also gives its type; None stands for an optional float.
     low, high : float
         Bounds of a number, inclusive.
     choices : tuple of str
-        What a string may be.
+        The allowed strings.
     doc : str
-        One line on what it does.
+        One line: its effect.
     """
 
     default: SettingValue
@@ -134,7 +134,7 @@ class Setting:
     doc: str
 
     def check(self, name: str, value: Any) -> SettingValue:
-        """Return `value` in the setting's type, or raise a TypeError or ValueError naming what is allowed."""
+        """Return `value` in the setting's type; a TypeError or ValueError says what is allowed."""
         if self.default is None:
             return None if value is None else checks.real(name, value, low=self.low, high=self.high)
         if isinstance(self.default, Schedule):
@@ -173,7 +173,7 @@ def setting(
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of all settings; every field is made by `setting` and checked on construction."""
+    """Base of all settings; `setting` makes the fields, and construction checks them."""
 
     def __post_init__(self) -> None:
         for name, allowed in self.allowed().items():
@@ -181,12 +181,12 @@ class Settings:
 
     @classmethod
     def allowed(cls) -> dict[str, Setting]:
-        """Return what each setting may be, by name."""
+        """Return the allowed values of each setting, by name."""
         return {each.name: each.metadata["setting"] for each in fields(cls)}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Build the settings, refusing an unknown name with a ValueError that lists the known ones."""
+        """Build the settings; for an unknown name a ValueError lists the known ones."""
         known = cls.allowed()
         for name, value in values.items():
             if name not in known:

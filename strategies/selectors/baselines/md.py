@@ -32,5 +32,5 @@ class MultinomialSelector(StreamSelector):
             return np.cumsum(np.where(self._registered, self.client_sizes, 0.0))
 
         ends = self._cached("ends", ("registered", "client_sizes"), compute)
-        # side="right": never one of size 0, since random() < 1.
+        # side="right" never draws a client of size 0, since random() < 1.
         return lambda n: np.searchsorted(ends, rng.random(n) * ends[-1], side="right")

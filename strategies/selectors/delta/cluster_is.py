@@ -1,4 +1,4 @@
-"""Cluster-based importance sampling: clients of like norms form clusters, and each cluster gets its share.
+"""Cluster-based importance sampling: clients with similar norms form clusters, and each gets its share.
 
 The baseline "Cluster-based IS" of Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated
 Learning" (NeurIPS 2023), sections 1 and B.2, after Shen et al. (2022).
@@ -31,19 +31,19 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
 
     K draws are made in three steps::
 
-        1. clusters c of the last known norms by k-means; the never-seen are one more
+        1. clusters c of the last known norms by k-means; clients without a norm are one more cluster
         2. n_c draws for cluster c: Q_c = K M_c/M rounded up or down at random, E[n_c] = Q_c, sum n_c = K
-        3. n_c draws from p_m|c = (1 - ε) λ_m ||g_m|| / sum_c + ε/M_c; uniform among the never-seen
+        3. n_c draws from p_m|c = (1 - ε) λ_m ||g_m|| / sum_c + ε/M_c; uniform where norms are unknown
 
         W_m = N_m / (n_c p_m|c min(1, Q_c))
 
-    M counts who is here. A cluster with Q_c >= 1 is drawn from in every round, and W is that of a stratified
-    sample; below that it is with probability Q_c. With ``replacement=False`` or ``design="systematic"`` the
-    draws of step 3 are those. ``Selection.probabilities`` holds M_c/M p_m|c, the probability of one draw, and
-    min(1, Q_c) π_m under the systematic design.
+    M and M_c count the available clients. A cluster with Q_c >= 1 is drawn from in every round, and W is that
+    of a stratified sample; one with Q_c < 1 is drawn from with probability Q_c. ``replacement=False`` and
+    ``design="systematic"`` apply to the draws of step 3. ``Selection.probabilities`` holds M_c/M p_m|c, the
+    probability of one draw, or min(1, Q_c) π_m under the systematic design.
 
-    Shares go by numbers of clients and not by how much norms vary in a cluster: half of the draws go to a
-    cluster of small norms when half of the clients are in it, which is where plain ``fed-is`` is better.
+    The shares depend on the numbers of clients and not on how much norms vary in a cluster: a cluster of
+    small norms that holds half of the clients gets half of the draws, and there plain ``fed-is`` is better.
     """
 
     name = "cluster-is"
@@ -56,38 +56,38 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
     def _distribution(self) -> Floats:
         clients = np.flatnonzero(self._registered)
         q = np.zeros(self.num_clients)
-        for who in self._split(clients):
-            q[clients[who]] = self._within(clients[who]) * (who.size / clients.size)
+        for members in self._split(clients):
+            q[clients[members]] = self._within(clients[members]) * (members.size / clients.size)
         return q
 
     def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
         clients = available.clients
         clusters = self._split(clients)
-        quotas = k * np.array([who.size for who in clusters]) / clients.size
+        quotas = k * np.array([members.size for members in clusters]) / clients.size
         draws = round_to_total(quotas, rng)
         parts = [
-            self._draw_within(clients[who], int(n), quota, k, rng)
-            for who, n, quota in zip(clusters, draws, quotas, strict=True)
+            self._draw_within(clients[members], int(n), quota, k, rng)
+            for members, n, quota in zip(clusters, draws, quotas, strict=True)
             if n
         ]
         return Draw(*(np.concatenate(field) for field in zip(*parts, strict=True)))
 
     def _draw_within(self, clients: Ints, n: int, quota: float, k: int, rng: np.random.Generator) -> Draw:
-        """Draw n of a cluster's clients, n >= 1."""
-        chance = min(1.0, quota)  # that the cluster is drawn from at all
+        """Draw n clients of a cluster, n >= 1."""
+        chance = min(1.0, quota)  # the probability that the cluster is drawn from
         draw = self._draw(self._within(clients), n, rng)
         share = chance if self._settings.design == "systematic" else quota / k
         return Draw(clients[draw.clients], draw.counts, draw.probabilities * share, draw.importance / chance)
 
     def _within(self, clients: Ints) -> Floats:
-        """Return p (n,) within the cluster that these clients are, n >= 1."""
+        """Return p (n,) of the clients of a cluster, n >= 1."""
         norms = self._norms[clients]
         if norms[0] < 0:
             return np.full(clients.size, 1 / clients.size)
         return self._floored(self.client_sizes[clients], norms)
 
     def _split(self, clients: Ints) -> list[Ints]:
-        """Return positions in `clients` (n,) of each cluster that has one: the never-seen, then by norm."""
+        """Return the positions in `clients` (n,) of each non-empty cluster: unknown norms, then by norm."""
         norms = self._norms
 
         def compute() -> Floats:
@@ -96,14 +96,14 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
         bounds = self._cached("bounds", ("update_norms", "registered"), compute)
         labels = np.searchsorted(np.concatenate([[0.0], bounds]), norms[clients], side="right")
         groups = (np.flatnonzero(labels == label) for label in range(bounds.size + 2))
-        return [who for who in groups if who.size]
+        return [members for members in groups if members.size]
 
 
 def _boundaries(values: Floats, num_clusters: int) -> Floats:
-    """Return what separates the clusters of some values >= 0 (n,): the first value of each but the lowest.
+    """Return the first values of the clusters of values >= 0 (n,), without that of the lowest cluster.
 
-    Lloyd's algorithm, started from quantiles; on sorted values a pass takes O(k log n). Fewer distinct values
-    than clusters leave some empty, and bounds equal.
+    Lloyd's algorithm, started from quantiles; on sorted values a pass takes O(k log n). With fewer distinct
+    values than clusters some clusters are empty, and bounds equal.
     """
     if values.size == 0:
         return np.empty(0)

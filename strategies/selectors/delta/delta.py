@@ -22,7 +22,7 @@ class DeltaSettings(ImportanceSettings):
     alpha_1: float = setting(0.5, low=0.0, high=1e100, doc="α1, the weight of the squared diversity")
     alpha_2: float = setting(0.5, low=0.0, high=1e100, doc="α2, the weight of the local variance")
     local_steps: int = setting(
-        1, low=1, high=10**9, doc="how many local steps an update sums; the diversity is divided by it"
+        1, low=1, high=10**9, doc="number of local steps that an update sums; diversities are divided by it"
     )
     smoothness: float | None = setting(None, low=1e-100, high=1e100, doc="L, of the gradients")
     local_learning_rate: float | None = setting(None, low=1e-100, high=1e100, doc="η_L, of the clients")
@@ -47,7 +47,7 @@ class DeltaSettings(ImportanceSettings):
         return 20 * self.local_steps * rate, 5 * rate + self.global_learning_rate / clients_per_round
 
     def scores(self, diversities: Floats, variances: Floats, clients_per_round: int) -> Floats:
-        """Return sqrt(α1 (ζ/K)² + α2 σ²) (n,); not finite where an input is not, or it overflows."""
+        """Return sqrt(α1 (ζ/K)² + α2 σ²) (n,); not finite where an input is not, or on overflow."""
         alpha_1, alpha_2 = np.sqrt(self.alphas(clients_per_round))
         with np.errstate(over="ignore", invalid="ignore"):
             scores: Floats = diversities * (alpha_1 / self.local_steps)
@@ -57,18 +57,18 @@ class DeltaSettings(ImportanceSettings):
 
 
 class DeltaSelector(ReportedSelector):
-    """p_i ∝ λ_i sqrt(α1 ζ_i² + α2 σ_i²) (eq. 13), of all who are here.
+    """p_i ∝ λ_i sqrt(α1 ζ_i² + α2 σ_i²) (eq. 13), over all available clients.
 
-    ζ_i = ||g_i - mean g|| is ``reports["diversity"]`` and σ_i², the variance of the gradient from batch to
-    batch, ``reports["gradient_variance"]``; who misses one of them has not answered. As everywhere, g is the
-    sum over the local steps. The variance is that of one step, so ζ is divided by ``local_steps``: else it
-    dominates by its unit alone.
+    ζ_i = ||g_i - mean g|| is ``reports["diversity"]``, and σ_i², the variance of the gradient between
+    batches, is ``reports["gradient_variance"]``; a client that reports only one of them has not answered. As
+    everywhere, g is the sum over the local steps. The variance is that of one step, so ζ is divided by
+    ``local_steps``: otherwise it would dominate by its unit alone.
 
-    Section 3.4 compares with uniform sampling under α1 and α2 swapped; eq. 13 and the constants of
-    Corollary 3.7 are what follows from eq. 11. They minimise a bound, not the variance of the estimate:
-    where all gradients share a large common part, clients near the mean are drawn rarely and weigh much, and
-    DELTA does worse than uniform sampling. The toy of appendix B.1, which shows the opposite, takes plain
-    means of chosen pairs; with the unbiased weights the order turns round.
+    Section 3.4 compares with uniform sampling with α1 and α2 swapped; eq. 13 and the constants of Corollary
+    3.7 follow from eq. 11. They minimise a bound, not the variance of the estimate: where all gradients share
+    a large common part, clients near the mean are drawn rarely and get large weights, and DELTA does worse
+    than uniform sampling. The toy example of appendix B.1, which shows the opposite, takes plain means of the
+    selected pairs; with the unbiased weights the order is reversed.
     """
 
     name = "delta"

@@ -23,17 +23,17 @@ class PracDeltaSettings(DeltaSettings):
     diversity_mean: str = setting(
         "weighted",
         choices=("weighted", "plain"),
-        doc="the mean of the participants that diversities are distances from: with the weights of the "
-        "estimate, or plain (the paper's, biased where sampling is not uniform); for who measures them",
+        doc="the mean from which diversities are distances: with the weights of the estimate, or plain "
+        "(the paper's, biased where sampling is not uniform)",
     )
 
 
 class PracDeltaSelector(PracticalSelector):
-    """Shares the participants' mass out by s_i = sqrt(α1 ζ_i² + α2 σ_i²) (eq. 16).
+    """Divides the participants' mass in proportion to s_i = sqrt(α1 ζ_i² + α2 σ_i²) (eq. 16).
 
-    ζ_i is ``Feedback.diversities`` over ``local_steps`` and σ_i² ``Feedback.gradient_variances``; see `delta`
-    on their units. A participant that reports no variance, as a foreign client may, gets the mean of those
-    that do, and if nobody does the diversity alone decides.
+    ζ_i is ``Feedback.diversities`` over ``local_steps``, and σ_i² is ``Feedback.gradient_variances``; see
+    `delta` on their units. A participant that reports no variance, as a foreign client may, gets the mean of
+    the reported variances; if none is reported, the diversity alone decides.
     """
 
     name = "prac-delta"
@@ -43,12 +43,12 @@ class PracDeltaSelector(PracticalSelector):
 
     @property
     def diversity_mean(self) -> Literal["weighted", "plain"]:
-        """As set, see `Selector.diversity_mean`."""
+        """The setting of this name, see `Selector.diversity_mean`."""
         return "plain" if self._settings.diversity_mean == "plain" else "weighted"
 
     def _participant_scores(self, feedback: Feedback) -> Floats:
         variances = feedback.gradient_variances
         known = feedback.responded & np.isfinite(variances)
-        mean = (variances[known] / max(1, known.sum())).sum()  # of the largest floats too
+        mean = (variances[known] / max(1, known.sum())).sum()  # finite for the largest floats, too
         filled = np.where(known, variances, mean)
         return self._settings.scores(feedback.diversities, filled, self._clients_per_round)

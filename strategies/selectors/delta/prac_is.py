@@ -10,7 +10,7 @@ from .practical import PracticalSelector
 
 
 class PracISSelector(PracticalSelector):
-    """Shares the participants' mass out by s_i = ||ĝ_i|| (eq. 15)."""
+    """Divides the participants' mass in proportion to s_i = ||ĝ_i|| (eq. 15)."""
 
     name = "prac-is"
 

@@ -1,4 +1,4 @@
-"""The practical forms of DELTA and FedIS: probabilities are learned from the participants alone."""
+"""The practical forms of DELTA and FedIS, which learn probabilities from the participants alone."""
 
 from abc import abstractmethod
 
@@ -11,28 +11,28 @@ from ..records import Feedback, Selection
 
 
 class PracticalSelector(ImportanceSelector):
-    """The mass of a round's participants S is shared out anew among them; the others keep theirs.
+    """Divides the mass of a round's participants S anew among them; the others keep theirs.
 
     After each round::
 
         p_i <- λ_i s_i / (sum_{j in S} λ_j s_j) * (1 - sum_{j not in S} p_j),  i in S     (eqs. 15 and 16)
 
-    s_i is a score of the participant's update, and p = λ at the start. What is kept is the level l_m in
-    p ∝ λ_m l_m, 1 at the start, so p is a distribution at any time and follows the sizes when they change;
-    the scale of the levels means nothing. Joiners get the mean level, that is p = λ; the mass of leavers is
-    shared out in proportion. Participants whose score is missing are none, and where all scores are 0
-    nothing changes. The unit of the scores does not matter.
+    s_i is a score of the participant's update, and p = λ at the start. The state is the level l_m in
+    p ∝ λ_m l_m, 1 at the start, so p is always a distribution and follows the sizes when they change; the
+    scale of the levels does not matter. Joiners get the mean level, that is p = λ; the mass of leavers is
+    divided in proportion. Participants without a score do not count, and where all scores are 0 nothing
+    changes. The unit of the scores does not matter.
 
-    p is what eqs. 15 and 16 speak of; drawn is from q with the floor. A score of 0 would be absorbing
-    without it. Scores of different rounds are never compared: a participant's level is relative to those it
-    took part with, so mass moves slowly where K is small.
+    p is that of eqs. 15 and 16; the draws come from q, which has the floor. Without it a score of 0 would be
+    absorbing. Scores of different rounds are never compared: a participant's level is relative to those of
+    the other participants, so mass moves slowly where K is small.
     """
 
     state_axes = Selector.state_axes | {"levels": ("clients",)}
 
     @abstractmethod
     def _participant_scores(self, feedback: Feedback) -> Floats:
-        """Return s (S,) >= 0; not finite where it is not known."""
+        """Return s (S,) >= 0; not finite where it is unknown."""
 
     def _scores(self) -> Floats:
         levels: Floats = self._array("levels")

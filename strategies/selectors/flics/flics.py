@@ -1,4 +1,4 @@
-"""FLICS: groups that come and go take part as evenly, over time, as their availability allows.
+"""FLICS: groups of clients take part as evenly, over time, as their availability allows.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Algorithm 1 with problem Var (eqs. 5 and 6).
@@ -28,16 +28,16 @@ class FLICSSettings(GroupSettings):
     min_shares: tuple[float, ...] = group_numbers(
         low=0.0,
         high=1.0,
-        doc="of all participants so far, the least share of each group (0 where none is given)",
+        doc="least share of each group among all participants so far (default: 0)",
     )
     cost_budget: float | None = setting(
-        None, low=0.0, doc="what the participants of a round may cost together, on average (`costs`)"
+        None, low=0.0, doc="limit of the mean total of the participants' `costs` in a round"
     )
     energy_budgets: tuple[float, ...] = group_numbers(
         low=0.0,
         high=1e100,
-        doc="energy per round that may be spent (`energies`), summed up over the rounds so far: one number "
-        "for all together, or one for each group",
+        doc="energy (`energies`) that may be spent per round, unused energy carries over: one number for all "
+        "groups together, or one for each group",
     )
 
     def __post_init__(self) -> None:
@@ -47,31 +47,31 @@ class FLICSSettings(GroupSettings):
 
 
 class FLICSSelector(GroupSelector):
-    """Chooses how many of each group take part, so that the variance of the estimate stays least.
+    """Sets the number of participants of each group so that the variance of the estimate is least.
 
-    With a_j clients of group j here, K the budget, and ŝ_j the mean number of participants a round so far::
+    With a_j available clients of group j, K the budget, and ŝ_j the mean number of participants per round::
 
         r    = argmin sum_j p_j²/ŝ_j(t),  ŝ(t) = ((t - 1) ŝ(t - 1) + r)/t,  0 <= r <= a,  sum r <= K    (5, 6)
-        each client of group j that is here takes part with probability r_j/a_j    (so S may exceed K)
+        each available client of group j takes part with probability r_j/a_j       (so S may exceed K)
         ŝ(t) = ((t - 1) ŝ(t - 1) + r̂)/t,  r̂_j the number that took part
         Δ    = sum_{m in S} p_g(m)/ŝ_g(m)(t) u_m
 
-    Δ is unbiased over time, not in each round: a group has the weight p_j on average over its availability,
+    Δ is unbiased over time, not in each round: over its availability the mean weight of a group is p_j,
     within 2 % after some 60 rounds. Algorithm 1 as printed divides by t - 1 in its line 7, which is undefined
     at t = 1, scales twice (lines 12 and 14), and divides by the size of S: its step is too small by orders of
-    magnitude, and where K follows the availability its direction is wrong too.
+    magnitude, and where K follows the availability its direction is wrong, too.
 
-    A group never seen has no weight yet and is missing in Δ. One seen late, after t rounds, is made up for at
-    once: its first weight is p_j t/r̂_j, a step to be wary of. A group that joins late counts its rounds t
-    from then. A round without any participant is not counted.
+    A group that never took part has no weight yet and is missing in Δ. A group that takes part for the first
+    time after t rounds is made up for at once: its first weight is p_j t/r̂_j, which may be a large step. A
+    group that joins late counts its rounds t from then. A round without participants is not counted.
 
-    Further constraints, all optional: `min_shares` makes groups catch up, as far as they are here, to a share
-    of all participants; it is a lower bound on r_j and keeps the closed form. `cost_budget` bounds the sum of
-    the participants' `costs` in a round on average. `energy_budgets` bounds what they have spent of
-    `energies` up to each round, all together or group by group; what was not used, or too much, carries over.
-    Rounds are counted from 1 for it. Where a budget binds beside K, r is found with cvxpy; minimum shares
-    yield to budgets, all in the same proportion. Within a group clients with high costs are as likely as
-    others, or the estimate would be biased.
+    Further constraints are optional. `min_shares` lets groups catch up, as far as they are available, to a
+    share of all participants; it is a lower bound of r_j and keeps the closed form. `cost_budget` limits the
+    mean of the participants' total `costs` in a round. `energy_budgets` limits the `energies` spent up to
+    each round, by all together or by group; what is left over, or overspent, carries over, and rounds count
+    from 1. Where a budget binds besides K, r is found with cvxpy; minimum shares yield to budgets, all in the
+    same proportion. Within a group, clients with high costs have the same probability as others, or the
+    estimate would be biased.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class FLICSSelector(GroupSelector):
     array([2.5, 1.5])
     >>> flics(energies=each, energy_budgets="2/5").rates(1)  # a budget for each group
     array([2., 1.])
-    >>> flics(energies=each, energy_budgets="2/5").rates(3)  # what was left over in rounds 1 and 2 is there
+    >>> flics(energies=each, energy_budgets="2/5").rates(3)  # with the energy left over in rounds 1 and 2
     array([2., 2.])
     >>> flics(energies=each, energy_budgets=6).rates(1).round(3)  # one for all
     array([1.854, 0.829])
@@ -102,11 +102,11 @@ class FLICSSelector(GroupSelector):
     settings_type = FLICSSettings
     _settings: FLICSSettings
     per_client = GroupSelector.per_client | {
-        "costs": PerClient(1.0, 0.0, 1e100, False, "what its taking part in a round costs"),
-        "energies": PerClient(1.0, 0.0, 1e100, False, "what its taking part in a round takes of the energy"),
+        "costs": PerClient(1.0, 0.0, 1e100, False, "the cost of its taking part in a round"),
+        "energies": PerClient(1.0, 0.0, 1e100, False, "the energy for its taking part in a round"),
     }
     state_axes = Selector.state_axes | {
-        "participants": ("groups",),  # t ŝ(t), how many took part so far
+        "participants": ("groups",),  # t ŝ(t), their number so far
         "rounds": ("groups",),  # t
         "energy_spent": ("groups",),
     }
@@ -114,7 +114,7 @@ class FLICSSelector(GroupSelector):
     def _initial_state(self) -> dict[str, Array]:
         self._check_groups(self._array("groups"))
         if self._settings.cost_budget is not None or len(self._settings.energy_budgets) == 1:
-            load_cvxpy()  # rather missing now than in the first round where it is needed
+            load_cvxpy()  # fails now if it is missing, not in the first round that needs it
         num_groups = self._num_groups()
         return {
             "participants": np.zeros(num_groups, dtype=np.int64),
@@ -134,9 +134,9 @@ class FLICSSelector(GroupSelector):
         return self._rates(self._context(round, available, unavailable, budget))
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
-        """Return p_j/ŝ_j for those who answered, ŝ counting only them, and 0 for the others.
+        """Return p_j/ŝ_j for the clients that responded, ŝ counting only these, and 0 for the others.
 
-        See `Selector.finalize`. Groups whose clients fail more often are made up for.
+        See `Selector.finalize`. It corrects for groups whose clients fail more often, too.
         """
         clients = checks.indexes("selection.clients", selection.clients, self.num_clients)
         answered = checks.bools("responded", responded, clients.size)

@@ -1,4 +1,4 @@
-"""FLICS for clients whose groups the server does not know.
+"""FLICS for clients that keep their groups private.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Algorithm 1 and Remark 4. The clients' side is `invitation.GroupMember`.
@@ -25,29 +25,29 @@ from .groups import GroupSettings
 
 @dataclass(frozen=True)
 class FLICSPrivateSettings(GroupSettings):
-    """Settings; `group_shares` must be given, and says how many groups there are."""
+    """Settings; `group_shares` must be given, and sets the number of groups."""
 
     epsilon: float = setting(
-        2.0, low=1e-3, high=50.0, doc="ε of what clients say their group is; theirs must be the same"
+        2.0, low=1e-3, high=50.0, doc="ε of the groups that clients report; theirs must be the same"
     )
     coin_epsilon: float | None = setting(
         None,
         low=1e-3,
         high=50.0,
-        doc="ε of a client's yes or no in a round: groups are invited so much alike; none: no bound",
+        doc="ε of a client's yes or no in a round: limits how far rates differ (default: no limit)",
     )
 
 
 @dataclass(frozen=True, eq=False)
 class AcceptedSelection(Selection):
-    """Who said yes, and what the server makes of it.
+    """The clients that accepted, and what the server estimates from it.
 
     Attributes
     ----------
     answers : ndarray of int, shape (S,)
-        What they said their groups are.
+        The groups that they reported.
     expected : ndarray, shape (G,)
-        Estimate of how many of each group they are.
+        Estimate of the number of participants of each group.
     variances : ndarray, shape (G,)
         Its variance.
     """
@@ -58,52 +58,52 @@ class AcceptedSelection(Selection):
 
 
 class Plan(NamedTuple):
-    """What is decided in a round before anybody says yes or no."""
+    """The server's part of an invitation."""
 
-    versions: Ints  # (n,) which rates each of those asked is sent
+    versions: Ints  # (n,) the version of the rates that each candidate is sent
     rates: Floats  # (V, G) r/a
-    crowds: Floats  # (V,) how many are expected to say yes
+    crowds: Floats  # (V,) expected number of clients that accept
 
 
 class FLICSPrivateSelector(Selector):
-    """FLICS, but the server learns no client's group.
+    """FLICS without the server learning any client's group.
 
-    A round takes two exchanges before the model is sent out, as told by `candidates` and `invitation`::
+    A round has two exchanges before the model is sent out, the poll and the `invitation`::
 
-        1. everybody here says what its group is, by randomised response (ε);  â = the counts, corrected
-        2. r as in FLICS, for a = â;  all are sent r/a and p/ŝ;  each client tosses its own coin: yes or no
-        3. those who said yes train and multiply their own update by p/ŝ;  Δ = the sum of what comes back
+        1. each available client reports its group by randomised response (ε);  â = estimated counts
+        2. r as in FLICS, for a = â;  all are sent r/a and p/ŝ;  each tosses its own coin: yes or no
+        3. clients that said yes train and multiply their own update by p/ŝ;  Δ = the sum of the replies
 
-    So ``Selection.weights`` are 1, and `finalize` leaves them: the server cannot scale what it cannot tell
-    apart. `probabilities` is uniform for the same reason; ``Selection.probabilities`` holds the share of yes
-    expected of all, ``Selection.importance`` its inverse: right on average over clients, not for each.
+    So ``Selection.weights`` are 1, and `finalize` leaves them: the server cannot scale groups that it does
+    not know. `probabilities` is uniform for the same reason; ``Selection.probabilities`` holds the expected
+    share of yes among all, ``Selection.importance`` its inverse: exact in the mean over clients only.
 
-    **Counting who took part** without knowing it. r/a depends on the answers, hence (rates) x (counts of the
-    same answers) would be biased: groups counted too low would be invited too often and never be found out.
-    So those asked are split at random in two halves, each is sent rates made from the other's answers, and
-    both of these are unbiased, whatever the rates::
+    **Counting the participants** of each group without knowing them. r/a depends on the reports, so (rates) x
+    (counts of the same reports) would be biased: groups counted too low would be invited too often without
+    being noticed. Therefore the candidates are split at random into two halves, and each is sent rates made
+    from the reports of the other. Then both of these estimates are unbiased, whatever the rates::
 
-        rate_j x â_j of the half       variance rate_j² n c, n being asked
-        â_j of those who said yes      variance S c, S having said yes; c: see `estimate_counts`
+        rate_j x â_j of the half              variance rate_j² n c for n candidates
+        â_j of the clients that said yes      variance S c for S of them; c: see `estimate_counts`
 
-    They are mixed in inverse proportion to their variances; the â_j of those who then fail is taken off. ŝ is
-    the mean of it over all rounds in which somebody was asked, at least its own standard error. Where answers
-    are drawn anew each round, t ŝ_j is a sum of unbiased terms, and p/ŝ is right in the long run. Clients'
-    `permanent` answers do not average out: a relative error of about √(c N)/N_j remains for a group of N_j
-    among N.
+    Their mean is taken, weighted by the inverse variances; the â_j of clients that fail later is subtracted.
+    ŝ is the mean over all rounds with an invitation, and at least its own standard error. Where clients
+    randomise their reports anew each round, t ŝ_j is a sum of unbiased terms, and p/ŝ is right in the long
+    run. `permanent` reports do not average out: a relative error of about √(c N)/N_j remains for a group of
+    N_j among N clients.
 
-    Measured, with K = 20 and half of 10^4 clients in 10 groups here: the variance of a group's weight in Δ is
-    1.0 / 1.4 / 3.3 / 7.2 times that with known groups at ε = 4 / 2 / 1 / .5 where groups differ in size up to
-    thirtyfold, and 1.0 / 1.05 / 1.4 / 1.8 times where they are equal but absent up to 70 % of the time.
+    Measured with K = 20 and half of 10^4 clients in 10 groups available: the variance of a group's weight in
+    Δ is 1.0 / 1.4 / 3.3 / 7.2 times that with known groups at ε = 4 / 2 / 1 / .5 where groups differ in size
+    up to thirtyfold, and 1.0 / 1.05 / 1.4 / 1.8 times where they are equal but absent up to 70 % of the time.
 
-    In r/a, â_j is at least its standard error: what is smaller cannot be told from it. So scarce groups are
-    invited too rarely, which ŝ makes up for, and fewer than K take part where groups are often absent, as
-    some of K is set aside for what only seems to be there.
+    In r/a, â_j is at least its standard error, since smaller counts are noise. So rare groups are invited too
+    rarely, which ŝ corrects, and fewer than K clients take part where groups are often absent, since some of
+    K is spent on groups that only seem to be available.
 
-    **What is kept private.** ε bounds what the answer tells of the group, `coin_epsilon` what a yes or no
-    tells in a round (unbounded, much: ln 100 = 4.6 where r_j/a_j differ a hundredfold). Bounding it costs
-    variance, no bias. Both add up, over rounds too. The update itself says more than both unless it is summed
-    by secure aggregation.
+    **Privacy.** ε limits what a report reveals of the group, `coin_epsilon` what a yes or no reveals in a
+    round (a lot without a limit: ln 100 = 4.6 where r_j/a_j differ a hundredfold). The limit costs variance,
+    not bias. Both add up, also over rounds. The update itself reveals more than both unless it is summed by
+    secure aggregation.
     """
 
     name = "flics-private"
@@ -175,13 +175,13 @@ class FLICSPrivateSelector(Selector):
         )
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
-        """Return 1 for those who answered, who scaled their updates themselves; see `Selector.finalize`."""
+        """Return 1 for the clients that responded, which scale their own updates; see `Selector.finalize`."""
         return checks.bools("responded", responded, selection.clients.size).astype(np.float64)
 
     def _initial_state(self) -> dict[str, Array]:
         shares = np.array(self._settings.group_shares)
         if not shares.size:
-            raise ValueError(f"group_shares = (): must be given, {self.name} knows nobody's group or data")
+            raise ValueError(f"group_shares = (): must be given, {self.name} does not know the groups' data")
         self._shares: Floats = shares / shares.sum()
         zeros = np.zeros(shares.size)
         return {"participants": zeros, "variances": zeros.copy(), "rounds": np.array(0)}
@@ -245,10 +245,10 @@ class FLICSPrivateSelector(Selector):
 
 
 def alike(rates: npt.ArrayLike, available: npt.ArrayLike, budget: float, epsilon: float) -> Floats:
-    """Return the rates moved towards each other until a yes or no tells at most ε.
+    """Return the rates clipped to a range in which a yes or no reveals at most ε.
 
-    Those that are too low or too high for it are put on a lower and an upper bound, which are so chosen that
-    as many as before say yes, or the budget at most.
+    The range is chosen so that the expected number of clients that say yes stays the same, or becomes the
+    budget if that is less.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def alike(rates: npt.ArrayLike, available: npt.ArrayLike, budget: float, epsilon
     available : array_like, shape (G,)
         a >= 0.
     budget : float
-        Bound on the sum of a_j times the rate.
+        Limit of the sum of a_j times the rate.
     epsilon : float
         > 0.
     """

@@ -1,4 +1,4 @@
-"""Selectors that know clients by the group they belong to (FLICS, section II)."""
+"""Selectors that know the group of each client (FLICS, section II)."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class GroupSettings(Settings):
     group_shares: tuple[float, ...] = group_numbers(
         low=1e-100,
         high=1e100,
-        doc="p, the weight of each group in the objective, in any unit; none: its data",
+        doc="p, the weight of each group in the objective, in any unit (default: its data)",
     )
 
 

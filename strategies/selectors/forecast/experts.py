@@ -1,7 +1,7 @@
-"""The forecasts of `forecast`: 32 experts on what a client will send, whom of them to believe, and a prior.
+"""The 32 experts of `forecast`: their forecasts, their weights, and the prior from sizes.
 
-Pure functions on arrays. y is what a client sent, r = λ ||g||, in units of a level common to all; x is the
-log of its size over the median one. The equations are in `forecast.ForecastSelector`.
+Pure functions on arrays. y is r = λ ||g|| of a client's update in units of a level common to all; x is the
+log of the client's size over the median size. The equations are in `forecast.ForecastSelector`.
 """
 
 import math
@@ -14,7 +14,7 @@ from ...numerics.arrays import Floats, Ints
 MEMORIES = np.array([1.0, 3.0, 12.0, np.inf])  # c, in visits
 STRENGTHS = np.array([0.02, 0.3, 3.0, 30.0])  # κ, in visits
 EXPERTS = 2 * MEMORIES.size * STRENGTHS.size
-START_OF_WEAKEST = 0.7  # weight on κ = .02 at the start
+START_OF_WEAKEST = 0.7  # total weight of κ = .02 at the start
 FORGET, SHARE = 0.998, 0.002
 MAX_QUOTIENT, MAX_ERROR = 20.0, 100.0
 CALIBRATION_RATE = DISPERSION_RATE = NOISE_RATE = SPREAD_RATE = 0.05
@@ -28,12 +28,12 @@ TERMS = 5
 
 
 class Prior(NamedTuple):
-    """What is forecast of a client from its size."""
+    """The forecast of an unseen client from its size."""
 
     log_mean: float  # log L
-    log_geometric: float  # the same, of geometric means
+    log_geometric: float  # log L of geometric means
     slope: float  # b
-    unlikeness: float  # u: RMS over mean of what the seen sent relative to their π
+    unlikeness: float  # u: RMS over mean of s/π over the seen clients
     mass: Floats  # (C,) π
 
 
@@ -46,14 +46,14 @@ def initial_log_weights() -> Floats:
 
 
 def relative(r: Floats, unit: float, level: float) -> Floats:
-    """Return y = r e^(-g), at most 1e12; `unit` 0 says that all r are 0."""
+    """Return y = r e^(-g), at most 1e12; `unit` is 0 if all r are 0."""
     with np.errstate(over="ignore"):
         y: Floats = np.minimum(r / (unit or 1.0) * math.exp(-level), LARGEST_Y)
     return y
 
 
 def terms(visits: Ints, means: Floats, log_means: Floats) -> Floats:
-    """Return (n, 5) what the prior sums: 1, s, s², log s, l of the longest memory; 0 for the unseen."""
+    """Return the terms (n, 5) that the prior sums: 1, s, s², log s, l of the longest memory; 0 if unseen."""
     s = means[:, -1]
     seen = visits > 0
     return np.stack(
@@ -73,7 +73,7 @@ def prior_of(sums: Floats) -> Prior:
     flat = np.exp(-b * X)
     mean = float(total @ flat / n)
     log_geometric = float((log_means.sum() - b * (count @ X)) / n)
-    if mean <= 0:  # all seen sent 0
+    if mean <= 0:  # all norms are 0
         return Prior(0.0, log_geometric, b, 1.0, np.exp(b * X))
     unlikeness = math.sqrt(max(1.0, float(squares @ flat**2 / n) / mean**2))
     return Prior(math.log(mean), log_geometric, b, unlikeness, mean * np.exp(b * X))
@@ -84,7 +84,7 @@ def forecasts(
 ) -> Floats:
     """Return θ of each expert (32, n): arithmetic, then geometric means; memories, then strengths."""
     tilt = prior.slope * x
-    # The share of the prior, κ/(κ + n̄); clients come last, or NumPy's inner loops would be four long.
+    # The share of the prior, κ/(κ + n̄). Clients are the last axis, or NumPy's inner loops would be short.
     share = STRENGTHS[:, None] / (STRENGTHS[:, None] + np.minimum(visits, MEMORIES[:, None])[:, None])
     thetas = np.empty((2, MEMORIES.size, STRENGTHS.size, x.size))
     for out, known, guess in (
@@ -108,14 +108,14 @@ def averaged(visits: Ints, means: Floats, log_means: Floats, y: Floats) -> tuple
 def reweighted(
     log_weights: Floats, thetas: Floats, y: Floats, counts: Ints, smooth: float, dispersion: float
 ) -> Floats:
-    """Return the experts' weights (32,) after a round; sum 1.
+    """Return the experts' weights (32,) after a round; they sum to 1.
 
     Parameters
     ----------
     log_weights : ndarray, shape (32,)
-        Before it.
+        Before the round.
     thetas, y, counts : ndarray, shapes (32, n), (n,), (n,)
-        What was forecast of those drawn, what they sent, how often they were drawn.
+        Of the drawn clients: the forecasts, the observed values, and how often each was drawn.
     smooth : float
         Added to each y and θ.
     dispersion : float
@@ -142,7 +142,7 @@ def squared_error(ratio: Floats, counts: Ints) -> float:
 
 
 def jump(y: Floats, theta: Floats, spread: float) -> tuple[float, float]:
-    """Return by how much all known clients jumped up (0: not at all), and the new spread."""
+    """Return by how much log y of all known clients jumped up (0: no jump), and the new spread."""
     if not y.size:
         return 0.0, spread
     ratio = np.log(np.maximum(y, 1e-300) / theta)
@@ -154,7 +154,7 @@ def jump(y: Floats, theta: Floats, spread: float) -> tuple[float, float]:
 
 
 def trend(evidence: Floats, ratio: Floats, counts: Ints) -> tuple[Floats, float]:
-    """Return the new evidence (3,) on the mean of y/θ, and by how much the level follows it."""
+    """Return the new evidence (3,) on the mean of y/θ, and the step of the level."""
     if not ratio.size:
         return evidence, 0.0
     ratio = np.minimum(ratio, MAX_QUOTIENT)

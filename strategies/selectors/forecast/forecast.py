@@ -1,7 +1,7 @@
-"""Forecast, the default selector: a prior from sizes, corrected by what each client sent, by 32 experts.
+"""Forecast, the default selector: 32 experts forecast each client's norm from its size and its past norms.
 
-Not from a paper. For unbiased sampling the best p is in proportion to r_m = λ_m ||g_m||, so sampling is
-forecasting: 32 experts (`forecasts`) forecast each r_m, and those that explained the last draws are believed.
+Not from a paper. The best p for unbiased sampling is in proportion to r_m = λ_m ||g_m||, so sampling is
+forecasting: each expert forecasts every r_m, and experts that explained the last draws get larger weights.
 """
 
 import math
@@ -24,14 +24,14 @@ from . import experts
 from .experts import EXPERTS, MEMORIES, REACH, TERMS, WIDTH, Prior, X
 
 ON_SCORES, ON_EVERYBODY = 0.95, 0.05
-CURIOSITY = 1.5  # exponent of u in the scores of the unseen
+CURIOSITY = 1.5  # exponent of u in the scores of unseen clients
 SMOOTHING = 0.1  # of the mean score
 LARGEST_LEVEL = 600.0
 TRIES = 8
 
 
 class _Layout(NamedTuple):
-    """What follows from the sizes alone."""
+    """The clients in classes of similar size."""
 
     classes: npt.NDArray[np.int16]  # (M,)
     members: Ints  # (M,) clients ordered by class
@@ -39,60 +39,61 @@ class _Layout(NamedTuple):
 
 
 class _Mixture(NamedTuple):
-    """p_m = on_score * θ_m + on_each of the seen, on_prior * π_m + on_each of the others, who live."""
+    """p_m = on_score * θ_m + on_each if seen, on_prior * π_m + on_each if not; 0 if removed."""
 
     prior: Prior
     on_score: float
     on_prior: float
     on_each: float
     mean_score: float
-    unseen: Floats  # (C,) how many of each class live and were not seen
+    unseen: Floats  # (C,) number of registered clients of each class that were not seen
 
 
 class ForecastSelector(StreamSelector):
-    """p ∝ forecasts of r_m = λ_m ||g_m||, plus a little of uniform.
+    """p ∝ forecasts of r_m = λ_m ||g_m||, plus a twentieth of uniform.
 
-    With y = r e^(-g), g a level common to all, n_m visits and x_m = log size in classes of width .02::
+    A client is seen once a norm of its update is known. With y = r e^(-g), g a level common to all, n_m
+    visits and x_m = log size in classes of width .02::
 
-        π_m   = L e^(b x_m);  b: ridge regression (strength 4 towards 1) of log mean y on x over the seen
+        π_m   = L e^(b x_m);  b: ridge regression (strength 4 towards 1) of log mean y on x over seen clients
         θ_e   = (κ π + n̄ s_c) / (κ + n̄),  n̄ = min(n, c)          s_c: mean of y with gain 1/n̄
         θ_e   = exp((κ log π' + n̄ l_c) / (κ + n̄) + h_e)           l_c: the same of log y; h_e calibrates
         log w_e <- .998 log w_e - (1/φ) sum_m N_m [min(y/θ_e, 20) + log θ_e], then a share of .002 for all
-        score = sqrt(1 + ν) sum_e w_e θ_e of the seen,  u^1.5 π of the others
+        score = sqrt(1 + ν) sum_e w_e θ_e if seen,  u^1.5 π if not
         p     = .95 score / sum + .05 / M
 
     for the memories c = 1, 3, 12, ∞, the strengths κ = .02, .3, 3, 30 and both means: 32 experts. φ is the
-    running mean of (y/θ - 1)² over all draws, ν the same over those of clients known before, and u the RMS
-    over the mean of s_∞/π. Every y and θ in losses and level has a tenth of the mean score added, about what
-    the floor of p adds: forecasts are judged by the p they make.
+    running mean of (y/θ - 1)² over all draws, ν the same over draws of clients seen before, and u the RMS
+    over the mean of s_∞/π. A tenth of the mean score is added to every y and θ in losses and level, about as
+    much as the floor of p adds, so that forecasts are judged by the resulting p.
 
     Why it works. Draws come from p ∝ θ, and there the variance of the estimate is a quasi-likelihood of y
-    given θ: no importance weights are needed to learn, so there is nothing to explode, and a draw weighs at
-    most 20 times what it does under uniform sampling. c = 1 with small κ is Avare, κ = 30 is `md`, geometric
-    means stand heavy tails, and b notices when sizes mislead: in 12 of the 15 settings below the mixture is
-    within a tenth of the best single expert, or better. Most of what is lost is lost before clients are
-    known. Hence the scores: the best p is in proportion to the root of the expected y², sqrt(1 + ν) θ of the
-    known and u π of the others, and √u more since a large client found early saves all later rounds, and few
-    draws understate u.
+    given θ. So learning needs no importance weights, which might explode, and the weight of a draw is at most
+    20 times that under uniform sampling. The expert with c = 1 and small κ is Avare, κ = 30 is `md`,
+    geometric means resist heavy tails, and b corrects for misleading sizes: in 12 of the 15 settings below
+    the mixture is within a tenth of the best single expert, or better. Most regret comes from rounds before
+    clients are seen. Hence the scores: the best p is in proportion to the root of the expected y², which is sqrt(1 + ν) θ
+    for seen clients and u π for unseen ones. The further √u is for two reasons: a large client found early
+    saves variance in all later rounds, and few draws underestimate u.
 
-    The draws. With replacement, K uniform numbers point into the running sum of p, one of each K-th of it:
-    N_m keeps its mean K p_m, and no estimate has more variance than with independent draws, many have less.
-    Fewer draws go to one client while others wait to be seen. Independent draws replace those of absent
-    clients where p is not known for all (from 10,000 clients on).
+    The draws. With replacement, K uniform numbers point into the running sum of p, one into each K-th of it:
+    N_m keeps its mean K p_m, and the variance of any estimate is at most that of independent draws, and often
+    less. Also, fewer draws repeat one client while others are unseen. Independent draws replace those of
+    absent clients where p is not computed for all clients (from 10,000 clients on).
 
-    The level. A change that all share is no news of one client: when the mean of y/θ over about the last ten
-    rounds is off 1 by more than two standard errors, g follows; when the median of a round jumps up by a
-    factor of 4.5 and 5 robust deviations, g jumps with it. A bolder level (the running mean of clipped
-    log-ratios) ran away under heavy noise: the clip made it fall, each fall made the clients seen last look
-    large, and they alone were drawn.
+    The level. A change common to all clients says nothing about one of them. When the mean of y/θ over about
+    the last ten rounds differs from 1 by more than two standard errors, g follows; when the median of a round
+    jumps up by a factor of 4.5 and 5 robust deviations, g jumps with it. A faster level (the running mean of
+    clipped log-ratios) diverged under heavy noise: the clip lowered it, each decrease made the clients seen
+    last look large, and they alone were drawn.
 
     Measured (`benchmarks.experiments.forecast.streams`, and `osmd.least_squares` with batches drawn without
-    replacement; M = 100, K = 5, T = 1000, seeds 0 to 9; chosen on seeds from 100 on with M = 60, 80 and 150,
-    K = 4 and 8): regret over that of uniform sampling, mean ± standard deviation; "asked" knows the norms of
-    round 1 beforehand, the others start cold.
+    replacement; M = 100, K = 5, T = 1000, seeds 0 to 9; constants were chosen on seeds from 100 on with
+    M = 60, 80 and 150, K = 4 and 8): regret over that of uniform sampling, mean ± standard deviation. "asked"
+    knows the norms of round 1 beforehand, the others know none.
 
     ======================  ===========  =====  ==========
-    setting                 cohort       asked  best other
+    setting                 forecast     asked  best other
     ======================  ===========  =====  ==========
     section F, σ = 1        .75 ± .19    .17    .88 avare
     section F, σ = 3        .26 ± .14    .011   .34 avare
@@ -112,42 +113,43 @@ class ForecastSelector(StreamSelector):
     all equal (loss)        1.000        1.000  1 uniform
     ======================  ===========  =====  ==========
 
-    Section F of `forecast` and `avare` is of seeds 0 to 29 (but "asked"). The others are `uniform`, `md` and,
-    on one or two seeds, `mabs`, `vrb` and the OSMD family at 1 to 1000 times the printed rates ("osmd":
-    `adaptive-osmd` at 1000). Dividing the means over seeds instead, section F gives .73 / .23 / .13 (`avare`
-    .88 / .33 / .18), on seeds 0 to 9 alone .77 / .31 / .14; with M = 300, K = 10, κ = 100 (5 seeds) .62 /
-    .14 / .065 (.81 / .24 / .092).
+    Section F of `forecast` and `avare` is over seeds 0 to 29 (except "asked"). The other selectors are
+    `uniform`, `md` and, on one or two seeds, `mabs`, `vrb` and the OSMD family at 1 to 1000 times the printed
+    rates ("osmd": `adaptive-osmd` at 1000). The ratios of the means over seeds in section F are .73 / .23 /
+    .13 (`avare` .88 / .33 / .18), on seeds 0 to 9 alone .77 / .31 / .14; with M = 300, K = 10, κ = 100
+    (5 seeds) .62 / .14 / .065 (.81 / .24 / .092).
 
-    MNIST (`benchmarks.experiments.osmd.section_g`, 3 seeds): mini-batches of 5 .030 ± .002 (`md` .054,
-    `avare` .12); of 1, so noisy that `avare` diverges, .049 ± .003 (`md` .048); λ = 1/M .23 ± .02 (`avare`
-    .31). Asked for the norms of all samples, .039, .062 and .19: norms of other mini-batches than those to
-    come may mislead.
+    MNIST (`benchmarks.experiments.osmd.section_g`, 3 seeds): mini-batches of 5 .030 ± .002 (`md`
+    .054, `avare` .12); of 1, so noisy that `avare` diverges, .049 ± .003 (`md` .048); λ = 1/M .23 ± .02
+    (`avare` .31). With the norms of all samples known beforehand .039, .062 and .19: norms of other
+    mini-batches than those to come may mislead.
 
-    Where it loses: exact sizes cost 3 % over `md`; under noise of 2 the best fixed p has .36 in expectation;
-    and where few clients outweigh all others, all depends on when they are first drawn, so that the spread
-    over seeds is large. A jump of few clients is noticed when they are next drawn, which the floor of p
-    delays.
+    Weaknesses. With sizes that explain the norms exactly it costs 3 % over `md`. Under lognormal noise of 2
+    the best fixed p has .36 in expectation. Where a few clients outweigh all others, the regret depends on
+    when they are first drawn, so that its spread over seeds is large. A jump of a few clients is noticed when
+    they are next drawn, which may take long where they are at the floor of p.
 
-    A round costs O(K log S + C), S clients ever seen and C = 1601 classes: scores are cached, a round
-    recomputes those drawn and max(100, 10 K) more in turn, and draws come from a sum tree over the seen, from
-    the classes, and from all. O(M) are only changes of M or of sizes, and rounds with many away.
+    A round costs O(K log S + C) for S clients ever seen and C = 1601 classes: scores are cached; a round
+    recomputes those of the drawn clients and of max(100, 10 K) more in turn; and draws come from a sum tree
+    over the seen clients, from the classes, and from all clients. Only changes of M or of sizes, and rounds
+    with many absent clients, cost O(M).
 
-    `update_norms` (per client; below 0 = unknown) are norms known before the first round, from a query of
-    all where the app allows one, and of joiners: they save the exploration, see the column "asked".
+    `update_norms` (per client; below 0 = unknown) are norms known before the first round, for example from a
+    query of all clients, and those of joiners. They save the exploration, see the column "asked".
     """
 
     name = "forecast"
     per_client = LastNormSelector.per_client
     state_axes = Selector.state_axes | {
-        "slots": ("clients",),  # row of a client in the arrays of the seen; -1: not seen
-        "seen": ("rows",),  # client of a row; there is room for more
+        "slots": ("clients",),  # row of a client in the arrays of seen clients; -1: not seen
+        "seen": ("rows",),  # client of a row; with spare rows
         "visits": ("rows",),  # n
         "means": ("rows", "memories"),  # s_c
         "log_means": ("rows", "memories"),  # l_c
-        "scores": ("rows",),  # 0 for the removed
+        "scores": ("rows",),  # 0 for removed clients
         "num_seen": (),
-        "cursor": (),  # whose score is recomputed next
-        "sums": ("classes", "terms"),  # of `experts.terms` over the seen and registered
+        "cursor": (),  # the row whose score is recomputed next
+        "sums": ("classes", "terms"),  # of `experts.terms` over seen, registered clients
         "log_weights": ("experts",),  # log w
         "shifts": ("geometric",),  # h
         "median_size": (),  # where x = 0
@@ -169,7 +171,7 @@ class ForecastSelector(StreamSelector):
         self._learn_known(before)
 
     def set_sizes(self, clients: npt.ArrayLike, client_sizes: npt.ArrayLike) -> None:
-        """Correct the sizes of clients, see `Selector.set_sizes`; the norms seen stay as they were."""
+        """Correct the sizes of clients, see `Selector.set_sizes`; known norms stay as they were."""
         before = self.client_sizes
         super().set_sizes(clients, client_sizes)
         rows = self._rows()
@@ -217,7 +219,7 @@ class ForecastSelector(StreamSelector):
         return np.where(self._registered, self._probabilities_of(np.arange(self.num_clients)), 0.0)
 
     def _learn_known(self, first: int) -> None:
-        """Learn from the norms known beforehand of the clients from `first` on."""
+        """Learn from the norms given for the clients from index `first` on."""
         norms = self._array("update_norms")[first:]
         clients = first + np.flatnonzero(norms >= 0)
         if clients.size:
@@ -279,7 +281,7 @@ class ForecastSelector(StreamSelector):
         new, old = (visits + 1, new_means, new_log_means), (visits, means, log_means)
         np.add.at(sums, classes, experts.terms(*new) - experts.terms(*old))
 
-        # The rows of the seen change in place, or a round would copy them all; nothing fails from here on.
+        # The rows of seen clients change in place, or a round would copy them all; no error is possible now.
         slots, num_seen = self._rows_for(clients, slots)
         self._patch("visits", slots, visits + 1)
         self._patch("means", slots, new_means)
@@ -333,7 +335,8 @@ class ForecastSelector(StreamSelector):
         share = 1 - float(self._probabilities_of(absent).sum()) if absent.size else 1.0
         if share < SMALLEST_SHARE:
             return super()._draw_available(available, k, rng)
-        # Independent draws stand in for the absent: a client's expected count is k p + k (1 - share) p/share.
+        # Independent draws replace those of absent clients: a client's expected count is then
+        # k p + k (1 - share) p/share.
         spare = int(1.5 * k * (1 - share) / share) + 8 if absent.size else 0
         drawn = self._at(np.concatenate([_stratified(k, rng), rng.random(spare)]), rng)
         taken = available.holds(drawn)
@@ -347,9 +350,10 @@ class ForecastSelector(StreamSelector):
         return lambda n: self._at(rng.random(n), rng)
 
     def _at(self, targets: Floats, rng: np.random.Generator) -> Ints:
-        """Return the clients at uniform targets (n,) in [0, 1) of the running sum of p, in some order of all.
+        """Return the clients at uniform targets (n,) in [0, 1) of the running sum of p over all clients.
 
-        Among the unseen of one class, and where p is uniform, they are drawn anew.
+        The order of the sum is any. Among unseen clients of one class, and where p is uniform, clients are
+        drawn anew.
         """
         mixture, tree = self._mixed(), self._sum_tree()
         slots, registered = self._array("slots"), self._registered
@@ -383,7 +387,7 @@ class ForecastSelector(StreamSelector):
             return clients
         layout = self._laid_out()
         ends = np.cumsum(masses)
-        # A target may round to the end: then the last class that has mass is meant.
+        # A target may round to the end: it belongs to the last class that has mass.
         last = int(np.flatnonzero(masses)[-1])
         classes = np.minimum(np.searchsorted(ends / ends[-1], targets, side="right"), last)
         first, size = layout.starts[classes], layout.starts[classes + 1] - layout.starts[classes]
@@ -395,7 +399,7 @@ class ForecastSelector(StreamSelector):
             open_ = open_[~good]
             if not open_.size:
                 return clients
-        # Few of these classes are wanted: look through them.
+        # Few clients of these classes are wanted: check all.
         few, of = np.unique(classes[open_], return_inverse=True)
         spans = [layout.members[layout.starts[each] : layout.starts[each + 1]] for each in few]
         members, owners = np.concatenate(spans), np.repeat(np.arange(few.size), [len(each) for each in spans])
@@ -404,13 +408,13 @@ class ForecastSelector(StreamSelector):
         clients[open_] = members[good][np.cumsum(counts)[of] - 1 - rng.integers(counts[of])]
         return clients
 
-    # The rows of the seen.
+    # The rows of seen clients.
 
     def _rows(self) -> slice:
         return slice(0, int(self._array("num_seen")))
 
     def _rows_for(self, clients: Ints, slots: Ints) -> tuple[Ints, int]:
-        """Return (rows of the clients, number of rows), new ones for those not seen before."""
+        """Return (rows of the clients, number of rows); clients not seen before get new rows."""
         num_seen = int(self._array("num_seen"))
         fresh = slots < 0
         slots = slots.astype(np.int64)
@@ -437,13 +441,13 @@ class ForecastSelector(StreamSelector):
     def _summed(self, registered: Bools) -> Floats:
         rows = self._rows()
         seen = self._array("seen")[rows]
-        here = registered[seen]
-        terms = experts.terms(*(self._array(key)[rows][here] for key in ("visits", "means", "log_means")))
+        counted = registered[seen]
+        terms = experts.terms(*(self._array(key)[rows][counted] for key in ("visits", "means", "log_means")))
         sums = np.zeros((X.size, TERMS))
-        np.add.at(sums, self._laid_out().classes[seen[here]], terms)
+        np.add.at(sums, self._laid_out().classes[seen[counted]], terms)
         return sums
 
-    # What follows from the state.
+    # Values derived from the state.
 
     def _laid_out(self) -> _Layout:
         def compute() -> _Layout:
@@ -467,7 +471,7 @@ class ForecastSelector(StreamSelector):
             sums = self._array("sums")
             prior = experts.prior_of(sums)
             unseen = self._cached("registered in classes", ("registered", "client_sizes"), count) - sums[:, 0]
-            # Factors that make of a forecast the root of the mean square expected; of the unseen, some more.
+            # A score times these factors is the root of the expected square, for unseen clients more.
             of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
             total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
             return _Mixture(
@@ -487,7 +491,7 @@ def _bounded(level: float) -> float:
 
 
 def _stratified(k: int, rng: np.random.Generator) -> Floats:
-    """Return one uniform number of each k-th of [0, 1), ascending."""
+    """Return one uniform number from each k-th of [0, 1), ascending."""
     return np.minimum((np.arange(k) + rng.random(k)) / k, np.nextafter(1, 0))
 
 

@@ -23,14 +23,14 @@ class ImportanceSettings(ProbabilitySettings):
     design: str = setting(
         "draws",
         choices=("draws", "systematic"),
-        doc="K draws, or K distinct clients with inclusion probability min(1, c q) and weight λ over it "
-        "(then `replacement` has no meaning)",
+        doc="K draws, or K distinct clients with inclusion probability π = min(1, c q) and weight λ/π "
+        "(then `replacement` has no effect)",
     )
 
 
 @dataclass(frozen=True)
 class ThinFloorSettings(ImportanceSettings):
-    """Settings where scores are exact and positive; the floor costs a thousandth of the variance at most."""
+    """Settings for exact, positive scores; this floor costs at most a thousandth of the variance."""
 
     floor: float = setting(
         0.001, low=1e-9, high=1.0, doc="ε: q = (1 - ε) p + ε/M is drawn from, and divided by in the weights"

@@ -12,8 +12,8 @@ from .importance import ImportanceSelector, ThinFloorSettings
 class LipschitzISSelector(ImportanceSelector):
     """p_m ∝ λ_m L_m, L_m being the Lipschitz constant of the gradient of client m's loss.
 
-    Worst-case constants stand for norms: good where the norms keep the order of the L_m, and no better than
-    any other fixed p where they move. The unit of L does not matter.
+    Worst-case constants stand in for norms: a good choice where the norms keep the order of the L_m, and no
+    better than any other fixed p where they change. The unit of L does not matter.
     """
 
     name = "lipschitz-is"

@@ -27,7 +27,7 @@ class MABSSettings(ProbabilitySettings):
 
 
 class MABSSelector(BanditSelector):
-    """EXP3 with the gradient of the variance for a reward.
+    """EXP3 with the gradient of the variance as reward.
 
     After each round::
 
@@ -35,11 +35,11 @@ class MABSSelector(BanditSelector):
         w_m <- w_m exp(δ W_m a_m / p_m²)          a_m = λ_m² ||g_m||², W the importance of the draw
         δ   = sqrt(η⁴ log M / (T M⁵ mean(a²)))
 
-    The mean of a² over all clients, which the paper takes as given, is the mean over rounds so far of its
-    unbiased estimate (1/M) sum W_m a_m² unless it is set. Rounds of zeros alone are left out of it.
+    The paper takes the mean of a² over all clients as given. Unless it is set, it is estimated by the mean,
+    over the rounds so far, of the unbiased (1/M) sum W_m a_m²; rounds in which all norms are 0 do not count.
 
-    The M⁵ makes steps small: at M of a few hundred p hardly moves from uniform. Weights only grow, so it
-    follows no drift, and at best 1 - η of the draws go where they should.
+    The M⁵ makes steps small: with a few hundred clients p hardly moves from uniform. Weights only grow, so p
+    follows no drift, and a share η of the draws is always uniform.
     """
 
     name = "mabs"
@@ -48,7 +48,7 @@ class MABSSelector(BanditSelector):
     state_axes = BanditSelector.state_axes | {
         "log_weights": ("clients",),  # log w, 0 at most
         "squares": (),  # sum over rounds of the estimated mean of a², in units of the largest a squared
-        "rounds": (),  # how many
+        "rounds": (),  # their number
     }
 
     def _initial_state(self) -> dict[str, Array]:

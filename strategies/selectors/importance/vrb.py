@@ -33,8 +33,8 @@ class VRBSelector(BanditSelector):
         w_m <- w_m + W_m a_m                        a_m = λ_m² ||g_m||², W the importance of the draw
         θ   = (M/T)^(1/3),   γ = L M/θ
 
-    θ is 1, which is uniform sampling, where M >= T. w and L are kept as multiples of the reference L, so the
-    unit of norms drops out. Joiners get the mean w.
+    θ is 1, which is uniform sampling, where M >= T. w is kept as a multiple of L, so the unit of norms drops
+    out. Joiners get the mean w.
 
     It never forgets: w sums over the whole run, and γ is so large that p leaves uniform only after about T
     rounds of large norms. Where norms fall, as in training, that time never comes.

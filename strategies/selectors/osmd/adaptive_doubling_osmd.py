@@ -33,15 +33,15 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
         γ   = sqrt(8/T_b) α² K/M²
         E_b = floor(log2(1 + 4 log(M/α)/log M (2^(b-1) - 1)) / 2) + 1     (eq. 16)
 
-    It starts from the mixture that the last block ended with, or from the initial distribution. ā is the
+    A block starts from the mixture at the end of the last block, or from the initial distribution. ā is the
     largest a observed in the previous block: the printed max over all clients (line 13) cannot be observed,
-    and one round's alone (the text) is noise. A block in which nothing but zeros was seen leaves ā as it was;
-    in the first, and until something is seen, ā is the largest so far. A decay of the norms so speeds up the
-    experts, and a block that missed the largest norms makes the next one rash: units cancel, but a/ā may
+    and that of one round (the text) is too noisy. A block of norms 0 leaves ā as it was; in the first block,
+    and until a norm above 0 is observed, ā is the largest a so far. So a decay of the norms speeds up the
+    experts, and after a block without the largest norms the steps are too large: units cancel, but a/ā may
     exceed 1.
 
-    The round's number says which block it is in, so a run that is extended or resumed just goes on, and
-    `num_rounds` is not used. A block ends when its last round, or any later one, is learned from.
+    The round's number determines its block, so an extended or resumed run continues, and `num_rounds` is not
+    used. A block ends with the update of its last round, or of any later one.
     """
 
     name = "adaptive-doubling-osmd"

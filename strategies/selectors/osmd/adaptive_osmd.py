@@ -1,4 +1,4 @@
-"""Adaptive-OSMD: learn whom to sample from the norms of the updates, with a set of learning rates.
+"""Adaptive-OSMD: learns p from the norms of the updates, with a set of learning rates.
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback",
 Algorithm 4, with the estimates of eqs. 6 and 7, the rates of eq. 13 and the number of experts of eq. 14.
@@ -16,7 +16,7 @@ from ..settings import setting
 from .experts import ExpertsSelector
 
 LARGEST_ROOT = 1e30
-"""Bound of sqrt(a/ā), which exceeds 1 where ā comes from earlier rounds alone; keeps all exponents finite."""
+"""Limit of sqrt(a/ā), which exceeds 1 where ā is from earlier rounds alone; keeps all exponents finite."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class AdaptiveOSMDSettings(ProbabilitySettings):
     initial: str = setting(
         "uniform",
         choices=("uniform", "sizes"),
-        doc="where all experts start: at the uniform distribution (the paper's), or in proportion to data",
+        doc="the start of all experts: the uniform distribution (the paper's), or in proportion to data",
     )
 
 
@@ -55,19 +55,20 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         γ   = sqrt(8/T) α² K/M²
         E   = floor(log2(1 + 4 log(M/α) / log M (T - 1)) / 2) + 1              (eq. 14)
 
-    ā is the largest a seen so far, divided out first so that units of norms and sizes change nothing (the
-    printed γ depends on them; the one here is for losses of range M²/(α² K)). The paper asks all clients for
-    it before training. The first round's K alone are no substitute: with heavy tails they miss the largest by
-    orders of magnitude, and rates too large by as much do worse than uniform sampling.
+    ā is the largest a so far. Dividing by it first makes units of norms and sizes irrelevant (the printed γ
+    depends on them; the γ here is for losses of range M²/(α² K)). The paper asks all clients for ā before
+    training. The K clients of the first round are no substitute: with heavy tails their largest a is orders
+    of magnitude too small, and rates too large by as much do worse than uniform sampling.
 
-    T is `num_rounds` and required; the rates do not depend on the round, so a run that goes on beyond T keeps
-    them, and one resumed with another `num_rounds` keeps the T of its state. M in rates and floor is the
-    number of registered clients; E stays as it was at the start. Joiners get mass 1/M each and the others shrink
-    to make room, which keeps the floor; the mass of leavers is shared out in proportion, and projected again.
+    T is `num_rounds` and required. The rates do not depend on the round, so a run that goes on beyond T keeps
+    them, and a run resumed with another `num_rounds` keeps the T of its state. M in rates and floor is the
+    number of registered clients; E stays as it was at the start. Joiners get mass 1/M each and the others
+    shrink to make room, which keeps the floor; the mass of leavers is divided in proportion, and q projected
+    again.
 
     The paper starts from the uniform distribution. With ``initial="sizes"`` all experts start from p ∝ λ,
-    projected: where sizes explain the norms, that is what slow experts would need thousands of rounds to
-    find. Sizes corrected later do not change what was learned.
+    projected: where sizes explain the norms, slow experts would need thousands of rounds to get there. Sizes
+    corrected later do not change the experts.
     """
 
     name = "adaptive-osmd"
@@ -86,8 +87,8 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         }
 
     def _num_experts(self, num_rounds: int) -> int:
-        """Return E (eq. 14) for so many rounds."""
-        log_m = math.log(max(2, self._num_registered))  # one client alone: as many experts as for two
+        """Return E (eq. 14) for T = `num_rounds`."""
+        log_m = math.log(max(2, self._num_registered))  # one client: as many experts as for two
         ratio = 4 * (log_m - math.log(self._alpha)) / log_m
         return int(math.log2(1 + ratio * (num_rounds - 1)) / 2) + 1
 
@@ -111,7 +112,7 @@ class AdaptiveOSMDSelector(ExpertsSelector):
     def _descend(
         self, clients: Ints, importance: Floats, roots: Floats, reference: float, num_rounds: float
     ) -> dict[str, Array]:
-        """Return what a step of all experts and of their weights changes, with roots sqrt(a), sqrt(ā)."""
+        """Return the changes of a step of all experts and their weights, for roots sqrt(a), sqrt(ā)."""
         k, m, alpha = self._clients_per_round, self._num_registered, self._alpha
         weighted = importance * (np.minimum(roots, LARGEST_ROOT * reference) / reference) ** 2  # W a/ā
         base = k if self._settings.expert_base == "K" else k**2
@@ -123,7 +124,7 @@ class AdaptiveOSMDSelector(ExpertsSelector):
 
         losses = slopes.sum(axis=1)
         log_theta = self._array("log_theta") - gamma * losses
-        log_theta -= log_theta.max()  # or large losses would drown the normalisation below
+        log_theta -= log_theta.max()  # or large losses would make the normalisation inexact
         return {
             **self._stepped(clients, rates[:, None] * slopes / q),
             "log_theta": log_theta - np.logaddexp.reduce(log_theta),

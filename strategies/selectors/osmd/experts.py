@@ -1,4 +1,4 @@
-"""What the OSMD family keeps: several distributions over the clients, mixed into one; dense or lazy."""
+"""The state of the OSMD family: several distributions over the clients, mixed into one; dense or lazy."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -18,28 +18,28 @@ class ExpertsSelector(StreamSelector):
     """Draws from ``p = sum_e θ_e q_e``; every q_e is at least α/M, M being the number of registered clients.
 
     From `lazy_from` clients on the q are `LazyExperts`, which change in place; below that they are an array.
-    Both have one form of state: where everybody is touched, and the weights are q, it is the dense one. So
-    joiners who bring the number of clients to `lazy_from` change the form and nothing else.
+    Both have one form of state: in the dense form all clients are touched, and their weights are q. So
+    joiners that bring the number of clients to `lazy_from` change the form and nothing else.
 
-    Where q starts in proportion to sizes, these are the base of the lazy experts; a restart from the mixture
-    makes the mixture the new one, which takes a pass over all clients and a sort.
+    Where q starts in proportion to sizes, the sizes are the base of the lazy experts; a restart from the
+    mixture makes the mixture the new base, which takes a pass over all clients and a sort.
     """
 
     lazy_from: ClassVar[int] = 10_000
-    """From how many clients on the lazy form is used.
+    """From this number of clients on the lazy form is used.
 
     Measured (7 experts, K = 100, a busy machine), lazy against dense: 2.2 to .8 ms a round at 3,000 clients,
-    2.2 to 1.1 at 10,000, 2.1 to 1.5 at 20,000, 2.0 to 2.6 at 40,000; the same where many reach the floor. A
-    higher number would change the draws of a seed, and refuse the states of runs in between.
+    2.2 to 1.1 at 10,000, 2.1 to 1.5 at 20,000, 2.0 to 2.6 at 40,000; the same where many reach the floor.
+    Another number would change the draws of a seed, and refuse states of runs with clients in between.
     """
 
     state_axes = Selector.state_axes | {
-        "touched": ("touched",),  # clients with weights of their own; dense: all
+        "touched": ("touched",),  # clients with their own weights; dense: all
         "experts": ("experts", "touched"),  # their weights, see LazyExperts; dense: q_e, 0 for the removed
         "default": ("experts",),  # the weights of all others, see Untouched
         "slope": ("experts",),
         "cut": ("experts",),
-        "base": ("base",),  # what slope multiplies: for all clients, or nothing if no cut is finite
+        "base": ("base",),  # what slope multiplies: of all clients, or empty if no cut is finite
         "log_theta": ("experts",),
     }
 
@@ -51,9 +51,9 @@ class ExpertsSelector(StreamSelector):
     @property
     @abstractmethod
     def _by_size(self) -> bool:
-        """Whether all start from p ∝ λ, projected (False: uniform)."""
+        """Whether all experts start from p ∝ λ, projected (False: uniform)."""
 
-    # For the algorithms: what changes is returned, except that `_stepped` steps lazy experts in place.
+    # For the algorithms. The methods return the changes, except that `_stepped` steps lazy experts in place.
 
     def _at(self, clients: Ints) -> Floats:
         """Return q (E, S) of registered clients."""
@@ -67,14 +67,14 @@ class ExpertsSelector(StreamSelector):
         if self._is_lazy:
             self._lazy.step(clients, exponents)
             return {}
-        # Against overflow all weights are lowered by what the largest exponent raises.
+        # Against overflow all weights are divided by the largest factor.
         largest = exponents.max(axis=1)[:, None]
         weights = self._array("experts") * np.exp(-largest)
         weights[:, clients] = self._at(clients) * np.exp(exponents - largest)
         return {"experts": self._project(weights, self._registered)}
 
     def _started(self, num_experts: int) -> dict[str, Array]:
-        """Return E new experts, θ_e = (1 + 1/E)/(e(e + 1)), all as at the start."""
+        """Return E new experts at their start, θ_e = (1 + 1/E)/(e(e + 1))."""
         ones = np.ones(num_experts)
         touched, untouched, base = np.arange(self.num_clients), Untouched.alike(ones), np.empty(0)
         p = self._uniform()
@@ -89,7 +89,7 @@ class ExpertsSelector(StreamSelector):
         return _state(touched, weights, untouched) | {"base": base, "log_theta": _log_theta(num_experts)}
 
     def _restarted(self, num_experts: int, changes: Mapping[str, Array] | None) -> dict[str, Array]:
-        """Return E new experts as at the start, or if changes are given all with p as those leave it.
+        """Return E new experts at their start, or if changes are given, at the mixture p after them.
 
         Lazy experts without a base restart in place.
         """
@@ -130,19 +130,18 @@ class ExpertsSelector(StreamSelector):
         # q = 1/after in a unit in which the others need not change.
         joining = np.tile(1 / (scale * max(1, before)), (new.size, 1)).T
         base = self._array("base")
-        if base.size:  # the joiners' is never used
+        if base.size:  # the value of joiners is never used
             base = np.concatenate([base, np.ones(new.size)])
         state = _state(np.concatenate([touched, new]), np.hstack([weights, joining]), untouched)
         return state | {"base": base}
 
     def _left(self, registered: Bools) -> dict[str, Array]:
-        """Share out the mass of leavers in proportion, and project again."""
+        """Divide the mass of leavers in proportion, and project again."""
         if not self._is_lazy:
             return {"experts": self._project(self._array("experts"), registered)}
         touched, (experts, untouched) = self._lazy.touched, self._lazy.values()
-        stay = registered[
-            touched
-        ]  # values are weights too; they are projected when the new experts are built
+        stay = registered[touched]
+        # Values are weights, too; they are projected when the new experts are built.
         return _state(touched[stay], experts[:, stay], untouched)
 
     def _distribution(self) -> Floats:
@@ -194,7 +193,7 @@ class ExpertsSelector(StreamSelector):
         return Untouched(*(self._array(key) for key in Untouched._fields))
 
     def _project(self, weights: Floats, registered: Bools) -> Floats:
-        """Return the projection of each row of weights (E, M), 0 for those who do not live."""
+        """Return the projection of each row of weights (E, M), 0 for removed clients."""
         number = int(np.count_nonzero(registered))
         if number == registered.size:
             return scale_rows_above_floor(weights, self._alpha / number)
@@ -205,7 +204,7 @@ class ExpertsSelector(StreamSelector):
 
 
 def _state(touched: Ints, weights: Floats, untouched: Untouched) -> dict[str, Array]:
-    # Copies: what the state holds is made read-only.
+    # Copies, since arrays of the state are made read-only.
     return {"touched": touched, "experts": weights} | {
         key: values.copy() for key, values in untouched._asdict().items()
     }

@@ -1,4 +1,4 @@
-"""OSMD: learn whom to sample from the norms of the updates, by online stochastic mirror descent.
+"""OSMD: learns p from the norms of the updates, by online stochastic mirror descent.
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback",
 Algorithm 1, with the rate of eq. 11 (Corollary 2).
@@ -16,11 +16,11 @@ class OSMDSelector(AdaptiveOSMDSelector):
 
         η   = B α³/M³ sqrt((log M + 2 log(M/α) TV)/(2T)) multiplier, B = K or K²   (eq. 11), with TV = 0
 
-    TV, how far the best distribution moves in T rounds, is unknown; with 0 the rate is the smallest of
-    Adaptive-OSMD's, whose expert e = 1 this is: the settings, ā (estimated from the replies) and everything
-    about T, joiners and leavers are told there. It suits a best distribution that stands still; where it
-    moves, or early on where a few large norms are worth going after, Adaptive-OSMD has faster experts, and
-    at a multiplier of 1 this one hardly leaves uniform sampling.
+    TV, how far the best distribution moves in T rounds, is unknown. With TV = 0 this is the expert e = 1 of
+    Adaptive-OSMD, the slowest; see there for the settings, ā (estimated from the replies), T, joiners and
+    leavers. It suits a best distribution that does not move. Where it moves, or early in a run with a few
+    large norms, the faster experts of Adaptive-OSMD are better, and with a multiplier of 1 OSMD hardly leaves
+    uniform sampling.
     """
 
     name = "osmd"

@@ -15,7 +15,7 @@ class AdaPowDSettings(PowDSettings):
     """Settings of adapow-d."""
 
     halve_every: int = setting(
-        0, low=0, doc="halve d every so many rounds (5000 in the paper's quadratic); 0: do not halve"
+        0, low=0, doc="number of rounds after which d is halved (5000 in the paper's quadratic); 0: never"
     )
     drop_at: int = setting(
         0,
@@ -28,7 +28,7 @@ class AdaPowDSettings(PowDSettings):
 class AdaPowDSelector(PowDSelector):
     """d(t) = max(K, d_0 / 2^(t // n)), or K from a given round on; d_0 = all clients by default.
 
-    It converges as fast as `pow-d` at first and loses its floor later, down to that of d = K.
+    It converges as fast as `pow-d` at first, and to the lower floor of d = K later.
 
     The round of the drop is part of the state: a run that is resumed with another `num_rounds` keeps it.
     """
@@ -43,8 +43,8 @@ class AdaPowDSelector(PowDSelector):
         if not (drop_at or given.halve_every or len(given.num_candidates.steps) > 1):
             if self._num_rounds is None:
                 raise ValueError(
-                    f"num_rounds = None: {self.name} needs the number of rounds (d drops at half of them), "
-                    "or halve_every, drop_at, or a schedule as num_candidates"
+                    f"num_rounds = None: must be given with {self.name} (d drops at half of the rounds), or "
+                    "else halve_every, drop_at or a schedule of num_candidates"
                 )
             drop_at = max(1, self._num_rounds // 2)
         return super()._initial_state() | {"drop_at": np.array(drop_at)}

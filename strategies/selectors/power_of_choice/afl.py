@@ -1,4 +1,4 @@
-"""AFL, active federated learning: clients with valuable data are drawn more often.
+"""AFL, active federated learning: clients with large losses are drawn more often.
 
 Goetz, Malik, Bui, Moon, Liu, Kumar, "Active Federated Learning" (2019), Algorithm 1.
 """
@@ -20,13 +20,15 @@ from .last_losses import LastLossSelector
 class AFLSettings(Settings):
     """Settings of AFL; the defaults are the paper's."""
 
-    alpha1: float = setting(0.75, low=0.0, high=1.0, doc="the share of clients with low values left out")
+    alpha1: float = setting(
+        0.75, low=0.0, high=1.0, doc="share of clients, those of the lowest values, that are left out"
+    )
     alpha2: float = setting(0.01, low=0.0, high=1e3, doc="scale of the values in the softmax")
     alpha3: float = setting(0.1, low=0.0, high=1.0, doc="the share of K drawn uniformly")
 
 
 class AFLSelector(LastLossSelector):
-    """Values clients by ``v_k = sqrt(n_k) · (mean loss of k's last local training)``.
+    """The value of a client is ``v_k = sqrt(n_k) · (mean loss of k's last local training)``.
 
     In each round::
 
@@ -81,7 +83,7 @@ class AFLSelector(LastLossSelector):
     def _kept(self, available: Presence) -> tuple[Ints, Floats]:
         """Return (positions among the available, α2 v_k) of the clients kept; +inf if never selected."""
         losses = available.of(self._last_losses())
-        values: Floats = np.clip(losses, -1e150, 1e150)  # so that times sqrt(n_k) they are finite
+        values: Floats = np.clip(losses, -1e150, 1e150)  # so that they are finite times sqrt(n_k)
         values *= np.sqrt(available.of(self.client_sizes))
         values[losses == np.inf] = np.inf
         lowest = min(int(self._settings.alpha1 * available.count), available.count - 1)
@@ -92,7 +94,7 @@ class AFLSelector(LastLossSelector):
 
 
 def _softmax(log_weights: Floats) -> Floats:
-    """Return (n,) weights with sum 1; where some are infinite they share it."""
+    """Return (n,) weights with sum 1; if some log weights are infinite, these share it equally."""
     top = log_weights.max()
     weights: Floats = np.exp(log_weights - top) if top < np.inf else 1.0 * (log_weights == np.inf)
     weights /= weights.sum()

@@ -265,7 +265,7 @@ def test_a_resumed_run_drops_at_the_round_of_its_state():
         (PowDSelector, {"num_candidates": "many"}, ValueError, "num_candidates = 'many'"),
         (PowDSelector, {"batch_size": 5}, ValueError, "batch_size = 5: no such setting"),
         (CPowDSelector, {"batch_size": 0}, ValueError, "batch_size = 0: must be >= 1"),
-        (AdaPowDSelector, {"num_rounds": None}, ValueError, "num_rounds = None: adapow-d needs the number"),
+        (AdaPowDSelector, {"num_rounds": None}, ValueError, "num_rounds = None: must be given with adapow-d"),
         (AdaPowDSelector, {"halve_every": -1}, ValueError, "halve_every = -1"),
         (AdaPowDSelector, {"drop_at": 1.5}, TypeError, "drop_at = 1.5"),
     ],
