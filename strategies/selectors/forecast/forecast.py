@@ -72,9 +72,9 @@ class ForecastSelector(StreamSelector):
     20 times that under uniform sampling. The expert with c = 1 and small κ is Avare, κ = 30 is `md`,
     geometric means resist heavy tails, and b corrects for misleading sizes: in 12 of the 15 settings below
     the mixture is within a tenth of the best single expert, or better. Most regret comes from rounds before
-    clients are seen. Hence the scores: the best p is in proportion to the root of the expected y², which is sqrt(1 + ν) θ
-    for seen clients and u π for unseen ones. The further √u is for two reasons: a large client found early
-    saves variance in all later rounds, and few draws underestimate u.
+    clients are seen. Hence the scores: the best p is in proportion to the root of the expected y², which is
+    sqrt(1 + ν) θ for seen clients and u π for unseen ones. The further √u has two reasons: a large client
+    found early saves variance in all later rounds, and few draws underestimate u.
 
     The draws. With replacement, K uniform numbers point into the running sum of p, one into each K-th of it:
     N_m keeps its mean K p_m, and the variance of any estimate is at most that of independent draws, and often
