@@ -89,7 +89,7 @@ def test_two_budgets_at_once():
     assert both > 1  # cases in which both budgets bind
 
 
-def test_a_used_up_budget_keeps_out_only_those_who_need_it():
+def test_a_used_up_budget_excludes_only_groups_that_need_it():
     pytest.importorskip("cvxpy")
     usage, zeros, ones = [[1, 1, 1], [0, 2, 3]], [0, 0, 0], [1, 1, 1]
     rates = fill_with_budgets(ones, zeros, [9, 9, 9], zeros, usage, [6, 0])

@@ -197,7 +197,7 @@ def test_draws_follow_the_mixture(share_registered, has_base):
     assert (np.abs(found - n * p) <= 5 * np.sqrt(n * p)).all()
 
 
-def test_nobody_lives():
+def test_no_client_is_registered():
     nobody = np.zeros(3, dtype=bool)
     for lazy in (uniform(2, 3, 0.4, nobody), by_base(2, np.ones(3), 0.4, nobody)):
         assert not lazy.mixture(np.array([0.5, 0.5])).any()

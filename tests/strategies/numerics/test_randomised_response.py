@@ -50,7 +50,7 @@ def test_a_large_epsilon_is_the_truth():
     assert (counts.variances < 1e-20).all()
 
 
-def test_one_value_and_nobody():
+def test_one_value_and_no_answers():
     assert randomise([0, 0], 1, 1.0, np.random.default_rng(0)).tolist() == [0, 0]
     assert [each.tolist() for each in estimate_counts([0, 0], 1, 1.0)] == [[2.0], [0.0]]
     assert randomise([], 3, 1.0, np.random.default_rng(0)).size == 0

@@ -147,6 +147,6 @@ def test_rounding_is_right_on_average():
 
 
 @pytest.mark.parametrize("values", [[-1.0, 2.0], [0.5, 0.2], [np.nan]])
-def test_rounding_refuses_what_has_no_whole_total(values):
+def test_rounding_refuses_numbers_without_an_integer_total(values):
     with pytest.raises(ValueError, match=r"expected = .*must be >= 0, with an integer as sum|cannot convert"):
         round_to_total(values, np.random.default_rng(0))

@@ -36,7 +36,7 @@ def learn(selector, clients, norms):
 # Full participation
 
 
-def test_full_takes_everybody_with_weight_lambda():
+def test_full_takes_all_clients_with_weight_lambda():
     selector = make(FullSelector, 4, client_sizes=[1.0, 2.0, 3.0, 4.0])
     selection = selector.select(1)
     assert selection.clients.tolist() == [0, 1, 2, 3]
@@ -47,7 +47,7 @@ def test_full_takes_everybody_with_weight_lambda():
     np.testing.assert_allclose(selector.probabilities, [1 / 3, 1 / 3, 1 / 3, 0], rtol=1e-15)
 
 
-def test_full_leaves_nobody_out_for_a_budget_but_asks_nobody_below_1():
+def test_full_ignores_a_budget_unless_it_is_below_1():
     selector = make(FullSelector, 4, clients_per_round=1)
     assert selector.select(1, budget=2).clients.size == 4
     assert selector.select(1, budget=0.5).clients.size == 0
@@ -110,7 +110,7 @@ def test_optimal_at_the_largest_norms_and_at_none():
     np.testing.assert_allclose(equal.probabilities, p, rtol=1e-15)
 
 
-def test_who_does_not_answer_is_not_here():
+def test_a_client_that_does_not_answer_is_not_available():
     selector = make(OptimalSelector, 5)
     norms = np.array([1.0, np.nan, 2.0, np.inf, 3.0])
     seen = np.concatenate([ask(selector, norms, round).clients for round in range(50)])
@@ -121,7 +121,7 @@ def test_who_does_not_answer_is_not_here():
     assert ask(selector, np.full(5, np.nan)).clients.size == 0
 
 
-def test_reports_of_clients_who_are_not_here_are_left_out():
+def test_reports_of_absent_clients_are_left_out():
     selector = make(OptimalSelector, 5)
     reports = {"update_norm": np.arange(1.0, 6.0)}
     selection = selector.select(1, unavailable=[0, 1, 3], candidates=np.arange(5), reports=reports)

@@ -98,9 +98,28 @@ def test_declares_what_it_is(make):
     assert (selector.candidates(1) is None) == (not selector.polls_for)
     assert selector.num_clients == M
     np.testing.assert_array_equal(selector.client_sizes, SIZES)
+    assert selector.feedback_used <= {"diversity", "gradient_variance"}
+    assert selector.equal_weight_draws in {"always", "with replacement", "never"}
+    assert selector.diversity_mean in {"weighted", "plain"}
+    assert set(selector.poll_settings) <= {"batch-size", "num-groups", "epsilon"}
+    assert (selector.poll_settings == {}) == (selector.name not in {"cpow-d", "flics-private"})
+    reports = {kind: [0.0] for kind in selector.polls_for}
+    assert (selector.invitation(1, [0], reports) is not None) == selector.clients_decide
     for name, allowed in selector.allowed_settings().items():
         assert allowed.doc
         assert allowed.check(name, getattr(selector.settings, name)) == getattr(selector.settings, name)
+
+
+def test_target_shares_are_of_the_available_clients_unless_the_target_is_over_time(make):
+    selector = make()
+    selector.remove_clients([1])
+    shares = selector.target_shares(available=[0, 4, 7])
+    assert abs(shares.sum() - 1) < 1e-12
+    np.testing.assert_array_equal(shares, selector.target_shares(unavailable=[2, 3, 5, 6]))
+    if selector.name in ("flics", "naive-group"):
+        np.testing.assert_array_equal(shares, selector.probabilities)
+    else:
+        np.testing.assert_allclose(shares, np.array([1, 0, 0, 0, 30, 0, 0, 5]) / 36, rtol=1e-14)
 
 
 def test_properties_cannot_be_written_through(make):
@@ -125,7 +144,7 @@ def test_probabilities_sum_to_1_over_the_registered_clients(make):
 
 
 @pytest.mark.parametrize("who", [{}, {"available": [6, 0, 4, 7, 2]}, {"unavailable": [1, 3, 5]}])
-def test_a_selection_is_k_draws_of_distinct_clients_who_are_here(make, who):
+def test_a_selection_is_k_draws_of_distinct_available_clients(make, who):
     selector = learned(make)
     here = [0, 2, 4, 6, 7] if who else range(M)
     for round in range(50):
@@ -147,7 +166,7 @@ def test_available_and_unavailable_say_the_same(make):
 
 @drawing
 @pytest.mark.parametrize("k", [K, 5, 8])
-def test_everybody_is_taken_once_if_at_most_k_are_here(make, k):
+def test_all_clients_are_taken_once_if_at_most_k_are_available(make, k):
     selector = learned(make, clients_per_round=k)
     selection = selector.select(3, available=[5, 1, 4])
     assert sorted(selection.clients) == [1, 4, 5]
@@ -157,7 +176,7 @@ def test_everybody_is_taken_once_if_at_most_k_are_here(make, k):
     np.testing.assert_allclose(selection.weights, SIZES[selection.clients] / 40, rtol=1e-14)
 
 
-def test_nobody_here_is_an_empty_selection(make):
+def test_the_selection_is_empty_if_no_client_is_available(make):
     selector = learned(make)
     for selection in (
         selector.select(3, available=[]),
@@ -203,7 +222,7 @@ def test_the_estimate_is_unbiased(make, who, response):
 
 
 @drawing
-def test_finalize_scales_those_who_answered(make):
+def test_finalize_scales_the_weights_of_clients_that_responded(make):
     selector = learned(make)
     selection = selector.select(3, available=[0, 4, 7])
     np.testing.assert_array_equal(selector.finalize(selection, [True] * 3), selection.weights)
@@ -297,7 +316,7 @@ def test_clients_leave_for_good(make):
 
 
 @drawing
-def test_weights_follow_the_sizes_of_those_here_and_registered(make):
+def test_weights_follow_the_sizes_of_available_clients(make):
     selector = make(clients_per_round=M)
     selector.remove_clients([4])
     selector.set_sizes([1], [19.0])
@@ -339,27 +358,24 @@ def test_nothing_explored_yet(make):
 
 
 @drawing
-@pytest.mark.parametrize(
-    "norms",
-    [
+@pytest.mark.parametrize("first", [True, False])
+def test_any_norm_leaves_a_distribution(make, first):
+    for norms in (
         [0.0] * 4,
         [np.nan] * 4,
         [np.inf] * 4,
         [0.0, np.nan, np.inf, -np.inf],
         [1e-320, 0.0, 1e308, 5.0],
         [1e308] * 4,
-    ],
-)
-@pytest.mark.parametrize("first", [True, False])
-def test_any_norm_leaves_a_distribution(make, norms, first):
-    selector = make(clients_per_round=4) if first else learned(make, clients_per_round=4)
-    for round in range(20, 30):
-        selection = selector.select(round)
-        selector.update(round, selection, feedback(norms[: selection.clients.size]))
+    ):
+        selector = make(clients_per_round=4) if first else learned(make, clients_per_round=4)
+        for round in range(20, 30):
+            selection = selector.select(round)
+            selector.update(round, selection, feedback(norms[: selection.clients.size]))
+            assert abs(selector.probabilities.sum() - 1) < 1e-12
+            assert (selector.probabilities > 0).all()
+        play(selector, range(30, 35))
         assert abs(selector.probabilities.sum() - 1) < 1e-12
-        assert (selector.probabilities > 0).all()
-    play(selector, range(30, 35))
-    assert abs(selector.probabilities.sum() - 1) < 1e-12
 
 
 @drawing

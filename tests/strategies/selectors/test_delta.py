@@ -369,7 +369,7 @@ def test_the_never_seen_are_drawn_uniformly_and_the_others_by_lambda_and_norm():
     np.testing.assert_allclose(selector.probabilities, [*(within / 2), 0.25, 0.25], rtol=1e-14)
 
 
-def test_clusters_of_those_who_are_here():
+def test_clusters_of_the_available_clients():
     """Four of low and two of high norm; with two of the low ones away, each two get half of the draws."""
     selector = make(ClusterISSelector, 6, update_norms=[1.0, 1.0, 1.0, 1.0, 50.0, 60.0])
     for round in range(20):

@@ -89,7 +89,7 @@ def test_a_selection_is_a_coin_per_client():
     np.testing.assert_allclose(selection.probabilities, inclusion)
 
 
-def test_everybody_is_invited_if_at_most_k_are_here():
+def test_all_clients_are_invited_if_at_most_k_are_available():
     selector = flics([0, 0, 1, 1], clients_per_round=3)
     selection = selector.select(1, available=[3, 0, 1])
     assert selection.clients.tolist() == [0, 1, 3]
@@ -240,7 +240,7 @@ def test_a_group_can_leave_and_come_back():
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_nobody(kind):
+def test_no_client_is_available_or_registered(kind):
     selector = flics([0, 0, 1, 1], kind)
     for arguments in ({"available": []}, {"budget": 0.9}, {"unavailable": range(4)}):
         assert selector.select(1, **arguments).clients.size == 0
@@ -466,7 +466,7 @@ def test_quotas_are_right_on_average():
     assert (np.abs(seen - p) <= 5 * np.sqrt(p * (1 - p) / 1500)).all()
 
 
-def test_quotas_are_biased_where_groups_are_scarce_and_only_there():
+def test_quotas_are_biased_only_where_groups_are_scarce():
     """Update 1 in group 2, 0 elsewhere: its share is right (5 standard errors) only if it is here."""
     groups = np.arange(30) % 3
     updates = (groups == 2).astype(float)

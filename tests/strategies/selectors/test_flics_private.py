@@ -38,7 +38,7 @@ def answered(selection, responded=None):
 # A round by hand.
 
 
-def test_everybody_is_invited_if_at_most_k_are_here():
+def test_all_clients_are_invited_if_at_most_k_are_available():
     """One of group 0 and two of group 1; p = 1/3, 2/3."""
     selector = private(5, clients_per_round=3, group_shares="1/2")
     candidates = selector.candidates(1, unavailable=[0, 4])
@@ -81,7 +81,7 @@ def test_each_half_is_sent_rates_made_from_the_others_answers():
     np.testing.assert_array_equal(again.rates, invitation.rates)
 
 
-def test_who_says_nothing_is_not_here():
+def test_a_client_without_an_answer_is_not_available():
     selector = private(6, clients_per_round=6)
     candidates = np.array([5, 3, 1, 0])
     invitation = selector.invitation(1, candidates, {"group": np.array([1.0, np.nan, 0.0, 0.0])})

@@ -132,7 +132,7 @@ def test_the_exponent_of_sizes_is_a_ridge_regression():
     np.testing.assert_allclose(selector._mixed().prior.slope, b, rtol=1e-12)
 
 
-def test_everybody_at_once_restarts_the_level():
+def test_a_jump_of_all_clients_restarts_the_level():
     selector = make(10, clients_per_round=5)
     play(selector, lambda clients: 1.0 + clients, range(1, 101))
     before, p = float(selector.state_dict()["level"]), selector.probabilities
@@ -360,7 +360,7 @@ def test_beats_uniform(name, share):
     assert regret(ForecastSelector, name) < share * regret(UniformSelector, name)
 
 
-def test_beats_the_sizes_where_they_mislead():
+def test_beats_md_where_sizes_mislead():
     assert regret(ForecastSelector, "sizes anti-informative") < 0.1 * regret(
         MultinomialSelector, "sizes anti-informative"
     )

@@ -169,7 +169,7 @@ def test_a_bad_lazy_state_is_refused(change, text):
         selector.load_state_dict(state)
 
 
-def test_a_dense_state_holds_everybody():
+def test_a_dense_state_holds_all_clients():
     lazy = both(AdaptiveOSMDSelector, 20, clients_per_round=3, num_rounds=9)[1]
     dense = AdaptiveOSMDSelector(20, clients_per_round=3, num_rounds=9)
     with pytest.raises(ValueError, match=r"state\['touched'\] = \[\]: must be all clients, 0..19"):
@@ -230,7 +230,7 @@ def test_most_clients_removed(kind):
     assert share == 1.0 if kind is StreamedMultinomial else share < 0.4
 
 
-def test_the_way_absence_is_told_makes_no_difference():
+def test_available_and_unavailable_are_equivalent_at_scale():
     """99 of 100 are listed, or one is said to be missing: the same draws from a stream."""
     selector = StreamedMultinomial(100, client_sizes=np.arange(1.0, 101.0), clients_per_round=4)
     for round in range(20):

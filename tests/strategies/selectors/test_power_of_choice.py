@@ -108,7 +108,7 @@ def test_a_selection_by_hand():
     assert selector.probabilities.tolist() == [0.25, 0.25, 0.5]
 
 
-def test_who_has_left_since_being_asked_is_not_chosen():
+def test_a_client_that_left_after_the_poll_is_not_selected():
     selector = make(PowDSelector, num_candidates=6)
     asked = selector.candidates(1)
     selection = selector.select(1, available=[0, 2], candidates=asked, reports={"loss": np.arange(6.0)})
@@ -168,7 +168,7 @@ def test_the_estimate_leans_to_large_losses(kind):
     assert selector.unbiased == "none"
 
 
-def test_everybody_asked_and_taken_still_weighs_the_same():
+def test_weights_are_equal_when_all_candidates_are_selected():
     selection = choose(make(PowDSelector, num_candidates=9), 1, np.arange(6.0), available=[5, 0])
     assert set(selection.clients) == {0, 5}
     assert selection.weights.tolist() == [0.5, 0.5]
@@ -176,7 +176,7 @@ def test_everybody_asked_and_taken_still_weighs_the_same():
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_nobody_here_needs_no_answers(kind):
+def test_no_reports_are_needed_if_no_client_is_available(kind):
     selector = make(kind)
     for arguments in ({"available": []}, {"budget": 0.5}):
         assert selector.select(1, **arguments).clients.size == 0
@@ -311,7 +311,7 @@ def test_losses_that_are_missing_or_late_teach_nothing():
     assert np.isposinf(losses[gone])
 
 
-def test_who_was_chosen_and_never_answered_counts_as_typical():
+def test_a_selected_client_that_never_responded_counts_as_typical():
     selector = make(RPowDSelector)
     selection = selector.select(1)
     silent, heard = selection.clients
