@@ -26,7 +26,7 @@ from deploy.processes.groups import processes_with
 from tests.support.toy_experiments import experiment, seeds_run, toy, toy_with_data
 
 ROOT = Path(__file__).resolve().parents[3]
-RESULTS = ROOT / "RESULTS.md"
+RESULTS = ROOT / "docs" / "results.md"
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def test_every_known_experiment_can_be_sent_to_a_process_and_has_a_quick_form() 
 
 
 def test_the_results_are_those_of_the_experiments_as_they_are() -> None:
-    """Each table of RESULTS.md is headed as the command heads it, with as many seeds."""
+    """Each table of docs/results.md is headed as the command heads it, with as many seeds."""
     text = RESULTS.read_text(encoding="utf-8")
     tables = {part.partition(":")[0]: part.splitlines() for part in text.split("\n### ")[1:]}
     assert len(tables) > 30
