@@ -1,0 +1,147 @@
+"""A supervisor restarts its program until it is stopped, and leaves nothing of it behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from deploy.processes.groups import processes_with, wait_until
+from deploy.processes.supervisor import Supervisor
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+ROOT = Path(__file__).parents[3]
+MARK = "COHORT_TEST"
+
+
+class Supervised(Supervisor):
+    """Supervises a shell script, in a thread."""
+
+    grace = 5.0
+    look = 0.02
+
+    def __init__(self, folder: Path, script: str) -> None:
+        super().__init__()
+        self.folder = folder
+        self.script = script
+        self.lines: list[bytes] = []
+        self.codes: list[int | None] = []
+        self.go_on = True
+        self.may = True
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def command(self) -> Sequence[str]:
+        return ["sh", "-c", self.script]
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, MARK: str(self.folder)}
+
+    def may_start(self) -> bool:
+        return self.may
+
+    def line(self, line: bytes) -> None:
+        self.lines.append(line)
+
+    def check(self) -> bool:
+        go_on, self.go_on = self.go_on, True
+        return go_on
+
+    def ended(self, code: int | None) -> float:
+        self.codes.append(code)
+        return 0.01 if code is None or len(self.codes) < 3 else 60.0
+
+    def left(self) -> list[int]:
+        return processes_with(MARK, str(self.folder))
+
+
+@pytest.fixture
+def supervise(tmp_path: Path) -> Iterator[Callable[[str], Supervised]]:
+    started: list[Supervised] = []
+
+    def start(script: str) -> Supervised:
+        started.append(Supervised(tmp_path, script))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+        each.thread.join(10)
+        assert not each.thread.is_alive()
+        assert wait_until(lambda each=each: not each.left(), 5)
+
+
+def test_a_program_is_started_again_until_the_supervisor_is_stopped(
+    supervise: Callable[[str], Supervised],
+) -> None:
+    supervised = supervise("echo one; printf two; exit 7")
+    assert wait_until(lambda: len(supervised.codes) == 3, 10)
+    assert supervised.codes == [7, 7, 7]
+    assert supervised.lines == [b"one", b"two"] * 3
+    began = time.monotonic()
+    supervised.stop()  # it pauses for a minute
+    supervised.thread.join(10)
+    assert time.monotonic() - began < 5
+
+
+def test_children_that_hold_the_output_open_are_ended_with_the_program(
+    supervise: Callable[[str], Supervised],
+) -> None:
+    supervised = supervise("sleep 60 & echo started; exit 1")
+    assert wait_until(lambda: len(supervised.codes) == 3, 10)
+    assert wait_until(lambda: not supervised.left(), 5)
+
+
+def test_a_program_that_ignores_sigterm_is_killed(supervise: Callable[[str], Supervised]) -> None:
+    supervised = supervise("trap '' TERM; echo ready; while true; do sleep 0.1; done")
+    supervised.grace = 0.2
+    assert wait_until(lambda: b"ready" in supervised.lines, 10)
+    supervised.stop()
+    supervised.thread.join(10)
+    assert wait_until(lambda: not supervised.left(), 5)
+    assert supervised.codes == []  # the end was asked for
+
+
+@pytest.mark.parametrize("way", ["restart", "check"])
+def test_a_program_is_started_anew_when_its_supervisor_wants_it(
+    supervise: Callable[[str], Supervised], way: str
+) -> None:
+    supervised = supervise("echo up; sleep 60")
+    assert wait_until(lambda: b"up" in supervised.lines, 10)
+    if way == "restart":
+        supervised.restart()
+    else:
+        supervised.go_on = False
+    assert wait_until(lambda: supervised.lines.count(b"up") == 2, 10)
+    assert supervised.codes == [-signal.SIGTERM]
+
+
+def test_a_program_that_must_not_start_is_tried_again_later(supervise: Callable[[str], Supervised]) -> None:
+    supervised = supervise("echo up; sleep 60")
+    assert wait_until(lambda: b"up" in supervised.lines, 10)
+    supervised.may = False
+    supervised.restart()
+    assert wait_until(lambda: supervised.codes.count(None) > 1, 10)
+    supervised.may = True
+    assert wait_until(lambda: supervised.lines.count(b"up") == 2, 10)
+
+
+@pytest.mark.parametrize(
+    "module", ["deploy.processes.supervisor", "deploy.device.supervisor", "deploy.container.supervisor"]
+)
+def test_supervisors_import_the_standard_library_only(module: str) -> None:
+    """They stay in the memory of small devices."""
+    script = (
+        f"import sys; before = set(sys.modules); import {module}; "
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        "print(sorted(new - sys.stdlib_module_names))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "['deploy']\n"
