@@ -1,12 +1,13 @@
-"""A SuperNode for devices and containers, that ends when its work or its supervisor does.
+"""The SuperNode of devices and containers: it ends when its connection or its supervisor ends.
 
-`python -m deploy.device.node OPTIONS` runs `flower-supernode` as `deploy.flower.launch` does, and besides:
+`python -m deploy.device.node OPTIONS` runs `flower-supernode` with the patches of `deploy.flower.patches`. It
+also differs from Flower's program in two points:
 
-- It ends with its supervisor, even if that is killed; and where its connection ends with an error that Flower
-  does not retry (the SuperLink's database was busy, say). Flower's main thread then ends while that of its
-  HTTP server goes on: a process that is there and does nothing.
-- It holds 100 MB less. Its state is in memory, so Flower's database layer (SQLAlchemy, Alembic) is left out;
-  and what its processes have in common stays in common until the end.
+- It ends with its supervisor, even if that is killed; and when its connection ends with an error that Flower
+  does not retry, such as a busy database of the SuperLink. Flower's main thread would then end while its HTTP
+  server goes on: a process that does nothing.
+- It takes 100 MB less. Its state is in memory, so Flower's database layer (SQLAlchemy, Alembic) is not
+  imported; and its forked processes share their memory until they end.
 """
 
 import atexit
@@ -19,10 +20,10 @@ from deploy.processes.ports import LOOPBACK, free_ports
 
 
 def main() -> None:
-    """Run Flower's command on a free port, then leave at once whatever its threads do."""
+    """Run Flower's command on a free port, then end at once whatever its threads do."""
     end_with_parent()
-    # A collector that looks at objects writes to them, and so copies the memory that forked processes share.
-    # So does tidying up at the end: what was forked leaves without.
+    # A garbage collector writes to the objects that it inspects, and so copies the memory that forked
+    # processes share. So does the clean-up at the end: forked processes end without it.
     os.register_at_fork(before=gc.freeze)
     os.register_at_fork(after_in_child=lambda: atexit.register(_leave, 0))
 
@@ -31,7 +32,7 @@ def main() -> None:
     from deploy.flower.patches.supernode import leave_out_the_database
 
     leave_out_the_database()
-    (port,) = free_ports(1)  # where its ClientApps reach it
+    (port,) = free_ports(1)  # for its ClientApps
     launch.main(commands.supernode(*sys.argv[1:], host=LOOPBACK, port=port))
     _leave(LOST)
 

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
-# The files of a device's folder; the first four are there before this starts.
+# The files of a device's folder; the first four exist before the supervisor starts.
 SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"
 STATUS, LOCK, LOG = "status.json", "lock", "supernode.log"
-ADMITTED = "admitted"  # it is there once the server has let this device in
-LOG_BYTES = 1_000_000  # then it becomes LOG.1: a device's disk is small, and wears
+ADMITTED = "admitted"  # exists once the server has admitted this device
+LOG_BYTES = 1_000_000  # then it becomes LOG.1: a device's disk is small and wears out
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # s before the next attempt; doubled each time
 SETTLED = 60.0  # s online after which the pauses begin anew
 MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s
@@ -40,10 +40,10 @@ ALREADY_RUNNING = 4  # exit code
 
 
 def memory_of(group: int) -> dict[int, float]:
-    """Return what each process of a process group holds for itself alone, MB (Linux; elsewhere nothing)."""
+    """Return the private memory of each process of a process group, MB (Linux; elsewhere nothing)."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it is gone by now, or not to be looked at
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
             # The name, in parentheses, may hold anything; after it come state, parent and group.
             if int((folder / "stat").read_text().rpartition(")")[2].split()[2]) == group:
                 _, resident, shared, *_ = map(int, (folder / "statm").read_text().split())
@@ -80,7 +80,7 @@ class DeviceSupervisor(Supervisor):
             ),
         )
         self.memory_limit: float | None = settings["memory_limit"]  # MB
-        self._said = ""
+        self._printed = ""
         self._reason = ""  # why the SuperNode is about to end, from its output
         self._online_since: float | None = None  # time.monotonic(), s
         self._next_pause = FIRST_PAUSE  # s
@@ -95,8 +95,8 @@ class DeviceSupervisor(Supervisor):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 print(
-                    f"{self.folder}: another `cohort client join` runs with this state; what was given now "
-                    "counts when that is started again",
+                    f"{self.folder}: another `cohort client join` runs with this state; "
+                    "the options given now take effect when it is restarted",
                     file=sys.stderr,
                 )
                 return ALREADY_RUNNING
@@ -172,28 +172,33 @@ class DeviceSupervisor(Supervisor):
                 if (self.folder / ADMITTED).exists()
                 else f"not let in yet: the operator must register the key of {self.name}, or another has it"
             )
-        elif "terminated gracefully" in line:  # and we have not asked for that
+        elif "terminated gracefully" in line:  # and the supervisor did not ask for it
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
 
     def _limit_memory(self, group: int, limit: float) -> None:
-        """Kill the process that holds most, should all together hold more than `limit` MB."""
-        held = memory_of(group)
-        if sum(held.values()) > limit:
-            largest = max(held, key=lambda pid: held[pid])
-            self._hear(f"{sum(held.values()):.0f} MB of {limit:g} MB: killed process {largest}")
+        """Kill the largest process if all processes together take more than `limit` MB."""
+        taken = memory_of(group)
+        if sum(taken.values()) > limit:
+            largest = max(taken, key=lambda pid: taken[pid])
+            self._hear(f"{sum(taken.values()):.0f} MB of {limit:g} MB: killed process {largest}")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(largest, signal.SIGKILL)
 
     def _say(self, state: str, text: str) -> None:
         """Print a line and write it down for `cohort client status`, if it is new."""
-        if text == self._said:
+        if text == self._printed:
             return
-        self._said = text
+        self._printed = text
         now = datetime.now().astimezone()
         print(f"{now:%H:%M:%S} {text}", flush=True)
         status = self.folder / STATUS
-        told = {"state": state, "text": text, "since": now.isoformat(timespec="seconds"), "pid": os.getpid()}
-        status.with_suffix(".new").write_text(json.dumps(told))
+        status_now = {
+            "state": state,
+            "text": text,
+            "since": now.isoformat(timespec="seconds"),
+            "pid": os.getpid(),
+        }
+        status.with_suffix(".new").write_text(json.dumps(status_now))
         status.with_suffix(".new").replace(status)
 
 

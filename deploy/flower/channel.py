@@ -1,6 +1,6 @@
-"""A channel between two processes: a request and its answer at a time, as bytes over a socket pair.
+"""A channel between two processes: one request and its answer at a time, as bytes over a socket pair.
 
-What takes Flower's HTTP stack 5 to 10 ms of CPU, on either side, for a request that asks for nothing.
+It replaces Flower's HTTP stack, which takes 5 to 10 ms of CPU time on either side for an empty request.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-_HEAD = struct.Struct(
-    "!BQ"
-)  # length of the method's name, or whether there is an answer; length of what follows
+# Of a request: the lengths of the method's name and of the content.
+# Of an answer: whether there is one, and the length of its content.
+_HEAD = struct.Struct("!BQ")
 
 
 class Channel:
-    """The asking end. Threads may share it; they take turns.
+    """The end that sends requests. Threads may share it; they take turns.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Channel:
         self._lock = threading.Lock()
 
     def ask(self, method: str, content: bytes) -> bytes | None:
-        """Return the answer to a request, or None if the other end is gone or has no answer."""
+        """Return the answer to a request; None if the other end is closed or has no answer."""
         name = method.encode()
         with self._lock, contextlib.suppress(OSError, EOFError):
             self._end.sendall(_HEAD.pack(len(name), len(content)) + name + content)
@@ -44,7 +44,7 @@ class Channel:
 
 
 def serve(end: socket.socket, answer: Callable[[str, bytes], bytes | None]) -> None:
-    """Answer the requests at the other end until that is closed."""
+    """Answer the requests of the other end until that is closed."""
     with end, contextlib.suppress(OSError, EOFError):
         while True:
             length_of_name, length = _HEAD.unpack(_receive(end, _HEAD.size))

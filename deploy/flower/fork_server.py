@@ -1,10 +1,13 @@
-"""A process that has imported Flower already, and forks others from it that need not import it again.
+"""The fork server: a process that has imported Flower and forks children that need not import it again.
 
-A SuperNode starts a `flwr-clientapp` for every message, which spends over a second of CPU on importing
-Flower before it does anything: with ten clients on two cores that is most of what the machine does. The
-server of this file forks a child instead, which runs the very same command in a few milliseconds: a fresh
-process with its own arguments, environment, folder and output, in which nothing is left of an earlier
-message. Libraries in `LEARNED` that an app imported are imported by the server, too, for its next children.
+A SuperNode starts a `flwr-clientapp` for every message, which spends over a second of CPU time on importing
+Flower: with ten clients on two cores, most of the machine's work. The fork server instead forks a child that
+runs the same command after a few milliseconds: a fresh process with its own arguments, environment, folder
+and output, in which nothing is left of an earlier message. When an app imports a library of `LEARNED`, the
+server imports it too, for later children.
+
+This file runs as a script and imports the rest of the project by name only; `deploy.flower.forking` is how
+other programs use it.
 """
 
 from __future__ import annotations
@@ -29,27 +32,27 @@ if TYPE_CHECKING:
 
     Commands = Mapping[str, Callable[[], Any]]
 
-# What Flower and apps import only when they come to it. Nothing of the app: its code comes in its bundle.
+# What Flower and apps import late. Nothing of the app: its code comes in its bundle.
 PRELOADED = ("numpy", "numpy.random", "pydantic", "httpcore", "encodings.cp437")
-# What an app may make the server import: large, widely used, and safe to fork with once imported.
+# What the server imports after an app did: large, widely used, and safe to fork once imported.
 LEARNED = frozenset({"joblib", "pandas", "safetensors", "scipy", "sklearn", "torch", "torchvision"})
 SOCKET = "fork-server.socket"
-CHANNEL = "COHORT_CHANNEL"  # environment variable of a child: the descriptor of the socket that it was handed
+CHANNEL = "COHORT_CHANNEL"  # environment variable of a child: the descriptor of its channel's socket
 _LONGEST = 1 << 20  # bytes of a request
 
 
-class _Asker:
-    """The server's side of a `Connection`."""
+class _Requester:
+    """A connected process, and the descriptors that it sent."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.handed: list[int] = []  # descriptors
+        self.descriptors: list[int] = []
         self._text = b""
 
     def request(self) -> dict[str, Any] | None:
-        """Return the request, if it has arrived as a whole. EOFError if there will be no more."""
-        part, handed, _, _ = socket.recv_fds(self.connection, 65536, 3)
-        self.handed += handed
+        """Return a request once it has arrived completely; EOFError if the connection is closed."""
+        part, descriptors, _, _ = socket.recv_fds(self.connection, 65536, 3)
+        self.descriptors += descriptors
         self._text += part
         if not part or len(self._text) > _LONGEST:
             raise EOFError
@@ -59,14 +62,14 @@ class _Asker:
         request: dict[str, Any] = json.loads(text)
         return request
 
-    def tell(self, **told: int) -> None:
-        with contextlib.suppress(OSError):  # it is gone, or does not listen: the server waits for nobody
-            self.connection.send(json.dumps(told).encode() + b"\n", socket.MSG_DONTWAIT)
+    def send(self, **message: int) -> None:
+        with contextlib.suppress(OSError):  # it has ended or does not read: the server must not block
+            self.connection.send(json.dumps(message).encode() + b"\n", socket.MSG_DONTWAIT)
 
-    def close_handed(self) -> None:
-        for descriptor in self.handed:
+    def close_descriptors(self) -> None:
+        for descriptor in self.descriptors:
             os.close(descriptor)
-        self.handed = []
+        self.descriptors = []
 
 
 class Server:
@@ -75,11 +78,11 @@ class Server:
     Parameters
     ----------
     commands : Mapping[str, Callable[[], Any]]
-        What it runs, by name; they find their arguments in `sys.argv`.
+        The functions that run the commands, by name; their arguments are in `sys.argv`.
     folder : str | None
-        Where to listen.
+        Where it listens for connections.
     connection : socket.socket | None
-        The connection to serve, if it is this one only.
+        A connection to serve. Without a folder, the server ends when this is closed.
     """
 
     def __init__(
@@ -89,8 +92,8 @@ class Server:
         self._commands = commands
         self._imported = _learned()
         self._events = selectors.DefaultSelector()
-        self._children: dict[int, _Asker] = {}  # by pid: who asked for it
-        self._askers: set[_Asker] = set()
+        self._children: dict[int, _Requester] = {}  # by process id
+        self._requesters: set[_Requester] = set()
         self._sockets: list[socket.socket] = []  # all others
         self._listens = folder is not None
         self._ends, to_ends = socket.socketpair()
@@ -105,18 +108,18 @@ class Server:
         if connection is not None:
             self._add(connection)
         if folder is not None:
-            os.chdir(folder)  # the name of a socket may have about 100 characters
+            os.chdir(folder)  # a socket's path may have about 100 characters
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(f"{SOCKET}.new")
             listener.listen(128)
-            Path(f"{SOCKET}.new").rename(SOCKET)  # now it can be connected to
+            Path(f"{SOCKET}.new").rename(SOCKET)  # from now on it accepts connections
             self._sockets.append(listener)
             self._events.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
 
     def serve(self) -> Callable[[], Any] | None:
-        """Serve until nobody can ask any more: None. In a child: return what it is to run."""
-        gc.freeze()  # the children's collector must not touch, and so copy, what they share
-        while self._listens or self._askers:
+        """Serve until nobody can connect any more, then return None; in a child, return its command."""
+        gc.freeze()  # a collector that touched shared objects would copy their memory
+        while self._listens or self._requesters:
             for key, _ in self._events.select():
                 if run := key.data():
                     become: Callable[[], Any] = run
@@ -124,30 +127,30 @@ class Server:
         return None
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it was gone before its turn came
+        with contextlib.suppress(OSError):  # it was closed before it was accepted
             self._add(listener.accept()[0])
 
     def _add(self, connection: socket.socket) -> None:
-        asker = _Asker(connection)
-        self._askers.add(asker)
-        self._events.register(connection, selectors.EVENT_READ, lambda: self._answer(asker))
+        requester = _Requester(connection)
+        self._requesters.add(requester)
+        self._events.register(connection, selectors.EVENT_READ, lambda: self._answer(requester))
 
-    def _answer(self, asker: _Asker) -> Callable[[], Any] | None:
+    def _answer(self, requester: _Requester) -> Callable[[], Any] | None:
         try:
-            request = asker.request()
-        except (OSError, EOFError, ValueError):  # gone, perhaps in mid-sentence
-            self._events.unregister(asker.connection)
-            self._askers.discard(asker)
-            asker.close_handed()
-            asker.connection.close()
+            request = requester.request()
+        except (OSError, EOFError, ValueError):  # closed, perhaps within a request
+            self._events.unregister(requester.connection)
+            self._requesters.discard(requester)
+            requester.close_descriptors()
+            requester.connection.close()
             return None
         if request is None:
             return None
         pid = os.fork()
         if pid == 0:
-            return self._become(request, asker)
-        self._children[pid] = asker
-        asker.close_handed()
+            return self._become(request, requester)
+        self._children[pid] = requester
+        requester.close_descriptors()
         return None
 
     def _reap(self) -> None:
@@ -155,33 +158,32 @@ class Server:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = ended
-                if asker := self._children.pop(pid, None):
-                    asker.tell(pid=pid, code=os.waitstatus_to_exitcode(status))
+                if requester := self._children.pop(pid, None):
+                    requester.send(pid=pid, code=os.waitstatus_to_exitcode(status))
 
     def _learn(self) -> None:
         for name in json.loads(self._notes.recv(_LONGEST)):
             if name not in self._imported:
-                self._imported.add(name)  # once is enough, whatever comes of it
+                self._imported.add(name)  # tried once, whether or not it succeeds
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
         gc.freeze()
 
-    def _become(self, request: dict[str, Any], asker: _Asker) -> Callable[[], Any]:
-        """Turn this child into the process that was asked for, up to the first line of its code."""
+    def _become(self, request: dict[str, Any], requester: _Requester) -> Callable[[], Any]:
+        """Turn this child into the requested process; return the function that runs its command."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if request["own_session"]:
             os.setsid()
-        asker.tell(
-            pid=os.getpid(), number=request["number"]
-        )  # only now: whoever knows it may signal the group
-        channel = asker.handed.pop() if len(asker.handed) > 2 else None
-        for target, descriptor in enumerate(asker.handed, start=1):
+        # Only now: whoever knows the process id may signal its group.
+        requester.send(pid=os.getpid(), number=request["number"])
+        channel = requester.descriptors.pop() if len(requester.descriptors) > 2 else None
+        for target, descriptor in enumerate(requester.descriptors, start=1):
             os.dup2(descriptor, target)
-        asker.close_handed()
+        requester.close_descriptors()
         self._events.close()
-        for each in (*self._sockets, *(each.connection for each in self._askers)):
+        for each in (*self._sockets, *(each.connection for each in self._requesters)):
             each.close()
         os.environ.clear()
         os.environ.update(request["environment"])
@@ -189,12 +191,12 @@ class Server:
             os.environ[CHANNEL] = str(channel)
         os.chdir(request["folder"])
         sys.argv = request["command"]
-        with contextlib.suppress(OSError):  # Linux: what `top` and `ps -o comm` show; 15 letters
+        with contextlib.suppress(OSError):  # Linux: the name in `top` and `ps -o comm`
             Path("/proc/self/comm").write_text(sys.argv[0])
         # The app may have modules of the same name as this project's.
         for name in [name for name in sys.modules if name.partition(".")[0] == "deploy"]:
             del sys.modules[name]
-        # The global generator was seeded by the import: without this all clients would draw the same.
+        # The import seeded the global generator: without this all clients would draw the same numbers.
         sys.modules["numpy.random"].seed()
         return lambda: self._run(self._commands[sys.argv[0]])
 
@@ -231,34 +233,34 @@ def run(server: Server) -> NoReturn:
         code = ended.code
     if code is None or isinstance(code, int):
         _leave(code or 0, shared)
-    sys.exit(code)  # it is to be printed
+    sys.exit(code)  # Python prints it
 
 
 def _leave(code: int, shared: set[str]) -> None:
-    """End a child as Python ends, but leave alone what it has of the server.
+    """End a child as Python ends, but without freeing the objects that it shares with the server.
 
-    To free all of that, one object after the other, copies nearly all memory that they share: 80 MB, and
-    two thirds of the time that a child takes which has little to do.
+    Freeing them would copy nearly all of the shared memory: 80 MB, and two thirds of the time of a child that
+    does little.
 
     Parameters
     ----------
     code : int
-        What it exits with.
+        The exit code.
     shared : set[str]
         The names of the modules that the server had imported.
     """
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are no daemons
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for non-daemon threads
     atexit._run_exitfuncs()
-    own = gc.get_objects()  # without what is frozen
-    kinds = {kind for kind in set(map(type, own)) if issubclass(kind, io.IOBase)}  # to ask each takes longer
+    own = gc.get_objects()  # without the frozen ones
+    kinds = {kind for kind in set(map(type, own)) if issubclass(kind, io.IOBase)}  # faster than isinstance
     for file in [sys.stdout, sys.stderr, *(each for each in own if type(each) in kinds)]:
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # it is None, or closed
             file.flush()
     del own, file
     for name in set(sys.modules) - shared:
         if name.partition(".")[0] not in LEARNED:
             sys.modules.pop(name, None)
-    gc.collect()  # whatever else the app did not end
+    gc.collect()  # runs the finalizers of what the app left
     os._exit(code & 0xFF)
 
 

@@ -26,18 +26,18 @@ _ABOUT_TO = 1.0  # seconds in which a live server reports the end of a process
 
 
 class Gone(Exception):  # noqa: N818
-    """The server is gone; whatever it was asked for last may or may not have been started."""
+    """The server is gone; the last requested process may or may not have been started."""
 
 
 class ForkServer:
-    """The way to ask a server for processes. Threads may share it.
+    """A connection to a fork server, which forks processes on request. Threads may share it.
 
     Parameters
     ----------
     connected : socket.socket
         Connected to the server.
     child : int | None
-        The server's process id, if it is a child of this process, and serves it alone.
+        The server's process id, if it is a child of this process and serves this process alone.
     """
 
     def __init__(self, connected: socket.socket, child: int | None = None) -> None:
@@ -53,7 +53,7 @@ class ForkServer:
         """Connect to the server that listens in `folder`; OSError if there is none."""
         connected = socket.socket(socket.AF_UNIX)
         try:
-            with contextlib.chdir(folder):  # the name of a socket may have about 100 characters
+            with contextlib.chdir(folder):  # a socket's path may have about 100 characters
                 connected.connect(SOCKET)
         except OSError:
             connected.close()
@@ -69,18 +69,18 @@ class ForkServer:
         own_session: bool = False,
         channel: int | None = None,
     ) -> int:
-        """Start a command and return its process' id.
+        """Start a command and return its process id.
 
         Parameters
         ----------
         command : Sequence[str]
-            One of the server's, and its arguments.
+            One of the server's programs, and its arguments.
         environment : Mapping[str, str] | None
-            Its whole environment. (default: this process')
+            Its whole environment. (default: this process's)
         output : tuple[int, int]
-            The descriptors of its standard output and standard error. (default: this process')
+            The descriptors of its standard output and standard error. (default: this process's)
         own_session : bool
-            Whether it leads a session and a process group of its own. (default: it stays in the server's)
+            Whether it leads a session and process group of its own. (default: it stays in the server's)
         channel : int | None
             The descriptor of a socket that it inherits; the environment variable `CHANNEL` has its number.
 
@@ -106,27 +106,27 @@ class ForkServer:
             except OSError as error:
                 raise Gone from error
             while True:
-                told = self._next_answer()
-                if told.get("number") == number:
-                    self._codes.pop(told["pid"], None)  # of one that had this number before
-                    return told["pid"]
-                self._note(told)
+                answer = self._next_answer()
+                if answer.get("number") == number:
+                    self._codes.pop(answer["pid"], None)  # of an earlier process with this id
+                    return answer["pid"]
+                self._note(answer)
 
     def returncode(self, pid: int) -> int | None:
-        """Return what a process exited with, None while it runs, and -SIGKILL if nobody knows any more."""
+        """Return a process's exit code; None while it runs; -SIGKILL if the code is lost with the server."""
         with self._lock:
-            code = self._told_code(pid, 0.0)
+            code = self._reported_code(pid, 0.0)
             if code is None:
                 try:
                     os.kill(pid, 0)
                 except ProcessLookupError:
-                    # The server has taken note of its end, and may be about to tell of it.
-                    code = self._told_code(pid, _ABOUT_TO)
+                    # The server has reaped it, and may be about to report its exit code.
+                    code = self._reported_code(pid, _ABOUT_TO)
                     return -signal.SIGKILL if code is None else code
             return code
 
-    def _told_code(self, pid: int, seconds: float) -> int | None:
-        """Return the exit code that the server has told of, or tells of within some seconds."""
+    def _reported_code(self, pid: int, seconds: float) -> int | None:
+        """Return the exit code that the server has reported, or reports within some seconds."""
         with contextlib.suppress(BlockingIOError, Gone):
             while pid not in self._codes and (
                 b"\n" in self._text or select.select([self._socket], [], [], seconds)[0]
@@ -134,9 +134,9 @@ class ForkServer:
                 self._note(self._next_answer(socket.MSG_DONTWAIT))
         return self._codes.get(pid)
 
-    def _note(self, told: dict[str, int]) -> None:
-        if "code" in told:  # else it is the answer to a request whose caller was interrupted
-            self._codes[told["pid"]] = told["code"]
+    def _note(self, answer: dict[str, int]) -> None:
+        if "code" in answer:  # else it answers a request whose caller was interrupted
+            self._codes[answer["pid"]] = answer["code"]
 
     def _next_answer(self, flags: int = 0) -> dict[str, int]:
         while b"\n" not in self._text:
@@ -150,11 +150,11 @@ class ForkServer:
                 raise Gone
             self._text += part
         line, _, self._text = self._text.partition(b"\n")
-        told: dict[str, int] = json.loads(line)
-        return told
+        answer: dict[str, int] = json.loads(line)
+        return answer
 
     def close(self) -> None:
-        """Ask no more. What was started goes on; a server that serves nobody else ends."""
+        """Close the connection. Started processes go on; a server without other connections ends."""
         self._socket.close()
         if self._child is not None:
             with contextlib.suppress(ChildProcessError):

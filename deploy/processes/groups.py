@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-POLL_INTERVAL = 0.05  # seconds between two looks at a condition
+POLL_INTERVAL = 0.05  # seconds between two checks of a condition
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 LOST = 75  # exit code: try again (EX_TEMPFAIL)
 
@@ -41,17 +41,17 @@ class Forks(Protocol):
 
 
 class Process:
-    """A command that runs in a session of its own, its output in a log file.
+    """A command that runs in a session of its own, with its output in a log file.
 
-    A session of its own keeps the terminal's Ctrl-C away from it, so that whoever started it decides
-    when it ends, and makes one process group of it and its children, which can be ended at once.
+    The session keeps the terminal's Ctrl-C away from the process, so that its starter decides when it ends.
+    It also makes one process group of the process and its children, which can be ended at once.
 
     Parameters
     ----------
     command : Sequence[str]
         The program's name (looked up on the PATH of `env`) and its arguments.
     log : Path
-        What the program prints goes here (appended).
+        The program's output is appended to it.
     env : Mapping[str, str]
         Its whole environment.
 
@@ -80,12 +80,12 @@ class Process:
 
     @classmethod
     def forked(cls, command: Sequence[str], log: Path, env: Mapping[str, str], server: Forks) -> Process:
-        """Let a `deploy.flower.fork_server` server run the command, in a session of its own too.
+        """Let a fork server run the command, also in a session of its own.
 
         Raises
         ------
-        deploy.flower.fork_server.Gone
-            If there is no server any more.
+        deploy.flower.forking.Gone
+            If the server has ended.
         """
         process = cls.__new__(cls)
         process.log = log
@@ -97,12 +97,12 @@ class Process:
 
     @property
     def returncode(self) -> int | None:
-        """What the process exited with, or None while it runs."""
+        """The exit code, or None while the process runs."""
         return self._poll()
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Send a signal to the process and the children it has left, if there are any."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says EPERM for zombies
+        """Send a signal to the process and its children, also to those that outlived it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for zombies
             os.killpg(self.pid, number)
 
     def tail(self, lines: int = 15) -> str:
@@ -118,14 +118,14 @@ def tail(log: Path, lines: int = 15) -> str:
 def stop(
     processes: Iterable[Process], grace: float, marked: Callable[[], Sequence[int]] = lambda: ()
 ) -> None:
-    """End processes and their groups: ask first, and insist after `grace` seconds.
+    """End processes and their groups with SIGTERM, and after `grace` seconds with SIGKILL.
 
-    The group of a process that has ended is left alone unless a process of `marked` is in it: by now its
-    number may be that of a stranger's.
+    The group of a process that has ended gets no signal unless a process of `marked` is in it: its number may
+    by now belong to another program's group.
     """
     ours = set()
     for pid in marked():
-        with contextlib.suppress(ProcessLookupError):  # it is gone by now
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
             ours.add(os.getpgid(pid))
     running = [process for process in processes if process.returncode is None or process.pid in ours]
     for process in running:
@@ -137,7 +137,7 @@ def stop(
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    """Look until `condition` holds or `timeout` seconds have gone by; return whether it holds."""
+    """Check until `condition` holds or `timeout` seconds have passed; return whether it holds."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -149,24 +149,24 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 def processes_with(variable: str, value: str) -> list[int]:
     """Find the processes whose environment has `variable` set to `value`: a mark that children inherit.
 
-    It finds those that left their group or lost their parent. Linux only (it reads /proc); elsewhere
+    It also finds processes that left their group or lost their parent. Linux only (it reads /proc); elsewhere
     the list is empty.
     """
     mark = os.fsencode(f"{variable}={value}")
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it is not ours, or it is gone by now
+        with contextlib.suppress(OSError):  # it is another user's, or has ended
             if mark in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(int(folder.name))
     return found
 
 
 def end_with_parent() -> None:
-    """Let this process be asked to end (SIGTERM) when its parent is gone, however that ends (Linux)."""
+    """Let the kernel send this process SIGTERM when its parent ends, however it ends (Linux)."""
     parent = os.getppid()
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it went before it could be asked for
+        if os.getppid() != parent:  # the parent ended before the call
             sys.exit(LOST)

@@ -173,9 +173,9 @@ def test_a_client_that_is_killed_does_not_stop_the_run(cluster: LocalCluster, tm
         {
             "selector": "uniform",
             "num-clients": NUM_CLIENTS,
-            "clients-per-round": NUM_CLIENTS,  # everybody, so that the dead one is missed in each round
+            "clients-per-round": NUM_CLIENTS,  # all, so that each round misses the killed one
             "num-rounds": 3,
-            "round-deadline": 15.0,
+            "round-deadline": 10.0,  # s; each round waits that long for the killed one
             "output-dir": str(tmp_path),
         },
         "killed",

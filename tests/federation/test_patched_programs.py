@@ -23,14 +23,15 @@ ROOT = Path(__file__).parents[2]
 def federation(tmp_path: Path) -> Iterator[Callable[..., rounds.Federation]]:
     clusters = []
 
-    def start(programs: Programs, loss: str = "") -> rounds.Federation:
-        """Run the app that does nothing, or this when it is asked for its loss."""
+    def start(programs: Programs) -> rounds.Federation:
+        """Run the app that does nothing; once `crash` exists, its ClientApps kill themselves when polled."""
         app = tmp_path / "app"
         app.mkdir()
         (app / "pyproject.toml").write_text(rounds.PYPROJECT)
         source = Path(noop.__file__).read_text()
+        crash = f"import os; os.path.exists({str(tmp_path / 'crash')!r}) and os.kill(os.getpid(), 9)"
         assert '"""Report a loss."""' in source
-        (app / "noop.py").write_text(source.replace('"""Report a loss."""', loss or "pass"))
+        (app / "noop.py").write_text(source.replace('"""Report a loss."""', crash))
         cluster = LocalCluster(tmp_path / "run", 2, app=app, programs=programs)
         clusters.append(cluster.__enter__())
         return rounds.Federation(cluster, per_round=2)
@@ -40,9 +41,17 @@ def federation(tmp_path: Path) -> Iterator[Callable[..., rounds.Federation]]:
         cluster.close()
 
 
+def check_a_round_does_not_wait_for_killed_client_apps(running: rounds.Federation, tmp_path: Path) -> None:
+    (tmp_path / "crash").touch()
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"2 replies wanted(.|\n)*ClientApp stopped responding"):
+        running.turn(1, poll=True)
+    assert time.monotonic() - began < 40  # Flower misses its heartbeats after 58 s
+
+
 @pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-def test_rounds_go_on_when_what_forks_the_apps_is_killed(
+def test_rounds_survive_killed_fork_servers_and_do_not_wait_for_killed_client_apps(
     federation: Callable[..., rounds.Federation], tmp_path: Path
 ) -> None:
     running = federation("patched")
@@ -52,33 +61,29 @@ def test_rounds_go_on_when_what_forks_the_apps_is_killed(
     assert len(servers) == 2
     for pid in servers:
         os.kill(pid, signal.SIGKILL)
-    for _ in range(2):  # the ordinary program for now, then a new server
+    for _ in range(2):  # the stock program first, then a new fork server
         running.turn(1, poll=True)
     log = (running.cluster.logs / "client-00.log").read_text()
     assert log.count("The fork server for flwr-clientapp is gone") == 1
     assert [process.returncode for process in running.cluster.client_processes] == [None, None]
-    running.turn(1, poll=False, last=True)
+    check_a_round_does_not_wait_for_killed_client_apps(running, tmp_path)
     running.cluster.kill_client(0)
     gone = {supernodes[0], *servers}
     assert wait_until(lambda: not gone & set(processes_with(MARK, str(tmp_path / "run"))), 5)
-    assert len(tree(supernodes[1])) == 2  # the SuperNode and its new server
+    assert len(tree(supernodes[1])) == 2  # the SuperNode and its new fork server
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("programs", ["forked", "patched"])
-def test_a_round_does_not_wait_for_a_client_app_that_was_killed(
-    federation: Callable[..., rounds.Federation], programs: Programs
+def test_a_round_does_not_wait_for_killed_client_apps_of_a_shared_fork_server(
+    federation: Callable[..., rounds.Federation], tmp_path: Path
 ) -> None:
-    running = federation(programs, loss="import os; os.kill(os.getpid(), 9)")
+    running = federation("forked")
     running.turn(1, poll=False)
-    began = time.monotonic()
-    with pytest.raises(RuntimeError, match=r"2 replies wanted(.|\n)*ClientApp stopped responding"):
-        running.turn(1, poll=True)
-    assert time.monotonic() - began < 40  # Flower misses its heartbeats after 58 s
+    check_a_round_does_not_wait_for_killed_client_apps(running, tmp_path)
 
 
 @pytest.mark.network
-def test_an_ordinary_federation_runs_the_same_app(
+def test_stock_programs_run_the_same_app(
     federation: Callable[..., rounds.Federation],
 ) -> None:
     running = federation("stock")

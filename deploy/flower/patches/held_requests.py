@@ -31,24 +31,24 @@ USED = (
 
 
 class HeldRequests:
-    """Requests for messages that are answered when there is one, or when they have been held long enough.
+    """Holds requests for messages until a message has arrived, or for a limited time.
 
-    A message is there when all its parts are, which follow it one by one: whoever is told of it earlier asks
-    for them in vain, again and again. Who has just been answered that there is nothing waits until there is
-    something new before anything is looked up.
+    A message counts as arrived when all its parts have, which follow it one by one: a receiver that got it
+    earlier would request the missing parts again and again. A receiver that was told that there is no message
+    causes no further database access until a new message arrives for it.
     """
 
     def __init__(self) -> None:
         self._requests: dict[_Receiver, _Request] = {}
-        # What they asked for when they last looked, as long as nothing has come for them since.
+        # The message ids of the last lookup for a receiver, as long as nothing has arrived for it since.
         self._seen: dict[_Receiver, frozenset[str]] = {}
-        # By push session: for each message the parts that are missing, and whom it is for.
+        # By push session: for each message its missing parts, and its receiver.
         self._incomplete: dict[str, list[tuple[set[str], _Receiver]]] = {}
         self._lock = threading.Lock()
         self._free = threading.Semaphore(MAX_HELD)
 
     def notice_messages_in(self, state: type) -> None:
-        """Answer requests when this kind of state has stored all of a message for them."""
+        """Answer a held request when a state of this class has stored all parts of a message for it."""
         store_message: Any = state.store_message_and_object_tree  # type: ignore[attr-defined]
         store_object: Any = state.store_object  # type: ignore[attr-defined]
         superlink = importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID
@@ -72,32 +72,32 @@ class HeldRequests:
         state.store_object = noticed_object  # type: ignore[attr-defined]
 
     def hold_for_nodes(self, servicer: type) -> None:
-        """Hold the requests that SuperNodes make to this servicer."""
+        """Hold the requests of SuperNodes to this servicer."""
         pull = servicer.PullMessages  # type: ignore[attr-defined]
         nothing = importlib.import_module(_FLEET_MESSAGES).PullMessagesResponse
 
         @wraps(pull)
         def held(this: Any, asked: Any, context: Any) -> Any:
             request = _Request(wanted=1)
-            if not context.add_callback(request.end):  # it is gone, or the server is going
+            if not context.add_callback(request.end):  # the node has hung up, or the server is stopping
                 request.end()
             receiver = "node", asked.node.node_id
             response = self._hold(request, receiver, frozenset(), lambda: pull(this, asked, context), HOLD)
-            if response and response.messages_list:  # it gets one at a time: there may be another
+            if response and response.messages_list:  # of one message: there may be more
                 self._seen.pop(receiver, None)
             return response or nothing()
 
         servicer.PullMessages = held  # type: ignore[attr-defined]
 
     def hold_for_apps(self, handlers: Any) -> None:
-        """Hold the requests that ServerApps make through these handlers."""
+        """Hold the requests of ServerApps to these handlers."""
         pull = handlers.pull_messages
         nothing = importlib.import_module(_APP_MESSAGES).PullAppMessagesResponse
 
         @wraps(pull)
         def held(asked: Any, state: Any, task: Any) -> Any:
             request, ids = _Request(wanted=len(asked.message_ids)), frozenset(asked.message_ids)
-            # Only for so long: a SuperLink that is to end waits for them.
+            # Not longer: a SuperLink that shuts down waits for its held requests.
             response = self._hold(request, ("run", task.run_id), ids, lambda: pull(asked, state, task), LOOK)
             return response or nothing()
 
@@ -106,12 +106,12 @@ class HeldRequests:
     def _expect(self, session_id: str, missing: set[str], receiver: _Receiver) -> None:
         with self._lock:
             if not missing:
-                self._tell(receiver)
+                self._notify(receiver)
                 return
             self._incomplete.setdefault(session_id, []).append((missing, receiver))
-            if len(self._incomplete) > MAX_INCOMPLETE:  # the oldest has probably been given up
+            if len(self._incomplete) > MAX_INCOMPLETE:  # the oldest was probably abandoned
                 for _, waiting in self._incomplete.pop(next(iter(self._incomplete))):
-                    self._tell(waiting)
+                    self._notify(waiting)
 
     def _arrived(self, session_id: str, object_id: str) -> None:
         with self._lock:
@@ -121,12 +121,12 @@ class HeldRequests:
                 for missing, receiver in messages:
                     missing.discard(object_id)
                     if not missing:
-                        self._tell(receiver)
+                        self._notify(receiver)
                 messages[:] = [message for message in messages if message[0]]
                 if not messages:
                     self._incomplete.pop(session, None)
 
-    def _tell(self, receiver: _Receiver) -> None:
+    def _notify(self, receiver: _Receiver) -> None:
         self._seen.pop(receiver, None)
         if request := self._requests.get(receiver):
             request.found()
@@ -139,12 +139,12 @@ class HeldRequests:
         pull: Callable[[], Any],
         seconds: float,
     ) -> Any:
-        """Return the response, or None if nobody waits for it any more."""
+        """Return the response; None if the receiver does not wait for it any more."""
         if not self._free.acquire(blocking=False):
             return pull()
         try:
             with self._lock:
-                # Who asks again has given up on what it asked before: that must not take the message.
+                # A receiver that asks again has abandoned its earlier request: that must not get the message.
                 if before := self._requests.get(receiver):
                     before.end()
                 self._requests[receiver] = request
@@ -153,7 +153,7 @@ class HeldRequests:
             if seen:
                 request.wait(end)
             while not request.over:
-                with self._lock:  # before it looks, so that what comes meanwhile is not lost
+                with self._lock:  # before the lookup, so that no message that arrives meanwhile is missed
                     self._seen[receiver] = ids
                 response = pull()
                 if response.messages_list or time.monotonic() >= end:
@@ -168,33 +168,33 @@ class HeldRequests:
 
 
 class _Request:
-    """One of them.
+    """A held request.
 
     Parameters
     ----------
     wanted : int
-        For how many messages it is.
+        The number of messages that it asks for.
     """
 
     def __init__(self, wanted: int) -> None:
-        self.over = False  # nobody waits for it any more
+        self.over = False  # the receiver does not wait for it any more
         self._wanted, self._found = wanted, 0
         self._changed = threading.Condition()
 
     def end(self) -> None:
-        """Note that nobody waits for it any more."""
+        """Note that the receiver does not wait for it any more."""
         with self._changed:
             self.over = True
             self._changed.notify_all()
 
     def found(self) -> None:
-        """Note that there is a message for it."""
+        """Note that a message for it has arrived."""
         with self._changed:
             self._found += 1
             self._changed.notify_all()
 
     def wait(self, end: float) -> None:
-        """Wait until there is a message, at most until `end`; then for the others, at most `GATHER`."""
+        """Wait for a message, at most until `end`; then for the other messages, at most `GATHER` seconds."""
         with self._changed:
             if self._changed.wait_for(lambda: self._found or self.over, max(0.0, end - time.monotonic())):
                 self._changed.wait_for(lambda: self._found >= self._wanted or self.over, GATHER)

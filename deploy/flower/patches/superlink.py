@@ -64,7 +64,7 @@ def patch() -> None:
     held.hold_for_nodes(importlib.import_module(_FLEET).FleetServicer)
     held.hold_for_apps(handlers)
 
-    # Done in nearly every request. The first and the last take the database's only write lock.
+    # Flower does these in nearly every request. The first and the last take the database's only write lock.
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     state._cleanup_expired_task_tokens = _rarely(state._cleanup_expired_task_tokens)
     state.get_node_id_by_public_key = remembered(state.get_node_id_by_public_key, by=1, but=None)
@@ -89,27 +89,27 @@ def patch() -> None:
 
 
 def _guard_nodes(interceptor: Any) -> None:
-    """Let nobody take a node online but who has its key, and log who is refused.
+    """Refuse to activate a node for a request with another node's key, and log all refusals.
 
-    Flower checks that a request is signed with the key that it shows, but not that this is the key of the
-    node that it is to activate. Whoever knows a client's public key could keep it out so.
+    Flower checks that a request is signed with its own key, but not that this is the key of the node to be
+    activated. So whoever knows a client's public key could take its node online and keep the client out.
 
     Parameters
     ----------
     interceptor : type
-        Of the Fleet API's requests: it looks at the key that they show.
+        The interceptor that authenticates the requests to the Fleet API.
     """
     intercept = interceptor.intercept_service
-    shown_key = importlib.import_module(_NODE_AUTH).PUBLIC_KEY_HEADER
+    key_header = importlib.import_module(_NODE_AUTH).PUBLIC_KEY_HEADER
     activation = importlib.import_module(_FLEET_MESSAGES).ActivateNodeRequest
     unauthenticated = importlib.import_module("grpc").StatusCode.UNAUTHENTICATED
 
     @wraps(intercept)
     def guarded(this: Any, continuation: Any, call: Any) -> Any:
         handler = intercept(this, continuation, call)
-        if handler is None:  # there is no such method
+        if handler is None:  # no such method
             return None
-        key = dict(call.invocation_metadata).get(shown_key)
+        key = dict(call.invocation_metadata).get(key_header)
 
         def answer(request: Any, context: Any) -> Any:
             try:
@@ -128,7 +128,7 @@ def _guard_nodes(interceptor: Any) -> None:
 
 
 def _rarely(method: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Let a method that keeps order do so once in `LOOK` seconds, and nothing in between."""
+    """Skip calls of a method within `LOOK` seconds after a call for the same object."""
     last: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
     @wraps(method)
@@ -142,12 +142,12 @@ def _rarely(method: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 class _Traffic:
-    """Adds up how many bytes were sent and received, and stores it every `LOOK` seconds and when a task ends.
+    """Sums the bytes sent and received, and stores the sums every `LOOK` seconds and when a task ends.
 
     Parameters
     ----------
     state : type
-        The kind of state whose `store_traffic` it replaces.
+        The class whose `store_traffic` it replaces.
     """
 
     def __init__(self, state: Any) -> None:

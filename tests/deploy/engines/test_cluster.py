@@ -1,4 +1,4 @@
-"""Real processes: a cluster comes up, and whatever happens to it, nothing of it stays."""
+"""Real processes: a cluster comes up, and whatever happens to it, no process or file of it is left."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from deploy.processes.ports import free_ports, is_free
 
 pytestmark = [
     pytest.mark.network,
-    pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what stayed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="looks in /proc for processes that are left"),
 ]
 
 
@@ -60,7 +60,7 @@ def is_superlink(pid: int) -> bool:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of the test's own, and a place for temporary files: whatever appears there was not to."""
+    """Return a home folder of the test's own; no file may appear there or among the temporary files."""
     for name in ("home", "tmp"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -97,10 +97,26 @@ def test_it_comes_up_loses_a_client_goes_on_and_leaves_nothing_but_its_logs(
     assert files_below(home, tmp_path / "tmp") == set()
 
 
-def test_a_refused_run_and_the_superlinks_death_are_reported_with_the_end_of_the_log(tmp_path: Path) -> None:
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_taken_port_is_replaced_and_a_refused_run_and_the_superlinks_death_are_reported_with_their_logs(
+    tmp_path: Path, taken_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "pyproject.toml").write_text("[project]\nname = 'broken'\n")
+    picked = [[taken_port, *free_ports(1)]]  # free when it was picked, taken before the SuperLink starts
+    monkeypatch.setattr(
+        deploy.engines.cluster, "free_ports", lambda count: picked.pop() if picked else free_ports(count)
+    )
     with LocalCluster(tmp_path / "run", num_clients=1) as cluster:
+        assert not picked
+        assert cluster.port != taken_port
         run = cluster.submit({"num-clients": 1, "clients-per-round": 1}, "doomed")
         cluster.app = tmp_path / "app"
         with pytest.raises(EngineError, match=r"Flower refused it:\n(.|\n)*tool.flwr"):
@@ -164,32 +180,11 @@ def test_without_the_process_that_forks_all_others_they_run_as_they_are(
     assert all("flower-supernode" in command for command in commands)
 
 
-@pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        yield server.getsockname()[1]
-
-
-def test_a_port_that_is_taken_meanwhile_is_replaced(
-    tmp_path: Path, taken_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    picked = [[taken_port, *free_ports(1)]]
-    monkeypatch.setattr(
-        deploy.engines.cluster, "free_ports", lambda count: picked.pop() if picked else free_ports(count)
-    )
-    with LocalCluster(tmp_path / "run", num_clients=1) as cluster:
-        assert cluster.port != taken_port
-    assert not picked
-
-
 @pytest.mark.parametrize(
     ("number", "code", "when"),
     [
         (signal.SIGINT, 130, "during the start"),
-        (signal.SIGTERM, 143, "during the start"),
-        (signal.SIGINT, 130, "in a round"),
+        (signal.SIGTERM, 143, "in a round"),
         (signal.SIGKILL, -9, "in a round"),
     ],
 )
