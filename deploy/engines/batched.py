@@ -68,19 +68,19 @@ class BatchedSimulation(ProcessEngine):
 
 
 def run(config: Mapping[str, Any], workers: int = 1) -> None:
-    """Run the federation that a run config describes, or go on with it.
+    """Run or resume the federation that a run config describes.
 
     Parameters
     ----------
     config : mapping
-        What differs from the defaults in pyproject.toml. Deadlines mean nothing, since nobody waits.
+        What differs from the defaults in pyproject.toml. Deadlines have no effect: clients reply at once.
     workers : int (default: 1)
-        Processes that train, this one included. More than one change the results by rounding only.
+        The number of processes that train, this one included. It changes the results by rounding only.
 
     Raises
     ------
     ValueError
-        If a setting is wrong, or asks for what there is not here.
+        If a setting is wrong, or not supported by the batched simulator.
     """
     import numpy as np
 
@@ -138,7 +138,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             record = simulator.step()
             metrics = simulator.evaluate(test_data)
             recording.round(simulator.round, simulator.arrays, metrics, record, names, sizes)
-            # Where rounds take milliseconds, the disk would take most of the time.
+            # Not each round: where rounds take milliseconds, the disk would take most of the time.
             if folder is not None and time.monotonic() > saved + SAVE_INTERVAL:
                 folder.save(Checkpoint(simulator.round, simulator.state_dict(), {}, fingerprint))
                 saved = time.monotonic()

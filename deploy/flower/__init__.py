@@ -1,1 +1,1 @@
-"""flower."""
+"""Flower's programs: their command lines, connections, runs and patches."""

@@ -1,1 +1,1 @@
-"""processes."""
+"""Processes: groups, supervisor, watchdog, ports. Standard library only."""

@@ -94,7 +94,7 @@ PYPROJECT = """
 
 
 def write_app(folder: Path, files: dict[str, str], *settings: str) -> Path:
-    """Write somebody else's app, with these defaults in its run config."""
+    """Write a foreign app, with these defaults in its run config."""
     project = dedent(PYPROJECT) + "".join(f"{line}\n" for line in settings)
     for name, text in {"pyproject.toml": project, **files}.items():
         path = folder / name
@@ -103,8 +103,8 @@ def write_app(folder: Path, files: dict[str, str], *settings: str) -> Path:
     return folder
 
 
-STRANGER = {
-    "server/__init__.py": "OWN = 'the stranger\\'s server package'",
+FOREIGN_APP = {
+    "server/__init__.py": "OWN = 'the foreign app\\'s server package'",
     "server/app.py": """
         import json
         import numpy as np
@@ -152,15 +152,15 @@ STRANGER = {
 }
 
 
-def test_a_strangers_app_with_its_own_server_and_client_uses_adaptive_osmd(
+def test_a_foreign_app_with_its_own_server_and_client_uses_adaptive_osmd(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "app", write_app(tmp_path / "app", STRANGER, 'output = ""'))
+    monkeypatch.setattr(cluster, "app", write_app(tmp_path / "app", FOREIGN_APP, 'output = ""'))
     run = cluster.submit({"output": str(tmp_path / "result.json")}, "stranger")
     run.wait(timeout=180)
     assert (tmp_path / "result.json").exists(), run.log.read_text()
     result = json.loads((tmp_path / "result.json").read_text())
-    assert result["own"] == "the stranger's server package"
+    assert result["own"] == "the foreign app's server package"
     assert result["ids"] == ["client-00", "client-01", "client-02", "client-03"]  # the registered names
     assert result["rounds"] == [1, 2, 3]
     assert result["w"][0] > 0
@@ -189,7 +189,7 @@ def test_a_client_that_is_killed_does_not_stop_the_run(cluster: LocalCluster, tm
     assert first["failures"] == []
     assert [failure["client"] for failure in last["failures"]] == ["client-02"]
     assert last["responded"].count(True) == NUM_CLIENTS - 1
-    # The others are scaled up for the one that is missing, and the model has moved.
+    # The other weights are scaled up for the missing client, and the model has changed.
     scale = NUM_CLIENTS / (NUM_CLIENTS - 1)
     for weight, expected, here in zip(last["weights"], first["weights"], last["responded"], strict=True):
         assert weight == pytest.approx(expected * scale if here else 0)

@@ -35,7 +35,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     run = subprocess.run(
         [Path(sys.executable).parent / "cohort", *command.split()],
-        cwd=ROOT, env={**os.environ, "TMPDIR": str(folder.parent)},  # too long a name for Ray's sockets
+        cwd=ROOT, env={**os.environ, "TMPDIR": str(folder.parent)},  # too long for Ray's sockets
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
@@ -45,8 +45,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_is_the_same_run_as_in_process(simulated: Path, tmp_path: Path) -> None:
-    """And so the same as over gRPC, which test_federation compares with in process."""
+def test_the_run_equals_the_in_process_one(simulated: Path, tmp_path: Path) -> None:
+    """It so equals the one over gRPC too, which test_federation compares with the in-process run."""
     trials = {
         "adaptive-osmd-learning-rate-multiplier-100": {
             "selector": "adaptive-osmd",
@@ -64,7 +64,7 @@ def test_it_is_the_same_run_as_in_process(simulated: Path, tmp_path: Path) -> No
         assert len(rounds_of(lines)) == 5
 
 
-def test_nothing_of_it_stays(simulated: Path) -> None:
+def test_no_process_or_file_of_it_is_left(simulated: Path) -> None:
     assert not processes_with(MARK, str(simulated))
     assert {each.name for each in simulated.parent.iterdir()} == {"run"}
     assert not (simulated / "state").exists()

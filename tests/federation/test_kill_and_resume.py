@@ -1,4 +1,4 @@
-"""A run that is killed and resumed is the run that was never stopped, bit for bit."""
+"""A run that was killed and resumed equals the run that was never stopped, bit for bit."""
 
 import errno
 import json
@@ -27,7 +27,7 @@ from ..server.test_apps import federation
 from ..support.devices import COHORT, Running, wait_for
 from .test_federation import lines_of, rounds_of, write_app
 
-# All that a round is, but for how long it took.
+# All fields of a round but its duration.
 WHAT = (
     "round",
     "num_available",
@@ -61,11 +61,11 @@ def kinds(folder: Path) -> list[str]:
 
 
 class Killed(BaseException):
-    """In the place of a SIGKILL: nothing of Flower's or ours catches it."""
+    """Raised instead of a SIGKILL: neither Flower nor this project catches it."""
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, moment: str, round: int) -> None:
-    """Let the server end at a moment of a round."""
+    """Let the server end at a given moment of a round."""
     save = CheckpointFolder.save
 
     def saving(folder: CheckpointFolder, checkpoint: Checkpoint) -> bool:
@@ -98,7 +98,7 @@ MOMENTS = ("before its history line", "before its checkpoint", "after its checkp
         *((selector, MOMENTS[1], 4) for selector in ("prac-delta", "pow-d", "mabs", "cluster-is")),
     ],
 )
-def test_wherever_it_is_killed_it_becomes_the_same_run(
+def test_a_run_killed_at_any_moment_resumes_as_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selector: str, moment: str, round: int
 ) -> None:
     settings: dict[str, Any] = {"selector": selector, "num_rounds": 6, "seed": 4}
@@ -118,14 +118,14 @@ def test_wherever_it_is_killed_it_becomes_the_same_run(
         assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_a_run_with_nothing_to_resume_begins(tmp_path: Path) -> None:
+def test_resuming_without_a_checkpoint_begins_a_new_run(tmp_path: Path) -> None:
     federation(tmp_path / "resumed", resume=True)
     federation(tmp_path / "begun")
     assert rounds(tmp_path / "resumed") == rounds(tmp_path / "begun")
     assert kinds(tmp_path / "resumed") == ["run", "resume", "end"]
 
 
-def test_a_run_that_is_over_can_be_given_more_rounds(tmp_path: Path) -> None:
+def test_a_finished_run_can_be_extended_by_more_rounds(tmp_path: Path) -> None:
     federation(tmp_path / "longer", selector="uniform", num_rounds=3)
     federation(tmp_path / "longer", selector="uniform", num_rounds=5, resume=True)
     federation(tmp_path / "at-once", selector="uniform", num_rounds=5)
@@ -147,7 +147,7 @@ def test_a_run_that_is_over_can_be_given_more_rounds(tmp_path: Path) -> None:
         ({"selector": "md"}, "selector = 'md': the run to be resumed has 'forecast'"),
     ],
 )
-def test_another_runs_folder_is_refused_and_stays(
+def test_the_folder_of_another_run_is_refused_and_unchanged(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     federation(tmp_path)
@@ -158,7 +158,7 @@ def test_another_runs_folder_is_refused_and_stays(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_if_no_checkpoint_can_be_used_it_does_not_begin_again(tmp_path: Path) -> None:
+def test_a_run_without_a_usable_checkpoint_does_not_begin_again(tmp_path: Path) -> None:
     federation(tmp_path)
     before = (tmp_path / "history.jsonl").read_bytes()
     for file in (tmp_path / CHECKPOINTS).glob("*.npz"):
@@ -168,7 +168,7 @@ def test_if_no_checkpoint_can_be_used_it_does_not_begin_again(tmp_path: Path) ->
     assert (tmp_path / "history.jsonl").read_bytes() == before
 
 
-def test_it_ends_when_the_target_is_reached_and_stays_so(tmp_path: Path) -> None:
+def test_a_run_ends_at_its_target_accuracy_and_stays_ended(tmp_path: Path) -> None:
     federation(tmp_path / "all", num_rounds=6)
     accuracies = [line["test_accuracy"] for line in rounds(tmp_path / "all")]
     reached = next(round for round, accuracy in enumerate(accuracies) if accuracy >= accuracies[3])
@@ -183,8 +183,10 @@ def test_it_ends_when_the_target_is_reached_and_stays_so(tmp_path: Path) -> None
             assert json.loads(file.metadata()["cohort"]) == {"round": reached}
 
 
-def test_the_best_model_so_far_is_kept(tmp_path: Path) -> None:
-    federation(tmp_path, num_rounds=6, learning_rate=3.0, clients_per_round=1)  # it goes up and down
+def test_the_best_model_is_kept(tmp_path: Path) -> None:
+    federation(
+        tmp_path, num_rounds=6, learning_rate=3.0, clients_per_round=1
+    )  # the accuracy goes up and down
     of = rounds(tmp_path)
     best = max(range(len(of)), key=lambda round: (of[round]["test_accuracy"], -of[round]["test_loss"]))
     with safe_open(tmp_path / "best.safetensors", "numpy") as file:
@@ -200,7 +202,7 @@ def test_the_best_model_so_far_is_kept(tmp_path: Path) -> None:
     assert task.evaluate(model, task.test_data()).accuracy == of[best]["test_accuracy"]
 
 
-def test_a_full_disk_does_not_stop_the_run_and_little_is_lost(
+def test_a_full_disk_does_not_stop_the_run_and_costs_few_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation(tmp_path / "undisturbed", num_rounds=6)
@@ -245,7 +247,7 @@ FEDERATION: dict[str, Any] = {
 
 
 def undisturbed(folder: Path, num_rounds: int, **settings: Any) -> list[dict[str, Any]]:
-    """Return the rounds of the same run, in process and never stopped."""
+    """Return the rounds of the same run in process, never stopped."""
     federation(folder, NUM_CLIENTS, num_rounds=num_rounds, **{**FEDERATION, **settings})
     return rounds(folder)
 
@@ -260,7 +262,7 @@ def wait_for_checkpoint(folder: Path, round: int, what: Callable[[], str]) -> No
 
 
 def writer(folder: Path) -> int:
-    """Return the process that has a folder of checkpoints, 0 if there is none or none any more."""
+    """Return the id of the process that has claimed a folder of checkpoints, 0 if there is none."""
     lock = folder / "lock"
     if not CheckpointFolder(folder).is_claimed():
         return 0
@@ -284,14 +286,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.mark.network
 @pytest.mark.slow
 def test_twenty_kills_of_the_serverapp_leave_the_same_run(cluster: LocalCluster, tmp_path: Path) -> None:
-    num_rounds, kills = 100, 20  # more rounds than a fast machine comes to before the last kill
+    num_rounds, kills = 100, 20  # more rounds than a fast machine completes before the last kill
     chance = random.Random(5)
     folder = tmp_path / "killed"
     config = {**FEDERATION, "num-rounds": num_rounds, "output-dir": str(folder)}
     for number in range(kills):
         run = cluster.submit({**config, "resume": number > 0}, f"killed-{number}")
         wait_for(lambda: writer(folder / CHECKPOINTS), 60, run.log.read_text)
-        if number % 4:  # sometimes it gets no further than its start
+        if number % 4:  # sometimes it is killed while it starts
             wait_for_rounds(folder, chance.choice([1, 2]), run.log.read_text)
         time.sleep(chance.uniform(0, 0.4))
         kill_writer(folder / CHECKPOINTS, run.log.read_text)
@@ -306,7 +308,7 @@ def test_twenty_kills_of_the_serverapp_leave_the_same_run(cluster: LocalCluster,
     assert not list(folder.rglob("*.unfinished"))
 
 
-STRANGER = {
+FOREIGN_APP = {
     "server/__init__.py": "",
     "server/app.py": """
         import json
@@ -362,10 +364,10 @@ STRANGER = {
 @linux
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_strangers_app_with_a_named_strategy_resumes(
+def test_a_foreign_app_with_a_named_strategy_resumes(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = write_app(tmp_path / "app", STRANGER, 'folder = ""', "rounds = 10")
+    app = write_app(tmp_path / "app", FOREIGN_APP, 'folder = ""', "rounds = 10")
     monkeypatch.setattr(cluster, "app", app)
     for name in ("killed", "undisturbed"):
         (tmp_path / name).mkdir()
@@ -407,7 +409,7 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
     finally:
         first.process.kill()
         first.process.wait()
-    # It is all gone soon, but nobody waits for that.
+    # All its processes end soon; the test does not wait for that.
     second = Running(tmp_path / "second.log", "up", "--resume", str(run))
     try:
         assert second.process.wait(timeout=240) == 0, second.said
@@ -417,7 +419,7 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
         same = {"selector": selector, "selector-settings": "", "seed": 3}
         assert rounds(run / selector) == undisturbed(tmp_path / selector, 12, **same), selector
         assert RunHistory(run / selector / "history.jsonl").read()[-1]["type"] == "end"
-    # What is finished stays; a third time there is nothing to do.
+    # A finished trial stays finished: a third run has nothing to do.
     before = (run / "pow-d" / "history.jsonl").read_bytes()
     third = Running(tmp_path / "third.log", "up", "--resume", str(run))
     assert third.process.wait(timeout=60) == 0, third.said
@@ -428,7 +430,7 @@ def test_cohort_up_starts_a_killed_serverapp_again_and_resumes_when_it_is_killed
 @linux
 @pytest.mark.network
 @pytest.mark.slow
-def test_a_run_survives_the_superlink_and_then_the_serverapp_too(tmp_path: Path) -> None:
+def test_a_run_survives_the_death_of_the_superlink_and_then_of_the_serverapp_too(tmp_path: Path) -> None:
     folder = tmp_path / "server"
     port, control = free_ports(2)
     started = [
@@ -474,7 +476,7 @@ def test_a_run_survives_the_superlink_and_then_the_serverapp_too(tmp_path: Path)
         os.kill(processes_with_arguments(database)[0], signal.SIGKILL)
         wait_for_rounds(run, 2, first.log.read_text)
         assert writer(run / CHECKPOINTS) == before  # the same ServerApp went on
-        # Now both at once, and whoever waits for the run as well.
+        # Now kill both at once, and the command that follows the run.
         first.process.kill()
         os.kill(processes_with_arguments(database)[0], signal.SIGKILL)
         kill_writer(run / CHECKPOINTS, first.log.read_text)
@@ -491,11 +493,11 @@ def test_a_run_survives_the_superlink_and_then_the_serverapp_too(tmp_path: Path)
             tmp_path / "same", num_clients=2, clients_per_round=1, num_rounds=25, selector="pow-d", seed=3
         )
         ours, theirs = rounds(run), rounds(tmp_path / "same")
-        for line in ours:  # the clients have names of their own here
+        for line in ours:  # the clients have other names here
             line["client_ids"] = line["client_ids"] and [
                 name.replace("device-", "client-0") for name in line["client_ids"]
             ]
-        # A device may need longer than the SuperLink to come back; without it a round is another one.
+        # A device may come back later than the SuperLink; rounds without it differ.
         missed = [line["round"] for line in ours[1:] if line["num_available"] < 2 or line["failures"]]
         same_until = min(missed, default=26)
         assert same_until >= reached
@@ -507,12 +509,12 @@ def test_a_run_survives_the_superlink_and_then_the_serverapp_too(tmp_path: Path)
 
 
 def processes_with_arguments(text: str) -> list[int]:
-    """Return the processes with this in their command line, the oldest first."""
+    """Return the processes whose command line contains this text, the oldest first."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if text in (folder / "cmdline").read_text():
                 found.append(int(folder.name))
-        except OSError:  # it is gone by now
+        except OSError:  # it has ended meanwhile
             continue
     return sorted(found)

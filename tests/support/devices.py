@@ -34,7 +34,7 @@ def cohort(*arguments: str, folder: Path) -> str:
 
 
 class Running:
-    """`cohort client join`, or `cohort server up`, and what it says."""
+    """A running `cohort client join` or `cohort server up`, and its output."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
         self.log = log

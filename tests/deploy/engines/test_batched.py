@@ -1,4 +1,4 @@
-"""`cohort simulate --engine batched`: the history of the apps, without the apps."""
+"""`cohort simulate --engine batched` writes the same history as the apps."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def rounds_of(folder: Path) -> list[dict[str, Any]]:
     return [line for line in read_lines(folder / "history.jsonl") if line["type"] == "round"]
 
 
-def test_its_history_is_that_of_the_apps(tmp_path: Path) -> None:
+def test_its_history_equals_that_of_the_apps(tmp_path: Path) -> None:
     federation(tmp_path / "apps", 8, num_rounds=6, seed=5)
     batched.run({**SETTINGS, "output-dir": str(tmp_path / "batched")})
     ours, theirs = rounds_of(tmp_path / "batched"), rounds_of(tmp_path / "apps")
@@ -43,7 +43,7 @@ def test_its_history_is_that_of_the_apps(tmp_path: Path) -> None:
     assert (tmp_path / "batched" / "model.safetensors").exists()
 
 
-def test_it_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_it_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
     part = tmp_path / "part"
     batched.run({**SETTINGS, "selector": "md", "num-rounds": 2, "output-dir": str(part)})
     with pytest.raises(ValueError, match="selector = 'forecast': the run to be resumed has 'md'"):
@@ -57,7 +57,7 @@ def test_it_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel to tell of a parent's death")
-def test_it_ends_with_the_command_that_began_it(tmp_path: Path) -> None:
+def test_it_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
     command = ["simulate", "--engine", "batched", "--rounds", "1000000", "--selector", "md", "--out"]
     process = subprocess.Popen(
         [Path(sys.executable).with_name("cohort"), *command, str(tmp_path / "run")], stdout=subprocess.DEVNULL
@@ -71,7 +71,7 @@ def test_it_ends_with_the_command_that_began_it(tmp_path: Path) -> None:
     assert wait_until(checkpoints.is_abandoned, 30)
 
 
-def test_what_means_nothing_there_is_refused(tmp_path: Path) -> None:
+def test_an_unsupported_setting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"over-selection = 1\.5: must be 1 in a batched simulation"):
         batched.run({**SETTINGS, "over-selection": 1.5, "output-dir": str(tmp_path)})
 

@@ -69,9 +69,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_it_comes_up_loses_a_client_goes_on_and_leaves_nothing_but_its_logs(
-    tmp_path: Path, home: Path
-) -> None:
+def test_a_cluster_survives_a_killed_client_and_leaves_only_its_logs(tmp_path: Path, home: Path) -> None:
     folder = tmp_path / "run"
     with LocalCluster(folder, num_clients=2) as cluster:
         pids = processes_with(MARK, str(folder))
@@ -90,7 +88,7 @@ def test_it_comes_up_loses_a_client_goes_on_and_leaves_nothing_but_its_logs(
         assert cluster.check() == []
         cluster.kill_client(1)
         assert cluster.check() == ["client-01"]
-        assert cluster.check() == []  # said once
+        assert cluster.check() == []  # reported once
     assert processes_with(MARK, str(folder)) == []
     assert all(is_free(port) for port in ports)
     assert [path.name for path in folder.iterdir()] == ["logs"]
@@ -143,7 +141,7 @@ def test_a_client_that_cannot_start_ends_the_start_with_its_log(
     assert not (tmp_path / "run" / "state").exists()
 
 
-def test_closing_removes_the_keys_even_if_what_was_to_be_ended_is_gone_by_then(
+def test_closing_removes_the_keys_even_if_a_process_has_ended_or_an_error_occurs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = LocalCluster(tmp_path / "run", num_clients=1)
@@ -153,14 +151,14 @@ def test_closing_removes_the_keys_even_if_what_was_to_be_ended_is_gone_by_then(
     monkeypatch.setattr(deploy.processes.marked, "processes_with", lambda variable, value: [gone.pid])
     for attempt in range(2):
         (tmp_path / "run" / "state" / "pki").mkdir(parents=True)
-        if attempt:  # whatever else may go wrong
+        if attempt:  # any other error
             monkeypatch.setattr(deploy.processes.marked, "stop", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError) if attempt else contextlib.nullcontext():
             cluster.close()
         assert not (tmp_path / "run" / "state").exists()
 
 
-def test_a_setting_reaches_flower_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_reaches_flower_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "app").mkdir()
     cluster = LocalCluster(tmp_path / "run", num_clients=1, app=tmp_path / "app")
     monkeypatch.setattr(LocalCluster, "_spawn", lambda *_: None)
@@ -170,7 +168,7 @@ def test_a_setting_reaches_flower_as_it_is(tmp_path: Path, monkeypatch: pytest.M
     assert tomllib.loads(config.read_text(encoding="utf-8")) == settings
 
 
-def test_without_the_process_that_forks_all_others_they_run_as_they_are(
+def test_without_a_fork_server_the_programs_start_on_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deploy.engines.cluster.forking, "fork_server_command", lambda *_: ["false"])
@@ -188,7 +186,7 @@ def test_without_the_process_that_forks_all_others_they_run_as_they_are(
         (signal.SIGKILL, -9, "in a round"),
     ],
 )
-def test_cohort_up_ends_cleanly_when_asked_to_and_even_when_killed(
+def test_cohort_up_ends_cleanly_on_a_signal_and_even_when_killed(
     tmp_path: Path, home: Path, number: signal.Signals, code: int, when: str
 ) -> None:
     folder = tmp_path / "run 🙂"

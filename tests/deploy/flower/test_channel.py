@@ -1,4 +1,4 @@
-"""A channel answers each request, whoever asks, and says so when it has no answer."""
+"""A channel answers the requests of all threads, and reports when it has no answer."""
 
 import socket
 import threading
@@ -25,11 +25,11 @@ def channel() -> Iterator[Channel]:
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\xff", b"x" * 10_000_000], ids=["nothing", "bytes", "10 MB"])
-def test_what_is_asked_is_answered(channel: Channel, content: bytes) -> None:
+def test_a_request_is_answered(channel: Channel, content: bytes) -> None:
     assert channel.ask("Méthode", content) == "Méthode:".encode() + content.upper()
 
 
-def test_no_answer_is_not_an_empty_one_and_the_next_request_is_answered(channel: Channel) -> None:
+def test_no_answer_differs_from_an_empty_one_and_the_next_request_is_answered(channel: Channel) -> None:
     assert channel.ask("refused", b"a") is None
     assert channel.ask("", b"") == b":"
 
@@ -51,7 +51,7 @@ def test_threads_get_their_own_answers(channel: Channel) -> None:
     assert not wrong
 
 
-def test_a_channel_whose_other_end_is_gone_has_no_answers() -> None:
+def test_a_channel_whose_other_end_is_closed_has_no_answers() -> None:
     asking, answering = socket.socketpair()
     channel = Channel(asking)
     answering.close()
@@ -60,7 +60,7 @@ def test_a_channel_whose_other_end_is_gone_has_no_answers() -> None:
     asking.close()
 
 
-def test_one_that_breaks_off_in_mid_sentence_ends_its_server_only() -> None:
+def test_a_request_that_breaks_off_ends_only_its_own_server() -> None:
     asking, answering = socket.socketpair()
     thread = threading.Thread(target=serve, args=(answering, shout))
     thread.start()

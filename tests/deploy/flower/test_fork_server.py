@@ -1,4 +1,4 @@
-"""A forked command is the ordinary command: same arguments, environment, folder, output and end."""
+"""A forked command behaves like the stock command: arguments, environment, folder, output and exit."""
 
 import os
 import signal
@@ -85,7 +85,7 @@ def test_a_forked_command_has_its_own_arguments_output_environment_and_code(
 
 
 def test_a_forked_process_leads_a_group_that_can_be_ended(connection: ForkServer, tmp_path: Path) -> None:
-    # It waits for a SuperLink that is not there.
+    # It waits for a SuperLink that does not exist.
     command = ["flower-supernode", "--insecure", "--superlink", "127.0.0.1:9", "--port", "9"]
     environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     process = Process.forked(command, tmp_path / "output", environment, connection)
@@ -113,7 +113,7 @@ def test_a_request_that_breaks_off_does_not_end_the_server(
 
 
 class output_of:  # noqa: N801
-    """Run a forked command to its end, and give what it printed."""
+    """Run a forked command to its end, and return its output."""
 
     def __init__(self, server: Server, tmp_path: Path, *command: str) -> None:
         self._connection = ForkServer.connect(server.folder)
@@ -128,7 +128,7 @@ class output_of:  # noqa: N801
         self._connection.close()
 
 
-def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(
+def test_the_answer_to_an_interrupted_request_is_not_taken_for_the_next_one(
     connection: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(self: ForkServer) -> dict[str, int]:
@@ -138,7 +138,7 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(
         patched.setattr(ForkServer, "_next_answer", interrupted)
         with pytest.raises(KeyboardInterrupt):
             connection.run(["flower-superexec", "--version"])
-    assert connection.returncode(os.getpid()) is None  # no child of the server's, and alive
+    assert connection.returncode(os.getpid()) is None  # alive, and not a child of the server
     process = Process.forked(
         ["flower-superexec", "--no-such-option"], tmp_path / "output", dict(os.environ), connection
     )
@@ -146,7 +146,7 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(
     assert process.returncode == 2
 
 
-def test_once_the_server_is_gone_who_asks_is_told_and_what_it_started_goes_on(
+def test_a_dead_server_is_reported_and_the_processes_that_it_forked_go_on(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     server = start_server(tmp_path, ["flower-supernode", "flower-superexec"])
@@ -164,7 +164,7 @@ def test_once_the_server_is_gone_who_asks_is_told_and_what_it_started_goes_on(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults in /proc")
-def test_the_end_of_a_child_does_not_copy_the_memory_that_it_shares(server: Server, tmp_path: Path) -> None:
+def test_the_end_of_a_child_does_not_copy_the_shared_memory(server: Server, tmp_path: Path) -> None:
     def copied() -> int:
         faults_of_children = (
             Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[8]
@@ -219,7 +219,7 @@ if "--stay" in os.environ.get("ARGUMENTS", ""):
 
 
 def run_own_server(environment: dict[str, str], *names: str) -> str:
-    """Fork a server, let it run these programs one after another, and return what they printed."""
+    """Fork a server, let it run these programs one after another, and return their output."""
     script = OWN_SERVER.replace("{library}", "safetensors")
     root = Path(fork_server.__file__).parents[2]
     done = subprocess.run(
@@ -238,14 +238,14 @@ def test_forked_children_do_not_draw_the_same_numbers(environment: dict[str, str
     assert one != two
 
 
-def test_a_library_that_an_app_imported_is_there_for_the_next_one_and_nothing_of_this_project_is(
+def test_the_server_learns_a_library_of_an_app_and_children_import_nothing_of_this_project(
     environment: dict[str, str],
 ) -> None:
     printed = run_own_server(environment, "preloaded", "modules", "preloaded")
     assert printed.splitlines() == ["False", "[]", "True"]
 
 
-def test_a_child_is_handed_its_end_of_a_channel_and_closes_it_with_its_own_end(
+def test_a_child_inherits_its_end_of_a_channel_which_closes_when_the_child_ends(
     environment: dict[str, str],
 ) -> None:
     assert run_own_server(environment, "channel") == "b'hello' b''\n"
@@ -297,7 +297,7 @@ for name in programs:
 """
 
 
-def test_a_child_ends_as_any_python_does(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_child_ends_as_any_python_process_does(tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "app_of_the_test.py").write_text(APP)
     path = os.pathsep.join([str(Path(fork_server.__file__).parents[2]), str(tmp_path)])
     done = subprocess.run(
@@ -309,7 +309,7 @@ def test_a_child_ends_as_any_python_does(tmp_path: Path, environment: dict[str, 
         check=True,
     )
     lines = done.stdout.splitlines()
-    # What it printed last is in its buffer until the end.
+    # Its last output stays in the buffer until the end.
     assert sorted(lines[:4]) == ["app", "atexit", "deleted", "thread"]
     assert lines[4:] == [
         "app 3",
@@ -326,7 +326,7 @@ def test_a_child_ends_as_any_python_does(tmp_path: Path, environment: dict[str, 
 
 
 @pytest.mark.parametrize(("told", "code"), [([3], 3), ([], -signal.SIGKILL)], ids=["told late", "no server"])
-def test_a_process_is_not_taken_for_killed_while_the_server_is_about_to_tell_of_its_end(
+def test_a_process_does_not_count_as_killed_while_the_server_is_about_to_report_its_exit(
     told: list[int], code: int
 ) -> None:
     gone = subprocess.Popen(["true"])
@@ -362,6 +362,6 @@ def test_a_forked_server_ends_with_the_process_that_it_was_forked_from(
     assert wait_until(lambda: not processes_with(MARK, str(tmp_path)), 5)
 
 
-def test_what_may_be_learned_can_be_imported_by_its_name() -> None:
+def test_all_preloaded_modules_can_be_imported() -> None:
     for name in fork_server.PRELOADED:
         import_module(name)

@@ -1,4 +1,4 @@
-"""Nothing waits for what is there, nothing is lost, and where Flower is another one it stays as it is."""
+"""The launcher patches the Flower that the patches were written for, and runs any other one unpatched."""
 
 import importlib
 import os
@@ -18,7 +18,7 @@ ROOT = Path(launch.__file__).parents[2]
 # --- where Flower is another one ------------------------------------------------------------------------
 
 
-def test_this_flower_is_the_one_that_it_was_written_for() -> None:
+def test_the_installed_flower_is_the_one_that_the_patches_were_written_for() -> None:
     assert launch.unsupported(launch.ALL) is None
 
 
@@ -34,7 +34,7 @@ def using(name: str) -> dict[str, Any]:
         ("PROGRAMS", using("flwr.cli.app:app.no_such_name"), "no flwr.cli.app:app.no_such_name"),
     ],
 )
-def test_programs_of_another_flower_stay_as_they_are_and_a_warning_says_why(
+def test_programs_of_another_flower_stay_unpatched_and_a_warning_gives_the_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, attribute: str, value: Any, reason: str
 ) -> None:
     monkeypatch.setattr(launch, attribute, value)
@@ -46,7 +46,7 @@ def test_programs_of_another_flower_stay_as_they_are_and_a_warning_says_why(
     assert reason in warning
 
 
-def test_the_launcher_runs_the_ordinary_program_of_another_flower() -> None:
+def test_the_launcher_runs_the_stock_program_of_another_flower() -> None:
     script = (
         "from deploy.flower import launch; launch.shared.WRITTEN_FOR = '1.0'; "
         "launch.main(['flower-supernode', '--version'])"
@@ -63,6 +63,6 @@ def test_the_launcher_runs_the_ordinary_program_of_another_flower() -> None:
     assert "Flower version: 1.39.0" in done.stdout
 
 
-def test_the_launcher_says_what_it_can_launch() -> None:
+def test_the_launcher_names_the_programs_that_it_launches() -> None:
     with pytest.raises(SystemExit, match=r"usage: python -m deploy.flower.launch .*flower-supernode"):
         launch.main(["flwr", "run"])

@@ -1,4 +1,4 @@
-"""Only what is ours is ended, and all of it, even when its owner had no chance to."""
+"""All processes of an owner are ended, and no others, even if the owner was killed."""
 
 import os
 import signal
@@ -46,7 +46,9 @@ def test_the_children_that_outlived_their_parent_are_ended_by_their_mark(
     parent = Process(["sh", "-c", "sleep 60 & exit"], tmp_path / "log", mark)
     assert wait_until(lambda: ended(parent), 10)
     assert len(processes_with(MARK, str(tmp_path))) == 1
-    stop([parent], 5, lambda: [*processes_with(MARK, str(tmp_path)), 2**22 + 1])  # the last is gone by now
+    stop(
+        [parent], 5, lambda: [*processes_with(MARK, str(tmp_path)), 2**22 + 1]
+    )  # the last one does not exist
     assert wait_until(lambda: not processes_with(MARK, str(tmp_path)), 5)
 
 

@@ -10,7 +10,7 @@ from deploy.flower.patches import shared, superlink, supernode
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a clock for the patches that only the test moves, and that notes how long they slept."""
+    """Return a clock for the patches that only the test moves; it records their sleeps."""
     clock = SimpleNamespace(now=1000.0, slept=[])
     time = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda s: clock.slept.append(s))
     for module in (shared, superlink, supernode):

@@ -16,7 +16,7 @@ ONE, TWO, RUN = 11, 12, 1  # nodes, and a run
 
 
 class Store:
-    """A state that holds messages by node, and replies, as the SuperLink's does."""
+    """Stores messages by node, and replies, as the SuperLink's state does."""
 
     def __init__(self) -> None:
         self.messages: dict[int, list[str]] = {}
@@ -39,8 +39,8 @@ class Store:
     def send_part(self, name: str, *, session: str = "s", content: bytes = b"") -> None:
         self.store_object(RUN, session, name, content)
 
-    def wait_for_looks(self, count: int) -> None:
-        """Wait until it has been looked for messages so often."""
+    def wait_for_pulls(self, count: int) -> None:
+        """Wait until messages have been looked up that many times."""
         assert wait_until(lambda: self.pulls == count, 30)
 
 
@@ -66,7 +66,7 @@ class Call:
 
 
 class Asking(threading.Thread):
-    """A node that asks for messages."""
+    """A node that requests messages."""
 
     def __init__(self, servicer: Servicer, node: int) -> None:
         super().__init__(daemon=True)
@@ -102,19 +102,19 @@ def servicer() -> Servicer:
 
 def test_a_held_request_is_answered_when_there_is_a_message_for_its_node(servicer: Servicer) -> None:
     one, two = Asking(servicer, ONE), Asking(servicer, TWO)
-    servicer.store.wait_for_looks(2)
+    servicer.store.wait_for_pulls(2)
     assert one.messages is None
     servicer.store.send(TWO, "hello")
     two.join(10)
     assert two.messages == ["hello"]
     assert one.messages is None
-    assert servicer.store.pulls == 3  # nobody looks without a reason
+    assert servicer.store.pulls == 3  # no lookup without a reason
     servicer.store.send(ONE, "too")
     one.join(10)
     assert one.messages == ["too"]
 
 
-def test_a_message_that_is_there_is_not_waited_for(servicer: Servicer) -> None:
+def test_a_message_that_arrived_before_the_request_is_returned_at_once(servicer: Servicer) -> None:
     servicer.store.send(ONE, "hello")
     for text in ("hello", "again"):
         asking = Asking(servicer, ONE)
@@ -124,9 +124,9 @@ def test_a_message_that_is_there_is_not_waited_for(servicer: Servicer) -> None:
         servicer.store.send(ONE, "again")
 
 
-def test_a_message_is_there_when_all_its_parts_are(servicer: Servicer) -> None:
+def test_a_message_counts_as_arrived_when_all_its_parts_have(servicer: Servicer) -> None:
     one, two = Asking(servicer, ONE), Asking(servicer, TWO)
-    servicer.store.wait_for_looks(2)
+    servicer.store.wait_for_pulls(2)
     servicer.store.send(ONE, "hello", missing=("model", "config"))
     servicer.store.send(TWO, "too", missing=("model",))  # the model is sent once
     servicer.store.send_part("config")
@@ -141,21 +141,21 @@ def test_a_message_is_there_when_all_its_parts_are(servicer: Servicer) -> None:
         assert asking.messages == [text]
 
 
-def test_a_part_whose_session_is_not_named_is_taken_note_of(servicer: Servicer) -> None:
+def test_a_part_without_a_session_name_is_noticed(servicer: Servicer) -> None:
     asking = Asking(servicer, ONE)
-    servicer.store.wait_for_looks(1)
+    servicer.store.wait_for_pulls(1)
     servicer.store.send(ONE, "hello", missing=("model",))
     servicer.store.send_part("model", session="")  # by a SuperNode of an earlier version
     asking.join(10)
     assert asking.messages == ["hello"]
 
 
-def test_no_more_than_so_many_incomplete_messages_are_remembered(
+def test_the_number_of_remembered_incomplete_messages_is_limited(
     servicer: Servicer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_requests, "MAX_INCOMPLETE", 2)
     asking = Asking(servicer, ONE)
-    servicer.store.wait_for_looks(1)
+    servicer.store.wait_for_pulls(1)
     servicer.store.send(ONE, "hello", missing=("model",), session="a")
     servicer.store.send(TWO, "hello", missing=("model",), session="b")
     time.sleep(0.1)
@@ -165,14 +165,14 @@ def test_no_more_than_so_many_incomplete_messages_are_remembered(
     assert asking.messages == ["hello"]
 
 
-def test_who_was_told_that_there_is_nothing_does_not_look_again_until_there_is_something(
+def test_a_receiver_without_messages_causes_no_lookup_until_one_arrives(
     servicer: Servicer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_requests, "HOLD", 0.2)
     Asking(servicer, ONE).join(10)
-    assert servicer.store.pulls == 2  # at the beginning and at the end of its time
+    assert servicer.store.pulls == 2  # when the request arrives and when its time is over
     Asking(servicer, ONE).join(10)
-    assert servicer.store.pulls == 3  # only at the end
+    assert servicer.store.pulls == 3  # only when its time is over
     monkeypatch.setattr(held_requests, "HOLD", 20.0)
     servicer.store.send(ONE, "hello")
     asking = Asking(servicer, ONE)
@@ -181,7 +181,7 @@ def test_who_was_told_that_there_is_nothing_does_not_look_again_until_there_is_s
     assert servicer.store.pulls == 4
 
 
-def test_a_request_is_not_held_for_ever(servicer: Servicer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_held_for_a_limited_time(servicer: Servicer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_requests, "HOLD", 0.2)
     asking = Asking(servicer, ONE)
     asking.join(5)
@@ -189,16 +189,16 @@ def test_a_request_is_not_held_for_ever(servicer: Servicer, monkeypatch: pytest.
     assert 0.2 <= asking.seconds < 2
 
 
-def test_a_node_that_asks_anew_or_is_gone_does_not_take_a_message_with_its_old_request(
+def test_the_old_request_of_a_node_that_asks_again_or_hangs_up_takes_no_message(
     servicer: Servicer,
 ) -> None:
     old = Asking(servicer, ONE)
-    servicer.store.wait_for_looks(1)
+    servicer.store.wait_for_pulls(1)
     new = Asking(servicer, ONE)
     old.join(10)
     assert old.messages == []
     gone = Asking(servicer, TWO)
-    servicer.store.wait_for_looks(2)  # not by the new one, which knows that there is nothing
+    servicer.store.wait_for_pulls(2)  # not for the new request: the last lookup found nothing
     gone.call.over()
     gone.join(10)
     assert gone.messages == []
@@ -221,7 +221,7 @@ def test_more_requests_than_can_be_held_are_answered_at_once(
     held.hold_for_nodes(OwnServicer)
     few = OwnServicer(Store())
     first = Asking(few, ONE)
-    few.store.wait_for_looks(1)
+    few.store.wait_for_pulls(1)
     second = Asking(few, TWO)
     second.join(10)
     assert second.messages == []
@@ -231,7 +231,7 @@ def test_more_requests_than_can_be_held_are_answered_at_once(
 
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A ServerApp's way to the SuperLink: `pull(ids)` returns the replies and how long that took."""
+    """Return a ServerApp's access to the SuperLink: `pull(ids)` returns the replies and the seconds taken."""
     monkeypatch.setattr(held_requests, "LOOK", 20.0)
     monkeypatch.setattr(held_requests, "GATHER", 10.0)
 
@@ -271,16 +271,18 @@ def superlink() -> int:
     return node
 
 
-def test_replies_that_come_together_are_handed_over_together(app: Any) -> None:
+def test_replies_that_arrive_together_are_returned_together(app: Any) -> None:
     app.reply("a", after=0.5)
     app.reply("b", after=0.6)
     replies, seconds = app.pull("a", "b")
     assert replies == ["a", "b"]
-    assert seconds < 5  # not longer, once all are there
+    assert seconds < 5  # no longer than until all have arrived
     assert app.store.pulls == 2
 
 
-def test_a_reply_does_not_wait_for_the_others_for_long(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_waits_for_the_others_for_a_short_time_only(
+    app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(held_requests, "GATHER", 0.3)
     app.reply("a", after=0.5)
     replies, seconds = app.pull("a", "b")
@@ -290,10 +292,10 @@ def test_a_reply_does_not_wait_for_the_others_for_long(app: Any, monkeypatch: py
     replies, seconds = app.pull("b")
     assert replies == []
     assert seconds > 0.55
-    assert app.store.pulls == 3  # it knew that there was none: only at the end of its time
+    assert app.store.pulls == 3  # only when its time was over: the last lookup found nothing
 
 
-def test_a_reply_that_was_there_before_it_was_asked_for_is_not_waited_for(
+def test_a_reply_that_arrived_before_it_was_requested_is_returned_at_once(
     app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.store.send(superlink(), "b")

@@ -10,7 +10,7 @@ import pytest
 from deploy.flower.patches import shared, superlink
 
 
-def test_what_is_remembered_is_asked_anew_after_a_while_and_what_must_not_be_always(clock: Any) -> None:
+def test_results_are_cached_for_a_second_and_the_excluded_result_never(clock: Any) -> None:
     asked = []
 
     def find(owner: str, key: str) -> str | None:
@@ -26,7 +26,7 @@ def test_what_is_remembered_is_asked_anew_after_a_while_and_what_must_not_be_alw
     assert asked[4:] == ["key"]
 
 
-def test_a_state_is_cleaned_up_once_in_a_while_each_for_itself(clock: Any) -> None:
+def test_each_state_is_cleaned_up_once_a_second(clock: Any) -> None:
     cleaned: list[object] = []
 
     class State:
@@ -41,7 +41,7 @@ def test_a_state_is_cleaned_up_once_in_a_while_each_for_itself(clock: Any) -> No
     assert cleaned == [one, two, one]
 
 
-def test_all_traffic_is_stored_by_the_end_of_a_task(clock: Any) -> None:
+def test_all_traffic_is_stored_when_a_task_ends(clock: Any) -> None:
     stored: list[tuple[object, ...]] = []
 
     class State:
@@ -71,7 +71,7 @@ class Refusal(Exception):  # noqa: N818
 
 
 class Context:
-    """What a gRPC handler is told and tells."""
+    """The context of a gRPC call."""
 
     said = b""
 
@@ -89,7 +89,7 @@ class Context:
         return "ipv4:192.0.2.7:1"
 
 
-def test_a_node_is_taken_online_by_who_has_its_key_alone_and_refusals_are_logged(
+def test_a_node_is_activated_with_its_own_key_only_and_refusals_are_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(getLogger("flwr"), "propagate", True)

@@ -18,7 +18,7 @@ class NodeState:
         return True
 
 
-def test_a_supernode_pauses_longer_the_longer_nothing_has_come_and_not_after_a_held_request(
+def test_a_supernode_pauses_longer_the_longer_no_message_came_and_not_after_a_held_request(
     clock: Any,
 ) -> None:
     state = NodeState()
@@ -35,14 +35,14 @@ def test_a_supernode_pauses_longer_the_longer_nothing_has_come_and_not_after_a_h
     pauses = len(clock.slept)
     clock.now += held_requests.HOLD
     node.sleep(3)
-    assert len(clock.slept) == pauses  # the SuperLink held the request: that was the pause
+    assert len(clock.slept) == pauses  # the held request replaced the pause
     state.store_message(SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="")))
     clock.now += 0.1
     node.sleep(3)
     assert clock.slept[-1] == supernode.FIRST_PAUSE
 
 
-def test_a_supernode_that_waits_for_a_reply_wakes_when_there_is_one_or_a_part_of_one(
+def test_a_supernode_that_waits_for_a_reply_wakes_when_one_or_a_part_of_one_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supernode, "LOOK", 60.0)
@@ -56,5 +56,5 @@ def test_a_supernode_that_waits_for_a_reply_wakes_when_there_is_one_or_a_part_of
         node.sleep(30)
         assert time.monotonic() - began < 15
     began = time.monotonic()
-    node.sleep(0.2)  # what was noticed before does not wake it again
+    node.sleep(0.2)  # an earlier notification does not wake it again
     assert time.monotonic() - began >= 0.2
