@@ -1,4 +1,4 @@
-"""A Flower strategy as the simulator's server step: `strategies.server_steps.step` on a grid of one node."""
+"""A Flower strategy as the simulator's server step: `ServerStep` on a grid with one node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what Flower's strategies say in every round; thousands of them pass here."""
+    """Suppress the log lines that Flower's strategies write in every round: a simulation has thousands."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(max(level, logging.WARNING))
@@ -35,7 +35,7 @@ def _quiet() -> Iterator[None]:
 
 
 class FlowerStep:
-    """Lets a Flower strategy step from a round's aggregate; arguments are those of `ServerStep`."""
+    """Lets a Flower strategy take the step from a round's aggregate; arguments as of `ServerStep`."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class FlowerStep:
 
     @property
     def proximal_mu(self) -> float:
-        """μ that the strategy tells clients, as Flower's FedProx does; 0 if it tells none."""
+        """μ that the strategy sends to clients, as Flower's FedProx does; 0 if it sends none."""
         return float(getattr(self._step.base, "proximal_mu", 0.0))
 
     def step(self, round: int, arrays: Arrays, outcome: Outcome) -> tuple[Arrays | None, str]:
-        """Return the new model and ""; or None, and why there is none.
+        """Return the new model and ""; or None and the reason.
 
         Parameters
         ----------
@@ -71,7 +71,7 @@ class FlowerStep:
         arrays : Arrays
             w_t.
         outcome : Outcome
-            What the round came to; it is not void.
+            The outcome of a round that is not skipped.
         """
         assert outcome.arrays is not None
         with _quiet():
@@ -80,9 +80,9 @@ class FlowerStep:
             return self._step.step(round, arrays, outcome.arrays, each, messages)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return what the strategy remembers from round to round."""
+        """Return copies of the strategy's own state."""
         return self._step.state_dict()
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from it."""
+        """Go on from what `state_dict` returned."""
         self._step.load_state_dict(state)

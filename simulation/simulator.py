@@ -1,11 +1,12 @@
-"""The rounds of a federation in one process, each cohort trained as one computation.
+"""The rounds of a federation in one process; all selected clients are trained as one batch.
 
 The round's logic, the selectors and the random streams are those of `strategies.SelectionStrategy`: the same
-seed gives the same cohorts, mini-batches and model as the same federation over gRPC, in Flower's simulation
-or on the in-process Grid, to the rounding of float32. There are no messages, and no client is an object.
+seed gives the same selections, mini-batches and model as the same federation over gRPC, in Flower's
+simulation or on the in-process Grid, to the rounding of float32. There are no messages, and no client is an
+object.
 
-Clients have their indexes from the start. Where some join late, `SelectionStrategy` numbers them as they
-come, and groups as it first sees them; so does `simulation.availability.InOrderOfArrival`.
+Clients have fixed indexes. If some join late, `SelectionStrategy` numbers clients in the order in which they
+join, and groups in the order of their first client; `simulation.availability.InOrderOfArrival` does the same.
 """
 
 from __future__ import annotations
@@ -51,46 +52,46 @@ _MADE_BY = {
 
 
 class Simulator:
-    """One federation.
+    """A federation, simulated round by round.
 
     Parameters
     ----------
     data : FederatedData
-        Everybody's samples; all clients must have some.
+        The samples of all clients; each client must have some.
     kernel : Kernel
-        How their models are trained, see `simulation.kernels`.
+        Trains the clients' models, see `simulation.kernels`.
     selector : str
         A name of `strategies.selectors.available`.
     clients_per_round : int
         K.
     num_rounds : int
-        T, which some selectors need; `run` may be told less at a time, or go beyond.
+        T, the horizon of some selectors; `run` may stop earlier or go beyond.
     learning_rate : float or callable
-        Of local SGD, > 0, or a function of the round.
+        The learning rate of local SGD, > 0, or a function of the round.
     batch_size : int
-        B; clients with fewer samples take them all.
+        B; a client with fewer samples takes all of them.
     local_steps, local_epochs : int
-        Mini-batches of each client, or passes over its samples: exactly one of the two, >= 1.
+        The mini-batches of each client, or its passes over its samples: exactly one of the two, >= 1.
     seed : int (default: 0)
-        Of everything.
+        The seed of all random draws.
     selector_settings : mapping, optional
-        The selector's own; ``groups`` are taken from the data if they have them.
+        The selector's settings; ``groups`` are taken from the data if the data have groups.
     client_sizes : array_like, shape (M,), optional
-        What λ is in proportion to (default: the samples that each client has).
+        λ is proportional to these (default: the samples of each client).
     availability : Availability, optional
-        Who is here (default: everybody).
+        Which clients are available in each round (default: all).
     response_times : ResponseTimes, optional
-        When each client answers, if at all (default: at once).
+        When each client replies, if at all (default: at once).
     round_deadline : float (default: inf)
-        Seconds after which a round goes on without those who have not answered.
+        Seconds after which a round goes on without the missing replies.
     server_strategy : Strategy, optional
-        Flower's, as in `SelectionStrategy`: what steps from the aggregate (default: FedAvg).
+        The Flower strategy that takes the server step, as in `SelectionStrategy` (default: FedAvg).
     variates : {"fedvarp", "scaffold"}, optional
         What the server remembers of each client.
     proximal_mu : float (default: 0.0)
         μ of FedProx (default: that of the server strategy, if it is Flower's FedProx).
     initial_arrays : Arrays, optional
-        Where round 1 starts from (default: the kernel's own start for this seed).
+        The model before round 1 (default: the kernel's initial model for this seed).
     faults : Faults, optional
         Quorum, over-selection, correction and guard, as in `SelectionStrategy` (default: no guard, since
         simulated clients are honest).
@@ -102,15 +103,15 @@ class Simulator:
     round : int
         The last round, 0 before the first.
     history : list of RoundRecord
-        What happened in each; some 3 KB a round of ten clients.
+        The record of each round; about 3 KB for ten clients.
     seconds : float
-        Simulated time so far: what the rounds waited for answers. Infinite once a round without a deadline
-        has waited for a client that dropped out.
+        The simulated time that all rounds waited for replies. Infinite once a round without a deadline has
+        waited for a client that dropped out.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is refused; the text names it, its value and what is allowed.
+        If an argument is out of range; the message names it, its value and what is allowed.
 
     Examples
     --------
@@ -230,13 +231,13 @@ class Simulator:
 
     @property
     def selector(self) -> Selector:
-        """Who decides."""
+        """The selector."""
         return self._logic.selector
 
     def run(
         self, num_rounds: int, on_round: Callable[[RoundRecord], None] | None = None
     ) -> Sequence[RoundRecord]:
-        """Run so many more rounds and return their records; ``on_round`` is called after each."""
+        """Run ``num_rounds`` more rounds and return their records; ``on_round`` is called after each."""
         for _ in range(num_rounds):
             record = self.step()
             if on_round is not None:
@@ -294,7 +295,7 @@ class Simulator:
         Raises
         ------
         TypeError
-            If it is no `tasks.data.Dataset`; federated data hold one: ``Dataset(data.inputs, data.labels)``.
+            If ``data`` is no `Dataset`; federated data hold one: ``Dataset(data.inputs, data.labels)``.
         """
         if not isinstance(data, Dataset):
             raise TypeError(
@@ -304,17 +305,17 @@ class Simulator:
         return self.kernel.evaluate(self.arrays, data)
 
     def client_losses(self, clients: Ints | None = None) -> Floats:
-        """Return the mean loss of the model on all samples of each of these clients (default: everybody)."""
-        everybody = np.arange(self.data.num_clients)
-        return self.kernel.losses(self.arrays, self.data, everybody if clients is None else clients)
+        """Return the mean loss of the model on all samples of each of these clients (default: all)."""
+        everyone = np.arange(self.data.num_clients)
+        return self.kernel.losses(self.arrays, self.data, everyone if clients is None else clients)
 
     def train_loss(self) -> float:
-        """Return sum_m λ_m times the mean loss of client m, over those that are known by now."""
-        known = np.arange(self.selector.num_clients)
-        return float(np.average(self.client_losses(known), weights=self.selector.client_sizes))
+        """Return sum_m λ_m times the mean loss of client m, over the clients that have joined so far."""
+        joined = np.arange(self.selector.num_clients)
+        return float(np.average(self.client_losses(joined), weights=self.selector.client_sizes))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all that is needed to go on, bit for bit; not the history."""
+        """Return copies of all arrays needed to go on, bit for bit, without the history."""
         state: dict[str, NDArray[Any]] = {
             f"model/{name}": array.copy() for name, array in self.arrays.items()
         }
@@ -324,12 +325,12 @@ class Simulator:
         return state | {"round": np.array(self.round), "seconds": np.array(self.seconds)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state_dict` returned, of a simulator made with the same arguments.
+        """Go on from the `state_dict` of a simulator with the same arguments.
 
         Raises
         ------
         KeyError, ValueError
-            If it is another's.
+            If the state is of another simulator.
         """
 
         def part(prefix: str) -> dict[str, NDArray[Any]]:
@@ -361,7 +362,7 @@ class Simulator:
             if size is not None:
                 asked, who = self._some_samples(plan, candidates, int(size)), np.arange(candidates.size)
             reports["loss"] = self.kernel.losses(self.arrays, asked, who)
-        if polls_for - {"loss"}:  # what only training tells
+        if polls_for - {"loss"}:  # known only after training
             trained = self.kernel.train(self.arrays, self.data, candidates, plan)
             reports["update_norm"] = trained.updates.norms() / plan.learning_rate
             reports["gradient_variance"] = trained.gradient_variances
@@ -370,7 +371,7 @@ class Simulator:
         return {name: values for name, values in reports.items() if name in polls_for}
 
     def _some_samples(self, plan: Plan, candidates: Ints, size: int) -> FederatedData:
-        """Return one mini-batch of each candidate, the one that its ClientApp would be asked for."""
+        """Return one mini-batch of each candidate, the one that its ClientApp would take."""
         parts = []
         for client in candidates.tolist():
             begin, end = self.data.offsets[client], self.data.offsets[client + 1]
@@ -379,8 +380,8 @@ class Simulator:
         return federate(Dataset(self.data.inputs, self.data.labels), parts)
 
     def _diversities(self, updates: ClientUpdates, clients: Ints) -> Floats:
-        """Return (R,) how far each update is from their weighted mean."""
-        # One that is not finite has no part in the mean, and no diversity.
+        """Return (R,) the distance of each update from their weighted mean."""
+        # An update that is not finite has no part in the mean, and no diversity.
         weights = np.where(np.isfinite(updates.norms()), self.selector.client_sizes[clients], 0.0)
         mean = updates.combined(weights / (weights.sum() or 1.0))
         apart = np.zeros(clients.size)
@@ -398,20 +399,20 @@ class Simulator:
             seconds = self.response_times.seconds(plan.round, clients)
             answered, waited = arrivals(seconds, self.round_deadline, chosen.enough if clients.size else None)
         positions = np.flatnonzero(answered)
-        here = clients[positions]
-        if not here.size:
+        training = clients[positions]
+        if not training.size:
             return [Reply(failure=_LATE) for _ in clients], waited
         controls = None
         if self._logic.variates is not None:
-            sent = {m: self._logic.variates.outgoing(m) for m in here.tolist()}
+            sent = {m: self._logic.variates.outgoing(m) for m in training.tolist()}
             controls = {m: control for m, control in sent.items() if control is not None} or None
-        trained = self.kernel.train(self.arrays, self.data, here, plan, controls)
-        cohort = TrainedClients(
+        trained = self.kernel.train(self.arrays, self.data, training, plan, controls)
+        replies = TrainedClients(
             positions,
             trained.updates,
             trained.losses,
-            plan.num_steps(self.data.offsets[here + 1] - self.data.offsets[here]),
+            plan.num_steps(self.data.offsets[training + 1] - self.data.offsets[training]),
             trained.gradient_variances,
             dict.fromkeys(np.flatnonzero(~answered).tolist(), _LATE),
         )
-        return cohort, waited
+        return replies, waited

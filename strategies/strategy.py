@@ -50,7 +50,7 @@ class SelectionStrategy(Strategy):
     selector : str
         A name of `strategies.selectors.available()`.
     clients_per_round : int
-        K, the size of a cohort; at least 1.
+        K, how many clients train in a round; at least 1.
     selector_settings : mapping, optional
         The selector's own settings, for example ``{"alpha": 0.4}``.
     server_strategy : Strategy, optional
@@ -175,7 +175,7 @@ class SelectionStrategy(Strategy):
         self._resume = checkpoints is not None and checkpoints.resume
         self._logic: RoundLogic | None = None
         self._restored: Mapping[str, NDArray[Any]] | None = None  # the logic's, until the clients are here
-        self._told = -1  # how many of the roster's changes the selector knows
+        self._seen_changes = -1  # how many of the roster's changes the selector knows
         self._training: TrainingRound | None = None
         self._wait = self.deadlines.round  # s; `start` may be told less
         self._evaluate_config = ConfigRecord()
@@ -215,20 +215,20 @@ class SelectionStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the rounds up to number ``num_rounds``, as Flower's own strategies do.
+        """Run rounds 1 to ``num_rounds``, as Flower's own strategies do.
 
-        A strategy is for one run: a second `start` would begin with what its selector has learned.
+        A strategy is for one run: in a second `start` the selector would still know the first one.
 
-        With ``resume`` the run goes on after the last round in ``checkpoints``; of ``initial_arrays`` only
-        names, shapes and types matter then. The results are those of all its rounds.
+        With ``checkpoints.resume`` the run continues after its last checkpoint. Then only the names, shapes
+        and types of ``initial_arrays`` matter, and the result covers all rounds of the run.
 
         Raises
         ------
         NotEnoughClientsError
-            If clients stay away for too long. What was reached is in ``checkpoints``.
+            If too few clients are available for too long. ``checkpoints`` holds the rounds so far.
         CheckpointError
-            If ``checkpoints`` belongs to another run, holds one and ``resume`` is False, or cannot be
-            written to.
+            If the folder of ``checkpoints`` belongs to another run, holds a run that is not to be resumed, or
+            cannot be written to.
         """
         self.num_rounds = self.num_rounds or num_rounds
         polling = PollingGrid(grid, self.polling.interval)
@@ -240,42 +240,42 @@ class SelectionStrategy(Strategy):
         progress = self._resumed(initial_arrays)
         if progress.round == 0 and evaluate_fn:
             progress.note("evaluate_metrics_serverapp", 0, evaluate_fn(0, progress.arrays))
-        while progress.round < num_rounds and not self._is_enough(progress):
+        while progress.round < num_rounds and not self._is_stopped(progress):
             number = progress.round + 1
             log(INFO, "")
             log(INFO, "[ROUND %d/%d]", number, num_rounds)
-            questions = list(self.configure_train(number, progress.arrays, train_config, polling))
+            messages = list(self.configure_train(number, progress.arrays, train_config, polling))
             enough = None if self._training is None else self._training.chosen.enough
-            replies = polling.send_and_receive(questions, timeout=self._wait, enough=enough)
-            del questions  # each holds the model
+            replies = polling.send_and_receive(messages, timeout=self._wait, enough=enough)
+            del messages  # each holds the model
             arrays, metrics = self.aggregate_train(number, replies)
             del replies
             progress.move(arrays)
             progress.note("train_metrics_clientapp", number, metrics)
-            questions = list(self.configure_evaluate(number, progress.arrays, self._evaluate_config, polling))
-            replies = polling.send_and_receive(questions, timeout=self._wait) if questions else []
+            messages = list(self.configure_evaluate(number, progress.arrays, self._evaluate_config, polling))
+            replies = polling.send_and_receive(messages, timeout=self._wait) if messages else []
             progress.note("evaluate_metrics_clientapp", number, self.aggregate_evaluate(number, replies))
             if evaluate_fn:
                 progress.note("evaluate_metrics_serverapp", number, evaluate_fn(number, progress.arrays))
             progress.round = number
             self._save(progress)
         log(INFO, "")
-        log(INFO, "Over after round %d: %s", progress.round, progress.result)
+        log(INFO, "Finished after round %d: %s", progress.round, progress.result)
         return progress.result
 
-    def _is_enough(self, progress: Progress) -> bool:
+    def _is_stopped(self, progress: Progress) -> bool:
         if self.stop is None or progress.round == 0:
             return False
-        found = progress.result.evaluate_metrics_serverapp.get(progress.round)
-        enough = self.stop(progress.round, found)
-        if enough:
-            log(INFO, "Stopped after round %d: %s", progress.round, found)
-        return enough
+        metrics = progress.result.evaluate_metrics_serverapp.get(progress.round)
+        stopped = self.stop(progress.round, metrics)
+        if stopped:
+            log(INFO, "Stopped after round %d: %s", progress.round, metrics)
+        return stopped
 
     # --- on disk ---------------------------------------------------------------------------------------
 
     def _fingerprint(self, arrays: ArrayRecord) -> dict[str, Any]:
-        """Return what must not change over a resume."""
+        """Return the settings that a resumed run must share."""
         guard = self.faults.guard_settings
         return {
             "selector": self.selector_name,
@@ -301,7 +301,7 @@ class SelectionStrategy(Strategy):
             self._checkpoints.save(progress.checkpoint(parts, notes, self._fingerprint(progress.arrays)))
 
     def _resumed(self, initial_arrays: ArrayRecord) -> Progress:
-        """Return where the run stands: at the beginning, or after the last round on disk."""
+        """Return the progress so far: none, or that of the newest checkpoint."""
         if self._checkpoints is None:
             return Progress(0, initial_arrays)
         folder = self._checkpoints.path
@@ -328,11 +328,11 @@ class SelectionStrategy(Strategy):
 
     # --- a round ---------------------------------------------------------------------------------------
 
-    def _tell_selector(self) -> None:
-        """Tell the selector which clients joined or were removed, and new sizes; make it in the first round."""
-        if self._told == self.roster.changes:
+    def _update_selector(self) -> None:
+        """Bring the selector up to date with the roster; create it once the first clients are known."""
+        if self._seen_changes == self.roster.changes:
             return
-        self._told = self.roster.changes
+        self._seen_changes = self.roster.changes
         sizes = self._sizes()
         if self._logic is None:
             self._logic = self._create_logic(sizes)
@@ -379,7 +379,7 @@ class SelectionStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Choose this round's cohort and return one TRAIN message for each of its clients.
+        """Select this round's clients and return one TRAIN message for each of them.
 
         Each message's config holds ``server-round`` and, unless the caller's config has one, ``seed``: a
         function of (seed, round, client).
@@ -394,7 +394,7 @@ class SelectionStrategy(Strategy):
             self._attendance.wait_for_first(grid)
         available = self._attendance.wait_for_quorum(grid)
         began = clock.monotonic()
-        self._tell_selector()
+        self._update_selector()
         opened = self._known.open(server_round, available)
         polled = self._poll.ask(
             grid,
@@ -407,12 +407,12 @@ class SelectionStrategy(Strategy):
             budget=opened.budget,
         )
         chosen = self._known.choose(opened, polled.reports)
-        messages = self._questions(chosen, arrays, config, grid, polled.train_config)
+        messages = self._messages(chosen, arrays, config, grid, polled.train_config)
         self._training = TrainingRound(chosen, arrays, messages, began, clock)
         log(INFO, "configure_train: selected %s", self._describe(chosen.selection))
         return messages
 
-    def _questions(
+    def _messages(
         self,
         chosen: Chosen,
         arrays: ArrayRecord,
@@ -447,10 +447,10 @@ class SelectionStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Fold the replies into the new model and let the selector learn.
+        """Aggregate the replies into the new model and let the selector learn.
 
-        Whoever failed, was late or sent garbage is left out; a void round leaves the model as it is
-        (None, None).
+        A client that failed, was late, or sent an unusable reply has no part in it. A skipped round returns
+        (None, None): the model stays as it is.
         """
         training = self._training
         if training is None or training.chosen.opened.number != server_round:
@@ -460,7 +460,7 @@ class SelectionStrategy(Strategy):
         for client, answer in zip(training.chosen.selection.clients, answers, strict=True):
             if not answer.failure or not answer.report.available:
                 self.roster.note(int(client), answer.report)
-        self._tell_selector()
+        self._update_selector()
         received = ReceivedArrays(training.arrays)
         before: Arrays = {name: received[name] for name in received}
         outcome = self._known.finish(training.chosen, before, answers)
@@ -485,19 +485,20 @@ class SelectionStrategy(Strategy):
         return self._step.step(outcome.record.round, arrays, outcome.arrays, each, messages)
 
     def _log(self, record: RoundRecord) -> None:
-        """Log what went wrong in a round."""
+        """Log the failures, the clipped values and the quarantined clients of a round."""
         name = self.roster.id_of
         for client, reason in record.failures.items():
-            log(WARNING, "%s left out of round %d: %s", name(client), record.round, reason)
-        for client, what in record.clipped.items():
-            log(WARNING, "%s in round %d: %s", name(client), record.round, what)
+            log(WARNING, "Round %d without %s: %s", record.round, name(client), reason)
+        for client, line in record.clipped.items():
+            log(WARNING, "Round %d, %s: %s", record.round, name(client), line)
         if record.quarantined:
-            log(WARNING, "Put aside for bad reports: %s", ", ".join(map(name, record.quarantined)))
+            quarantined = ", ".join(map(name, record.quarantined))
+            log(WARNING, "Quarantined in round %d: %s", record.round, quarantined)
         if record.skipped:
-            log(WARNING, "Round %d changed nothing: %s", record.round, record.skipped)
+            log(WARNING, "Round %d is skipped: %s", record.round, record.skipped)
 
     def _average_metrics(self, answers: list[Reply], record: RoundRecord) -> MetricRecord:
-        """Average what the clients measured, with the server strategy's own function, as FedAvg does."""
+        """Average the clients' metrics with the server strategy's own function, as FedAvg does."""
         key, sizes = self._step.base.weighted_by_key, self.selector.client_sizes
         contents = [
             RecordDict({"metrics": MetricRecord({**answer.metrics, key: float(sizes[client])})})
@@ -521,7 +522,7 @@ class SelectionStrategy(Strategy):
                 f"{self.roster.id_of(client)}{f' x{count}' if count > 1 else ''} (p={probability:.3g})"
                 for client, count, probability in drawn
             )
-            or "nobody"
+            or "no client"
         )
 
     # --- federated evaluation, as the server strategy does it ------------------------------------------
@@ -543,14 +544,14 @@ class SelectionStrategy(Strategy):
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the clients' metrics as the server strategy does, over the replies that can be used."""
+        """Average the metrics of the usable replies as the server strategy does."""
         key = self._step.base.weighted_by_key
-        # In an order that is not that of arrival: sums of floats depend on it.
+        # Sums of floats depend on the order, which must not be that of arrival.
         replies = sorted(replies, key=lambda reply: self.roster.client_at(reply.metadata.src_node_id) or 0)
         sized = [reply for reply in replies if has_size(reply, key)]
         if len(sized) < len(replies):
             left = len(replies) - len(sized)
-            log(WARNING, "%d answers without a usable size in the evaluation of round %d", left, server_round)
+            log(WARNING, "Evaluation of round %d: %d replies without a usable size", server_round, left)
         return averaged(
             lambda fit: self._step.base.aggregate_evaluate(server_round, fit),
             sized,
@@ -560,7 +561,7 @@ class SelectionStrategy(Strategy):
 
 
 def _fedavg() -> FedAvg:
-    """Return FedAvg without evaluation on clients; said to its constructor, it warns of that each time."""
+    """Return FedAvg without evaluation on clients; as an argument of FedAvg, 0.0 would log a warning."""
     strategy = FedAvg()
     strategy.fraction_evaluate = 0.0
     return strategy

@@ -1,9 +1,9 @@
-"""Sums over clients' models in passes through memory, without a model-sized copy of any of them.
+"""Weighted sums of clients' models that never hold a copy of a whole model.
 
-Each pass takes one model at a time, as a mapping that may decode its arrays when they are asked for, and
-walks through it in chunks that stay in the processor's cache: an aggregation holds one buffer of the model's
-size, however many clients there are. Everything is computed in the order of the model's arrays and of the
-updates given, on one thread and without BLAS, so that the same updates give the same bits.
+Each pass takes one model at a time, as a mapping that may decode its arrays on access, and walks through it
+in chunks that fit into the processor's cache. So an aggregation holds one buffer of the model's size, however
+many clients there are. All sums run in the order of the model's arrays and of the updates, on one thread and
+without BLAS: the same updates give the same bits.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,21 +20,21 @@ _CHUNK = 16384  # entries; a chunk and its float64 copy fit into a core's second
 
 
 class UnusableError(ValueError):
-    """A client's arrays cannot be used; the text is the reason."""
+    """A client's arrays cannot be used; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What a client sent, and how it counts: ``scale`` (w_m - w_t - y_m).
+    """A client's update, s_m (w_m - w_t - y_m).
 
     Attributes
     ----------
     sent : mapping of str to array
-        w_m; asked for each array once a pass.
+        w_m; each pass accesses each array once.
     scale : float (default: 1.0)
-        s_m, in (0, 1]: an update that is too long is shortened.
+        s_m, in (0, 1]; below 1 if the guard clipped the update.
     baseline : mapping of str to array, optional
-        y_m, of the model's names and shapes (default: 0).
+        y_m, with the model's names and shapes (default: 0).
     """
 
     sent: Mapping[str, NDArray[Any]]
@@ -43,13 +43,13 @@ class Update:
 
 
 class Model:
-    """The model w_t that was sent out, as the origin of updates; the arrays stay as they are.
+    """The model w_t that was sent to the clients, from which updates are differences; it never changes.
 
     Parameters
     ----------
     arrays : dict of str to array
-        Real numbers, of any shapes. Differences are taken in float32, or in the array's type where that is
-        wider; float64 for integers.
+        Real numbers, of any shapes. Differences are computed in float32, or in the array's own type if that
+        is wider; in float64 for integers.
     """
 
     def __init__(self, arrays: Arrays) -> None:
@@ -60,14 +60,14 @@ class Model:
         self._wide = np.empty(_CHUNK)
 
     def nothing(self) -> Arrays:
-        """Return a step of zeros, for `examine` to add to: flat arrays, in the type of the differences."""
+        """Return a step of zeros, to which `examine` adds: flat arrays, in the type of the differences."""
         return {name: np.zeros(flat.size, self._types[name]) for name, flat in self._flat.items()}
 
     def examine(self, update: Update, step: Arrays | None = None, coefficient: float = 0.0) -> float:
         """Return ‖w_m - w_t - y_m‖, the L2 norm over all arrays, summed in float64.
 
-        On the way ``coefficient`` times the update is added to ``step``, as `fold` does; if the update is not
-        usable, neither is the step.
+        Also adds ``coefficient`` times the update to ``step``, as `fold` does. If the update is not usable,
+        the step is not either.
 
         Raises
         ------
@@ -82,7 +82,7 @@ class Model:
         squares = 0.0
         for name in self._arrays:
             array, own = self._sent(update, name), 0.0
-            with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by its norm
+            with np.errstate(over="ignore", invalid="ignore"):  # the norm shows an overflow
                 for begin, difference in self._differences(update, name, array):
                     own += self._sum_of_squares(difference)
                     if step is not None:
@@ -97,8 +97,8 @@ class Model:
     def fold(self, parts: Iterable[tuple[float, Update]]) -> Arrays:
         """Return Σ c s (w_m - w_t - y_m) over (c, update), summed in the order given.
 
-        The arrays are as of `nothing`, the caller's own. Entries that overflow are not finite: `moved` finds
-        them.
+        The arrays have the form of `nothing` and are the caller's own. An entry that overflows is not finite,
+        which `moved` detects.
         """
         step = self.nothing()
         with np.errstate(over="ignore", invalid="ignore"):
@@ -109,7 +109,7 @@ class Model:
         return step
 
     def distance(self, update: Update, point: Arrays, factor: float = 1.0) -> float:
-        """Return ‖s (w_m - w_t - y_m) - factor * point‖, NaN if it overflows; ``point`` is as of `fold`."""
+        """Return ‖s (w_m - w_t - y_m) - factor * point‖, NaN if it overflows; ``point``: from `fold`."""
         squares = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for name in self._arrays:
@@ -124,8 +124,8 @@ class Model:
     def moved(self, step: Arrays, *, mean: Mapping[str, NDArray[Any]] | None = None) -> Arrays | None:
         """Return w_t + step (+ mean), in the model's shapes and types; None if that is not finite.
 
-        Counters (integers) are rounded, not cut off, and stay within their type. ``step``, as `fold` returns
-        it, is used up: its memory becomes the result's where the types agree.
+        Integers are rounded, not truncated, and stay within the range of their type. ``step``, a result of
+        `fold`, is consumed: where the types agree, its memory becomes the result's.
         """
         moved: Arrays = {}
         for name, array in self._arrays.items():
@@ -143,11 +143,11 @@ class Model:
                 landed = _rounded(total, array.dtype) if array.dtype.kind in "iub" else total
                 moved[name] = landed.astype(array.dtype, copy=False).reshape(array.shape)
             if array.dtype.itemsize < total.dtype.itemsize and not np.isfinite(moved[name]).all():
-                return None  # beyond float16
+                return None  # beyond the range of float16
         return moved
 
     def clipped(self, update: Update) -> Arrays:
-        """Return y_m + s_m (w_m - w_t - y_m), which is w_m - w_t unless it is shortened: the caller's own."""
+        """Return y_m + s_m (w_m - w_t - y_m), which is w_m - w_t if s_m = 1; the caller's own arrays."""
         step = self.fold([(1.0, update)])
         for name, flat in step.items():
             if update.baseline is not None:
@@ -156,7 +156,7 @@ class Model:
         return step
 
     def _sent(self, update: Update, name: str) -> NDArray[Any]:
-        """Return an array that a client sent, of the model's shape and of real numbers."""
+        """Return an array that a client sent; refuse one without the model's shape or real numbers."""
         model = self._arrays[name]
         try:
             array = update.sent[name]
@@ -171,7 +171,7 @@ class Model:
     def _differences(
         self, update: Update, name: str, array: NDArray[Any]
     ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield (begin, w_m - w_t - y_m) chunk by chunk, in a buffer that the next chunk overwrites."""
+        """Yield (begin, chunk of w_m - w_t - y_m); the next chunk overwrites the buffer."""
         sent, model, dtype = array.reshape(-1), self._flat[name], self._types[name]
         baseline = None if update.baseline is None else np.reshape(update.baseline[name], -1)
         buffer = self._scratch[dtype]
@@ -191,7 +191,7 @@ class Model:
 
 
 def _add(total: NDArray[Any], begin: int, difference: NDArray[Any], factor: float) -> None:
-    """Add factor * difference to a part of the total; uses the difference up."""
+    """Add factor * difference to a part of the total; overwrites the difference."""
     np.multiply(difference, factor, out=difference)
     part = total[begin : begin + difference.size]
     np.add(part, difference, out=part)
@@ -202,10 +202,10 @@ def _subtract(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], dtype: DTypeL
 
 
 def _rounded(total: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the sums of counters as whole numbers within their type."""
+    """Return sums of integers as whole numbers within the range of their type."""
     np.rint(total, out=total)
     if dtype.kind == "b":
         return np.clip(total, 0, 1, out=total)
     limits = np.iinfo(dtype)
-    highest = np.nextafter(float(limits.max) + 1, 0)  # float(2^63 - 1) is 2^63, which is beyond
+    highest = np.nextafter(float(limits.max) + 1, 0)  # float(2^63 - 1) is 2^63, one too many
     return np.clip(total, float(limits.min), highest, out=total)

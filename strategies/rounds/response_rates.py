@@ -1,10 +1,10 @@
-"""How often each client answers when it is asked, and weights corrected for it.
+"""How often each selected client replies, and weights corrected for that.
 
-`Selector.finalize` takes every chosen client to fail with the same probability. Where slow clients miss the
-deadline more often than others, or only the first to answer are taken (over-selection), that is wrong: those
-who answer are not a random sample, and the aggregate leans towards the fast ones' data. What is known of each
-client's response rate mends that, as sampling theory does non-response (Särndal, Swensson, Wretman, "Model
-Assisted Survey Sampling", chapter 15).
+`Selector.finalize` assumes that every selected client fails with the same probability. This is wrong if slow
+clients miss the deadline more often than others, or if a round takes only the first replies (over-selection):
+the replying clients are not a random sample, and the aggregate leans towards the data of fast clients.
+Estimated response rates correct the weights, as sampling theory corrects for non-response (Särndal, Swensson,
+Wretman, "Model Assisted Survey Sampling", chapter 15).
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ from ..selectors import checks
 
 
 class ResponseRates:
-    """Estimates ρ_m, the probability that client m gives a usable answer when it is chosen.
+    """Estimates ρ_m, the probability that client m sends a usable reply when it is selected.
 
-    Of a_m answers to n_m questions, the older ones fading, and ρ̄ over all clients::
+    From a_m replies in n_m selections, where older ones count less, and ρ̄ over all clients::
 
         ρ_m = (a_m + strength ρ̄) / (n_m + strength),  at least ρ̄ / limit
 
@@ -28,14 +28,16 @@ class ResponseRates:
     num_clients : int
         M, >= 1.
     strength : float (default: 5)
-        How many questions' worth the rate of all is to a client's own, > 0. Unknown clients have that rate.
+        How many selections of its own the rate over all clients counts for, > 0. A client that was never
+        selected has that rate.
     memory : float (default: 200)
-        How many of a client's own questions the estimate looks back on, >= 1: habits change.
+        How many of a client's own selections the estimate looks back on, >= 1: clients change.
     limit : float (default: 10)
-        How many times an average client's correction one client's can be, >= 1. A client that is
-        hardly ever here, by nature or on purpose, does not take over the round in which it is.
+        The largest correction of one client, as a multiple of an average client's, >= 1. A client that
+        hardly ever replies, by nature or on purpose, does not dominate the round in which it does.
     normalised : bool (default: True)
-        Which weights `correct` gives: a little bias, or more variance. `benchmarks.over_selection` has both.
+        Which weights `correct` returns: with a little bias, or with more variance.
+        `benchmarks.over_selection` compares both.
 
     Raises
     ------
@@ -58,7 +60,7 @@ class ResponseRates:
         self.limit = checks.real("limit", limit, low=1.0)
         self.normalised = normalised
         self._asked, self._answered = np.zeros(count), np.zeros(count)
-        self._totals = np.zeros(2)  # of the two, kept so that a round costs nothing of size M
+        self._totals = np.zeros(2)  # of both, so that a round needs no sum over all clients
 
     def rates(self, clients: npt.ArrayLike) -> Floats:
         """Return ρ (n,), in (0, 1], of the clients (n,)."""
@@ -69,32 +71,33 @@ class ResponseRates:
         return np.clip(own, everyone / self.limit, 1.0)
 
     def correct(self, weights: npt.ArrayLike, clients: npt.ArrayLike, responded: npt.ArrayLike) -> Floats:
-        """Return what `Selector.finalize` gave, c_m S/S' for the S' of S who answered, corrected.
+        """Return the weights of `Selector.finalize`, c_m S/S' for the S' replies of S clients, corrected.
 
-        Normalised: c_m/ρ_m, Horvitz and Thompson's weights, times S / Σ 1/ρ over who answered, a sum whose
-        expectation is S. So equal rates change nothing, and what `finalize` promises for them holds exactly;
-        only ratios of rates matter; and how many are here in a round does not move the sum of the weights.
-        The price is the bias of a ratio, of order 1/S': of 10 clients half of which answer 95 % and half
-        30 % of the time, a quarter of the uncorrected bias is left.
+        Normalised: c_m/ρ_m, the weights of Horvitz and Thompson, times S / Σ 1/ρ over the replying clients;
+        the expectation of this sum is S. So equal rates change nothing, and what `finalize` guarantees for
+        them holds exactly; only ratios of rates matter; and the sum of the weights does not depend on how
+        many clients reply. The price is the bias of a ratio, of order 1/S': with 10 clients, half of which
+        reply 95 % and half 30 % of the time, a quarter of the uncorrected bias remains.
 
-        Not normalised: c_m/ρ_m. Without that bias, but how many answer, and how rare they are, multiplies
-        what all updates have in common; and while no rate is known, nothing makes up for who is missing.
-        Better where rates are very unlike and rounds are many: noise averages out, bias does not.
+        Not normalised: c_m/ρ_m. It lacks that bias, but what all updates have in common is multiplied by a
+        factor that depends on how many clients reply, and how rarely they do; and while no rate is known,
+        nothing makes up for missing replies. It is better if rates are very unlike and there are many rounds:
+        noise averages out, bias does not.
 
-        Both have the bias of rates that are estimates, and of the limit.
+        Both keep the bias of estimated rates, and of the limit.
 
-        Assumption: whether a client answers depends on who it is, not on what its update in this round
-        would have been; clients answer independently of each other, or nearly so, as the first K of many.
+        Assumption: whether a client replies depends on the client, not on what its update in this round would
+        have been; and clients reply independently of each other, or nearly so, as the first K of many.
 
         Parameters
         ----------
         weights : array_like, shape (S,)
-            c_m; 0 for those who did not answer.
+            c_m; 0 for clients that did not reply.
         clients : array_like of int, shape (S,)
-            The chosen clients.
+            The selected clients.
         responded : array_like of bool, shape (S,)
-            Who gave a usable answer. Not to be told to `observe` before: rates that know of this round's
-            answers would correct for luck.
+            Whether each client sent a usable reply. `observe` must come after: rates that include this
+            round's replies would correct for chance.
         """
         factors = 1.0 / self.rates(clients)
         given = checks.floats("weights", weights, factors.size)
@@ -106,7 +109,7 @@ class ResponseRates:
         return corrected
 
     def observe(self, clients: npt.ArrayLike, responded: npt.ArrayLike) -> None:
-        """Learn who of the chosen clients (S,) gave a usable answer (S,)."""
+        """Learn which of the selected clients (S,) sent a usable reply (S,)."""
         who = checks.indexes("clients", clients, self._asked.size)
         answered = checks.bools("responded", responded, who.size)
         kept = 1.0 - 1.0 / self.memory
@@ -135,7 +138,7 @@ class ResponseRates:
         Raises
         ------
         TypeError, ValueError
-            If keys, shapes or ranges do not fit; nothing has changed then.
+            If keys, shapes or ranges do not fit; then nothing has changed.
         """
         keys = {"asked", "answered", "totals"}
         if state.keys() != keys:

@@ -1,4 +1,4 @@
-"""A whole cohort's local training in one piece: what a simulator hands to the round, not replies."""
+"""The local training of all selected clients as one batch, which a simulator returns instead of replies."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -13,20 +13,20 @@ from .aggregation import Arrays
 
 
 class ClientUpdates(ABC):
-    """The updates w_m - w_t of R clients, held in whatever form local training left them."""
+    """The updates w_m - w_t of R clients, in whatever form the local training left them."""
 
     @abstractmethod
     def norms(self) -> Floats:
-        """Return (R,) the L2 norm of each update over all arrays; not finite where the update is not."""
+        """Return (R,) the L2 norm of each update over all its arrays; not finite if the update is not."""
 
     @abstractmethod
     def combined(self, coefficients: Floats) -> Arrays:
-        """Return Σ_m c_m (w_m - w_t) by name, in the model's shapes: the caller's own.
+        """Return Σ_m c_m (w_m - w_t) by name, in the model's shapes; the caller's own arrays.
 
         Parameters
         ----------
         coefficients : ndarray, shape (R,)
-            c_m. An update with c_m = 0 may be anything, NaN too.
+            c_m. An update with c_m = 0 may hold anything, even NaN.
         """
 
     @abstractmethod
@@ -36,18 +36,18 @@ class ClientUpdates(ABC):
 
 @dataclass(frozen=True)
 class TrainedClients:
-    """What came of a cohort of S clients, of which R answered."""
+    """The training of S selected clients, of which R replied."""
 
-    positions: Ints  # (R,) of those who answered, in the selection; ascending
-    updates: ClientUpdates  # R of them
+    positions: Ints  # (R,) the positions of the replying clients in the selection, ascending
+    updates: ClientUpdates  # of R clients
     losses: Floats  # (R,) mean local training loss
     num_steps: Ints  # (R,) local steps
     gradient_variances: Floats  # (R,) σ²; NaN = not measured
-    failures: Mapping[int, str] = field(default_factory=dict)  # position -> why it did not answer
+    failures: Mapping[int, str] = field(default_factory=dict)  # position -> why it did not reply
 
 
 class TrainedModel(Mapping[str, NDArray[Any]]):
-    """w_m of one client of a trained cohort, made when somebody looks at it."""
+    """w_m of one client of a batch, computed on the first access."""
 
     def __init__(self, updates: ClientUpdates, row: int) -> None:
         self._updates, self._row = updates, row

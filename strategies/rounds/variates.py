@@ -1,14 +1,14 @@
-"""What the server remembers of each client, to take the noise of sampling and the drift of clients away.
+"""FedVARP and SCAFFOLD: the server remembers an array per client to reduce sampling variance or client drift.
 
-FedVARP and SCAFFOLD, as parts that any selector can be used with. Both hold one array of the model's size for
-each client that ever answered, at most M times the model: 4 GB for 1,000 clients of a million float32
-parameters. Nothing is kept on clients, so one that restarts, or moves to another node, loses nothing.
+Both go with any selector. Both hold one array of the model's size for each client that ever replied, at most
+M times the model: 4 GB for 1,000 clients and a million float32 parameters. Clients store nothing, so a client
+that restarts, or moves to another node, loses nothing.
 
 A round, in order::
 
     begin(shares)                     the weight of each client; computes the mean once
-    outgoing(m)                       what client m is sent along with the model
-    baseline(m), mean()               what is taken off its update before the weighted sum, and added to it
+    outgoing(m)                       the arrays that client m is sent along with the model
+    baseline(m), mean()               subtracted from its update before the weighted sum; added to the sum
     remember(clients, updates, …)     after the step
 """
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from ..numerics.arrays import Floats, Ints
 
 Arrays = dict[str, "NDArray[Any]"]
-"""An update by parameter name, as in `round`."""
+"""An update by parameter name."""
 
 CONTROL = "control"
-"""Key of the ArrayRecord with which SCAFFOLD's c - c_m travels; the client adds it to each gradient."""
+"""The name of the ArrayRecord that holds SCAFFOLD's c - c_m; the client adds it to each gradient."""
 _PREFIX = "memory/"  # of the keys of the state
 
 
 class ClientVariates(ABC):
-    """One array of the model's size for each client seen; those never seen count as 0.
+    """One array of the model's size for each client that ever replied; 0 for all others.
 
     Unbiasedness: for any fixed y_m and a selector with E[sum_m c_m u_m] = sum_m λ_m u_m, the step
     ``sum_m λ_m y_m + sum_m c_m (u_m - y_m)`` has the mean sum_m λ_m u_m, whatever the y_m are.
@@ -44,27 +44,27 @@ class ClientVariates(ABC):
     name: ClassVar[str]
 
     def __init__(self) -> None:
-        self._memory: dict[int, Arrays] = {}  # in the order in which clients were first seen
+        self._memory: dict[int, Arrays] = {}  # in the order of the clients' first replies
         self._mean: Arrays | None = None
 
     @property
     def num_seen(self) -> int:
-        """How many clients have an array."""
+        """The number of clients with an array."""
         return len(self._memory)
 
     def begin(self, shares: npt.ArrayLike) -> None:
-        """Begin a round: compute the weighted mean of what is remembered.
+        """Begin a round: compute the weighted mean of the arrays.
 
         Parameters
         ----------
         shares : array_like, shape (M,)
-            λ_m >= 0 of each client in what the selector's aggregate is an estimate of, summing to 1: in this
-            round's mean over who is here, 0 for the others, or in the mean over time.
+            λ_m >= 0, which sum to 1: the share of each client in the mean that the selector's aggregate
+            estimates, over this round's available clients or over time, see `Selector.target_shares`.
 
         Raises
         ------
         ValueError
-            If a share is negative or not finite, or a client seen has none.
+            If a share is negative or not finite, or a client with an array has none.
         """
         weights = np.asarray(shares, dtype=np.float64)
         if weights.ndim != 1 or not (np.isfinite(weights).all() and (weights >= 0).all()):
@@ -72,7 +72,7 @@ class ClientVariates(ABC):
         if self._memory and max(self._memory) >= weights.size:
             raise ValueError(f"shares has shape {weights.shape}: client {max(self._memory)} has none")
         self._mean = None
-        # In one order, whatever was loaded: a resumed run must be the same run.
+        # In the order of the first replies, since a resumed run must repeat the sum bit for bit.
         for client, arrays in self._memory.items():
             if self._mean is None:
                 self._mean = {name: np.zeros_like(array) for name, array in arrays.items()}
@@ -81,15 +81,15 @@ class ClientVariates(ABC):
                     total += arrays[name] * weights[client].astype(total.dtype)
 
     def outgoing(self, client: int) -> Arrays | None:
-        """Return what this client is sent as ArrayRecord `CONTROL`, by parameter name; None: nothing."""
+        """Return the ArrayRecord `CONTROL` that this client is sent, by parameter name; None for none."""
         return None
 
     def baseline(self, client: int) -> Arrays | None:
-        """Return y_m, taken off this client's update before norm and weight; None: nothing."""
+        """Return y_m, subtracted from this client's update before its norm and weight; None for 0."""
         return None
 
     def mean(self) -> Arrays | None:
-        """Return sum_m λ_m y_m, added to the weighted sum; None: nothing."""
+        """Return sum_m λ_m y_m, added to the weighted sum; None for 0."""
         return None
 
     def remember(
@@ -99,23 +99,23 @@ class ClientVariates(ABC):
         steps: npt.ArrayLike,
         learning_rate: float,
     ) -> None:
-        """Learn from those who answered; what `begin` computed still holds.
+        """Learn from the clients that replied; what `begin` computed stays the same.
 
         Parameters
         ----------
         clients : array_like of int, shape (S,)
-            Who answered.
+            The clients that replied.
         updates : iterable of (int, mapping of str to array)
-            Each of them with w_m - w_t, in the same order; taken one after another.
+            Each of these clients with its w_m - w_t, in the same order; read one after another.
         steps : array_like, shape (S,)
-            How many local steps each took, NaN = unknown. SCAFFOLD needs it; FedVARP does not.
+            The number of local steps of each client, NaN = unknown. Only SCAFFOLD needs it.
         learning_rate : float
             Of the clients' local SGD, > 0.
 
         Raises
         ------
         ValueError
-            If `updates` are not of these clients, or an update does not fit what is remembered.
+            If `updates` are of other clients, or an update has other arrays than the remembered ones.
         """
         asked: Ints = np.asarray(clients, dtype=np.int64)
         taken: Floats = np.asarray(steps, dtype=np.float64)
@@ -131,7 +131,7 @@ class ClientVariates(ABC):
                     raise ValueError(
                         f"the update of client {client} has arrays {_forms(update)}: must be {_forms(other)}"
                     )
-                break  # they are all alike
+                break  # all clients' arrays have the same form
             new = self._renewed(self._memory.get(int(client)), update, float(count), learning_rate)
             if new is not None and all(np.isfinite(array).all() for array in new.values()):
                 for array in new.values():
@@ -142,17 +142,18 @@ class ClientVariates(ABC):
     def _renewed(
         self, known: Arrays | None, update: Mapping[str, NDArray[Any]], steps: float, learning_rate: float
     ) -> Arrays | None:
-        """Return fresh arrays to remember of a client instead of `known`; None: keep `known`."""
+        """Return new arrays to remember of a client instead of `known`; None keeps `known`."""
 
     def forget(self, clients: npt.ArrayLike) -> None:
-        """Drop what is remembered of clients that are gone for good."""
+        """Drop the arrays of removed clients."""
         for client in np.asarray(clients, dtype=np.int64).ravel():
             self._memory.pop(int(client), None)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return copies of all arrays needed to go on, bit for bit.
 
-        ``name``: the kind, ``clients`` (n,): who was seen, ``memory/PARAMETER`` (n, *shape) in that order.
+        ``name``: the kind; ``clients`` (n,): the clients with an array; ``memory/PARAMETER`` (n, *shape), in
+        the order of these clients.
         """
         rows = list(self._memory.values())
         return {
@@ -167,7 +168,7 @@ class ClientVariates(ABC):
         Raises
         ------
         ValueError
-            If it is not one of these variates, or its arrays do not fit together; nothing has changed then.
+            If the state is of another kind, or its arrays do not fit together; then nothing has changed.
         """
         arrays = {key: np.array(value) for key, value in state.items()}
         kind = arrays.get("name", np.empty(0, np.uint8)).tobytes().decode(errors="replace")
@@ -185,7 +186,7 @@ class ClientVariates(ABC):
         if bool(stacks) != bool(clients.size):
             raise ValueError(f"state has {len(stacks)} parameters in memory of {clients.size} clients")
         self._mean = None
-        # Copies, so that a client's old array is freed when it sends a new one.
+        # Copies, so that a client's old array is freed when it is replaced.
         self._memory = {
             int(client): {name: _frozen(stack[row, ...]) for name, stack in stacks.items()}
             for row, client in enumerate(clients)
@@ -203,16 +204,16 @@ def _forms(arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[int, ...]]:
 
 
 class FedVARP(ClientVariates):
-    """Each client's last update stands in for it while it is not chosen.
+    """Each client's last update stands in for it while it is not selected.
 
     ::
 
-        Δ = sum_m λ_m y_m + sum_{m in S} c_m (u_m - y_m);   then y_m <- u_m of who answered
+        Δ = sum_m λ_m y_m + sum_{m in S} c_m (u_m - y_m);   then y_m <- u_m of clients that replied
 
     Jhunjhunwala, Sharma, Nagarkatti, Joshi, "FedVARP: Tackling the Variance Due to Partial Client
-    Participation in Federated Learning" (UAI 2022), with the selector's weights c_m in the place of 1/|S|.
-    It is unbiased as the selector is. Its variance is that of u_m - y_m, which falls to 0 as updates stop
-    changing, and so do the norms that the selector is told: it learns who has news.
+    Participation in Federated Learning" (UAI 2022), with the selector's weights c_m instead of 1/|S|. The
+    aggregate is unbiased if the selector is. Its variance is that of u_m - y_m, which falls to 0 as updates
+    stop changing. So do the norms in the selector's feedback: the selector learns whose updates still change.
     """
 
     name = "fedvarp"
@@ -232,30 +233,31 @@ class FedVARP(ClientVariates):
 
 
 class Scaffold(ClientVariates):
-    """Each client's mean gradient is remembered, and tells it in which direction the others would go.
+    """The remembered mean gradients correct each local step towards what the other clients would do.
 
     ::
 
         client     v <- v - lr (g_m(v) + c - c_m),  `steps` times from w_t
-        server     c_m <- c_m - c + (w_t - w_m)/(steps lr) of who answered;   c = sum_m λ_m c_m
+        server     c_m <- c_m - c + (w_t - w_m)/(steps lr) of clients that replied;   c = sum_m λ_m c_m
 
     Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (ICML 2020),
-    Algorithm 1 with option II. There clients keep c_m, and say what became of it; here the server does, and
-    works it out from the model that came back. The client's part is one addition. c is weighted by λ where
-    the paper has 1/N: the target's gradient sum_m λ_m g_m, which is 0 at the optimum, is what c estimates.
+    Algorithm 1 with option II. In the paper clients store c_m and report its change; here the server stores
+    it and computes the change from the returned model, so that the client's part is one addition. c is
+    weighted by λ where the paper has 1/N: it estimates the gradient of the target, sum_m λ_m g_m, which is 0
+    at the optimum.
 
-    The selector learns from ||w_m - w_t||, the move of the local model with the control in it, as in the
-    OSMD paper's later version, appendix E.
+    The selector learns from ||w_m - w_t||, the change of the local model including the control, as in the
+    later version of the OSMD paper, appendix E.
 
-    ``steps`` and ``learning_rate`` must be those of plain local SGD. A client whose number of steps is not
-    known keeps its c_m. Steps are the client's word, and nothing bounds them: one that says 1 and took 100
-    enters c with a hundred times its weight. Where clients may lie, FedVARP takes nothing on trust.
+    ``steps`` and ``learning_rate`` must be those of plain local SGD. A client whose number of steps is
+    unknown keeps its c_m. Clients report their steps themselves, and nothing limits the number: a client that
+    took 100 steps and reports 1 enters c with a hundred times its weight. FedVARP needs no such trust.
     """
 
     name = "scaffold"
 
     def outgoing(self, client: int) -> Arrays | None:
-        """Return c - c_m; None while nobody was seen."""
+        """Return c - c_m; None until a client has replied."""
         if self._mean is None:
             return None
         known = self._memory.get(client)
@@ -278,12 +280,12 @@ KINDS: dict[str, type[ClientVariates]] = {each.name: each for each in (FedVARP, 
 
 
 def create_variates(name: str) -> ClientVariates:
-    """Make variates by name.
+    """Create variates by name.
 
     Raises
     ------
     ValueError
-        If there are none of this name.
+        If the name is unknown.
     """
     if name not in KINDS:
         raise ValueError(f"variates = {name!r}: must be one of {', '.join(KINDS)}")

@@ -73,7 +73,7 @@ def start(kernel: Kernel) -> dict[str, Any]:
     ],
     ids=["one step", "steps", "epochs", "full batches", "proximal", "variance"],
 )
-def test_a_cohort_in_one_piece_is_its_clients_one_by_one(name: str, plan: Plan) -> None:
+def test_a_batch_of_clients_is_trained_as_one_client_after_another(name: str, plan: Plan) -> None:
     kernel, task = KERNELS[name]
     loop = Loop(tasks.create(task))
     data, arrays = data_of(), start(kernel)
@@ -198,7 +198,7 @@ def test_a_network_is_trained_on_a_gpu_if_there_is_one(monkeypatch: pytest.Monke
         assert vars(kernel_of(made["mnist-cnn"], "cpu"))["_device"] == "cpu"
 
 
-def test_what_a_kernel_cannot_train_is_refused() -> None:
+def test_a_model_that_no_kernel_can_train_is_refused() -> None:
     for layer, message in ((nn.BatchNorm1d(3), "running_mean"), (nn.Dropout(), "dropout")):
         with pytest.raises(ValueError, match=message):
             Torch(lambda layer=layer: nn.Sequential(layer), lambda seed: {})  # type: ignore[misc]
@@ -258,7 +258,7 @@ def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: s
 
 
 @pytest.mark.parametrize("variates", ["fedvarp", "scaffold"])
-def test_variates(variates: str) -> None:
+def test_variates_of_a_batch_are_those_of_single_replies(variates: str) -> None:
     """Against the round's logic with a reply for each client."""
     data, kernel = data_of(), Softmax(64, 10)
     options: dict[str, Any] = {"clients_per_round": 4, "num_rounds": 5, "seed": 2}
@@ -313,7 +313,7 @@ def simulator_of(**options: Any) -> Simulator:
     ],
     ids=["plain", "adam", "momentum", "varp", "delta"],
 )
-def test_it_goes_on_from_a_saved_state_bit_for_bit(options: dict[str, Any]) -> None:
+def test_a_simulation_goes_on_from_its_state_bit_for_bit(options: dict[str, Any]) -> None:
     one, other = simulator_of(**options), simulator_of(**options)
     one.run(4)
     state = one.state_dict()
@@ -357,7 +357,7 @@ def test_a_server_strategy_takes_the_step(server_strategy: Any) -> None:
         ("naive-group", "groups:5", {}),
     ],
 )
-def test_who_joins_late_is_enrolled_as_by_the_strategy(
+def test_late_clients_are_enrolled_as_by_the_strategy(
     selector: str, partition: str, options: dict[str, Any]
 ) -> None:
     process = availability_of("markov", 24, seed=2, rates=0.3)
@@ -396,12 +396,12 @@ def test_who_joins_late_is_enrolled_as_by_the_strategy(
     assert again.step().selection.clients.tolist() == simulator.step().selection.clients.tolist()
 
 
-def test_somebody_must_be_there_first() -> None:
+def test_a_client_must_be_available_in_round_1() -> None:
     with pytest.raises(ValueError, match="no client is available in round 1"):
         InOrderOfArrival(Nobody(10), num_rounds=3)
 
 
-def test_who_does_not_answer_in_time_is_left_out() -> None:
+def test_late_replies_are_left_out() -> None:
     times = ResponseTimes(10, seed=1)
     seconds = times.seconds(1)
     deadline = float(np.sort(seconds)[5:7].mean())
@@ -416,7 +416,7 @@ def test_who_does_not_answer_in_time_is_left_out() -> None:
     assert not nobody.arrays["weight"].any()
 
 
-def test_flowers_fedprox_tells_its_mu() -> None:
+def test_mu_of_flowers_fedprox_reaches_local_training() -> None:
     theirs = simulator_of(server_strategy=FedProx(proximal_mu=0.5), local_steps=3)
     ours = simulator_of(proximal_mu=0.5, local_steps=3)
     plain = simulator_of(local_steps=3)
@@ -433,13 +433,13 @@ class Nobody(Availability):
 
 @pytest.mark.parametrize("selector", ["uniform", "cpow-d", "pow-d", "delta", "fed-is", "optimal", "forecast"])
 @pytest.mark.parametrize("guard", [False, True])
-def test_a_round_may_find_nobody(selector: str, guard: bool) -> None:
+def test_a_round_without_available_clients_is_skipped(selector: str, guard: bool) -> None:
     simulator = simulator_of(selector=selector, availability=Nobody(10), faults=Faults(guard=guard))
     skipped = [record.skipped for record in simulator.run(3)]
     assert skipped == ["no client was selected", "", "no client was selected"]
 
 
-def test_a_client_with_broken_samples_spoils_no_diversities() -> None:
+def test_a_client_with_nan_samples_spoils_no_diversities() -> None:
     data = data_of()
     data.inputs[data.offsets[3]] = np.nan
     simulator = Simulator(
@@ -449,7 +449,7 @@ def test_a_client_with_broken_samples_spoils_no_diversities() -> None:
     assert not any(record.skipped for record in simulator.run(4))
 
 
-def test_the_guard_judges_what_is_asked_for() -> None:
+def test_the_guard_judges_poll_reports() -> None:
     data = data_of((20,) * 10)
     data.inputs[data.offsets[3] : data.offsets[4]] *= 1e4
     options: dict[str, Any] = {
@@ -528,7 +528,7 @@ def test_a_client_without_samples_is_refused() -> None:
         )  # fmt: skip
 
 
-def test_what_is_of_another_kind_is_refused() -> None:
+def test_arguments_of_a_wrong_type_are_refused() -> None:
     with pytest.raises(TypeError, match=r"availability = 0\.3: must be an Availability, such as"):
         simulator_of(availability=0.3)
     with pytest.raises(TypeError, match="data is of type FederatedData: must be a Dataset"):

@@ -105,7 +105,7 @@ def garbage(content: Callable[[], RecordDict]) -> Node:
     return node
 
 
-def test_with_everybody_chosen_the_model_is_the_weighted_mean() -> None:
+def test_with_all_clients_selected_the_model_is_the_weighted_mean() -> None:
     w, records, _ = run(ToyGrid({1: client("a", 1.0, size=10), 2: client("b", 4.0, size=30)}))
     assert w == pytest.approx([3.25, 3.25])
     assert records[0].train_loss == pytest.approx(3.25)
@@ -134,7 +134,7 @@ def test_a_registered_name_takes_precedence_over_a_claim() -> None:
     assert strategy.roster.node_of_id("c2") == 2
 
 
-def test_an_identity_belongs_to_whom_has_it_while_that_one_is_online() -> None:
+def test_an_identity_belongs_to_its_first_client_while_that_is_online() -> None:
     grid = ToyGrid({1: client("twin"), 2: client("twin"), 3: client("c")})
     _, _, strategy = run(grid)
     assert strategy.roster.ids() == ["c", "node-2", "twin"]
@@ -150,7 +150,7 @@ def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
     assert records[1].failures == {}
 
 
-def test_without_asking_no_query_is_sent() -> None:
+def test_without_ask_status_no_query_is_sent() -> None:
     grid = ToyGrid({1: stranger(), 2: stranger()})
     run(grid, polling=Polling(ask_status=False))
     assert {message.metadata.message_type for message in grid.sent} == {"train"}
@@ -209,7 +209,7 @@ def test_a_bad_client_does_not_stop_the_round(kind: str) -> None:
     assert all(record.failures[bad] for record in records)
 
 
-def test_a_second_answer_to_a_message_is_ignored() -> None:
+def test_a_second_reply_to_a_message_is_ignored() -> None:
     def twice(message: Message) -> Any:
         first = client("a", 1.0)(message)
         return [first, trained(message, 100.0)] if message.metadata.message_type != STATUS else first
@@ -218,7 +218,7 @@ def test_a_second_answer_to_a_message_is_ignored() -> None:
     assert w == pytest.approx([1.0, 1.0])
 
 
-def test_when_nobody_answers_the_model_stays_and_the_run_goes_on() -> None:
+def test_without_any_reply_the_model_stays_and_the_run_goes_on() -> None:
     answers = iter([silent, silent, client("a", 1.0), client("a", 1.0)])
 
     def node(message: Message) -> Any:
@@ -234,7 +234,7 @@ def test_when_nobody_answers_the_model_stays_and_the_run_goes_on() -> None:
     assert [record.feedback.responded.tolist() for record in records] == [[False, False], [True, True]]
 
 
-def test_everybody_leaves_and_one_comes_back() -> None:
+def test_all_clients_leave_and_one_comes_back() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy(
         "uniform", clients_per_round=2, num_rounds=3, deadlines=Deadlines(absence=0.2)
@@ -253,7 +253,7 @@ def test_everybody_leaves_and_one_comes_back() -> None:
     assert strategy.roster.ids() == ["a", "b"]
 
 
-def test_a_late_joiner_comes_next() -> None:
+def test_a_late_client_gets_the_next_index() -> None:
     grid = ToyGrid({1: client("m", size=10), 2: client("n", size=10)})
     strategy = SelectionStrategy("md", clients_per_round=2, num_rounds=2)
     sent = list(strategy.configure_train(1, model(0), ConfigRecord(), grid))
@@ -264,7 +264,7 @@ def test_a_late_joiner_comes_next() -> None:
     assert strategy.selector.probabilities == pytest.approx([1 / 8, 1 / 8, 6 / 8])
 
 
-def test_who_says_no_is_asked_again() -> None:
+def test_a_client_that_declines_is_asked_again() -> None:
     willing = [False]
 
     def moody(message: Message) -> Message:
@@ -281,7 +281,7 @@ def test_who_says_no_is_asked_again() -> None:
     assert counts == [1, 1, 2]
 
 
-def test_a_silent_newcomer_is_asked_again_but_does_not_hold_up_every_round() -> None:
+def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round() -> None:
     asked, talks = [], [False]
 
     def shy(message: Message) -> Any:
@@ -345,14 +345,14 @@ def test_that_the_app_has_no_status_handler_is_known_after_a_resume() -> None:
     assert len(after.roster) == 5
 
 
-def test_the_first_to_be_asked_may_be_dead() -> None:
+def test_the_first_client_asked_may_be_dead() -> None:
     grid = ToyGrid({1: silent_to_all, 2: client("b"), 3: client("c")})
     _, _, strategy = run(grid, clients_per_round=2, min_available_clients=2, deadlines=Deadlines(status=60))
     assert strategy.roster.ids() == ["b", "c"]
     assert 30 <= grid.clock.monotonic() < 31
 
 
-def test_a_claim_takes_nothing_that_is_somebody_elses() -> None:
+def test_a_claim_does_not_take_the_identity_of_another_client() -> None:
     claims = {9: "node-5", 5: None, 7: "x", 1: "c2", 2: "me"}
     grid = ToyGrid({node: client(claim) for node, claim in claims.items()}, names={2: "c2"})
     _, _, strategy = run(grid, rounds=2)
@@ -387,14 +387,14 @@ def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
     assert len(questions) == 3  # nobody is asked again in each round
 
 
-def test_round_1_goes_on_without_who_never_came() -> None:
+def test_round_1_starts_without_clients_that_never_joined() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: silent_to_all})
     w, _, strategy = run(grid, clients_per_round=1, min_available_clients=3, deadlines=Deadlines(status=0.05))
     assert strategy.roster.ids() == ["a", "b"]
     assert w == pytest.approx([1.0, 1.0])
 
 
-def test_too_few_clients_is_a_clear_end() -> None:
+def test_with_too_few_clients_the_run_ends_with_a_reason() -> None:
     with pytest.raises(
         NotEnoughClientsError, match=r"1 of 2 clients .*joined within 0\.2 s .*1 nodes were online"
     ):
@@ -411,7 +411,9 @@ def test_too_few_clients_is_a_clear_end() -> None:
         lambda: FedProx(fraction_evaluate=0.0, proximal_mu=0.1),
     ],
 )
-def test_with_everybody_chosen_a_server_strategy_steps_as_it_does_alone(make: Callable[[], FedAvg]) -> None:
+def test_with_all_clients_selected_a_server_strategy_steps_as_it_does_alone(
+    make: Callable[[], FedAvg],
+) -> None:
     def nodes() -> dict[int, Node]:
         return {n: client(f"c{n}", float(n), size=10 * n) for n in (1, 2, 3)}
 
@@ -426,7 +428,7 @@ def test_a_server_strategys_own_settings_reach_the_clients() -> None:
     assert grid.sent[-1].content.config_records["config"]["proximal-mu"] == 0.25
 
 
-def test_a_cohort_of_one_does_not_hang_on_flowers_minimum() -> None:
+def test_one_client_per_round_does_not_hang_on_flowers_minimum() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")})
     _, records, _ = run(grid, rounds=3, clients_per_round=1, server_strategy=FedAdam(fraction_evaluate=0.0))
     assert [record.selection.clients.size for record in records] == [1, 1, 1]
@@ -454,7 +456,7 @@ def test_federated_evaluation_takes_its_share_of_the_nodes() -> None:
     assert result.evaluate_metrics_clientapp[1]["loss"] == pytest.approx(np.mean(asked[:2]))
 
 
-def test_one_bad_answer_does_not_spoil_the_evaluation() -> None:
+def test_one_bad_reply_does_not_spoil_the_evaluation() -> None:
     def node(loss: float, size: int) -> Node:
         def answer(message: Message) -> Message:
             if message.metadata.message_type == "evaluate":
@@ -473,7 +475,7 @@ def test_one_bad_answer_does_not_spoil_the_evaluation() -> None:
     assert evaluations({1: node(1.0, 0), 2: node(2.0, 0)}) == {}
 
 
-def test_what_clients_measured_is_averaged_as_fedavg_does() -> None:
+def test_client_metrics_are_averaged_as_fedavg_does() -> None:
     def node(size: int, accuracy: float) -> Node:
         def answer(message: Message) -> Message:
             if message.metadata.message_type == STATUS:
@@ -492,7 +494,7 @@ def test_what_clients_measured_is_averaged_as_fedavg_does() -> None:
     assert metrics["num-clients"] == 2
 
 
-def test_one_bad_answer_does_not_spoil_what_clients_measured() -> None:
+def test_one_bad_reply_does_not_spoil_the_client_metrics() -> None:
     """NaN, a list where others have a number, another name, a size that nobody believes."""
 
     def node(number: int, size: int, **measured: Any) -> Node:
@@ -515,7 +517,7 @@ def test_one_bad_answer_does_not_spoil_what_clients_measured() -> None:
     assert 0.5 < metrics["f1"] < 0.7  # the ninth counts for as much as its size is believed
 
 
-def test_the_default_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_default_settings_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     strategy = SelectionStrategy("uniform", clients_per_round=2)
     assert strategy.server_strategy.fraction_evaluate == 0.0  # type: ignore[attr-defined]
     assert caplog.records == []
@@ -533,7 +535,7 @@ def test_a_step_that_would_break_the_model_is_not_taken() -> None:
     assert w.tolist() == model(3e38, 0)["w"].numpy().tolist()
 
 
-def test_counters_keep_their_type() -> None:
+def test_integers_keep_their_type() -> None:
     def node(message: Message) -> Message:
         if message.metadata.message_type == STATUS:
             return client(f"c{message.metadata.dst_node_id}")(message)
@@ -586,7 +588,7 @@ def test_a_failures_reason_is_kept_short() -> None:
 
 
 @pytest.mark.parametrize("refused", [object(), FedAdam])
-def test_what_is_no_server_strategy_is_refused(refused: Any) -> None:
+def test_an_object_that_is_no_server_strategy_is_refused(refused: Any) -> None:
     with pytest.raises(TypeError, match=r"server_strategy = \w+(\(\))?: must be an object of one of FedAvg"):
         SelectionStrategy("uniform", clients_per_round=2, server_strategy=refused)
 
@@ -666,7 +668,7 @@ def test_adaptive_osmd_by_name() -> None:
     assert p[1:].min() >= 0.4 / 8 - 1e-12  # nobody less often than the floor
 
 
-def test_polling_ends_at_the_deadline_with_what_there_is() -> None:
+def test_waiting_for_replies_ends_at_the_deadline() -> None:
     grid = PollingGrid(ToyGrid({1: client("a"), 2: silent}), 0.01)
     content = RecordDict({"arrays": model(0)})
     replies = grid.send_and_receive([Message(content, n, "train") for n in (1, 2)], timeout=0.2)
@@ -674,7 +676,7 @@ def test_polling_ends_at_the_deadline_with_what_there_is() -> None:
     assert grid.clock.monotonic() == pytest.approx(0.2)
 
 
-def test_polling_does_not_wait_for_a_message_that_could_not_be_sent() -> None:
+def test_waiting_for_replies_ignores_messages_that_were_not_sent() -> None:
     inner = ToyGrid({1: client("a")})
     push = inner.push_messages
     inner.push_messages = lambda messages: [*push(messages), None]  # type: ignore[method-assign, list-item]
@@ -700,13 +702,13 @@ class Overloaded(ToyGrid):
         return super().push_messages(messages)
 
 
-def test_messages_that_could_not_be_sent_cost_the_round_only() -> None:
+def test_messages_that_were_not_sent_cost_only_the_round() -> None:
     w, records, _ = run(Overloaded(range(2, 5)), rounds=6)
     assert [bool(record.skipped) for record in records] == [False, True, True, True, False, False]
     assert records[1].failures == dict.fromkeys((0, 1), "no answer by the deadline")
     assert w.tolist() == [3, 3]
 
 
-def test_a_superlink_that_never_takes_messages_ends_the_run() -> None:
+def test_a_superlink_that_never_accepts_messages_ends_the_run() -> None:
     with pytest.raises(RuntimeError, match="the session may have expired"):
         run(Overloaded(range(2, 99)), rounds=9)

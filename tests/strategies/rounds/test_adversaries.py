@@ -194,7 +194,7 @@ def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name: str, lie: str) -> 
         ("fed-is", "norms x10", 5),
     ],
 )
-def test_without_a_guard_they_gain_more(name: str, lie: str, least: float) -> None:
+def test_without_a_guard_liars_gain_more(name: str, lie: str, least: float) -> None:
     federation = Federation(name, LIES[lie], guarded=False)
     federation.play()
     assert gain(federation) > least
@@ -205,7 +205,7 @@ def test_without_a_guard_they_gain_more(name: str, lie: str, least: float) -> No
     [LIES["norms x1000"], LIES["losses x1000"], LIES["garbage"], Lie(update=1e3, loss=1e3)],
     ids=["norms", "losses", "garbage", "norms and losses"],
 )
-def test_who_lies_again_and_again_is_soon_drawn_less_than_the_honest(lie: Lie) -> None:
+def test_repeated_liars_are_soon_drawn_less_than_honest_clients(lie: Lie) -> None:
     federation = Federation("uniform", lie)
     federation.play(100)
     assert gain(federation) < 0.8
@@ -224,7 +224,7 @@ def test_every_lie_is_in_the_record() -> None:
     assert np.isin(chosen, LIARS).any()
 
 
-def test_the_model_goes_where_the_honest_take_it() -> None:
+def test_liars_hardly_move_the_model() -> None:
     """With updates times a thousand from a tenth; unguarded, the model ends a hundred times too far off."""
     ends = [
         np.linalg.norm(federation.model_after(60))
@@ -238,7 +238,7 @@ def test_the_model_goes_where_the_honest_take_it() -> None:
     assert ends[2] > 20 * ends[0]
 
 
-def test_declared_sizes_hold_where_honest_ones_are_skewed() -> None:
+def test_declared_sizes_are_needed_where_honest_sizes_are_skewed() -> None:
     """Of sizes 1, 5, 30 and 100 a tenfold claim is as plausible as an honest one: only the operator knows."""
     sizes = np.repeat([1.0, 5.0, 30.0, 100.0], [26, 8, 4, 2])
     claimed = sizes.copy()
@@ -255,7 +255,7 @@ def test_declared_sizes_hold_where_honest_ones_are_skewed() -> None:
 
 
 @pytest.mark.parametrize(("name", "spread"), [("uniform", 10), ("avare", 1), ("avare", 10), ("forecast", 10)])
-def test_unlike_clients_are_left_in_peace(name: str, spread: float) -> None:
+def test_honest_clients_that_differ_a_lot_are_hardly_clipped(name: str, spread: float) -> None:
     m, rounds = 100, 80
     rng = np.random.default_rng(3)
     x, y = unlike_clients(rng, spread, m)

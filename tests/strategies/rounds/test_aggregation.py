@@ -43,7 +43,7 @@ def wide(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_it_agrees_with_the_formula(kind: str) -> None:
+def test_the_sums_agree_with_the_formula(kind: str) -> None:
     """Lengths, sums and distances are what NumPy makes of them in float64, to the type's precision."""
     arrays = MODELS[kind]
     model, reference = Model(arrays), wide(arrays)
@@ -92,7 +92,7 @@ def test_it_agrees_with_the_formula(kind: str) -> None:
             assert np.asarray(moved[name], np.float64) == pytest.approx(landed, rel=1e-2 * slack, abs=slack)
 
 
-def test_the_origin_and_what_was_sent_stay_as_they_are() -> None:
+def test_the_model_and_the_sent_arrays_are_not_changed() -> None:
     arrays = {"w": np.zeros(3, np.float32)}
     sent = {"w": np.ones(3, np.float32)}
     for each in (arrays, sent):
@@ -108,14 +108,14 @@ def test_the_origin_and_what_was_sent_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
 @pytest.mark.parametrize("where", [0, _CHUNK, LONG - 1])
-def test_a_number_that_is_none_is_found_wherever_it_is(bad: float, where: int) -> None:
+def test_nan_and_infinity_are_found_at_any_position(bad: float, where: int) -> None:
     sent = np.zeros(LONG, np.float32)
     sent[where] = bad
     with pytest.raises(UnusableError, match="'w' holds NaN or infinite values"):
         Model({"w": np.zeros(LONG, np.float32)}).examine(Update({"w": sent}))
 
 
-def test_lengths_beyond_float32_are_lengths() -> None:
+def test_norms_beyond_float32_are_finite() -> None:
     model = Model({"w": np.zeros(4, np.float32)})
     assert model.examine(Update({"w": np.full(4, 3e38, np.float32)})) == pytest.approx(6e38)
     assert model.examine(Update({"w": np.full(4, 1e-30, np.float32)})) == pytest.approx(2e-30)
@@ -123,7 +123,7 @@ def test_lengths_beyond_float32_are_lengths() -> None:
         Model({"w": np.zeros(4)}).examine(Update({"w": np.full(4, 1e200)}))
 
 
-def test_a_step_beyond_the_type_is_none() -> None:
+def test_a_step_beyond_the_range_of_the_type_is_none() -> None:
     model = Model({"w": np.zeros(2, np.float16)})
     assert model.moved(model.fold([(1.0, Update({"w": np.full(2, 6e4, np.float16)}))])) is not None
     assert model.moved(model.fold([(2.0, Update({"w": np.full(2, 6e4, np.float16)}))])) is None
@@ -132,7 +132,7 @@ def test_a_step_beyond_the_type_is_none() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64])
-def test_counters_stay_within_their_type(dtype: type) -> None:
+def test_integers_stay_within_their_type(dtype: type) -> None:
     limits = np.iinfo(dtype)
     model = Model({"n": np.array([limits.max, limits.max // 2], dtype)})
     up = model.moved({"n": np.array([1e30, 0.4])})
@@ -145,7 +145,7 @@ def test_counters_stay_within_their_type(dtype: type) -> None:
         assert up["n"][1] == down["n"][1] == limits.max // 2
 
 
-def test_only_one_array_of_the_models_size_is_made() -> None:
+def test_only_one_array_of_the_models_size_is_allocated() -> None:
     """Peak of what NumPy allocates in a round of ten replies: the step, and less than a tenth beside it."""
     import tracemalloc
 
@@ -169,7 +169,7 @@ def test_only_one_array_of_the_models_size_is_made() -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_what_is_encoded_is_what_flower_writes_and_decodes_without_a_copy(kind: str) -> None:
+def test_arrays_are_encoded_as_flower_does_and_decoded_without_a_copy(kind: str) -> None:
     for array in MODELS[kind].values():
         ours, flowers = encode(array), Array(array)
         assert np.array_equal(ours.numpy(), array)
@@ -240,7 +240,7 @@ def test_a_model_goes_into_a_record_and_back() -> None:
     assert received["w"] is received["w"]
 
 
-def test_an_array_that_keeps_its_ndarray_is_asked_for_it() -> None:
+def test_an_array_that_holds_its_ndarray_returns_it() -> None:
     class Kept(Array):
         def numpy(self) -> Any:
             return kept

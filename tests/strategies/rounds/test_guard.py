@@ -46,7 +46,7 @@ def same(left, right):
         np.testing.assert_array_equal(array, right[key])
 
 
-def test_an_update_that_is_too_long_is_shortened_to_the_limit():
+def test_an_update_beyond_the_limit_is_clipped_to_it():
     guard = Guard(40)
     judged = judge(guard, 1, [2.0] * 39 + [7.0])
     # Quartiles agree, so the spread is that assumed beforehand, for 3 of 42 values (39 when the lie is left
@@ -58,14 +58,14 @@ def test_an_update_that_is_too_long_is_shortened_to_the_limit():
 
 
 @pytest.mark.parametrize("loss", [1.0, 1000.0])
-def test_an_update_a_thousand_times_the_others_is_left_out_whatever_its_loss(loss):
+def test_an_update_a_thousand_times_the_others_is_rejected_whatever_its_loss(loss):
     guard = Guard(40)
     judged = judge(guard, 1, [2.0] * 39 + [2000.0], [1.0] * 39 + [loss])
     assert judged.rejected == {39: "update norm 2e+03: far beyond the limit of 4"}
     assert judged.clipped == {}
 
 
-def test_what_the_client_says_is_bounded_or_left_out():
+def test_reported_values_are_clipped_or_ignored():
     guard = seasoned()
     losses = [1.0, 900.0, -1.0, INF, NAN, 0.0]
     variances = [1.0, 1.0, 1.0, 1.0, -INF, 1.0]
@@ -83,7 +83,7 @@ def test_what_the_client_says_is_bounded_or_left_out():
     assert judged.scales.tolist() == [1.0] * 6
 
 
-def test_losses_may_be_negative_where_the_operator_says_so():
+def test_losses_may_be_negative_if_the_operator_allows_it():
     guard = Guard(20, GuardSettings(signed_losses=True))
     judged = judge(guard, 1, [1.0] * 20, [-3.0] * 19 + [1e6])
     assert judged.losses[:19].tolist() == [-3.0] * 19
@@ -91,7 +91,7 @@ def test_losses_may_be_negative_where_the_operator_says_so():
     assert list(judged.clipped) == [19]
 
 
-def test_a_large_loss_is_believed_where_the_update_is_as_large():
+def test_a_large_loss_is_plausible_beside_a_large_update():
     """As with a client whose features are on another scale: far from the usual, and no lie."""
     guard, rng = Guard(50), np.random.default_rng(0)
     scale = np.exp(3 * rng.normal(size=50))
@@ -117,7 +117,7 @@ def test_limits_follow_a_common_decay_and_a_new_learning_rate():
 
 
 @pytest.mark.parametrize("m", [20, 100, 500])
-def test_sizes_of_alike_clients_are_bounded_and_skewed_ones_are_not(m):
+def test_claimed_sizes_are_clipped_where_clients_are_alike_but_not_where_they_are_skewed(m):
     alike = np.full(m, 600.0)
     alike[::10] *= 1000
     clipped = sizes_of(alike)
@@ -134,7 +134,7 @@ def test_sizes_of_alike_clients_are_bounded_and_skewed_ones_are_not(m):
     assert sizes_of(skewed, overrides)[0] == 1
 
 
-def test_sizes_that_nobody_knows_are_average():
+def test_unknown_sizes_are_the_mean_of_the_known_ones():
     for guard in (GuardSettings(), None):
         sizes = believed_sizes([10.0, NAN, 30.0, -4.0, INF], [NAN, NAN, 20.0, NAN, NAN], guard)
         assert sizes.tolist() == [10, 15, 20, 15, 15]
@@ -145,7 +145,7 @@ def test_sizes_that_nobody_knows_are_average():
         believed_sizes([1.0] * 5, [1.0] * 4)
 
 
-def test_who_sends_garbage_is_put_aside_for_ever_longer_and_forgiven():
+def test_quarantines_grow_with_offences_and_shrink_with_good_replies():
     guard = Guard(4, GuardSettings(pause=10, longest_pause=35))
     bad = {0: "array 'w' holds NaN"}
 
@@ -185,7 +185,7 @@ def test_silence_is_no_offence():
     assert guard.quarantined(50).size == 0
 
 
-def test_who_lies_again_and_again_is_put_aside():
+def test_repeated_liars_are_quarantined():
     for column, lie in (("norms", 20.0), ("losses", 1000.0)):
         guard = seasoned()
         for round in range(4, 8):
@@ -195,7 +195,7 @@ def test_who_lies_again_and_again_is_put_aside():
         assert guard.quarantined(8).tolist() == [7]
 
 
-def test_being_bounded_by_little_puts_nobody_aside():
+def test_a_slightly_clipped_value_is_no_offence():
     guard = seasoned()
     for round in range(4, 40):
         judged = judge(guard, round, [2.0] * 39 + [7.0])
@@ -203,7 +203,7 @@ def test_being_bounded_by_little_puts_nobody_aside():
     assert guard.quarantined(40).size == 0
 
 
-def test_polls_are_judged_with_what_is_known_of_the_updates():
+def test_polls_are_judged_with_the_last_update_norms():
     guard = seasoned()
     reports = {"loss": np.ones(40), "group": np.arange(40.0)}
     reports["loss"][[3, 5, 6]] = [1e4, -1.0, NAN]
@@ -297,7 +297,7 @@ def test_any_floats_are_judged(data, signed):
 
 @settings(deadline=None, max_examples=40)
 @given(st.floats(1e-300, 1e300), st.integers(1, 30), st.integers(1, 12))
-def test_clients_that_are_alike_are_never_touched(value, size, rounds):
+def test_values_of_clients_that_are_alike_are_never_clipped(value, size, rounds):
     guard = Guard(30)
     for round in range(1, rounds + 1):
         judged = judge(guard, round, np.full(size, value), np.full(size, value), np.full(size, value))
@@ -309,7 +309,7 @@ def test_clients_that_are_alike_are_never_touched(value, size, rounds):
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 40))
-def test_the_order_of_answers_changes_nothing(seed, size):
+def test_the_order_of_replies_changes_nothing(seed, size):
     rng = np.random.default_rng(seed)
     left, right = (Guard(40, GuardSettings(window=32)) for _ in range(2))
     for round in range(1, 6):
@@ -338,7 +338,7 @@ def test_liars_do_not_move_the_limits_much(share, lie):
     assert 1.0 < np.mean(margins) < 1.6
 
 
-def test_a_round_touches_only_whom_it_concerns():
+def test_a_round_copies_no_array_over_all_clients():
     """Of a million clients nothing is copied, also where some of them are counted and put aside."""
     import tracemalloc
 

@@ -89,7 +89,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("reason", BAD)
-def test_a_bad_reply_is_left_out_and_the_others_weigh_more(reason: str) -> None:
+def test_a_bad_reply_is_left_out_and_the_weights_of_the_others_grow(reason: str) -> None:
     outcome = finish(logic(), selection([2, 0], [0.5, 0.5]), [BAD[reason], reply(2, 2)])
     assert moved(outcome)["w"].tolist() == [1 + 1.0 * 1, 2]  # weight 0.5, doubled: one of two answered
     record = outcome.record
@@ -101,7 +101,7 @@ def test_a_bad_reply_is_left_out_and_the_others_weigh_more(reason: str) -> None:
         raise AssertionError(record.failures[2])
 
 
-def test_nobody_answers() -> None:
+def test_without_any_reply_the_round_is_skipped() -> None:
     outcome = finish(logic(), selection([2], [0.5]), [Reply(failure="late")])
     assert outcome.arrays is None
     assert outcome.record.weights.tolist() == [0]
@@ -110,14 +110,14 @@ def test_nobody_answers() -> None:
     assert list(outcome.client_models()) == []
 
 
-def test_nobody_was_chosen() -> None:
+def test_no_client_is_selected() -> None:
     outcome = finish(logic(), selection([], []), [])
     assert outcome.arrays is None
     assert outcome.record.failures == {}
     assert outcome.record.skipped == "no client was selected"
 
 
-def test_below_the_quorum_nothing_is_learned_but_who_answered() -> None:
+def test_below_the_quorum_only_response_rates_are_learned() -> None:
     rounds = logic(name="prac-is", quorum=2, correction="rates")
     before = rounds.state_dict()
     chosen = selection([2, 0, 1], [0.5, 0.5, 0.5])
@@ -202,7 +202,7 @@ def test_replies_are_decoded_one_at_a_time(one_is_bad: bool) -> None:
     assert Counted.most <= 2  # the last one lives until the next is there
 
 
-def test_the_step_is_the_same_whether_it_takes_one_pass_or_two() -> None:
+def test_the_step_is_the_same_after_one_pass_or_two() -> None:
     rng = np.random.default_rng(1)
     model = {"w": rng.standard_normal(40_000).astype(np.float32)}
     replies = [Reply({"w": model["w"] + rng.standard_normal(40_000, np.float32)}) for _ in range(3)]
@@ -240,7 +240,7 @@ def test_the_selector_learns_from_the_round() -> None:
     assert rounds.selector.probabilities[chosen.clients[0]] > before[chosen.clients[0]]
 
 
-def test_only_who_is_here_is_chosen() -> None:
+def test_only_available_clients_are_selected() -> None:
     rounds = logic(m=6, k=2)
     drawn = {int(c) for r in range(1, 40) for c in choose(rounds, r, np.array([1, 4, 5])).clients}
     assert drawn == {1, 4, 5}
@@ -260,7 +260,7 @@ def test_quarantined_clients_are_not_selectable() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in available() if name != "flics-private"])
-def test_whom_to_leave_out_may_be_said_either_way(name: str) -> None:
+def test_available_and_unavailable_give_the_same_selection(name: str) -> None:
     """The selection is the same bit for bit, and with 20,000 clients, too, where few pass over all."""
     for m in (40, 20_000):
         per_client = {"groups": np.arange(m) % 4, "lipschitz": 1.0 + np.arange(m) % 5}
@@ -277,7 +277,7 @@ def test_whom_to_leave_out_may_be_said_either_way(name: str) -> None:
             assert getattr(chosen[0], field).tobytes() == getattr(chosen[1], field).tobytes()
 
 
-def test_removed_clients_are_gone_from_all_parts() -> None:
+def test_removed_clients_leave_all_parts_of_the_round() -> None:
     rounds = logic(m=4, k=4, name="full", guard={"strikes": 1, "memory": 1}, variates=FedVARP())
     choose(rounds)
     replies = [Reply({"w": np.ones(1)}), Reply({"w": np.array([nan])}), *[Reply({"w": np.ones(1)})] * 2]
@@ -290,7 +290,7 @@ def test_removed_clients_are_gone_from_all_parts() -> None:
     assert rounds.variates.num_seen == 2
 
 
-def test_what_the_candidates_said_and_the_budget_reach_the_selector() -> None:
+def test_reports_and_budget_reach_the_selector() -> None:
     losses = np.array([1.0, 9.0, nan, 5.0, 2.0, 3.0])
     for over_selection, most in ((1.0, {1, 3}), (1.5, {1, 3, 5})):
         rounds = logic(m=6, k=2, name="pow-d", settings={"num_candidates": 6}, over_selection=over_selection)
@@ -338,18 +338,18 @@ def test_diversities_are_distances_from_the_weighted_mean() -> None:
     assert (p[0] > p[2]) == (scores[1] > scores[0])
 
 
-def test_diversities_from_the_plain_mean_as_the_paper_has_it() -> None:
+def test_diversities_may_be_distances_from_the_plain_mean() -> None:
     rounds = logic(name="prac-delta", settings={"diversity_mean": "plain"})
     outcome = finish(rounds, selection([2, 0], [1.5, 0.5]), [reply(3, 2), reply(1, 3)])
     assert outcome.record.feedback.diversities == pytest.approx([sqrt(1 + 0.25) / 0.5] * 2)
 
 
-def test_diversities_are_measured_for_those_who_learn_from_them() -> None:
+def test_diversities_are_measured_only_if_the_selector_uses_them() -> None:
     outcome = finish(logic(name="prac-is"), selection([2, 0], [1.5, 0.5]), [reply(3, 2), reply(1, 3)])
     assert np.isnan(outcome.record.feedback.diversities).all()
 
 
-def test_who_did_not_answer_has_no_part_in_the_mean() -> None:
+def test_missing_replies_have_no_part_in_the_mean() -> None:
     replies = [reply(3, 2), Reply(failure="late"), reply(3, 2)]
     outcome = finish(logic(name="prac-delta"), selection([2, 0, 1], [1, 1, 1]), replies)
     assert outcome.record.feedback.diversities == pytest.approx([0, nan, 0], nan_ok=True)
@@ -358,7 +358,7 @@ def test_who_did_not_answer_has_no_part_in_the_mean() -> None:
 # --- a guard, response rates, variates ---------------------------------------------------------------------
 
 
-def test_an_update_that_is_too_long_is_shortened_everywhere() -> None:
+def test_a_clipped_update_is_clipped_in_sum_norm_and_client_models() -> None:
     rounds = logic(m=20, k=20, name="prac-is", guard={"deviations": 1.0})
     model = {"w": np.zeros(2)}
     clients = list(range(20))
@@ -376,7 +376,7 @@ def test_an_update_that_is_too_long_is_shortened_everywhere() -> None:
     assert sent[3]["w"] == pytest.approx([0.5 * norms[3], 0])
 
 
-def test_the_guard_hears_of_what_cannot_be_used_but_not_of_silence() -> None:
+def test_unusable_replies_are_offences_and_missing_ones_are_not() -> None:
     rounds = logic(guard=True)
     replies = [Reply(failure="late"), reply(nan, 1), Reply(failure="two models", sent=True), reply(1, 3)]
     outcome = finish(rounds, selection([2, 0, 1, 3], [1, 1, 1, 1]), replies)
@@ -399,7 +399,7 @@ def test_weights_follow_the_response_rates() -> None:
     assert expected.sum() == pytest.approx(1)
 
 
-def test_with_variates_an_update_counts_from_its_baseline() -> None:
+def test_with_variates_the_baseline_is_subtracted_from_an_update() -> None:
     """By hand, two rounds of FedVARP with λ = 1/2: the second has only client 0."""
     rounds = logic(m=2, k=2, name="full", variates=FedVARP())
     model = {"w": np.zeros(2)}
@@ -421,7 +421,7 @@ def test_with_variates_an_update_counts_from_its_baseline() -> None:
     assert moved(third)["w"].tolist() == [2.5, 2]
 
 
-def test_the_mean_of_the_variates_is_over_who_is_here() -> None:
+def test_the_mean_of_the_variates_is_over_available_clients() -> None:
     rounds = logic(m=3, k=3, name="full", variates=FedVARP())
     model = {"w": np.zeros(1)}
     choose(rounds, 1)
@@ -448,7 +448,7 @@ def test_with_variates_groups_keep_their_weight_over_time(name: str) -> None:
     assert total / 400 == pytest.approx([0.75, 0.25], abs=0.02)
 
 
-def test_who_counts_the_answers_itself_is_not_corrected_twice() -> None:
+def test_a_selector_that_makes_up_for_missing_replies_is_not_corrected_twice() -> None:
     groups = {"groups": [0, 0, 1, 1]}
     with pytest.raises(ValueError, match="correction = 'rates': must be 'equal' with selector = 'flics'"):
         logic(name="flics", settings=groups, correction="rates")
@@ -465,7 +465,7 @@ def test_who_counts_the_answers_itself_is_not_corrected_twice() -> None:
         ([], 3, 2, 0),
     ],
 )
-def test_how_many_answers_are_enough(counts: list[int], k: int, quorum: int, enough: int) -> None:
+def test_how_many_replies_are_enough(counts: list[int], k: int, quorum: int, enough: int) -> None:
     ones = np.ones(len(counts))
     chosen = Selection(np.arange(len(counts)), np.array(counts, dtype=int), ones, ones, ones)
     assert enough_replies(chosen, k, quorum) == enough
@@ -504,13 +504,13 @@ def test_a_round_goes_on_bit_for_bit_from_its_state() -> None:
     assert play(again, range(7, 13)) == expected[6:]
 
 
-def test_a_state_with_parts_that_the_run_has_not_is_refused() -> None:
+def test_a_state_with_unknown_parts_is_refused() -> None:
     state = logic(correction="rates").state_dict()
     with pytest.raises(ValueError, match="'responses/asked': this run has selector only"):
         logic().load_state_dict(state)
 
 
-def test_joiners_are_known_to_all_parts() -> None:
+def test_new_clients_join_all_parts_of_the_round() -> None:
     rounds = logic(correction="rates", guard=True)
     rounds.add_clients([1.0, 1.0])
     assert rounds.guard is not None

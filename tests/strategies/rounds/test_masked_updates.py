@@ -93,7 +93,7 @@ def test_masks_change_nothing_but_rounding(selector: str, server_strategy: Any) 
     np.testing.assert_allclose(masked, plain, rtol=0, atol=2e-3)  # masks of 100 in float32, twelve times
 
 
-def test_a_round_in_which_one_is_missing_is_void() -> None:
+def test_a_round_with_a_missing_reply_is_skipped() -> None:
     masks = Masks()
     grid = MaskedGrid({n: client(n, 1.0, masks, silent=n == 2) for n in (1, 2, 3)}, masks)
     w, records, _ = run(grid, rounds=2, masked_updates=True, deadlines=Deadlines(round=0.05))
@@ -127,7 +127,7 @@ def test_what_needs_single_updates_is_refused(options: dict[str, Any], message: 
         SelectionStrategy(**{"selector": "uniform", **options}, clients_per_round=5, masked_updates=True)
 
 
-def test_the_norms_are_bounded_and_the_updates_are_not() -> None:
+def test_norms_are_clipped_and_updates_are_not() -> None:
     """A shortened update would not fit its mask any more."""
     steps = dict.fromkeys(SIZES, 1.0) | {4: 1000.0}
     masks = Masks()
@@ -139,7 +139,7 @@ def test_the_norms_are_bounded_and_the_updates_are_not() -> None:
     assert 3 in records[0].clipped
 
 
-def test_the_record_has_the_weights_that_clients_were_told() -> None:
+def test_the_record_has_the_weights_that_clients_were_sent() -> None:
     """FLICS would weigh anew by sizes that came with the replies; the updates are multiplied already."""
     selector = create("flics", 3, clients_per_round=3, groups=[0, 1, 1], client_sizes=[10.0, 10, 10])
     rounds = RoundLogic(selector, Faults(guard=False), updates="masked")

@@ -7,7 +7,7 @@ from strategies.rounds.response_rates import ResponseRates
 from strategies.selectors import create
 
 
-def test_rates_are_drawn_towards_those_of_all() -> None:
+def test_rates_are_drawn_towards_the_rate_of_all_clients() -> None:
     """By hand: 3 of 4 and 0 of 2 answered, 3 of 6 in all; (3 + 1)/(6 + 1) is the rate of all."""
     rates = ResponseRates(3, strength=2.0, memory=1e9)
     for responded in ([True, False], [True, False]):
@@ -42,13 +42,13 @@ def test_the_sum_of_equal_weights_stays() -> None:
     assert corrected[1] == 0
 
 
-def test_nobody_answers() -> None:
+def test_without_any_reply_weights_stay() -> None:
     rates = ResponseRates(2)
     assert rates.correct([0.0, 0.0], [0, 1], [False, False]).tolist() == [0, 0]
     assert rates.correct([], [], []).size == 0
 
 
-def test_one_that_is_hardly_ever_here_does_not_take_over() -> None:
+def test_a_client_that_hardly_ever_replies_does_not_dominate() -> None:
     rates = ResponseRates(2, limit=4.0)
     for _ in range(1000):
         rates.observe([0, 1], [True, False])
@@ -56,7 +56,7 @@ def test_one_that_is_hardly_ever_here_does_not_take_over() -> None:
     assert rates.rates([1])[0] == pytest.approx(everyone / 4, rel=0.05)
 
 
-def test_old_answers_fade() -> None:
+def test_old_replies_fade() -> None:
     rates = ResponseRates(2, memory=10)
     for _ in range(100):
         rates.observe([0, 1], [True, True])
@@ -94,7 +94,7 @@ def simulate(rates: ResponseRates, rounds: int, known: bool) -> tuple[np.ndarray
     return np.array(corrected) - target, np.array(plain) - target
 
 
-def test_without_normalising_known_rates_leave_no_bias() -> None:
+def test_known_rates_leave_no_bias_unless_normalised() -> None:
     """Mean of 3,000 rounds within 4 standard errors of the target, plus what rates of 3,000 looks lack.
 
     The estimate of a rate of .3 from about 3,000 questions is off by .008, and 1/ρ by 3 %, each client's on
@@ -122,7 +122,7 @@ def test_rates_are_learned_on_the_way(normalised: bool) -> None:
     assert abs(errors[1000:].mean(axis=0)[1]) < (0.35 if normalised else 0.15) * plain[1000:].mean(axis=0)[1]
 
 
-def test_it_goes_on_bit_for_bit_from_its_state() -> None:
+def test_rates_go_on_bit_for_bit_from_their_state() -> None:
     rng = np.random.default_rng(1)
     one, other = ResponseRates(5), ResponseRates(3)
     one.add_clients(2)

@@ -90,7 +90,7 @@ def test_the_step_is_unbiased_whatever_is_remembered(name: str, settings: dict[s
     assert not is_mean(steps, SHARES @ updates + 0.2 * steps.std(axis=0))  # it would have been noticed
 
 
-def test_sleepers_are_left_out_of_the_target_and_out_of_the_memory() -> None:
+def test_unavailable_clients_have_no_part_in_target_or_mean() -> None:
     rng = np.random.default_rng(1)
     memory, updates = rng.normal(0, 5, (M, D)), rng.normal(0, 2, (M, D))
     here = np.array([0, 1, 3])
@@ -121,7 +121,7 @@ def test_the_variance_falls_to_0_as_updates_stop_changing() -> None:
     assert np.mean(plain[-20:]) > 0.5  # without it the noise of sampling stays
 
 
-def test_the_selector_learns_who_has_news() -> None:
+def test_the_selector_learns_whose_updates_still_change() -> None:
     """With the baseline off, the norm of a client that always sends the same is 0."""
     variates, chosen = FedVARP(), selector("avare")
     updates = np.tile(np.full(D, 5.0), (M, 1))
@@ -193,7 +193,7 @@ def test_scaffold_reaches_the_optimum_where_fedavg_stalls(name: str) -> None:
     assert np.abs(drifted - problem.optimum).max() > 0.05
 
 
-def test_what_the_server_works_out_is_what_clients_would_keep() -> None:
+def test_the_server_computes_the_controls_that_clients_would_store() -> None:
     """Algorithm 1 of the paper as printed, option II: clients hold c_m and send what became of it."""
     problem, chosen, variates = Quadratics(), selector("uniform", replacement=False), Scaffold()
     own = np.zeros((M, D))
@@ -217,7 +217,7 @@ def test_what_the_server_works_out_is_what_clients_would_keep() -> None:
     assert state["memory/w"] == pytest.approx(own[state["clients"]], abs=1e-12)
 
 
-def test_at_the_optimum_nobody_moves() -> None:
+def test_at_the_optimum_no_client_moves() -> None:
     problem, variates = Quadratics(), Scaffold()
     gradients = problem.curvatures * (problem.optimum - problem.centres)
     remember(variates, {m: -gradient for m, gradient in enumerate(gradients)})  # steps · rate = 1
@@ -245,7 +245,7 @@ def test_the_controls_estimate_the_gradient_without_bias() -> None:
     assert is_mean(estimates, SHARES @ gradients)
 
 
-def test_who_was_never_seen_is_sent_the_mean_alone() -> None:
+def test_a_client_without_a_control_is_sent_the_mean_alone() -> None:
     variates = Scaffold()
     variates.begin(SHARES)
     assert variates.outgoing(0) is None
@@ -316,7 +316,7 @@ def test_an_empty_state_can_be_saved_and_loaded(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_state_is_a_copy_and_what_is_handed_out_is_not_written_into(name: str) -> None:
+def test_a_state_is_a_copy_and_returned_arrays_are_read_only(name: str) -> None:
     variates = create_variates(name)
     update = np.ones(2)
     remember(variates, {0: update})
@@ -333,7 +333,7 @@ def test_a_state_is_a_copy_and_what_is_handed_out_is_not_written_into(name: str)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_who_is_gone_for_good_is_forgotten(name: str) -> None:
+def test_removed_clients_are_forgotten(name: str) -> None:
     variates = create_variates(name)
     remember(variates, {0: [1.0], 3: [2.0], 4: [3.0]})
     variates.forget([3, 99])
