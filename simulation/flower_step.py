@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord
 
 from strategies.flower.arrays import to_record
-from strategies.server_steps.step import ServerStep, contributions_of
+from strategies.server_steps.replies import contributions_of
+from strategies.server_steps.step import ServerStep
 
 from .grid import InProcessGrid
 

@@ -35,7 +35,8 @@ from .rounds.stages import Chosen, Outcome
 from .rounds.variates import CONTROL, create_variates
 from .selectors import checks
 from .server_steps.compatibility import View, view_of
-from .server_steps.step import ServerStep, Step, contributions_of
+from .server_steps.replies import contributions_of
+from .server_steps.step import ServerStep, Step
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

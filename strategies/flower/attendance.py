@@ -264,8 +264,8 @@ class Attendance:
         if unknown and self.polling.ask_status:
             log(
                 INFO,
-                "%d nodes have no query.status handler: known by node id, sizes are learned "
-                "from its replies; Polling(ask_status=False) saves the question and the error in a client's log",
+                "%d nodes have no query.status handler: they are known by node id, their sizes are learned "
+                "from replies; Polling(ask_status=False) saves the question and the error in a client's log",
                 unknown,
             )
         if new:

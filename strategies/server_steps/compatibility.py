@@ -1,6 +1,6 @@
-"""Which Flower strategies go with which selectors, what each is shown of a round, and why others are refused.
+"""Which Flower strategy goes with which selector, what it is shown of a round, and why others are refused.
 
-``python -m strategies.server_steps.compatibility`` prints which strategy works with which selector, and why not.
+``python -m strategies.server_steps.compatibility`` prints the table of all combinations.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from ..selectors import Selector, available, selector_type
-
-if TYPE_CHECKING:
-    pass
+from .votes import least_replies
 
 
 class View(Enum):
@@ -36,7 +34,6 @@ CLIENT_SIDE = (
     flower.DifferentialPrivacyClientSideFixedClipping,
     flower.DifferentialPrivacyClientSideAdaptiveClipping,
 )
-_KRUMS = (flower.Krum, flower.MultiKrum)
 _VIEWS: dict[type[Strategy], View] = {
     FedAvg: View.AGGREGATE,
     flower.FedAvgM: View.AGGREGATE,
@@ -61,14 +58,14 @@ _TREES = (flower.FedXgbBagging, flower.FedXgbCyclic)
 def view_of(server_strategy: Strategy) -> View:
     """Return what a strategy is shown.
 
-    One's own subclass of a Flower strategy is shown what its parent is. If it overrides `aggregate_train`,
-    only its author knows whether it can do with the aggregate alone, and says so with a class attribute
-    ``steps_from_average = True``.
+    A subclass of a Flower strategy is shown what its parent is shown. If it overrides `aggregate_train`, only
+    its author knows whether the aggregate alone is enough; the class attribute ``steps_from_average = True``
+    says that it is.
 
     Raises
     ------
     TypeError
-        If no view would do; the text says why.
+        If no view fits; the text says why.
     """
     kind = type(server_strategy)
     given = f"server_strategy = {kind.__name__}()"
@@ -78,13 +75,13 @@ def view_of(server_strategy: Strategy) -> View:
         shown = f"server_strategy = {getattr(server_strategy, '__name__', type(server_strategy).__name__)}"
         raise TypeError(f"{shown}: must be an object of one of {names}, or of a subclass")
     if isinstance(server_strategy, _TREES):
-        raise TypeError(f"{given}: its replies are trees; there are no updates w_m - w that could be weighed")
+        raise TypeError(f"{given}: its replies are trees; there are no updates w_m - w to weight")
     if parent is not kind and getattr(kind, "steps_from_average", False) and issubclass(kind, FedAvg):
         return View.AGGREGATE
     if kind.aggregate_train is not parent.aggregate_train:
         raise TypeError(
-            f"{given}: overrides aggregate_train, so what it must see is not known; if it takes one step "
-            "from the average of the replies, say steps_from_average = True in its class"
+            f"{given}: overrides aggregate_train, so it is not known what it must be shown; if it takes one "
+            "step from the average of the replies, set steps_from_average = True in its class"
         )
     if _VIEWS[parent] is View.ESTIMATES:
         inner = type(server_strategy.strategy)  # type: ignore[attr-defined]
@@ -106,21 +103,21 @@ def refusal(
 ) -> str:
     """Return why a strategy does not go with a selector, "" if it does.
 
-    Strategies that step from the average go with all of them. The others see single replies:
+    Strategies that step from the average go with every selector. The others see single replies:
 
-    - *Robust* ones take the reply that is far from the others for a liar's. What a weight of 1/p enlarges is
+    - *Robust* strategies treat a reply far from the others as an attack, and a weight of 1/p moves a reply
       far from the others. So they are shown replies as they came, which is right where every draw has the
-      same weight: the median of draws that are in proportion to data is the median by data. Sizes have no
-      other part in it, as in Flower. Rules that go by distance see each client once, since its copy would
-      vouch for it: Krum's mean weighs by draws, Bulyan's has one vote for each.
-    - *q-FedAvg* weighs replies by their losses and divides by a sum of squared lengths: an update enlarged by
-      its weight would enter with the weight's square. Equal draws are what its paper has.
+      same weight: the median of draws in proportion to data is the median by data. Sizes matter in no other
+      way, as in Flower. Rules that use distances see each client once, since its copy would support it: Krum's
+      mean weights clients by draws, Bulyan's gives each client one vote.
+    - *q-FedAvg* weights replies by their losses and divides by a sum of squared lengths: an update enlarged
+      by its weight would enter with the square of the weight. Its paper has equal draws.
     - *Differential privacy*: noise hides one client among the others if nothing else depends on its data.
-      Chances or weights learned from norms and losses do, in all later rounds, and no noise is on those. Nor
-      can sampling be claimed to amplify privacy unless it is uniform; Flower's accountant claims nothing.
-      And a clip after the rescaling cuts off what large weights enlarge, one before it makes the noise grow
-      with the largest weight: both are harmless only where weights are about equal. Sizes, groups and who
-      answered count as public.
+      Probabilities or weights learned from norms and losses do, in all later rounds, without noise. Sampling
+      amplifies privacy only if it is uniform; Flower's accountant claims no amplification. Clipping after the
+      rescaling cuts the updates that large weights enlarge; clipping before it makes the noise grow with the
+      largest weight. Both are harmless only where weights are about equal. Sizes, groups and the identities
+      of the clients that replied count as public.
 
     Parameters
     ----------
@@ -129,24 +126,23 @@ def refusal(
     selector : type of Selector
         Its class.
     settings : mapping, optional
-        The selector's own.
+        The selector's own settings.
     clients_per_round : int, optional
-        K, where known.
+        K, if known.
     variates : str, optional
         "fedvarp" or "scaffold", if the server keeps variates of clients.
     """
     view = view_of(server_strategy)
-    # These clients scale their own updates: the server never sees what they learned.
+    # These clients rescale their updates: the server never sees the original ones.
     if variates and selector.clients_decide:
-        return f"{variates} remembers each client's own update, and here clients send it rescaled"
+        return f"{variates} remembers each client's update, and these clients send theirs rescaled"
     if view is View.AGGREGATE:
         return ""
     if variates:
         return (
-            f"{variates} steps from the sum of what clients changed since their last update, "
-            "and this strategy takes no sums"
+            f"{variates} steps from a sum of differences between updates; this strategy sees single replies"
             if view is not View.ESTIMATES
-            else f"what {variates} remembers of a client has no noise, and other clients would be sent it"
+            else f"{variates} remembers updates without noise and sends their mean to other clients"
         )
     with_replacement = bool((settings or {}).get("replacement", True))
     equal = selector.equal_weight_draws == "always" or (
@@ -154,49 +150,40 @@ def refusal(
     )
     if view is View.ESTIMATES and not selector.data_independent:
         return (
-            "whom it chooses depends on norms or losses that carry no noise: what hides a client's update "
-            "does not hide its part in later choices"
+            "it selects by norms or losses without noise: the noise that hides a client's update does not "
+            "hide its influence on later selections"
         )
     if not equal:
-        how = "; with replacement it would do" if selector.equal_weight_draws == "with replacement" else ""
+        how = "; with replacement it works" if selector.equal_weight_draws == "with replacement" else ""
         if view is View.ESTIMATES:
             return (
-                "importance weights enlarge the replies of rarely drawn clients: the clip would cut off just "
-                f"those, or the noise grow with the largest weight{how}"
+                "importance weights enlarge the replies of rarely drawn clients: clipping would cut these, "
+                f"or the noise would grow with the largest weight{how}"
             )
         if isinstance(server_strategy, flower.QFedAvg):
             return (
-                "an importance weight would enter the squared lengths that q-FedAvg divides by as its "
-                f"square, and replies without their weights are biased{how}"
+                "q-FedAvg divides by squared lengths, which an importance weight would enter as its square; "
+                f"without the weights replies are biased{how}"
             )
         return (
-            "importance weights enlarge the replies of rarely drawn clients, and it would throw away just "
-            f"those as outliers{how}"
+            "importance weights enlarge the replies of rarely drawn clients, which it would discard as "
+            f"outliers{how}"
         )
     least = least_replies(server_strategy)
     if clients_per_round is not None and clients_per_round < least:
-        liars = server_strategy.num_malicious_nodes  # type: ignore[attr-defined]
+        malicious = server_strategy.num_malicious_nodes  # type: ignore[attr-defined]
         return (
-            f"with num_malicious_nodes = {liars} it needs {least} replies, and clients_per_round = "
+            f"with num_malicious_nodes = {malicious} it needs {least} replies, and clients_per_round = "
             f"{clients_per_round}"
         )
     return ""
-
-
-def least_replies(server_strategy: Strategy) -> int:
-    """Return from how many replies on a strategy keeps what it promises."""
-    if isinstance(server_strategy, _KRUMS):
-        return 2 * server_strategy.num_malicious_nodes + 3
-    if isinstance(server_strategy, flower.Bulyan):
-        return 4 * server_strategy.num_malicious_nodes + 3
-    return 1
 
 
 # --- the table -------------------------------------------------------------------------------------------
 
 
 class Cell(NamedTuple):
-    """One combination: the names, the selector's settings that matter, and why it is refused ("": works)."""
+    """One combination: the names, the selector's relevant settings, and why it is refused ("": it works)."""
 
     server_strategy: str
     selector: str
@@ -247,7 +234,7 @@ def matrix(variates: str | None = None) -> list[Cell]:
 
 
 def table(variates: str | None = None) -> str:
-    """Return `matrix` as a table in Markdown; strategies and selectors that fare alike share a line."""
+    """Return `matrix` as a Markdown table; strategies and selectors with the same results share a line."""
     cells = matrix(variates)
     columns: dict[str, dict[str, str]] = {}  # selector -> strategy -> reason
     for each in cells:

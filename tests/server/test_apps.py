@@ -90,7 +90,7 @@ def test_a_failed_run_says_why_in_its_history(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="alpha = 7"):
         federation(tmp_path, selector_settings="alpha=7")
     config = {**DEFAULTS, "num-clients": 6, "join-deadline": 0.1, "output-dir": str(tmp_path)}
-    with pytest.raises(RuntimeError, match="0 of 6 clients .*joined"):
+    with pytest.raises(RuntimeError, match=r"0 of 6 clients .*joined"):
         server.app.app(ToyGrid({}), Context(1, 1, {}, RecordDict(), config))
     last = json.loads((tmp_path / "history.jsonl").read_text().splitlines()[-1])
     assert last["type"] == "error"

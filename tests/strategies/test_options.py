@@ -71,14 +71,14 @@ def test_what_fits_neither_the_selector_nor_k_is_refused() -> None:
     with pytest.raises(ValueError, match=r"faults.quorum = 3: must be between 1 and 2 \(clients_per_round\)"):
         Faults(quorum=3).check(selector_type("md"), 2)
     with pytest.raises(
-        ValueError, match="faults.correction = 'rates': must be 'equal' with selector = 'flics'"
+        ValueError, match=r"faults.correction = 'rates': must be 'equal' with selector = 'flics'"
     ):
         Faults(correction="rates").check(selector_type("flics"), 2)
     with pytest.raises(
         ValueError, match=r"overrides.settings\['groups'\]: md has no such setting per client"
     ):
         Overrides(settings={"groups": {"a": 1}}).check(selector_type("md"))
-    with pytest.raises(ValueError, match="overrides.settings has no 'lipschitz': lipschitz-is must have it"):
+    with pytest.raises(ValueError, match=r"overrides.settings has no 'lipschitz': lipschitz-is must have it"):
         Overrides().check(selector_type("lipschitz-is"))
 
 

@@ -36,9 +36,9 @@ from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig
 
 from strategies.flower.grids import NodesGrid
 from strategies.selectors import create
-from strategies.server_steps import compatibility
-from strategies.server_steps.compatibility import Cell, examples, matrix, table, view_of
-from strategies.server_steps.step import Contribution, ServerStep, Step
+from strategies.server_steps.compatibility import Cell, View, examples, matrix, table, view_of
+from strategies.server_steps.replies import Contribution
+from strategies.server_steps.step import ServerStep, Step
 
 from ...support.selections import SETTINGS, Asked, feedback, per_client
 from ...support.toy_grid import ToyGrid
@@ -157,7 +157,7 @@ class Federation:
         self.aggregate = {
             name: (array + total[name]).astype(array.dtype) for name, array in self.arrays.items()
         }
-        given = iter(self.contributions) if self.step.needs_each else self.must_not_be_asked()
+        given = iter(self.contributions) if self.step.view is not View.AGGREGATE else self.must_not_be_asked()
         self.result = self.step.step(number, self.arrays, self.aggregate, given, messages)
         self.selector.update(
             number,

@@ -1,0 +1,102 @@
+"""What a Flower strategy remembers from round to round: momentum, moments, clipping norm, accountant.
+
+As arrays by name: momentum is ``momentum_vector/NUMBER``, Adam's moments are ``m_t/PARAMETER`` and
+``v_t/PARAMETER``, the adaptive ``clipping_norm`` is a number, the accountant's count is JSON. An own strategy
+with a `state_dict` adds ``own/...``. The model is not included: a strategy is given it in each round.
+
+Nor is the noise of differential privacy: it is drawn anew after a resume, since a file that holds the noise
+would reveal what the noise hides.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.serverapp import strategy as flower
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+
+def values(strategy: Any) -> dict[str, Any]:
+    """Return what a strategy continues from in the next round besides the model, by attribute."""
+    if isinstance(strategy, flower.FedAvgM):
+        names: tuple[str, ...] = ("momentum_vector",)
+    elif hasattr(strategy, "m_t"):  # FedOpt and its descendants
+        names = ("m_t", "v_t")
+    elif hasattr(strategy, "clip_norm_lr"):  # adaptive clipping
+        names = ("clipping_norm",)
+    else:
+        names = ()
+    return {name: getattr(strategy, name) for name in names}
+
+
+def restore(strategy: Any, remembered: Mapping[str, Any]) -> None:
+    """Put back what `values` returned; a step replaces these objects and never writes into them."""
+    for name, value in remembered.items():
+        setattr(strategy, name, value)
+
+
+def state_dict(strategy: Any) -> dict[str, NDArray[Any]]:
+    """Return copies of everything that the strategy remembers, as arrays by name."""
+    state = {"server_strategy": _text(type(strategy).__name__)}
+    for name, value in values(strategy).items():
+        if isinstance(value, dict):
+            state |= {f"{name}/{key}": np.array(array) for key, array in value.items()}
+        elif isinstance(value, list):
+            state |= {f"{name}/{i}": np.array(array) for i, array in enumerate(value)}
+        elif value is not None:
+            state[name] = np.array(value)
+    accountant = getattr(strategy, "accountant", None)
+    if accountant is not None:
+        state["accountant"] = _text(json.dumps(accountant.state_dict()))
+    if hasattr(strategy, "state_dict"):
+        state |= {f"own/{name}": np.array(array) for name, array in strategy.state_dict().items()}
+    return state
+
+
+def load_state_dict(strategy: Any, state: Mapping[str, NDArray[Any]]) -> None:
+    """Restore a saved state.
+
+    Raises
+    ------
+    ValueError
+        If it is another strategy's.
+    """
+    saved = np.asarray(state.get("server_strategy", np.empty(0, np.uint8))).tobytes().decode()
+    if saved != type(strategy).__name__:
+        raise ValueError(f"state['server_strategy'] = {saved!r}: must be {type(strategy).__name__!r}")
+    remembered = values(strategy)
+    accountant = getattr(strategy, "accountant", None)
+    known = {"server_strategy", *remembered}
+    known |= {"accountant"} if accountant is not None else set()
+    known |= {"own"} if hasattr(strategy, "load_state_dict") else set()
+    for key in state:
+        if key.split("/")[0] not in known:
+            raise ValueError(f"state has {key!r}: must be one of {', '.join(sorted(known))}")
+    if accountant is not None:
+        accountant.load_state_dict(json.loads(np.asarray(state["accountant"]).tobytes()))
+    for name in remembered:
+        parts = _below(state, name)
+        if name == "momentum_vector":
+            value: Any = [parts[str(i)] for i in range(len(parts))] or None
+        else:
+            value = float(state[name]) if name in state else parts or None
+        setattr(strategy, name, value)
+    if "own" in known:
+        strategy.load_state_dict(_below(state, "own"))
+
+
+def _text(text: str) -> NDArray[Any]:
+    """Return text as bytes, which every array format can hold."""
+    return np.frombuffer(text.encode(), dtype=np.uint8).copy()
+
+
+def _below(state: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+    """Return copies of the arrays whose key begins with ``name/``, by the rest of the key."""
+    prefix = f"{name}/"
+    return {key.removeprefix(prefix): np.array(a) for key, a in state.items() if key.startswith(prefix)}

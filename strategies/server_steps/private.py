@@ -1,0 +1,107 @@
+"""Steps with the noise of differential privacy."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .compatibility import SERVER_SIDE
+from .replies import NORM_BIT, Asked, Contribution, record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flwr.app import Message
+    from numpy.typing import NDArray
+
+    from ..rounds.aggregation import Arrays
+
+_ROUNDING = 1e-3
+"""By how much the length of an update that a client clipped to C may differ from C, relative to C."""
+_SMALLEST_MOVE = 1e-12  # of one entry, where Flower divides by the length of an update
+
+
+def step(
+    asked: Asked, round: int, arrays: Arrays, shown: Sequence[Contribution], message: Message
+) -> dict[str, NDArray[Any]] | None:
+    """Return the new model, with noise for the largest change that one client can cause.
+
+    That change is C, the clipping norm, times the largest share of a client in the sum. If the server clips,
+    it clips each update after the rescaling: the share is 1/S. If clients clip, the rescaling comes after
+    that: the share is c_m. Flower's noise is for 1/S and for the C that its adaptive clipping chose for the
+    *next* round; the missing noise is added here. A client's own clipping is not relied on: its update is
+    clipped again.
+
+    The noise comes from the operating system and is not a function of the seed, since the seed may be known.
+
+    Parameters
+    ----------
+    asked : Asked
+        The strategy.
+    round : int
+        The round.
+    arrays : dict of arrays
+        w_t.
+    shown : sequence of Contribution
+        (S,) of the clients that replied, S >= 1.
+    message : Message
+        Any message of the round, to which the made-up replies answer.
+    """
+    strategy = asked.strategy
+    server_clips = isinstance(strategy, SERVER_SIDE)
+    # Flower clips in place, which leaves arrays without dimensions as they are: they get one.
+    arrays = {name: np.atleast_1d(array) for name, array in arrays.items()}
+    if server_clips:
+        strategy.current_arrays = record(arrays)
+    bound = float(strategy.clipping_norm)
+    size = len(shown)
+    largest_share = 1 / size if server_clips else max(each.weight for each in shown)
+    replies = []
+    for each in shown:
+        update = {
+            name: np.subtract(each.arrays[name], array, dtype=np.result_type(array, np.float32))
+            for name, array in arrays.items()
+        }
+        scale, length = size * each.weight, _length(update)
+        if not server_clips and length > bound:
+            scale *= bound / length
+        estimate = {name: array + scale * update[name] for name, array in arrays.items()}
+        if server_clips:
+            _move_apart(estimate, arrays)
+        clipped = length >= bound * (1 - _ROUNDING)
+        replies.append(asked.reply(message, estimate, **{NORM_BIT: clipped}))
+    strategy.num_sampled_clients = size
+    stepped = asked.step(round, replies)
+    if stepped is None:
+        return None
+    noise = strategy.noise_multiplier
+    needed = noise * bound * largest_share
+    added = noise * strategy.clipping_norm / size
+    if needed > added * (1 + 1e-9):
+        rng = np.random.default_rng()
+        missing = sqrt(needed**2 - added**2)
+        stepped = {
+            name: (array + rng.normal(0, missing, array.shape)).astype(array.dtype)
+            for name, array in stepped.items()
+        }
+    return stepped
+
+
+def _length(update: Mapping[str, NDArray[Any]]) -> float:
+    """Return the L2 norm over all arrays."""
+    return sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in update.values()))
+
+
+def _move_apart(estimate: Arrays, arrays: Arrays) -> None:
+    """Make sure that a reply differs from w: Flower divides by the length of the difference.
+
+    Flower computes that length in the array's own type, in which squares of small numbers vanish.
+    """
+    if any(float(np.linalg.norm((estimate[name] - array).ravel())) ** 2 for name, array in arrays.items()):
+        return
+    name = next((name for name, array in arrays.items() if array.size), None)
+    if name is not None:
+        entry = estimate[name].reshape(-1)[:1]  # a view
+        entry += max(_SMALLEST_MOVE, 4 * float(np.finfo(entry.dtype).eps) * abs(float(entry[0])))
