@@ -71,36 +71,40 @@ def join(
     ] = None,
     nice: Annotated[
         int | None,
-        typer.Option(help="Scheduling niceness of its processes, 0 to 19. [10]", show_default=False),
+        typer.Option(help="Scheduling niceness of its processes, 0 to 19. (default: 10)", show_default=False),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads for computing. [1]", show_default=False)
+        int | None, typer.Option(help="Threads for computing. (default: 1)", show_default=False)
     ] = None,
     memory_limit: Annotated[
         int | None,
         typer.Option(
-            metavar="MB", help="Memory for all its processes together. [no limit]", show_default=False
+            metavar="MB",
+            help="Memory for all its processes together. (default: no limit)",
+            show_default=False,
         ),
     ] = None,
     min_battery: Annotated[
         float | None,
         typer.Option(
             metavar="PERCENT",
-            help="Do not train below this charge, unless charging. [30]",
+            help="Do not train below this charge, unless charging. (default: 30)",
             show_default=False,
         ),
     ] = None,
     max_temperature: Annotated[
         float | None,
         typer.Option(
-            metavar="CELSIUS", help="Do not train while the processor is hotter. [80]", show_default=False
+            metavar="CELSIUS",
+            help="Do not train while the processor is hotter. (default: 80)",
+            show_default=False,
         ),
     ] = None,
     allow_metered: Annotated[
         bool | None,
         typer.Option(
             "--allow-metered/--no-metered",
-            help="Train on metered networks too. [no]",
+            help="Train on metered networks too. (default: no)",
             show_default=False,
         ),
     ] = None,

@@ -62,16 +62,21 @@ def up(
         ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port for devices. [9092]", show_default=False)
+        int | None,
+        typer.Option(min=1, max=65535, help="Port for devices. (default: 9092)", show_default=False),
     ] = None,
     control_port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=65535, help="Port for the operator, on this machine only. [9093]", show_default=False
+            min=1,
+            max=65535,
+            help="Port for the operator, on this machine only. (default: 9093)",
+            show_default=False,
         ),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(help="Address on which to listen for devices. [0.0.0.0]", show_default=False)
+        str | None,
+        typer.Option(help="Address on which to listen for devices. (default: 0.0.0.0)", show_default=False),
     ] = None,
     folder: Dir = None,
 ) -> None:
