@@ -14,6 +14,7 @@ EXECUTOR = VOLUMES / "executor"  # the secret that lets the executor run ServerA
 KEYS = VOLUMES / "keys"  # the clients' private keys
 LEASES = VOLUMES / "leases"  # the client name that each container holds
 STATE = VOLUMES / "state"  # the SuperLink's database
+DEVICES = VOLUMES / "devices"  # the registered and the revoked devices
 RESULTS = VOLUMES / "results"  # histories, models, figures
 DATA = VOLUMES / "data"  # data sets other than the digits
 

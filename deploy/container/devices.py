@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from deploy.container import STATE
+from deploy.container import DEVICES, STATE
 from deploy.container.superlink import CONNECTION
 from deploy.flower.connection import flwr
 from deploy.hosting.server import Server, ServerError
@@ -18,7 +18,7 @@ USAGE = "usage: python -m deploy.container devices {register NAME KEY | revoke N
 
 
 class Cluster(Server):
-    """The part of a server's folder that holds the registered devices, on the SuperLink's volume."""
+    """The part of a server's folder that holds the registered devices, on a volume."""
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Run a `flwr` command against this container's SuperLink."""
@@ -30,9 +30,8 @@ class Cluster(Server):
 
 def main() -> int:
     """Run the command; return the exit code."""
-    cluster = Cluster(STATE / "devices", hosts=())
-    for name in ("clients", "tmp"):
-        (cluster.folder / name).mkdir(parents=True, exist_ok=True)
+    cluster = Cluster(DEVICES, hosts=())
+    cluster.prepare_clients()
     try:
         print(_answer(cluster, sys.argv[2:]))
     except (ServerError, ValueError, OSError) as error:

@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploy.container import DATA
+from deploy.container import DATA, DEVICES
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
+from deploy.hosting.server import REVOKED
 from deploy.runs.trials import check_data, parse_setting, plan
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[T
             if key in ("selector-settings", "output-dir"):
                 raise ValueError(f"set = {key}={value}: cannot be given here")
             given[key] = value
+        given.setdefault("removed-clients", str(DEVICES / REVOKED))
         trials = plan(selectors, given, app_folder(), folder)
         settings.update(given)
         check_data(settings)

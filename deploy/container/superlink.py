@@ -11,6 +11,7 @@ from deploy.container import (
     AUTHORITY,
     CONTROL_HOST,
     CONTROL_PORT,
+    DEVICES,
     EXECUTOR_SECRET,
     FLEET_PORT,
     PUBLIC,
@@ -22,6 +23,7 @@ from deploy.container.supervisor import ContainerSupervisor
 from deploy.flower import commands
 from deploy.flower.connection import remote, write_connection
 from deploy.flower.registration import registration_command
+from deploy.hosting.server import Server
 
 CONNECTION = "cluster"  # the SuperLink's name in Flower's config.toml
 REGISTRATION_TIMEOUT = 60.0  # seconds
@@ -30,6 +32,7 @@ REGISTRATION_TIMEOUT = 60.0  # seconds
 def main() -> int:
     """Keep the SuperLink running; the clients' keys are registered after each start."""
     connect()
+    Server(DEVICES, hosts=()).prepare_clients()
     return ContainerSupervisor(
         _command,
         ready_line="Uvicorn running on",

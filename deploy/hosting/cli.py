@@ -177,13 +177,14 @@ def run(
     with _exit_on_error():
         this = _load(folder)
         given = dict(map(parse_setting, setting or []))
+        removed = {"removed-clients": str(this.revoked_file)}
         if resume is None:
             out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-            config = {"output-dir": str(out), "removed-clients": str(this.revoked_file), **given}
+            config = {"output-dir": str(out), **removed, **given}
             RunSettings.from_run_config({**default_config(app_folder()), **config})
         else:
             out = _earlier(this, resume)
-            config = _resumed(out, given)
+            config = _resumed(out, {**removed, **given})
         this.check_is_up()
         out.mkdir(exist_ok=resume is not None)
         trial = Trial(out.name, config, RunHistory(Path(str(config["output-dir"])) / FILE_NAME))

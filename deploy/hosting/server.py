@@ -22,6 +22,7 @@ from strategies.checkpoint import replacing
 
 CONNECTION = "cohort"  # the name of the SuperLink in Flower's config.toml
 FILE = "server.json"
+REVOKED = "revoked.json"
 FLEET_PORT, CONTROL_PORT = 9092, 9093  # Flower's defaults
 RENEWAL = timedelta(days=30)  # certificates that expire sooner are renewed at the start
 
@@ -107,14 +108,22 @@ class Server:
             done = "renewed"
         if not (keys / "executor.secret").exists():
             certificates.write_private(keys / "executor.secret", secrets.token_bytes(32))
-        for name in ("clients", "logs", "tmp", "runs"):
+        for name in ("logs", "runs"):
             (self.folder / name).mkdir(exist_ok=True)
+        self.prepare_clients()
         write_connection(self.folder / "flwr", CONNECTION, remote(self.control, self.authority))
         settings = asdict(self)
         del settings["folder"]
         with replacing(self.folder / FILE) as file:
             file.write(json.dumps(settings, indent=1).encode())
         return done
+
+    def prepare_clients(self) -> None:
+        """Make the folders and the file that `register` and `revoke` need."""
+        for name in ("clients", "tmp"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        if not self.revoked_file.exists():
+            self._write_revoked(set())
 
     def environment(self) -> dict[str, str]:
         """Return the environment of Flower's programs."""
@@ -229,7 +238,7 @@ class Server:
     @property
     def revoked_file(self) -> Path:
         """A JSON list of the revoked clients that have not been registered again."""
-        return self.folder / "revoked.json"
+        return self.folder / REVOKED
 
     def _revoked(self) -> set[str]:
         return set(json.loads(self.revoked_file.read_text())) if self.revoked_file.exists() else set()

@@ -229,7 +229,14 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
 
     result = cohort("server", "run", "--resume", "last", "--set", "num-rounds=5", *here)
     assert submitted == [
-        {"selector": "md", "selector-settings": "", "num-rounds": 5, "output-dir": str(run), "resume": True}
+        {
+            "selector": "md",
+            "selector-settings": "",
+            "num-rounds": 5,
+            "removed-clients": str(server.revoked_file),
+            "output-dir": str(run),
+            "resume": True,
+        }
     ]
     assert result.exit_code == 2
     assert "Flower refused the run: no" in result.stderr

@@ -296,7 +296,6 @@ def test_a_key_is_changed_during_a_run_and_the_old_one_is_refused(
         dict(zip(line["client_ids"], line["responded"], strict=True)).get("pi-2")
         for line in federation.lines("round")[late:]
     ), 120, lambda: str(federation.lines("round")[-3:]))  # fmt: skip
-    assert federation.lines("roster")[-1]["client_ids"].count("pi-2") == 1  # the client that it was
     thief = federation.join("old")
     thief.wait_for("not let in: ")
     thief.end()

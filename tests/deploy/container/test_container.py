@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy.container import DATA, client_names, devices, run
+from deploy.container import DATA, DEVICES, client_names, devices, run
 from deploy.container.leases import take
 from deploy.container.settings import VARIABLES, planned
 from deploy.container.setup import RENEWAL, prepare, write_secret
@@ -120,6 +121,7 @@ def test_the_environment_gives_the_settings_of_a_run(tmp_path: Path) -> None:
         assert trial.run_config["num-rounds"] == 7
         assert trial.run_config["round-deadline"] == 9
         assert trial.run_config["local-steps"] == 2
+        assert trial.run_config["removed-clients"] == str(DEVICES / "revoked.json")
         assert "clients-per-round" not in trial.run_config
         assert trial.run_config["output-dir"] == str(tmp_path / trial.name)
 
@@ -208,6 +210,7 @@ def test_devices_are_registered_and_revoked_under_names_of_their_own(
         return code, "".join(capsys.readouterr())
 
     monkeypatch.setattr(devices, "STATE", tmp_path)
+    monkeypatch.setattr(devices, "DEVICES", tmp_path / "devices")
     monkeypatch.setattr(devices, "flwr", flwr)
     (tmp_path / "registered").mkdir()
     (tmp_path / "registered" / "client-00").touch()
@@ -223,6 +226,7 @@ def test_devices_are_registered_and_revoked_under_names_of_their_own(
     )
     assert do("revoke", "pi-1") == (0, "pi-1 is revoked\n")
     assert asked[-1] == ("supernode", "unregister", "7", "cluster")
+    assert json.loads((tmp_path / "devices" / "revoked.json").read_text()) == ["pi-1"]
     for wrong in ((), ("register", "pi-1"), ("invite", "pi-1")):
         assert do(*wrong) == (2, f"{devices.USAGE}\n")
 
