@@ -10,9 +10,10 @@ NEWEST        := .venv-newest
 NEWEST_PYTHON ?= $(PYTHON)
 # The tests of the library: they need neither the app's dependencies nor a network.
 LIBRARY_TESTS := tests/strategies tests/simulation/test_grid.py
+WHEELS := --quiet --no-header --no-annotate --system-certs --only-binary :all: --constraints $(LOCK)
 export PIP_NO_CACHE_DIR := 1
 
-.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker lint format lock dist clean
+.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -88,6 +89,11 @@ dist: $(VENV)/.dev                ## the library's wheel and sdist, as the packa
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist strategies
 	$(BIN)/python -m twine check --strict dist/*
+
+# Raspberry Pi OS 12 and 13 (Debian 12 and 13), 64-bit: Python and the newest manylinux tag of each.
+wheels: $(VENV)/.dev              ## asks the package index for aarch64 wheels of all dependencies of a device
+	$(BIN)/uv pip compile $(WHEELS) --python-version 3.11 --python-platform aarch64-manylinux_2_36 pyproject.toml
+	$(BIN)/uv pip compile $(WHEELS) --python-version 3.13 --python-platform aarch64-manylinux_2_40 pyproject.toml
 
 clean:
 	rm -rf .venv* runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
