@@ -1,6 +1,6 @@
-"""Seeded faults: short histories of everything that can go wrong, and what must hold in all of them.
+"""Seeded fault simulation: short histories full of faults, and invariants that hold in all of them.
 
-A seed is a script (`script.py`): who is there in each round, and what each of them does wrong, and when the
-server is killed. `world.py` plays the clients and the network of it, `watch.py` checks each round, `play.py`
-runs a script once undisturbed and once with its kills, and compares.
+A seed determines a script (`script.py`): the online nodes of each round, the faults of each client, and when
+the server is killed. `world.py` simulates the clients and the network, `watch.py` checks the invariants after
+each round, and `play.py` runs a script once without kills and once with them and compares the two runs.
 """

@@ -8,15 +8,15 @@ import time
 
 from .play import Outcome, play
 
-_SHOWN = 3  # failing seeds that are told in full
+_SHOWN = 3  # failing seeds that are printed in full
 
 
 def main() -> int:
-    """Play, and return how it ended: 0 if everything held."""
+    """Play the given seeds; return 0 if all invariants hold, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--seed", type=int, help="play one history and tell it")
-    which.add_argument("--seeds", metavar="A:B", help="play seeds A to B - 1, and tell those that fail")
+    which.add_argument("--seed", type=int, help="play one history and print it")
+    which.add_argument("--seeds", metavar="A:B", help="play seeds A to B - 1 and print those that fail")
     given = parser.parse_args()
     if given.seed is not None:
         outcome = play(given.seed)
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def tell(outcome: Outcome) -> str:
-    """Return a history in words, and how to play it again."""
+    """Return a history as text, with the command that replays it."""
     lines = [*outcome.script.lines(), *outcome.story]
     if outcome.error:
         lines += [

@@ -1,4 +1,4 @@
-"""Plays a script: undisturbed, and with the server's deaths; both must come to the same."""
+"""Plays a script without kills of the server and with them; the results must be equal."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from .world import KilledError, World
 if TYPE_CHECKING:
     from strategies import RoundRecord, SelectionStrategy
 
-_IN_MEMORY = Path("/dev/shm")  # a folder there costs no disk
+_IN_MEMORY = Path("/dev/shm")  # its files use no disk
 
 
 @dataclass
 class Outcome:
-    """What came of a seed.
+    """The result of a seed.
 
     Attributes
     ----------
     script : Script
-        What was played.
+        The script that was played.
     error : str
-        What does not hold; "" if all does.
+        The invariant that is violated; "" if all hold.
     story : list of str
-        What happened, a line each.
+        The events, one line each.
     """
 
     script: Script
@@ -48,7 +48,7 @@ class Outcome:
 
 
 def play(seed: int) -> Outcome:
-    """Draw a seed's script, play it, and check it."""
+    """Draw the script of a seed, play it and check it."""
     story: list[str] = []
     with _quiet(), np.errstate(all="ignore"), _folder() as folder:
         script = draw(seed)
@@ -61,11 +61,11 @@ def play(seed: int) -> Outcome:
 
 
 def _play(script: Script, folder: Path, story: list[str]) -> None:
-    story.append("undisturbed")
+    story.append("without kills")
     watch = _History(script, (), folder / "undisturbed" if script.kills else None, story).run()
     if not script.kills:
         return
-    story.append("with the server's deaths")
+    story.append("with kills of the server")
     other = _History(script, script.kills, folder / "killed", story).run()
     for number, record in watch.records.items():
         require_same(record, other.records[number], f"after kills round {number}")
@@ -77,7 +77,7 @@ def _play(script: Script, folder: Path, story: list[str]) -> None:
 
 
 def _compare_states(one: Path, other: Path) -> None:
-    """Compare what is left on disk at the end: all that any later round would be made from."""
+    """Compare the last checkpoints: they hold everything that later rounds depend on."""
     a, b = CheckpointFolder(one).newest(), CheckpointFolder(other).newest()
     if a is None or b is None:
         raise BrokenError("no checkpoint is left")
@@ -94,19 +94,19 @@ def _compare_states(one: Path, other: Path) -> None:
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield what differs between two JSON objects: where, and both values."""
+    """Yield the differences between two JSON objects: path and both values."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         for key in one:
             yield from _differences(one[key], other[key], f"{path}/{key}")
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for position, each in enumerate(one):
             yield from _differences(each, other[position], f"{path}/{position}")
-    elif repr(one) != repr(other):  # NaN is NaN
+    elif repr(one) != repr(other):  # repr: NaN equals NaN
         yield path, one, other
 
 
 class _History:
-    """One history, with as many server processes as it takes."""
+    """One history; each kill starts another server process."""
 
     def __init__(
         self, script: Script, kills: tuple[Kill, ...], folder: Path | None, story: list[str]
@@ -118,11 +118,11 @@ class _History:
         self.start = ArrayRecord({name: Array(array) for name, array in arrays.items()})
         self.world = World(script, kills)
         self.watch = Watch(script, arrays)
-        self._saved = 0  # the last round whose checkpoint must be there
+        self._saved = 0  # the last round that must have a checkpoint
         self._strategy: SelectionStrategy | None = None
 
     def run(self) -> Watch:
-        """Play it to its end."""
+        """Play the history to its end."""
         while True:
             try:
                 self._process()
@@ -133,13 +133,13 @@ class _History:
                 return self.watch
 
     def _process(self) -> None:
-        """Let a server process run until it is through, or dies."""
+        """Run a server process until it finishes or is killed."""
         options = {
             "checkpoints": None if self.folder is None else Checkpoints(self.folder, resume=True),
             "on_round": self._on_round,
         }
         if self._saved:
-            options["num_rounds"] = None  # the run keeps the horizon that it began with
+            options["num_rounds"] = None  # a resumed run keeps its horizon
         self._strategy = self.script.strategy(**options)
         result = self._strategy.start(
             self.world, self.start, num_rounds=self.script.num_rounds, evaluate_fn=self._evaluate
@@ -189,7 +189,7 @@ class _History:
 
 
 def _damage(file: Path, share: float) -> None:
-    """Cut a file off, or spoil a part of it."""
+    """Truncate a file or corrupt a part of it."""
     content = bytearray(file.read_bytes())
     at = int(share * len(content))
     if share < 0.5:
@@ -200,23 +200,23 @@ def _damage(file: Path, share: float) -> None:
 
 
 def _told(record: RoundRecord, strategy: SelectionStrategy) -> list[str]:
-    """Return a record in words."""
+    """Return a record as text."""
     name, selection = strategy.roster.id_of, record.selection
     chosen = ", ".join(
         f"{name(int(client))}{f' x{count}' if count > 1 else ''} {weight:.4g}"
         for client, count, weight in zip(selection.clients, selection.counts, record.weights, strict=True)
     )
     lines = [f"  round {record.round}: {record.num_available} available; weights: {chosen or 'nobody'}"]
-    lines += [f"    left out: {name(client)}: {reason}" for client, reason in record.failures.items()]
-    lines += [f"    bounded: {name(client)}: {what}" for client, what in record.clipped.items()]
-    lines += [f"    aside: {', '.join(map(name, record.quarantined))}"] if record.quarantined else []
-    lines += [f"    void: {record.skipped}"] if record.skipped else []
+    lines += [f"    failed: {name(client)}: {reason}" for client, reason in record.failures.items()]
+    lines += [f"    clipped: {name(client)}: {what}" for client, what in record.clipped.items()]
+    lines += [f"    quarantined: {', '.join(map(name, record.quarantined))}"] if record.quarantined else []
+    lines += [f"    skipped: {record.skipped}"] if record.skipped else []
     return lines
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Flower's log and spare its garbage collections what was there before: most of a tiny round."""
+    """Silence Flower's log, and exclude existing objects from garbage collection, which is costly."""
     before = FLOWER_LOGGER.level
     FLOWER_LOGGER.setLevel(logging.CRITICAL + 1)
     gc.freeze()

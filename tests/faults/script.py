@@ -1,4 +1,4 @@
-"""What happens in a history, drawn from a seed."""
+"""The events of a history, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from strategies import SelectionStrategy, selectors
 from strategies.options import Deadlines, Faults, Overrides, Polling
 
 EPOCH = 1024.0
-"""Seconds on the clock at the beginning. Times are sums of powers of two: no rounding makes early late."""
+"""Seconds on the clock at the beginning. Times are sums of powers of two, hence free of rounding errors."""
 DEADLINE = 0.5
-"""Seconds that a round waits for replies: as few looks for them as will do."""
+"""Seconds that a round waits for replies; short, so that the server polls rarely."""
 TOO_LATE = 4 * DEADLINE
-"""Seconds after which a late reply comes."""
+"""Latency of a late reply, in seconds."""
 
 REGISTERED = "registered-"
-"""How the names begin that the operator gave."""
+"""Prefix of the names given by the operator."""
 
 SERVER_STRATEGIES: dict[str, Callable[..., Any]] = {
     "FedAvg": flower.FedAvg,
@@ -39,7 +39,7 @@ SERVER_STRATEGIES: dict[str, Callable[..., Any]] = {
 _STEPS = ("FedAvg", "FedAvg", "FedAvg", "FedAvgM", "FedAdam", "FedYogi", "FedAdagrad", "FedProx")
 
 UNANSWERED = ("crash", "dead", "vanish", "silence", "late", "stale", "misaddressed", "decline")
-"""Faults after which there is nothing of this round to use; "stale" answers an older round instead."""
+"""Faults without a usable reply in this round; "stale" replies to an older round instead."""
 GARBAGE = (
     "other names",
     "a name too few",
@@ -59,7 +59,7 @@ GARBAGE = (
     "size NaN",
     "size in words",
 )
-"""Replies that cannot be used."""
+"""Unusable replies."""
 ODD = (
     "twice",
     "stale and own",
@@ -74,70 +74,69 @@ ODD = (
     "metrics in lists",
     "extra metrics",
 )
-"""Replies that are strange, and are to be used."""
+"""Unusual replies that must be used."""
 LIES = ("update x 1e3", "update x 1e6", "update x 1e36", "sign flip", "loss 1e6", "size 1e9", "no update")
-"""Replies that are false, and are to be used, bounded if there is a guard."""
+"""False replies that must be used, clipped if there is a guard."""
 POLL = ("silence", "crash", "late", "NaN", "infinite", "negative", "huge", "nothing", "decline")
-"""Faults in the answers to what a selector asks before it chooses."""
+"""Faults in replies to polls."""
 EVALUATION = ("silence", "crash", "late", "NaN", "no size")
 STATUS = ("silence", "crash", "garbage")
-"""Faults in the answers of those who are asked who they are."""
+"""Faults in replies to status queries."""
 
 KILLS = ("asking", "sent", "replies", "aggregated", "saving", "saved", "torn")
-"""Moments: while clients are asked; after TRAIN messages went out; after some replies; after the aggregation,
-before it is saved; while that is written; before the next round; and the newest checkpoint is damaged."""
+"""When the server is killed: during polls; after sending TRAIN messages; after some replies; between
+aggregation and saving; while saving; before the next round. "torn": the latter, with a damaged checkpoint."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A client: what it says it is and has."""
+    """A client and the properties that it reports."""
 
-    claim: str | None  # the identity that it reports
-    name: str  # under which the operator registered its node
+    claim: str | None  # the identity that the client reports
+    name: str  # the name under which the operator registered its node
     size: int
     group: int
 
 
 @dataclass(frozen=True)
 class Kill:
-    """The server dies."""
+    """A kill of the server."""
 
     round: int
     moment: str  # of KILLS
-    share: float = 0.0  # which of several replies or damages, in [0, 1)
+    share: float = 0.0  # selects among several replies or damages, in [0, 1)
 
 
 @dataclass(frozen=True)
 class Script:
-    """A history before it happens.
+    """The plan of a history.
 
     Attributes
     ----------
     seed : int
-        What it is drawn from.
+        The seed of all draws.
     num_rounds : int
         3 to 10.
     members : tuple of Member
-        All clients that are ever here.
+        All clients of the history.
     nodes : tuple of mapping of int to int
-        For each round from 1 on the nodes that are online: node id -> position in `members`.
+        The online nodes of each round from 1: node id -> position in `members`.
     ghosts : frozenset of (round, node id)
-        Nodes that count as online and are dead.
+        Nodes that appear online but are dead.
     asleep : frozenset of (round, member)
-        Who does not want to train.
+        Members that are unavailable for training.
     faults, poll_faults, evaluation_faults : mapping of (round, member) to str
-        What goes wrong with an answer.
+        The fault of a reply.
     status_faults : mapping of member to (fault, last round)
-        What goes wrong when it is asked who it is, up to that round.
+        The fault of its status replies, up to that round.
     latencies : mapping of (round, member) to float
-        s, so that replies come in another order than they were asked for.
+        Seconds; they change the order of the replies.
     kills : tuple of Kill
-        When the server dies.
+        The kills of the server.
     options : mapping
-        Of `SelectionStrategy`, but for what Python objects are made from: ``server_strategy`` is a key of
-        `SERVER_STRATEGIES`.
+        Options of `SelectionStrategy`; ``server_strategy`` is a key of `SERVER_STRATEGIES`.
     evaluate : float
-        Share of the nodes that evaluate.
+        Share of the nodes that evaluate the model.
     """
 
     seed: int
@@ -157,10 +156,10 @@ class Script:
 
     @property
     def between_rounds(self) -> float:
-        """Seconds that an evaluation takes.
+        """Duration of an evaluation, in seconds.
 
-        So many that who claims another's identity has waited long enough within some rounds. But where the
-        server is killed nobody has: after a resume that waiting begins again.
+        Long enough that a node with a disputed identity is enrolled after some rounds. With kills, too short
+        for that: a resumed server starts this waiting time again.
         """
         return 1.0 if self.kills else 32.0
 
@@ -169,7 +168,7 @@ class Script:
         return _strategy({**self.options, **more}, self.evaluate)
 
     def lines(self) -> list[str]:
-        """Return the script in words."""
+        """Return the script as text."""
         lines = [f"seed {self.seed}: {self.num_rounds} rounds"]
         lines += [f"  {name} = {value!r}" for name, value in self.options.items()]
         lines += [f"  {self.evaluate:.0%} of the nodes evaluate"] if self.evaluate else []
@@ -198,10 +197,10 @@ class Script:
 
 
 def draw(seed: int) -> Script:
-    """Draw a history.
+    """Draw the script of a seed.
 
-    Whoever the quorum needs is there, awake and says who it is in each round, so that a run never ends for
-    want of clients: all rounds can be asked for.
+    The members needed for the quorum are online, available and identified in each round, so that no run ends
+    early for lack of clients.
     """
     rng = Random(f"faults {seed}")
     num_rounds = rng.choice((3, 3, 3, 3, 4, 4, 4, 5, 6, 10))
@@ -214,7 +213,7 @@ def draw(seed: int) -> Script:
     nodes, ghosts = _comings_and_goings(rng, members, num_rounds, solid)
     names = [member.name for member in members if member.name]
     impostor = rng.randrange(len(members))
-    # The name is another's, who may come later. A server that was killed sees through it a round earlier.
+    # A claim of another member's name. A resumed server would reject the claim a round earlier.
     if names and not num_kills and not members[impostor].name:
         members[impostor] = replace(members[impostor], claim=names[-1])
     asleep = {
@@ -238,7 +237,7 @@ def draw(seed: int) -> Script:
         for member in range(max(k, solid), len(members))
         if rng.random() < 0.15
     }
-    if rng.random() < 0.05:  # all have the same app
+    if rng.random() < 0.05:  # all members have the same app
         status_faults = dict.fromkeys(range(len(members)), ("no handler", num_rounds))
     return Script(
         seed=seed,
@@ -261,10 +260,11 @@ def draw(seed: int) -> Script:
 
 
 def _status_fault(rng: Random, num_rounds: int, num_kills: int) -> tuple[str, int]:
-    """Who does not answer is asked again soon, then ever more rarely; who does answer is not.
+    """Draw the fault of a member's status replies.
 
-    So silence ends soon, and other answers stay as they are: a server that was killed asks everybody again,
-    and is not to hear what it would not have heard without.
+    The server repeats unanswered queries soon, then ever more rarely, and does not repeat answered ones. A
+    resumed server queries all members again and must receive the same replies. So silence ends soon, and
+    other faults last for the whole run.
     """
     fault = rng.choice(STATUS)
     if fault in ("silence", "crash"):
@@ -285,9 +285,9 @@ def _member(rng: Random, number: int) -> Member:
 def _comings_and_goings(
     rng: Random, members: list[Member], num_rounds: int, solid: int
 ) -> tuple[list[dict[int, int]], set[tuple[int, int]]]:
-    """Return the nodes of each round and the ghosts among them; adds those who join to the members.
+    """Return the nodes of each round and the ghosts; append joining clients to the members.
 
-    The first ``solid`` members are always here, though their node ids may change.
+    The first ``solid`` members are always online, but their node ids may change.
     """
     now = {rng.randrange(10, 10**6): member for member in range(len(members))}
     away: list[int] = []
@@ -300,23 +300,23 @@ def _comings_and_goings(
         if len(members) < 12 and rng.random() < restless:
             members.append(_member(rng, len(members)))
             now[rng.randrange(10, 10**6)] = len(members) - 1
-        if rng.random() < restless:  # one leaves
+        if rng.random() < restless:  # a node leaves
             node, member = rng.choice(sorted(now.items()))
             if member >= solid:
                 del now[node]
                 away.append(member)
-        if away and rng.random() < 0.5:  # one comes back, seldom under its old node id
+        if away and rng.random() < 0.5:  # a member returns under a new node id
             now[rng.randrange(10, 10**6)] = away.pop(rng.randrange(len(away)))
         if rng.random() < restless:  # a node restarts
             node, member = rng.choice(sorted(now.items()))
             if member not in {rounds[-1].get(ghost) for at, ghost in ghosts if at == round - 1}:
                 now[rng.randrange(10, 10**6)] = member
-                registered = members[member].name  # is refused until its old connection is found dead
+                registered = members[member].name  # refused until the old connection is detected as dead
                 if member >= solid and not registered and rng.random() < 0.5:
                     ghosts.add((round, node))
                 else:
                     del now[node]
-        if len(members) < 12 and rng.random() < restless / 4:  # a second device with one client's identity
+        if len(members) < 12 and rng.random() < restless / 4:  # a second device claims a client's identity
             double = rng.choice(members)
             members.append(Member(double.claim, "", rng.choice((1, 10, 100)), rng.randrange(2)))
             now[rng.randrange(10, 10**6)] = len(members) - 1
@@ -354,7 +354,7 @@ def _options(rng: Random, num_clients: int, num_rounds: int) -> tuple[dict[str, 
     if selector in _CLIENT_SETTINGS:
         options["client_settings"] = _CLIENT_SETTINGS[selector]
     if selectors.selector_type(selector).unbiased == "long-run":
-        options["correction"] = "equal"  # the others are refused: it corrects itself
+        options["correction"] = "equal"  # required: these selectors correct for missing replies themselves
     if rng.random() < 0.2:
         options["num_rounds"] = num_rounds + rng.randint(0, 5)
     evaluate = rng.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0))
@@ -364,7 +364,7 @@ def _options(rng: Random, num_clients: int, num_rounds: int) -> tuple[dict[str, 
         options |= refused
         try:
             _strategy(options, evaluate)
-        except (TypeError, ValueError):  # some do not go together
+        except (TypeError, ValueError):  # an incompatible combination
             continue
         return options, evaluate
     raise ValueError(f"options = {options}: refused, whatever is left out")
@@ -382,7 +382,7 @@ _CLIENT_SETTINGS: dict[str, dict[str, Any]] = {
 
 @cache
 def accepted_selectors() -> tuple[str, ...]:
-    """Return the selectors that can be used without knowing all updates beforehand."""
+    """Return the selectors that do not need all updates in advance."""
     accepted = []
     for name in selectors.available():
         try:
@@ -414,7 +414,7 @@ def _strategy(options: Mapping[str, Any], evaluate: float) -> SelectionStrategy:
 
 
 def initial_arrays(seed: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the model of a history: tiny, with a matrix in column order and a number without axes."""
+    """Return the initial model: tiny, with a matrix in column order and a 0-d array."""
     first = np.float32(seed % 7) / 7
     return {
         "w": np.full((2, 2), first, np.float32, order="F"),

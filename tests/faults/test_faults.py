@@ -1,4 +1,4 @@
-"""Short histories full of faults, drawn from seeds; see `tests.faults`."""
+"""Seeded histories full of faults; see `tests.faults`."""
 
 import os
 import subprocess
@@ -28,19 +28,19 @@ BLOCK = 50
 
 
 def hold(seeds: range) -> None:
-    """Play histories; the first that breaks is told in full."""
+    """Play histories; the first that violates an invariant is printed in full."""
     for seed in seeds:
         outcome = play(seed)
         assert not outcome.error, f"\n{tell(outcome)}"
 
 
-@pytest.mark.parametrize("first", range(0, 1000, BLOCK))
-def test_a_thousand_histories_hold(first: int) -> None:
+@pytest.mark.parametrize("first", range(0, 300, BLOCK))
+def test_three_hundred_histories_hold(first: int) -> None:
     hold(range(first, first + BLOCK))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 10_000, 500))
+@pytest.mark.parametrize("first", range(300, 10_300, 500))
 def test_ten_thousand_histories_hold(first: int) -> None:
     hold(range(first, first + 500))
 
@@ -53,8 +53,8 @@ def test_a_seed_is_a_history() -> None:
     assert first.story == second.story
 
 
-def test_the_histories_of_make_test_hold_everything_there_is() -> None:
-    scripts = [draw(seed) for seed in range(1000)]
+def test_the_histories_of_make_test_cover_all_options() -> None:
+    scripts = [draw(seed) for seed in range(300)]
     assert {script.options["selector"] for script in scripts} == set(accepted_selectors())
     assert set(accepted_selectors()) > {"adaptive-osmd", "pow-d", "flics", "flics-private", "forecast"}
     assert {kill.moment for script in scripts for kill in script.kills} == set(KILLS)
@@ -100,16 +100,16 @@ def clients_are_renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def the_unwilling_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Roster.here
+    available = Roster.available
 
     def all_of_them(self: Roster, node_ids: Any) -> Any:
         unavailable, self._unavailable = self._unavailable, set()
         try:
-            return here(self, node_ids)
+            return available(self, node_ids)
         finally:
             self._unavailable = unavailable
 
-    monkeypatch.setattr(Roster, "here", all_of_them)
+    monkeypatch.setattr(Roster, "available", all_of_them)
 
 
 def a_part_is_not_loaded(part: type) -> Broken:
@@ -153,7 +153,7 @@ def the_checkpoint_is_of_the_round_before(monkeypatch: pytest.MonkeyPatch) -> No
         pytest.param(a_part_is_not_loaded(ServerStep), id="server_strategy_is_not_loaded"),
     ],
 )
-def test_what_is_broken_on_purpose_is_found(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_found(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     found = next((outcome for outcome in map(play, range(200)) if outcome.error), None)
     assert found is not None

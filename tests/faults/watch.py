@@ -1,4 +1,4 @@
-"""What must hold after each round, checked from outside: against what the clients really did."""
+"""Invariants of each round, checked against the actual replies of the clients."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ Arrays = Mapping[str, "NDArray[Any]"]
 
 
 class BrokenError(AssertionError):
-    """Something that must hold does not."""
+    """An invariant is violated."""
 
 
 class Watch:
-    """Checks one history as it goes on; a run that is killed and resumed is one history.
+    """Checks one history round by round; a killed run and its resumed runs are one history.
 
     Parameters
     ----------
     script : Script
-        What is played.
+        The script of the history.
     arrays : mapping of str to array
-        The model at the beginning.
+        The initial model.
 
     Attributes
     ----------
     records : dict of int to RoundRecord
         By round.
     models : dict of int to Arrays
-        The model after each round; 0: at the beginning.
+        The model after each round; 0: the initial model.
     """
 
     def __init__(self, script: Script, arrays: Arrays) -> None:
@@ -55,13 +55,13 @@ class Watch:
         self._member: dict[int, int] = {}  # of each client chosen in the last round
 
     def resumed(self, round: int) -> None:
-        """Expect the round after this one next; later ones come again, and must be the same."""
+        """Continue after this round; repeated rounds must be equal to the earlier ones."""
         self._last = round
 
     # --- a round ---------------------------------------------------------------------------------------
 
     def round_is_over(self, record: RoundRecord, strategy: SelectionStrategy, world: World) -> None:
-        """Check a record as `on_round` gives it."""
+        """Check a record passed to `on_round`."""
         number, feedback, selection = record.round, record.feedback, record.selection
         if number != self._last + 1:
             raise BrokenError(f"round {number} follows round {self._last}")
@@ -81,7 +81,9 @@ class Watch:
         self._check_failures(record, clients, responded)
         if not record.skipped:
             usable = {client for client, member in self._member.items() if member in world.in_time}
-            if self.script.options["guard"] is not False:  # it may reject what is usable, and says so
+            if (
+                self.script.options["guard"] is not False
+            ):  # the guard may reject usable replies and records the reason
                 usable -= {client for client, why in record.failures.items() if "beyond the limit" in why}
             if responded != usable:
                 raise BrokenError(
@@ -141,7 +143,7 @@ class Watch:
     def _check_asked(
         self, clients: list[int], record: RoundRecord, strategy: SelectionStrategy, world: World
     ) -> None:
-        """Check that exactly the chosen ones were asked to train, each once, and were there."""
+        """Check that exactly the selected clients were sent one TRAIN message, and were online."""
         self._member = {}
         for client in clients:
             member = world.member_at(strategy.roster.node_of(client))
@@ -151,12 +153,12 @@ class Watch:
         if world.asked != dict.fromkeys(chosen, 1):
             raise BrokenError(f"asked were members {world.asked}, chosen {chosen}")
         if set(record.quarantined) & set(clients):
-            raise BrokenError(f"clients {record.quarantined} are put aside, chosen were {clients}")
+            raise BrokenError(f"clients {record.quarantined} are quarantined, selected were {clients}")
         online = len(world.script.nodes[world.round - 1])
         if not (len(clients) <= record.num_available <= online - len(record.quarantined)):
             raise BrokenError(
                 f"{len(clients)} chosen of {record.num_available} available; {online} nodes, "
-                f"{len(record.quarantined)} aside"
+                f"{len(record.quarantined)} quarantined"
             )
 
     def _check_failures(self, record: RoundRecord, clients: list[int], responded: set[int]) -> None:
@@ -173,20 +175,20 @@ class Watch:
                 raise BrokenError(f"clients {sorted(missing)} neither answered nor failed")
 
     def _check_void(self, record: RoundRecord, responded: set[int], world: World) -> None:
-        """Check that a round with enough good answers is not lost to a bad one."""
+        """Check that a round with enough honest replies is not skipped because of another reply."""
         if self.script.options["server_strategy"] not in ("FedAvg", "FedProx"):
-            return  # others may refuse a round, also one that the selector has learned from
+            return  # other strategies may refuse a round after the selector has learned from it
         if responded:
-            raise BrokenError("a void round has answers")
+            raise BrokenError("a skipped round has replies")
         absurd = "update x 1e36" in self.script.faults.values()  # a sum with it may overflow
         if self.script.options.get("masked_updates") and record.failures:
             return  # the sum needs everybody
         honest = [m for m in world.in_time if self.script.faults.get((record.round, m)) not in LIES]
         if len(honest) >= int(self.script.options["quorum"]) and not absurd:
-            raise BrokenError(f"members {honest} answered, and the round is void: {record.skipped}")
+            raise BrokenError(f"members {honest} replied, but the round was skipped: {record.skipped}")
 
     def _check_sizes(self, strategy: SelectionStrategy) -> None:
-        """Check that the selector has the sizes declared, or said (a guard bounds them), or their mean."""
+        """Check the selector's sizes: overrides, else reports (clipped by a guard), else their mean."""
         overrides = self.script.options.get("client_sizes", {})
         ids, said = strategy.roster.ids(), strategy.roster.sizes()
         sizes = np.array([overrides.get(each, own) for each, own in zip(ids, said, strict=True)])
@@ -200,7 +202,7 @@ class Watch:
             raise BrokenError(f"sizes are {sizes}, the selector has {told}")
 
     def _check_patience(self, record: RoundRecord, world: World) -> None:
-        """Check that nobody who would have answered in time is left out before enough others have."""
+        """Check that the round waits for all timely replies, unless enough others arrived."""
         options, asked = self.script.options, record.selection.clients.size
         k, draws = int(options["clients_per_round"]), int(record.selection.counts.sum())
         spare = options["over_selection"] > 1 and draws > k
@@ -231,14 +233,14 @@ class Watch:
                 raise BrokenError(f"weights are {weights}, not {right}")
 
     def _check_feedback(self, record: RoundRecord, world: World) -> None:
-        """Check the norms that the selector is told against what was sent, where nothing changes them."""
+        """Check the selector's update norms against the models sent, where nothing modifies them."""
         feedback = record.feedback
         for name in ("update_norms", "losses", "gradient_variances", "diversities"):
             values = getattr(feedback, name)
             if not np.isnan(values[~feedback.responded]).all():
-                raise BrokenError(f"{name} of who did not answer: {values}")
+                raise BrokenError(f"{name} of clients without a reply: {values}")
         answered = feedback.responded.copy()
-        if self.script.options.get("masked_updates"):  # norms are the client's word, if it gives it
+        if self.script.options.get("masked_updates"):  # norms are reported by the clients, if at all
             answered &= np.isfinite(feedback.update_norms)
         norms = feedback.update_norms[answered]
         if not (np.isfinite(norms).all() and (norms >= 0).all()):
@@ -257,13 +259,13 @@ class Watch:
             close = abs(told - norm) <= 1e-4 * norm + 1e-6
             if not (close or (client in record.clipped and told < norm)):
                 raise BrokenError(
-                    f"client {client}: its update has norm {norm:.6g}, the selector is told {told:.6g}"
+                    f"client {client}: its update has norm {norm:.6g}, the selector got {told:.6g}"
                 )
 
     # --- the model -------------------------------------------------------------------------------------
 
     def model_is(self, number: int, arrays: Arrays, world: World) -> None:
-        """Check the model after a round, as it is evaluated."""
+        """Check the model evaluated after a round."""
         first = self.models[0]
         for name, array in arrays.items():
             like = array.shape == first[name].shape and array.dtype == first[name].dtype
@@ -277,9 +279,9 @@ class Watch:
         changed = any(arrays[name].tobytes() != old[name].tobytes() for name in old)
         if record.skipped:
             if changed:
-                raise BrokenError(f"round {number} is void ({record.skipped}), and the model has changed")
+                raise BrokenError(f"round {number} was skipped ({record.skipped}), but the model changed")
         else:
-            # After an absurd update steps are below the resolution of floats.
+            # After a huge update, steps are below the resolution of floats.
             fine = all(np.abs(array).max(initial=0) < 1e6 for array in old.values())
             moves = (
                 fine
@@ -287,7 +289,7 @@ class Watch:
                 and any(self.script.faults.get((number, member)) != "no update" for member in world.in_time)
             )
             if moves and not changed:
-                raise BrokenError(f"round {number} is not void, and the model has not changed")
+                raise BrokenError(f"round {number} was not skipped, but the model did not change")
             self._check_step(record, old, arrays, world)
         if number in self.models:
             same = all(arrays[name].tobytes() == self.models[number][name].tobytes() for name in arrays)
@@ -296,7 +298,7 @@ class Watch:
         self.models[number] = arrays
 
     def _check_step(self, record: RoundRecord, old: Arrays, new: Arrays, world: World) -> None:
-        """Compare a step with w + Σ c_m (w_m - w) of what the members sent, where it is just that."""
+        """Compare the new model with w + Σ c_m (w_m - w) of the models sent, where nothing else applies."""
         options = self.script.options
         if options["server_strategy"] not in ("FedAvg", "FedProx") or options["variates"] or record.clipped:
             return
@@ -323,7 +325,7 @@ class Watch:
 
 
 def require_same(one: Any, other: Any, what: str, but: frozenset[str] = frozenset({"seconds"})) -> None:
-    """Compare two records bit for bit, the seconds that they took aside."""
+    """Compare two records bit for bit, except for their durations."""
     for field in fields(one):
         if field.name in but:
             continue

@@ -1,4 +1,4 @@
-"""The clients of a script and the network between them and the server."""
+"""The clients of a script, and the network between them and the server."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, "NDArray[Any]"]
 _NEVER_SENT = "message-0"
-_QUICK = 2.0**-10  # s, the answer to a question
+_QUICK = 2.0**-10  # s, minimal latency of a reply to a query
 
 
 class KilledError(BaseException):
-    """The server process died. No Exception: nobody in it can catch a kill -9."""
+    """The server process was killed. Not an Exception: no code can catch a kill -9."""
 
 
 class ScriptedError(Exception):
@@ -35,25 +35,24 @@ class ScriptedError(Exception):
 
 
 class World(InProcessGrid):
-    """Plays a script: its nodes, their answers in the order of their latencies, and the kills.
+    """Simulates a script: its nodes, their replies in the order of their latencies, and the kills.
 
-    Whatever a client answers is a function of the script, the round and what it was sent, so that a round
-    that is played again is the same round.
+    A reply is a function of the script, the round and the message, so that a repeated round is the same.
 
     Attributes
     ----------
     round : int
         The round under way, or the next one.
     willing : dict of int to bool
-        Each member's last word, as far as the server has heard it, on whether it wants to train.
+        Whether each member is available for training, by its last report that reached the server.
     sent : dict of int to Arrays
-        What each member that was asked to train in this round answered first, whether or not it can be used.
+        The first model that each member sent in reply to TRAIN in this round, usable or not.
     asked : dict of int to int
-        Member -> how many TRAIN messages it was sent in this round.
+        Member -> number of TRAIN messages it was sent in this round.
     answered : set of int
-        Members who answered in this round with a model, of whatever kind, and whose answer was pulled.
+        Members whose reply in this round contained any model and was pulled.
     in_time : set of int
-        Those of them whose answer is to be used.
+        The members of ``answered`` whose reply must be used.
     """
 
     def __init__(self, script: Script, kills: Iterable[Kill]) -> None:
@@ -63,20 +62,20 @@ class World(InProcessGrid):
         self.kills = list(kills)
         self.round = 1
         self.willing: dict[int, bool] = {}
-        self._can_tell = True  # whether the clients' app has a handler for who they are
+        self._can_tell = True  # whether the app has a status handler
         self.sent: dict[int, Arrays] = {}
         self.asked: dict[int, int] = {}
         self.answered: set[int] = set()
         self.in_time: set[int] = set()
         self.problems: list[str] = []
-        self._entered = 0  # the round whose nodes are here
+        self._entered = 0  # the round whose nodes are online
         self._words: dict[int, dict[int, bool]] = {}  # `willing` at the beginning of each round
-        self._older: dict[int, Message] = {}  # member -> the TRAIN message that it got first
+        self._older: dict[int, Message] = {}  # member -> its first TRAIN message
         self._member_asked: dict[str, int] = {}  # message id -> member
         self._pulled = 0
 
     def comes_in_time(self, member: int) -> bool:
-        """Return whether a member that is asked to train in this round has a usable answer in time."""
+        """Return whether a member's reply to TRAIN in this round would be usable and in time."""
         at = self.round, member
         usable = self.script.faults.get(at, "") in ("", *ODD, *LIES) and at not in self.script.asleep
         return usable and self.script.latencies[at] < DEADLINE
@@ -84,13 +83,13 @@ class World(InProcessGrid):
     # --- the network -----------------------------------------------------------------------------------
 
     def resume(self, round: int) -> None:
-        """Go back to the beginning of a round; what is under way to the server that died is lost."""
+        """Go back to the beginning of a round; replies to the killed server are lost."""
         self.round, self._entered = round, 0
         self._in_flight.clear()
         self.willing = dict(self._words.get(round, self.willing))
 
     def member_at(self, node_id: int) -> int | None:
-        """Return the member behind a node of this round, None for a ghost and for who is not here."""
+        """Return the member of a node of this round; None for ghosts and offline nodes."""
         if (self._entered, node_id) in self.script.ghosts:
             return None
         return self.script.nodes[self._entered - 1].get(node_id)
@@ -107,7 +106,7 @@ class World(InProcessGrid):
         for node_id in set(self.get_node_ids()) - wanted.keys():
             self.remove_node(node_id)
         for node_id in self.get_node_ids():
-            self.remove_node(node_id)  # all anew, in the script's order
+            self.remove_node(node_id)  # added again in the script's order
         for node_id, member in wanted.items():
             ghost = (self.round, node_id) in self.script.ghosts
             handler = _nothing if ghost else partial(self._play, member)
@@ -146,7 +145,7 @@ class World(InProcessGrid):
         return replies
 
     def kill(self, moment: str, round: int) -> None:
-        """Die, if the script says so; each of its kills once."""
+        """Kill the server if the script has a kill at this moment; each kill happens once."""
         for kill in self.kills:
             if moment == "replies" and self._pulled <= 3 * kill.share:
                 continue
@@ -156,7 +155,7 @@ class World(InProcessGrid):
                 raise KilledError
 
     def _check_question(self, message: Message) -> None:
-        """Look whether this member may be asked to train."""
+        """Check that a TRAIN message is allowed."""
         round = _config(message)["server-round"]
         if round != self.round:
             self.problems.append(f"round {round!r} is asked for in round {self.round}")
@@ -167,10 +166,10 @@ class World(InProcessGrid):
         self.asked[member] = self.asked.get(member, 0) + 1
         told = self.script.options["ask_status"] and self._can_tell
         if told and not self.willing.get(member, True):
-            self.problems.append(f"member {member} is asked to train, and has said that it does not want to")
+            self.problems.append(f"member {member} was sent TRAIN after reporting itself unavailable")
 
     def _note(self, reply: Message) -> None:
-        """Note what the server has now heard."""
+        """Record a reply that reached the server."""
         member = self._member_asked.pop(reply.metadata.reply_to_message_id, None)
         if member is None:
             return
@@ -214,7 +213,7 @@ class World(InProcessGrid):
             return self._answer(member, message)
         except ScriptedError:
             raise
-        except Exception as error:  # it would pass for a client's crash
+        except Exception as error:  # else it would count as a scripted crash
             self.problems.append(f"member {member} is not able to answer: {error!r}")
             raise
 
@@ -230,7 +229,9 @@ class World(InProcessGrid):
             fault = self.script.evaluation_faults.get((round, member))
             if fault is None:
                 fault = self.script.poll_faults.get((round, member))
-                fault = "silence" if fault == "nothing" else fault  # a metric that no client has is an error
+                fault = (
+                    "silence" if fault == "nothing" else fault
+                )  # a metric that no client has is an error of its own
             return self._measure(member, fault, message)
         if (round, member) in self.script.asleep:
             return _decline(message)
@@ -248,8 +249,8 @@ class World(InProcessGrid):
             if fault == "garbage":
                 return _reply(message, {"num-examples": -1})
         who = self.script.members[member]
-        # Who is asleep repeats its last word: else one that is asked again because the server was killed
-        # would tell it what it would not have known without.
+        # An unavailable member repeats its last report. Otherwise a resumed server, which queries it again,
+        # would learn more than a server that was not killed.
         asleep = (self.round, member) in self.script.asleep and not self.willing.get(member, True)
         identity: dict[str, int | str] = {"group": who.group}
         if who.claim is not None:
@@ -282,7 +283,7 @@ class World(InProcessGrid):
         return _reply(message, {k: v for k, v in said.items() if k != "group"}, identity=identity)
 
     def _measure(self, member: int, fault: str | None, message: Message) -> Message | None:
-        """Answer with the loss of the model that was sent."""
+        """Reply with the loss of the model in the message."""
         if fault == "silence":
             return None
         if fault == "crash":
@@ -295,7 +296,7 @@ class World(InProcessGrid):
         return _reply(message, {name: value for name, value in said.items() if name != missing})
 
     def _aim(self, member: int, w: Arrays) -> Arrays:
-        """Return the model that a member would like best."""
+        """Return the minimiser of a member's loss."""
         return {
             name: np.full(array.shape, np.sin(1.0 + 3 * member + i), array.dtype)
             for i, (name, array) in enumerate(w.items())
@@ -368,7 +369,7 @@ class World(InProcessGrid):
 
 
 def _nothing(message: Message) -> None:
-    """Answer nothing."""
+    """Send no reply."""
 
 
 def _config(message: Message) -> ConfigRecord:
@@ -403,7 +404,7 @@ def _record(arrays: Arrays) -> ArrayRecord:
 
 
 def _wrong(arrays: Arrays) -> Arrays:
-    """Return a model that shows if it is counted."""
+    """Return a model whose use in the aggregate is detectable."""
     return {name: array + array.dtype.type(1000) for name, array in arrays.items()}
 
 
@@ -423,7 +424,7 @@ def _lie(fault: str, w: Arrays, arrays: Arrays, said: dict[str, Any]) -> tuple[A
 
 
 def _content(fault: str, arrays: Arrays, said: dict[str, Any]) -> RecordDict:
-    """Return what a client sends, with what is wrong or strange about it."""
+    """Return the content of a reply with its fault."""
     arrays, first = dict(arrays), next(iter(arrays))
     change = _CHANGED_ARRAYS.get(fault)
     if change is not None:
