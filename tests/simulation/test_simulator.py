@@ -1,4 +1,4 @@
-"""Whole cohorts as one computation: the numbers of the same clients one by one."""
+"""Clients trained as one batch give the numbers of the same clients trained one after another."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def data_of(sizes: tuple[int, ...] = SIZES, features: int = 64, seed: int = 0) -
 
 
 def torch_kernel(task: str) -> Kernel:
-    """Go through `torch.func`, which `kernel_of` leaves to networks that have no kernel of their own."""
+    """Return the kernel on `torch.func`, which `kernel_of` uses only for networks without another one."""
     made: Any = tasks.create(task)
     return Torch(made.layers, made.initial_arrays, memory=1 << 28)
 
@@ -97,7 +97,7 @@ def test_a_batch_of_clients_is_trained_as_one_client_after_another(name: str, pl
 @pytest.mark.parametrize("memory", [1, 1 << 30], ids=["one by one", "together"])
 @pytest.mark.parametrize("name", ["mnist-mlp", "mnist-cnn", "cifar10", "femnist", "celeba"])
 def test_every_network_is_trained_as_its_task_does(name: str, memory: int) -> None:
-    """With all that there is at once: a proximal term, controls, and the variance of gradients."""
+    """With all options at once: a proximal term, controls, and the variance of gradients."""
     task: Any = tasks.create(name)
     rng = np.random.default_rng(0)
     data = data_of((1, 4, 2, 3), task.data.num_features)
@@ -129,7 +129,7 @@ def test_a_regression_without_a_bias() -> None:
     task = tasks.create("digits", bias=False)
     data, kernel = data_of(), kernel_of(task)
     arrays = start(kernel)
-    for steps in (1, 3):  # one step is a form of its own
+    for steps in (1, 3):  # one step is a special case
         plan = Plan(3, 1, 0.2, batch_size=16, steps=steps)
         ours, theirs = (each.train(arrays, data, np.arange(10), plan) for each in (kernel, Loop(task)))
         np.testing.assert_allclose(ours.updates.norms(), theirs.updates.norms(), rtol=1e-4)
@@ -259,7 +259,7 @@ def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: s
 
 @pytest.mark.parametrize("variates", ["fedvarp", "scaffold"])
 def test_variates_of_a_batch_are_those_of_single_replies(variates: str) -> None:
-    """Against the round's logic with a reply for each client."""
+    """Compared with `RoundLogic` given one reply per client."""
     data, kernel = data_of(), Softmax(64, 10)
     options: dict[str, Any] = {"clients_per_round": 4, "num_rounds": 5, "seed": 2}
     simulator = Simulator(
@@ -509,7 +509,7 @@ def test_bad_settings_are_refused(options: dict[str, Any], message: str) -> None
     ],
 )
 def test_data_that_do_not_fit_are_refused(kernel: Kernel, change: dict[str, Any], message: str) -> None:
-    """A label beyond the classes would be taken for another sample's, and nobody would notice."""
+    """A label beyond the classes would silently be read as another sample's."""
     data = data_of((10,) * 10)._replace(**change)
     with pytest.raises(ValueError, match=message):
         kernel.check(data)

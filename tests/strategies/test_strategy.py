@@ -145,7 +145,7 @@ def test_a_foreign_app_is_served_and_its_sizes_are_learned() -> None:
     w, records, strategy = run(grid, rounds=2)
     assert strategy.roster.ids() == ["node-1", "node-2"]
     assert strategy.selector.client_sizes.tolist() == [10, 30]
-    # Round 1 was weighed before the sizes were known (mean of 1 and 4), round 2 after.
+    # Round 1 was weighted before the sizes were known (mean of 1 and 4), round 2 after.
     assert w == pytest.approx([2.5 + 3.25] * 2)
     assert records[1].failures == {}
 
@@ -384,7 +384,7 @@ def test_two_nodes_under_one_registered_name_are_two_clients() -> None:
     assert strategy.roster.ids() == ["c", "node-2", "twin"]
     assert all(record.feedback.responded.all() for record in records)
     questions = [message for message in grid.sent if message.metadata.message_type == STATUS]
-    assert len(questions) == 3  # nobody is asked again in each round
+    assert len(questions) == 3  # no client is asked again in each round
 
 
 def test_round_1_starts_without_clients_that_never_joined() -> None:
@@ -495,7 +495,7 @@ def test_client_metrics_are_averaged_as_fedavg_does() -> None:
 
 
 def test_one_bad_reply_does_not_spoil_the_client_metrics() -> None:
-    """NaN, a list where others have a number, another name, a size that nobody believes."""
+    """NaN, a list where others have a number, another name, an implausible size."""
 
     def node(number: int, size: int, **measured: Any) -> Node:
         def answer(message: Message) -> Message:
@@ -514,7 +514,7 @@ def test_one_bad_reply_does_not_spoil_the_client_metrics() -> None:
     metrics = result.train_metrics_clientapp[1]
     assert metrics.keys() == {"f1", "num-clients"}
     assert metrics["num-clients"] == 12
-    assert 0.5 < metrics["f1"] < 0.7  # the ninth counts for as much as its size is believed
+    assert 0.5 < metrics["f1"] < 0.7  # the ninth counts with its clipped size
 
 
 def test_the_default_settings_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -658,14 +658,12 @@ def test_adaptive_osmd_by_name() -> None:
         learning_rate_multiplier=1000,
         min_available_clients=8,
         seed=2,
-        faults=Faults(
-            guard=False
-        ),  # one in eight whose updates are a hundred times the others' looks like a liar
+        faults=Faults(guard=False),  # a client with updates a hundred times larger looks like a liar
     )
     strategy.start(grid, model(0, 0), num_rounds=30)
     p = strategy.selector.probabilities
-    assert p[0] > 0.3  # whose updates are large is drawn more often,
-    assert p[1:].min() >= 0.4 / 8 - 1e-12  # nobody less often than the floor
+    assert p[0] > 0.3  # the client with large updates is drawn more often,
+    assert p[1:].min() >= 0.4 / 8 - 1e-12  # and none less often than the floor
 
 
 def test_waiting_for_replies_ends_at_the_deadline() -> None:

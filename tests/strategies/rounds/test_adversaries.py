@@ -1,4 +1,4 @@
-"""Liars against every selector: what they gain by it, and that honest clients are left in peace."""
+"""Liars against every selector: how much they gain, and that honest clients are hardly clipped."""
 
 from dataclasses import dataclass, field
 
@@ -26,13 +26,13 @@ SETTINGS = {
     "naive-group": {"groups": np.arange(M) % 2},
     "flics-private": {"group_shares": "1/2", "epsilon": 4.0},
 }
-FAMILIES = [name for name in available() if name != "full"]  # full takes everybody
+FAMILIES = [name for name in available() if name != "full"]  # full selects all clients
 LAST_LOSS = ("rpow-d", "afl")
 
 
 @dataclass
 class Lie:
-    """What liars do: numbers are multiplied by these factors."""
+    """What liars do: the factors multiply their honest values."""
 
     update: float = 1.0
     loss: float = 1.0
@@ -56,7 +56,7 @@ LIES = {
 
 @dataclass
 class Federation:
-    """Clients with the same data, each with noise of its own; the norms fall by a factor of three."""
+    """Clients with equal data and noise of their own; over the rounds the norms fall by a factor of three."""
 
     name: str
     lie: Lie
@@ -150,13 +150,13 @@ def gain(federation: Federation) -> float:
 
 
 def noise(federation: Federation) -> float:
-    """Return two standard errors of `gain` where it is 2, draws being counted as Poisson's."""
+    """Return two standard errors of a `gain` of 2, if draws are Poisson-distributed."""
     honest = federation.draws[HONEST].mean()
     return 2 * 2 / np.sqrt(2 * honest * LIARS.size)
 
 
 def cases() -> list[object]:
-    """Pair each selector with lies; all lies are told to one of each family, the others take turns."""
+    """Pair each selector with lies: one selector of each family with all lies, the others with some."""
     whole = ("md", "adaptive-osmd", "avare", "forecast", "prac-delta", "rpow-d")
     lies = list(LIES)
     pairs = []
@@ -170,7 +170,7 @@ def cases() -> list[object]:
 
 @pytest.mark.parametrize(("name", "lie"), cases())
 def test_a_tenth_of_liars_gains_at_most_a_factor_of_two(name: str, lie: str) -> None:
-    """By draws; sizes are declared where they count twice (afl: sqrt(size) · loss above a threshold)."""
+    """Counted in draws. Sizes are declared where they count twice (`afl`: sqrt(size) · loss)."""
     federation = Federation(name, LIES[lie], overrides=name == "afl" and "sizes" in lie)
     federation.play()
     assert gain(federation) <= 2 + noise(federation)
@@ -225,7 +225,7 @@ def test_every_lie_is_in_the_record() -> None:
 
 
 def test_liars_hardly_move_the_model() -> None:
-    """With updates times a thousand from a tenth; unguarded, the model ends a hundred times too far off."""
+    """A tenth of the clients send updates times a thousand; without a guard the model ends far off."""
     ends = [
         np.linalg.norm(federation.model_after(60))
         for federation in (
@@ -239,7 +239,7 @@ def test_liars_hardly_move_the_model() -> None:
 
 
 def test_declared_sizes_are_needed_where_honest_sizes_are_skewed() -> None:
-    """Of sizes 1, 5, 30 and 100 a tenfold claim is as plausible as an honest one: only the operator knows."""
+    """Among sizes of 1, 5, 30 and 100 a tenfold claim is as plausible as an honest one."""
     sizes = np.repeat([1.0, 5.0, 30.0, 100.0], [26, 8, 4, 2])
     claimed = sizes.copy()
     claimed[:4] *= 10

@@ -44,7 +44,7 @@ def wide(arrays: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_sums_agree_with_the_formula(kind: str) -> None:
-    """Lengths, sums and distances are what NumPy makes of them in float64, to the type's precision."""
+    """Norms, sums and distances are those of NumPy in float64, to the precision of the type."""
     arrays = MODELS[kind]
     model, reference = Model(arrays), wide(arrays)
     sent = [trained(arrays, seed) for seed in range(3)]
@@ -146,7 +146,7 @@ def test_integers_stay_within_their_type(dtype: type) -> None:
 
 
 def test_only_one_array_of_the_models_size_is_allocated() -> None:
-    """Peak of what NumPy allocates in a round of ten replies: the step, and less than a tenth beside it."""
+    """The peak of NumPy's allocations in a round of ten replies: the step, and less than a tenth more."""
     import tracemalloc
 
     size = 2_000_000

@@ -28,7 +28,7 @@ def judge(guard, round, norms, losses=None, variances=None, failures=None, clien
 
 
 def seasoned(m=40, spread=0.1, seed=0, **settings):
-    """A guard that has seen everybody three times: norms around 2, losses around 1."""
+    """Return a guard that has judged each client three times: norms around 2, losses around 1."""
     guard, rng = Guard(m, GuardSettings(**settings)), np.random.default_rng(seed)
     for round in range(1, 4):
         judge(guard, round, 2 * rng.lognormal(0, spread, m), rng.lognormal(0, spread, m))
@@ -49,8 +49,8 @@ def same(left, right):
 def test_an_update_beyond_the_limit_is_clipped_to_it():
     guard = Guard(40)
     judged = judge(guard, 1, [2.0] * 39 + [7.0])
-    # Quartiles agree, so the spread is that assumed beforehand, for 3 of 42 values (39 when the lie is left
-    # out), and four times that is less than log 2: the limit is twice the median.
+    # The quartiles are equal, so the spread is the assumed one, which counts as 3 of 42 values (of 39 + 3
+    # without the lie). Four times that is less than log 2: the limit is twice the median.
     assert judged.scales[:39].tolist() == [1.0] * 39
     assert judged.scales[39] * 7 == pytest.approx(4.0, rel=1e-12)
     assert judged.clipped == {39: "update norm 7 clipped to 4, its limit"}
@@ -92,7 +92,7 @@ def test_losses_may_be_negative_if_the_operator_allows_it():
 
 
 def test_a_large_loss_is_plausible_beside_a_large_update():
-    """As with a client whose features are on another scale: far from the usual, and no lie."""
+    """A client whose features are on another scale is far from the others without a lie."""
     guard, rng = Guard(50), np.random.default_rng(0)
     scale = np.exp(3 * rng.normal(size=50))
     for round in range(1, 20):
@@ -110,7 +110,7 @@ def test_limits_follow_a_common_decay_and_a_new_learning_rate():
         norms = level * rng.lognormal(0, 0.2, 10)
         norms[0] *= 100 if round % 30 == 29 else 1
         judged = judge(guard, round, norms, clients=clients)
-        if not 150 < round < 155:  # the jump is followed within three rounds
+        if not 150 < round < 155:  # the limit follows the jump within three rounds
             assert judged.clipped == {}
             assert list(judged.rejected) == ([0] if round % 30 == 29 else [])
     assert not guard.state_dict()["pauses"].any()
@@ -125,10 +125,10 @@ def test_claimed_sizes_are_clipped_where_clients_are_alike_but_not_where_they_ar
     assert clipped[1] == 600
     skewed = np.repeat([1.0, 5.0, 30.0, 100.0], (np.array([0.65, 0.2, 0.1, 0.05]) * m).astype(int))
     np.testing.assert_array_equal(sizes_of(skewed), skewed)
-    # The price: among these a claim of 1000 by who has 1 is believed ...
+    # The price: a client of size 1 that claims 1000 is believed ...
     skewed[0] = 1000
     assert sizes_of(skewed)[0] == 1000
-    # ... unless the operator says what is true.
+    # ... unless the operator declares its size.
     overrides = np.full(skewed.size, NAN)
     overrides[0] = 1
     assert sizes_of(skewed, overrides)[0] == 1
@@ -160,7 +160,7 @@ def test_quarantines_grow_with_offences_and_shrink_with_good_replies():
     assert guard.quarantined(5).tolist() == [0]
     assert guard.quarantined(14).tolist() == [0]
     assert guard.quarantined(15).size == 0
-    answer(15, bad)  # on trial: one is enough, and it is twice as long
+    answer(15, bad)  # tried again: one offence is enough, for twice as long
     assert guard.quarantined(35).tolist() == [0]
     assert guard.quarantined(36).size == 0
     answer(36, bad)
@@ -170,7 +170,7 @@ def test_quarantines_grow_with_offences_and_shrink_with_good_replies():
         answer(round)
     for round in range(79, 82):
         answer(round, bad)
-    assert guard.quarantined(91).tolist() == [0]  # a clean slate: 10 rounds again
+    assert guard.quarantined(91).tolist() == [0]  # forgiven: 10 rounds again
     assert guard.quarantined(92).size == 0
     assert not guard.state_dict()["quarantined_until"][1:].any()
 
@@ -217,7 +217,7 @@ def test_polls_are_judged_with_the_last_update_norms():
     for round in (5, 6):
         guard.judge_reports(round, np.arange(40), reports)
     assert guard.quarantined(7).tolist() == [3, 5]
-    # Of clients whose updates nobody has seen a large loss is bounded, but held against nobody.
+    # Without a known update norm a large loss is clipped, but is no offence.
     fresh = Guard(40)
     for round in range(1, 9):
         said, _ = fresh.judge_reports(round, np.arange(40), {"loss": reports["loss"]})
@@ -339,13 +339,13 @@ def test_liars_do_not_move_the_limits_much(share, lie):
 
 
 def test_a_round_copies_no_array_over_all_clients():
-    """Of a million clients nothing is copied, also where some of them are counted and put aside."""
+    """With a million clients no array over all of them is copied, even in a round with offences."""
     import tracemalloc
 
     guard = Guard(1_000_000, GuardSettings(strikes=1, memory=1))
     clients = np.arange(0, 1_000_000, 20_000)
     norms = np.where(clients == 0, np.nan, 1.0)
-    np.median(norms)  # NumPy imports what it takes the first time
+    np.median(norms)  # the first call imports modules
     tracemalloc.start()
     for round in range(3):
         guard.judge(round, clients, norms, norms, norms, {0: "garbage"})
@@ -353,4 +353,4 @@ def test_a_round_copies_no_array_over_all_clients():
         assert guard.quarantined(round + 1).tolist() == [0]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 200_000  # bytes; one flag a client is five times as much
+    assert peak < 200_000  # bytes; one flag per client is five times as much

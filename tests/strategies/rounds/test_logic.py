@@ -91,7 +91,7 @@ BAD = {
 @pytest.mark.parametrize("reason", BAD)
 def test_a_bad_reply_is_left_out_and_the_weights_of_the_others_grow(reason: str) -> None:
     outcome = finish(logic(), selection([2, 0], [0.5, 0.5]), [BAD[reason], reply(2, 2)])
-    assert moved(outcome)["w"].tolist() == [1 + 1.0 * 1, 2]  # weight 0.5, doubled: one of two answered
+    assert moved(outcome)["w"].tolist() == [1 + 1.0 * 1, 2]  # weight 0.5, doubled: one of two replied
     record = outcome.record
     assert record.weights.tolist() == [0, 1.0]
     assert record.feedback.responded.tolist() == [False, True]
@@ -135,7 +135,7 @@ def test_below_the_quorum_only_response_rates_are_learned() -> None:
         assert np.array_equal(before[name], after[name]) == name.startswith("selector/"), name
     assert rounds.responses is not None
     assert rounds.responses.rates([2]) > rounds.responses.rates([0])
-    # One more, and it counts.
+    # One more usable reply reaches the quorum.
     outcome = finish(rounds, chosen, [replies[0], reply(1, 2), replies[2]])
     weight = outcome.record.weights[0]
     assert moved(outcome)["w"].tolist() == [1 + weight * 8, 2 + weight * 7]
@@ -161,7 +161,7 @@ def test_a_step_that_overflows_changes_nothing() -> None:
 
 
 class Counted(Mapping[str, Any]):
-    """Arrays that are made when asked for, and say how many are alive at a time."""
+    """Arrays that are created on access; counts how many are alive at a time."""
 
     alive = 0
     most = 0
@@ -191,7 +191,7 @@ class Watched(np.ndarray[Any, Any]):
 
 @pytest.mark.parametrize("one_is_bad", [False, True])
 def test_replies_are_decoded_one_at_a_time(one_is_bad: bool) -> None:
-    """Once if all of them are usable; if not, those that are once more."""
+    """Once if all replies are usable; otherwise the usable ones once more."""
     Counted.alive = Counted.most = 0
     sent = [Counted([float(i), 0.0]) for i in range(5)]
     sent[3].w[1] = nan if one_is_bad else 0.0
@@ -199,7 +199,7 @@ def test_replies_are_decoded_one_at_a_time(one_is_bad: bool) -> None:
     outcome = finish(logic(m=5, k=5), selection([0, 1, 2, 3, 4], [0.2] * 5), [Reply(s) for s in sent], model)
     assert moved(outcome)["w"] == pytest.approx([7 / 4 if one_is_bad else 2.0, 0.0])
     assert [each.times for each in sent] == ([2, 2, 2, 1, 2] if one_is_bad else [1] * 5)
-    assert Counted.most <= 2  # the last one lives until the next is there
+    assert Counted.most <= 2  # an array lives until the next one exists
 
 
 def test_the_step_is_the_same_after_one_pass_or_two() -> None:
@@ -208,7 +208,7 @@ def test_the_step_is_the_same_after_one_pass_or_two() -> None:
     replies = [Reply({"w": model["w"] + rng.standard_normal(40_000, np.float32)}) for _ in range(3)]
     once = finish(logic(), selection([0, 1, 2], [0.5, 1.0, 1.5]), replies, model)
     replies.insert(1, Reply({"w": np.full(40_000, nan)}))
-    # One of four is not usable: the others, with 3/4 of the weights, weigh as much as before.
+    # One of four is not usable: the others have 3/4 of the weights, which grow by 4/3.
     twice = finish(logic(), selection([0, 3, 1, 2], [0.375, 0.0, 0.75, 1.125]), replies, model)
     assert twice.record.weights[[0, 2, 3]].tolist() == once.record.weights.tolist() == [0.5, 1.0, 1.5]
     assert moved(once)["w"].tobytes() == moved(twice)["w"].tobytes()
@@ -261,7 +261,7 @@ def test_quarantined_clients_are_not_selectable() -> None:
 
 @pytest.mark.parametrize("name", [name for name in available() if name != "flics-private"])
 def test_available_and_unavailable_give_the_same_selection(name: str) -> None:
-    """The selection is the same bit for bit, and with 20,000 clients, too, where few pass over all."""
+    """Bit for bit, even with 20,000 clients, where selectors avoid a pass over all of them."""
     for m in (40, 20_000):
         per_client = {"groups": np.arange(m) % 4, "lipschitz": 1.0 + np.arange(m) % 5}
         settings = {key: per_client[key] for key in selector_type(name).per_client if key in per_client}
@@ -330,7 +330,7 @@ def test_diversities_are_distances_from_the_weighted_mean() -> None:
     assert feedback.diversities == pytest.approx(expected)
     assert feedback.gradient_variances.tolist() == [4.0, 9.0]
     assert moved(outcome)["w"].tolist() == [1 + 1.5 * 2, 2 + 0.5 * 1]
-    # eq. 16: the two share their mass out by sqrt(ζ²/2 + σ²/2).
+    # eq. 16: the two divide their mass in proportion to sqrt(ζ²/2 + σ²/2).
     scores = np.sqrt(expected**2 / 2 + np.array([4.0, 9.0]) / 2)
     p = rounds.selector.probabilities
     levels = rounds.state_dict()["selector/levels"]
@@ -400,7 +400,7 @@ def test_weights_follow_the_response_rates() -> None:
 
 
 def test_with_variates_the_baseline_is_subtracted_from_an_update() -> None:
-    """By hand, two rounds of FedVARP with λ = 1/2: the second has only client 0."""
+    """Computed by hand: FedVARP with λ = 1/2; only the first round has client 1."""
     rounds = logic(m=2, k=2, name="full", variates=FedVARP())
     model = {"w": np.zeros(2)}
     choose(rounds, 1)
@@ -434,7 +434,7 @@ def test_the_mean_of_the_variates_is_over_available_clients() -> None:
 
 @pytest.mark.parametrize("name", ["flics", "naive-group"])
 def test_with_variates_groups_keep_their_weight_over_time(name: str) -> None:
-    """Mean of 400 rounds; one of two groups is away two times in three, and its clients' data differ."""
+    """Mean of 400 rounds; one of two groups, with other data, is available in a third of them."""
     groups = np.repeat([0, 1], 4)
     settings = {"groups": groups, "group_shares": (3.0, 1.0), "client_sizes": [1.0, 9, 1, 9, 1, 1, 1, 9]}
     rounds = logic(m=8, k=3, name=name, settings=settings, variates=FedVARP())
@@ -457,10 +457,10 @@ def test_a_selector_that_makes_up_for_missing_replies_is_not_corrected_twice() -
 @pytest.mark.parametrize(
     ("counts", "k", "quorum", "enough"),
     [
-        ([1] * 5, 3, 1, 3),  # the first K of all that were chosen
+        ([1] * 5, 3, 1, 3),  # the first K of all selected clients
         ([1] * 13, 10, 1, 10),
-        ([1] * 4, 5, 1, 4),  # there are no more
-        ([3, 1, 1], 3, 1, 2),  # three of five draws, of three clients
+        ([1] * 4, 5, 1, 4),  # no more clients
+        ([3, 1, 1], 3, 1, 2),  # three of five draws; three clients
         ([3, 1, 1], 3, 3, 3),
         ([], 3, 2, 0),
     ],

@@ -22,14 +22,14 @@ SIZES = {1: 10, 2: 20, 3: 70, 4: 40, 5: 5}
 
 
 class Masks:
-    """Pairwise masks among those who train in a round: what one adds another takes off."""
+    """Pairwise masks of the clients that train in a round: one adds what another subtracts."""
 
     def __init__(self) -> None:
-        self.cohort: list[int] = []
+        self.training: list[int] = []
 
     def of(self, client: int, number: int) -> np.ndarray:
         mask = np.zeros(2)
-        for other in self.cohort:
+        for other in self.training:
             pair = np.random.default_rng([number, *sorted((client, other))]).normal(0, 100, 2)
             mask += np.sign(client - other) * pair
         return mask.astype(np.float32)
@@ -58,7 +58,7 @@ def client(number: int, step: float, masks: Masks | None, silent: bool = False) 
 
 
 class MaskedGrid(ToyGrid):
-    """Tells the clients who trains with them, as a protocol for secure aggregation does."""
+    """Tells clients which others train, as a protocol for secure aggregation does."""
 
     def __init__(self, nodes: dict[int, Node], masks: Masks) -> None:
         super().__init__(nodes)
@@ -66,7 +66,7 @@ class MaskedGrid(ToyGrid):
 
     def push_messages(self, messages: Any) -> list[str]:
         messages = list(messages)
-        self.masks.cohort = [m.metadata.dst_node_id for m in messages if m.metadata.message_type == "train"]
+        self.masks.training = [m.metadata.dst_node_id for m in messages if m.metadata.message_type == "train"]
         return super().push_messages(messages)
 
 
@@ -128,7 +128,7 @@ def test_what_needs_single_updates_is_refused(options: dict[str, Any], message: 
 
 
 def test_norms_are_clipped_and_updates_are_not() -> None:
-    """A shortened update would not fit its mask any more."""
+    """A clipped update would no longer fit its mask."""
     steps = dict.fromkeys(SIZES, 1.0) | {4: 1000.0}
     masks = Masks()
     grid = MaskedGrid({n: client(n, step, masks) for n, step in steps.items()}, masks)
@@ -140,7 +140,7 @@ def test_norms_are_clipped_and_updates_are_not() -> None:
 
 
 def test_the_record_has_the_weights_that_clients_were_sent() -> None:
-    """FLICS would weigh anew by sizes that came with the replies; the updates are multiplied already."""
+    """FLICS would use sizes that came with the replies, but clients have multiplied their updates already."""
     selector = create("flics", 3, clients_per_round=3, groups=[0, 1, 1], client_sizes=[10.0, 10, 10])
     rounds = RoundLogic(selector, Faults(guard=False), updates="masked")
     chosen = rounds.choose(rounds.open(1))

@@ -8,7 +8,7 @@ from strategies.selectors import create
 
 
 def test_rates_are_drawn_towards_the_rate_of_all_clients() -> None:
-    """By hand: 3 of 4 and 0 of 2 answered, 3 of 6 in all; (3 + 1)/(6 + 1) is the rate of all."""
+    """By hand: 3 of 4 and 0 of 2 replied, 3 of 6 in total; (3 + 1)/(6 + 1) is the rate of all clients."""
     rates = ResponseRates(3, strength=2.0, memory=1e9)
     for responded in ([True, False], [True, False]):
         rates.observe([0, 1], responded)
@@ -67,7 +67,7 @@ def test_old_replies_fade() -> None:
 
 
 def simulate(rates: ResponseRates, rounds: int, known: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the errors (rounds, 2) of corrected and of uncorrected aggregates, where somebody answered.
+    """Return the errors (rounds, 2) of corrected and of uncorrected aggregates, in rounds with replies.
 
     Clients answer with probability .95 (half of them) or .3, whose updates differ; ``known``: a long past.
     """
@@ -95,7 +95,7 @@ def simulate(rates: ResponseRates, rounds: int, known: bool) -> tuple[np.ndarray
 
 
 def test_known_rates_leave_no_bias_unless_normalised() -> None:
-    """Mean of 3,000 rounds within 4 standard errors of the target, plus what rates of 3,000 looks lack.
+    """Mean of 3,000 rounds within 4 standard errors of the target, plus the error of rates from 3,000 rounds.
 
     The estimate of a rate of .3 from about 3,000 questions is off by .008, and 1/ρ by 3 %, each client's on
     its own; their mean over 20 clients by 0.6 %, of half of the target.
@@ -104,11 +104,11 @@ def test_known_rates_leave_no_bias_unless_normalised() -> None:
     errors, plain = simulate(rates, 3000, known=True)
     standard = errors.std(axis=0) / np.sqrt(len(errors))
     assert np.all(np.abs(errors.mean(axis=0)) < 4 * standard + 4 * 0.006 / 2)
-    assert plain.mean(axis=0)[1] > 0.4  # .95/(.95 + .3) of those who answer are of the first half
+    assert plain.mean(axis=0)[1] > 0.4  # .95/(.95 + .3) of the replies come from the first half
 
 
 def test_normalised_the_common_part_is_exact_and_the_rest_nearly() -> None:
-    """The bias of a ratio of S' = 6 answers of so unlike clients: a quarter of what is corrected, .52."""
+    """The bias of a ratio, with S' = 6 replies of unlike clients, is a quarter of the corrected bias, .52."""
     rates = ResponseRates(40, memory=1e6)
     errors, plain = simulate(rates, 3000, known=True)
     assert np.abs(errors[:, 0]).max() < 1e-9

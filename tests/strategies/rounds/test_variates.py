@@ -1,4 +1,4 @@
-"""FedVARP and SCAFFOLD: unbiased, and what they are for, on problems whose answer is known."""
+"""FedVARP and SCAFFOLD on problems with a known solution: they are unbiased and reduce variance or drift."""
 
 import re
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def step(variates: ClientVariates, selection: Any, updates: np.ndarray) -> np.nd
 
 
 def is_mean(estimates: np.ndarray, truth: np.ndarray) -> bool:
-    """Whether the estimates (N, D) average to the truth: by chance not so once in 40,000 for each entry."""
+    """Return whether the mean of estimates (N, D) is the truth; false by chance once in 40,000 per entry."""
     error = np.abs(estimates.mean(axis=0) - truth)
     return bool((error < 4.5 * estimates.std(axis=0) / np.sqrt(len(estimates))).all())
 
@@ -48,7 +48,7 @@ def selector(name: str, **settings: Any) -> Any:
 
 
 def test_fedvarp_by_hand() -> None:
-    """Three clients with λ = 1/2, 1/4, 1/4; the second is chosen with c = 1/4 · 2."""
+    """Three clients with λ = 1/2, 1/4, 1/4; the second is selected with c = 1/4 · 2."""
     variates = FedVARP()
     variates.begin([0.5, 0.25, 0.25])
     assert variates.mean() is None
@@ -63,8 +63,8 @@ def test_fedvarp_by_hand() -> None:
     assert variates.baseline(2) is None
     assert variates.outgoing(1) is None
     remember(variates, {1: [8.0]})
-    assert mean["w"] + 0.5 * (8.0 - baseline["w"]) == pytest.approx(4.0)  # what the round steps by
-    variates.begin([0.0, 0.5, 0.5])  # the first one sleeps
+    assert mean["w"] + 0.5 * (8.0 - baseline["w"]) == pytest.approx(4.0)  # the step of the round
+    variates.begin([0.0, 0.5, 0.5])  # the first one is unavailable
     mean = variates.mean()
     assert mean is not None
     assert mean["w"].tolist() == [4.0]
@@ -83,11 +83,11 @@ def test_the_step_is_unbiased_whatever_is_remembered(name: str, settings: dict[s
     rng = np.random.default_rng(0)
     memory, updates = rng.normal(3, 5, (4, D)), rng.normal(1, 2, (M, D))
     chosen, variates = selector(name, **settings), FedVARP()
-    remember(variates, dict(enumerate(memory)))  # two were never seen
+    remember(variates, dict(enumerate(memory)))  # two never replied
     variates.begin(SHARES)
     steps = np.array([step(variates, chosen.select(number), updates) for number in range(2_000)])
     assert is_mean(steps, SHARES @ updates)
-    assert not is_mean(steps, SHARES @ updates + 0.2 * steps.std(axis=0))  # it would have been noticed
+    assert not is_mean(steps, SHARES @ updates + 0.2 * steps.std(axis=0))  # that would be detected
 
 
 def test_unavailable_clients_have_no_part_in_target_or_mean() -> None:
@@ -118,11 +118,11 @@ def test_the_variance_falls_to_0_as_updates_stop_changing() -> None:
         plain.append(np.linalg.norm(selection.weights @ updates[selection.clients] - truth))
     assert variates.num_seen == M
     assert max(errors[-20:]) < 1e-10
-    assert np.mean(plain[-20:]) > 0.5  # without it the noise of sampling stays
+    assert np.mean(plain[-20:]) > 0.5  # without FedVARP the sampling noise stays
 
 
 def test_the_selector_learns_whose_updates_still_change() -> None:
-    """With the baseline off, the norm of a client that always sends the same is 0."""
+    """Less its baseline, the norm of an update that never changes is 0."""
     variates, chosen = FedVARP(), selector("avare")
     updates = np.tile(np.full(D, 5.0), (M, 1))
     for number in range(1, 121):
@@ -155,7 +155,7 @@ class Quadratics:
         self.optimum = (SHARES @ (self.curvatures * self.centres)) / (SHARES @ self.curvatures)
 
     def train(self, client: int, w: np.ndarray, control: dict[str, np.ndarray] | None) -> np.ndarray:
-        """What a client does: local steps with the control added to each gradient."""
+        """Run a client's local steps, with the control added to each gradient."""
         v = w.copy()
         for _ in range(self.steps):
             gradient = self.curvatures[client] * (v - self.centres[client])
@@ -188,13 +188,13 @@ def test_scaffold_reaches_the_optimum_where_fedavg_stalls(name: str) -> None:
     settings = {"learning_rate_multiplier": 100.0} if name == "adaptive-osmd" else {}
     reached = problem.federated(Scaffold(), selector(name, **settings), 600)
     assert np.abs(reached - problem.optimum).max() < 1e-9
-    # Even with everybody in every round, and no noise at all.
+    # Even with all clients in every round, and without any noise.
     drifted = problem.federated(None, selector("full"), 600)
     assert np.abs(drifted - problem.optimum).max() > 0.05
 
 
 def test_the_server_computes_the_controls_that_clients_would_store() -> None:
-    """Algorithm 1 of the paper as printed, option II: clients hold c_m and send what became of it."""
+    """Algorithm 1 of the paper as printed, option II: clients store c_m and send its change."""
     problem, chosen, variates = Quadratics(), selector("uniform", replacement=False), Scaffold()
     own = np.zeros((M, D))
     w = np.ones(D)
@@ -228,7 +228,7 @@ def test_at_the_optimum_no_client_moves() -> None:
 
 
 def test_the_controls_estimate_the_gradient_without_bias() -> None:
-    """A client's direction g_m + c - c_m averages to sum λ g over who is drawn, for any c_m."""
+    """A client's direction g_m + c - c_m averages to sum λ g over the draws, for any c_m."""
     rng = np.random.default_rng(6)
     gradients, controls = rng.normal(0, 3, (M, D)), rng.normal(0, 3, (M, D))
     variates = Scaffold()
