@@ -81,7 +81,7 @@ def test_equals_the_dense_projection(num_clients, num_experts, alpha, largest, s
         np.testing.assert_allclose(got, q, rtol=1e-9, atol=1e-15)
         assert got.min() >= floor
         np.testing.assert_allclose(got.sum(axis=1), 1, rtol=1e-12)
-        q = got  # or a tie at the floor would be told apart by rounding, once and for all
+        q = got  # or rounding would split a tie at the floor for good
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,7 +20,7 @@ def numbers(low, high, *special):
 
 @st.composite
 def states(draw):
-    """Anything a run may meet: ties, zero targets, nobody here, no budget, groups far ahead of the others."""
+    """Cases of a run: ties, zero targets, nobody available, no budget, groups far ahead of the others."""
     g = draw(st.integers(1, 12))
     targets = draw(
         arrays(np.float64, g, elements=numbers(0, 1, 1e-6, 0.25, 0.25).filter(lambda x: x == 0 or x > 1e-9))
@@ -59,7 +59,7 @@ def test_meets_the_kkt_conditions(state):
     wanted = targets > 0
     most = min(budget, upper[wanted].sum() + lower[~wanted].sum())
     assert abs(rates.sum() - most) <= 4e-12 * (1 + counts.max() + most)
-    # Who got more than the least is at the common level or held below it; who did not get all is at or above.
+    # A group above its lower bound is at most at the common level; a group below its upper bound at least.
     levels = (counts + rates)[wanted] / targets[wanted]
     raised, rising = (rates > lower)[wanted], (rates < upper)[wanted]
     if raised.any() and rising.any():

@@ -153,7 +153,7 @@ def test_the_floor_holds_through_joins_and_leaves():
 
 
 def test_leavers_mass_is_shared_out_in_proportion():
-    selector = osmd(5, learning_rate_multiplier=2.0, alpha=0.2)  # nobody comes near the floor
+    selector = osmd(5, learning_rate_multiplier=2.0, alpha=0.2)  # no client comes near the floor
     for round in range(1, 20):
         selection = selector.select(round)
         selector.update(round, selection, feedback(1.0 + selection.clients))
@@ -229,7 +229,7 @@ def test_an_int_does_for_a_float():
         (10.0, True, "K2", 100.0, 0.29, 0.12),
         (3.0, True, "K", 1.0, 0.984, 0.03),
         (3.0, True, "K2", 100.0, 0.50, 0.12),
-        # Without the query, as measured here.
+        # Without the query, as measured.
         (10.0, False, "K", 1.0, 0.999, 0.01),
         (10.0, False, "K", 100.0, 0.63, 0.1),
         (3.0, False, "K", 100.0, 0.70, 0.1),

@@ -1,4 +1,4 @@
-"""AFL against its Algorithm 1: who is left out, how the others are drawn, and that it is biased."""
+"""AFL against its Algorithm 1: which clients are left out, how the others are drawn, and its bias."""
 
 import re
 
@@ -38,7 +38,7 @@ def test_the_lowest_are_left_out():
     np.testing.assert_array_equal(selector.probabilities > 0, np.arange(8) >= 6)  # 6 of 8 are out
     chosen = {tuple(sorted(selector.select(round).clients)) for round in range(30)}
     assert chosen == {(6, 7)}
-    # Among those who are here: of four, three are out, and the second is found uniformly.
+    # Of four available clients three are left out, and the second is drawn uniformly.
     chosen = [set(selector.select(round, available=[0, 1, 2, 3]).clients) for round in range(60)]
     assert all(3 in clients for clients in chosen)
     assert set.union(*chosen) == {0, 1, 2, 3}
@@ -77,7 +77,7 @@ def test_the_uniform_part_is_right_on_average(k, alpha3):
 
 
 def test_draws_follow_the_softmax():
-    """First of one draw: within 5 standard errors of `probabilities`, also over those here."""
+    """First of one draw: within 5 standard errors of `probabilities`, also over the available clients."""
     selector = afl([1.0, 2.0, 3.0, 4.0, 5.0], clients_per_round=1, alpha1=0.2, alpha2=0.7, alpha3=0.3)
     for who in ({}, {"unavailable": [4]}):
         seen, p = np.zeros(5), np.full(5, np.nan)

@@ -59,13 +59,13 @@ def test_full_ignores_a_budget_unless_it_is_below_1():
 
 
 def ask(selector, values, round=1, kind="update_norm", **who):
-    """Select with reports of all who are here, taken from values (M,)."""
+    """Select with reports of all available clients, taken from values (M,)."""
     candidates = selector.candidates(round, **who)
     return selector.select(round, candidates=candidates, reports={kind: values[candidates]}, **who)
 
 
 def p_of(selector, select):
-    """The whole p of a selector, from as many rounds as it takes to see everybody drawn."""
+    """The whole p of a selector, from as many rounds as it takes to draw every client."""
     p = np.full(selector.num_clients, np.nan)
     for round in range(5000):
         selection = select(round)
@@ -152,7 +152,7 @@ def test_bad_reports_are_refused():
             selector.select(1, candidates=candidates, reports=reports)
     with pytest.raises(ValueError, match="candidates holds 7"):
         selector.select(1, candidates=[0, 1, 7], reports={"update_norm": np.ones(3)})
-    assert selector.select(1, available=[]).clients.size == 0  # nobody to ask
+    assert selector.select(1, available=[]).clients.size == 0  # nobody to poll
     assert selector.select(1, budget=0).clients.size == 0
 
 
@@ -251,7 +251,7 @@ def test_vrb_by_hand():
     root = np.sqrt(np.array([0, 2, 0, 2 / 9]) + 20)
     np.testing.assert_allclose(selector.probabilities, 0.8 * root / root.sum() + 0.05, rtol=1e-13)
 
-    # A larger L: w counts for 1/4 of what it did, and γ is 20 of the new unit.
+    # A larger L: w is 1/4 of its value before, and γ is 20 of the new unit.
     p = selector.probabilities
     learn(selector, [2, 3], [6.0, 0.0])
     root = np.sqrt(np.array([0, 2 / 4, 0.5 / p[2], 2 / 36]) + 20)
@@ -453,7 +453,7 @@ def test_the_estimate_is_unbiased(kind, mode, who):
         ("vrb", (0.995, 0.975, 0.954)),
         ("avare", (0.852, 0.317, 0.174)),
         ("avare-informed", (0.401, 0.061, 0.020)),
-        # Without knowing the largest norms, as measured here.
+        # Without knowing the largest norms, as measured.
         ("mabs-cold", (0.99, 0.93, 0.88)),
         ("vrb-cold", (1.0, 0.99, 0.99)),
     ],

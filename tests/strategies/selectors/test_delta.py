@@ -22,14 +22,14 @@ def make(kind, num_clients, **arguments):
 
 
 def ask(selector, reports, round=1, **who):
-    """Select with reports of all who are here, taken from arrays (M,)."""
+    """Select with reports of all available clients, taken from arrays (M,)."""
     candidates = selector.candidates(round, **who)
     told = {kind: np.asarray(values)[candidates] for kind, values in reports.items()}
     return selector.select(round, candidates=candidates, reports=told, **who)
 
 
 def p_of(selector, reports):
-    """The whole p of a selector, from as many rounds as it takes to see everybody drawn."""
+    """The whole p of a selector, from as many rounds as it takes to draw every client."""
     p = np.full(selector.num_clients, np.nan)
     for round in range(5000):
         selection = ask(selector, reports, round)
@@ -264,8 +264,8 @@ def test_a_missing_variance_is_the_mean_of_those_reported():
         selector.update(1, drawn([0, 1, 2, 3], 5), feedback([1.0] * 4, responded=responded, **told))
         scores.append(selector.probabilities)
     np.testing.assert_array_equal(*scores)
-    assert scores[0][3] == scores[0][4]  # who did not answer keeps its own
-    # Nobody reports one: diversities alone. The largest floats do not overflow into "unknown".
+    assert scores[0][3] == scores[0][4]  # a client that did not respond keeps its score
+    # No variance is reported: diversities alone decide. The largest floats do not overflow into "unknown".
     selector = make(PracDeltaSelector, 2, floor=NO_FLOOR)
     selector.update(1, drawn([0, 1], 2), feedback([1.0, 1.0], diversities=np.array([3.0, 1.0])))
     np.testing.assert_allclose(selector.probabilities, [0.75, 0.25], rtol=1e-8)

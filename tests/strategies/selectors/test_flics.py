@@ -1,4 +1,4 @@
-"""FLICS and fixed quotas: who is invited, what updates weigh over time, budgets, groups that change."""
+"""FLICS and fixed quotas: participation, weights over time, budgets, groups that change."""
 
 import doctest
 import re
@@ -27,7 +27,7 @@ def answered(selection, responded=None):
 
 
 def picked(clients):
-    """The selection of these clients; FLICS learns from who they are."""
+    """The selection of these clients; FLICS learns from their groups."""
     ones = np.ones(len(clients))
     return Selection(np.array(clients, dtype=int), ones.astype(int), ones, ones, ones)
 
@@ -102,7 +102,7 @@ def test_group_shares_are_a_setting():
         selector = flics([0, 0, 1, 1], group_shares=shares, client_sizes=[5.0, 1.0, 1.0, 1.0])
         np.testing.assert_allclose(selector.probabilities, [1 / 8, 1 / 8, 3 / 8, 3 / 8])
         np.testing.assert_allclose(expected(selector), [0.5, 1.5])
-    selector.remove_clients([0, 1])  # normalised over the groups that live
+    selector.remove_clients([0, 1])  # normalised over the groups with registered clients
     np.testing.assert_allclose(selector.probabilities, [0, 0, 1 / 2, 1 / 2])
 
 
@@ -125,7 +125,7 @@ def run(selector, rounds, updates, here, rng, response=None):
 
 
 def sleepers(groups, mean_down=(1, 2, 3)):
-    """Group j is awake 4 rounds, asleep mean_down[j] (Markov); awake, half of its clients are here."""
+    """Group j is awake 4 rounds, asleep mean_down[j] (Markov); half of its awake clients are available."""
     awake = np.ones(len(mean_down), dtype=bool)
 
     def here(rng):
@@ -173,7 +173,7 @@ def test_participation_follows_the_targets_as_far_as_possible():
     np.testing.assert_allclose(participants / participants.sum(), [0.2, 0.3, 0.5], atol=0.01)
 
 
-# What is counted.
+# Counts of participants and rounds.
 
 
 def test_a_round_without_participants_is_not_counted():
@@ -272,7 +272,7 @@ def test_minimum_shares_make_a_group_catch_up():
     np.testing.assert_allclose(expected(selector), [1.5, 0.5])
     selector.update(1, picked([0, 1, 2]), answered(picked([0, 1, 2])))
     np.testing.assert_allclose(expected(selector), [0.75, 1.25])  # .25 · (3 + 2)
-    np.testing.assert_allclose(expected(selector, available=[0, 1, 3]), [1, 1])  # as many as are here
+    np.testing.assert_allclose(expected(selector, available=[0, 1, 3]), [1, 1])  # as many as are available
     np.testing.assert_allclose(expected(selector, available=[0, 1]), [2, 0])
     for round in range(2, 10):
         selector.update(round, picked([0]), answered(picked([0])))
@@ -280,7 +280,7 @@ def test_minimum_shares_make_a_group_catch_up():
 
 
 def test_a_cost_budget():
-    """Clients of group 1 cost 5; group 0 makes up for what they are too dear for."""
+    """Clients of group 1 cost 5; group 0 gets the places that they are too expensive for."""
     pytest.importorskip("cvxpy")
     selector = flics([0] * 4 + [1] * 4, clients_per_round=4, costs=[1, 1, 1, 1, 2, 8, 5, 5], cost_budget=10.0)
     np.testing.assert_allclose(expected(selector), [2.5, 1.5], rtol=1e-6)  # r_0 + r_1 = 4, r_0 + 5 r_1 = 10
@@ -296,7 +296,7 @@ def test_a_cost_budget():
 
 
 def test_an_energy_budget_over_time():
-    """One budget for all: what is spent in a round is missing later, what is saved is there."""
+    """One budget for all: energy spent in a round is missing later, energy saved is left."""
     pytest.importorskip("cvxpy")
     energies = [1, 1, 1, 1, 3, 3, 3, 3]
     selector = flics([0] * 4 + [1] * 4, clients_per_round=4, energies=energies, energy_budgets=4.0)
@@ -307,7 +307,7 @@ def test_an_energy_budget_over_time():
     np.testing.assert_allclose(rates[0] / rates[1], 3**0.5, rtol=1e-5)
     chosen = picked([0, 1, 4, 5])
     selector.update(1, chosen, answered(chosen, [True, True, False, True]))
-    assert state_of(selector, "energy_spent") == [[2.0, 6.0]]  # who failed has spent it too
+    assert state_of(selector, "energy_spent") == [[2.0, 6.0]]  # clients that failed have spent it, too
     np.testing.assert_allclose(expected(selector, 2) @ [1, 3], 0, atol=1e-9)
     np.testing.assert_allclose(expected(selector, 3) @ [1, 3], 4, rtol=1e-6)
     assert (expected(selector, 100) == expected(flics([0] * 4 + [1] * 4, clients_per_round=4))).sum() < 2
@@ -438,7 +438,7 @@ def test_bad_joiners_change_nothing(kind):
 
 
 def test_quotas_by_hand():
-    """p = .5, .25, .25 and K = 4: two, one, one; group 2 is not here and not made up for."""
+    """p = .5, .25, .25 and K = 4: two, one, one; group 2 is absent and not made up for."""
     groups = [0, 0, 0, 1, 1, 2, 2]
     selector = flics(groups, NaiveGroupSelector, group_shares=[2, 1, 1], clients_per_round=4)
     for round in range(20):
@@ -467,7 +467,7 @@ def test_quotas_are_right_on_average():
 
 
 def test_quotas_are_biased_only_where_groups_are_scarce():
-    """Update 1 in group 2, 0 elsewhere: its share is right (5 standard errors) only if it is here."""
+    """Update 1 in group 2, 0 elsewhere: its share is right (5 standard errors) only if it is available."""
     groups = np.arange(30) % 3
     updates = (groups == 2).astype(float)
     for scarce in (False, True):

@@ -1,4 +1,4 @@
-"""FLICS without knowing the groups: two exchanges, counts of who cannot be told apart, what stays private."""
+"""FLICS with private groups: two exchanges, estimated counts, privacy."""
 
 import re
 
@@ -14,7 +14,7 @@ from strategies.selectors.invitation import GroupMember
 from ...support.selections import feedback
 
 TRUTH = 50.0
-"""An ε with which everybody tells the truth."""
+"""An ε with which all clients report the truth."""
 
 
 def private(num_clients, epsilon=TRUTH, **arguments):
@@ -26,7 +26,7 @@ def private(num_clients, epsilon=TRUTH, **arguments):
 
 
 def accept(selector, round, candidates, answers, accepts):
-    """Return what is selected when the candidates have said these."""
+    """Return the selection for these reports and answers of the candidates."""
     reports = {"group": np.array(answers, dtype=float), "accepts": np.array(accepts, dtype=float)}
     return selector.select(round, candidates=candidates, reports=reports)
 
@@ -200,7 +200,7 @@ def test_bounding_what_a_yes_tells_costs_no_bias():
     assert (np.abs(means.mean(axis=0) - 1) < error + 0.02).all()
 
 
-# What is kept private.
+# Privacy.
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])

@@ -1,4 +1,4 @@
-"""Cohort: its formulas by hand, its invariances, its draws, and what it promises on made-up streams."""
+"""Forecast: formulas by hand, invariances, draws, and regret on made-up streams."""
 
 import math
 
@@ -243,7 +243,7 @@ def test_the_estimate_is_unbiased_in_every_round(replacement, who):
 @pytest.mark.parametrize("lazy_from", [0, 10_000])
 @pytest.mark.parametrize("absent", [[], [3, 17, 38]])
 def test_k_draws_are_one_from_each_kth_of_the_mass(monkeypatch, lazy_from, absent):
-    """The mean of N_m is K p_m within 5 errors; where nobody is absent, N_m itself is less than 2 away.
+    """The mean of N_m is K p_m within 5 errors; where no client is absent, N_m itself is less than 2 away.
 
     Independent draws stand in for the absent, so that there is no such bound then.
     """
@@ -339,7 +339,7 @@ def test_a_state_of_another_form_is_refused(spoil, text):
         selector.load_state_dict(state)
 
 
-# What it promises. Regret over 250 rounds, M = 40, K = 5, of two seeds that nothing was tuned on.
+# Regret over 250 rounds, M = 40, K = 5, on two seeds that were not used for tuning.
 
 
 def regret(kind, name):

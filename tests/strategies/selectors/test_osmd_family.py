@@ -29,7 +29,7 @@ def both(kind, *arguments, **settings):
 
 
 def rescaled(selector, selection, here):
-    """The same draws, weighed by another selector's p over those who are here."""
+    """The same draws, weighted by another selector's p over the available clients."""
     p = selector.probabilities[selection.clients] / selector.probabilities[here].sum()
     sizes = selector.client_sizes
     importance = selection.counts / (selection.counts.sum() * p)
@@ -42,7 +42,7 @@ def rescaled(selector, selection, here):
 @pytest.mark.parametrize("multiplier", [1.0, 100.0, 1e4])
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_lazy_equals_dense(kind, multiplier, initial, seed):
-    """140 rounds of 400 to 500 clients who sleep, join and leave, for the lot 7 experts (osmd: 1)."""
+    """140 rounds of 400 to 500 clients that sleep, join and leave; 7 experts (osmd: 1)."""
     rng = np.random.default_rng(seed)
     m, k = 400, 12
     settings = {"client_sizes": rng.lognormal(0, 1, m), "clients_per_round": k, "num_rounds": 1000}
@@ -220,7 +220,7 @@ def test_unbiased_where_draws_are_a_stream(kind, asleep, replacement):
 
 @pytest.mark.parametrize("kind", [StreamedUniform, StreamedMultinomial])
 def test_most_clients_removed(kind):
-    """A fifth of 100 lives: uniform draws then come from a list of the registered clients."""
+    """A fifth of 100 clients is registered: uniform draws then come from a list of these."""
     selector = kind(100, client_sizes=np.arange(1.0, 101.0), clients_per_round=4)
     selector.remove_clients(np.arange(80))
     found = np.concatenate([selector.select(round).clients for round in range(300)])
@@ -231,7 +231,7 @@ def test_most_clients_removed(kind):
 
 
 def test_available_and_unavailable_are_equivalent_at_scale():
-    """99 of 100 are listed, or one is said to be missing: the same draws from a stream."""
+    """99 of 100 clients are listed, or one is given as unavailable: the same draws from a stream."""
     selector = StreamedMultinomial(100, client_sizes=np.arange(1.0, 101.0), clients_per_round=4)
     for round in range(20):
         assert_same_selections(
@@ -363,7 +363,7 @@ def test_doubling_hand_computed():
     for theta, rate in ((0.75, 0.01177410), (0.25, 0.02354820)):
         q = first * np.exp([rate * (1 / first[0]) * 1.44 / (2 * first[0] ** 2), 0, 0, 0])
         q /= q.sum()
-        assert q.min() > 0.1  # nobody comes near the floor
+        assert q.min() > 0.1  # no client comes near the floor
         expected += theta * q
     np.testing.assert_allclose(selector.probabilities, expected, rtol=0, atol=1e-7)
 
@@ -429,7 +429,7 @@ def test_norms_far_above_the_reference():
 
 @pytest.mark.parametrize("kind", [*FAMILY, StreamedUniform, StreamedMultinomial])
 def test_a_round_touches_nothing_of_size_m(kind):
-    """Apart from what is made once, a round of a million clients allocates less than one byte for each."""
+    """Except for what is cached, a round of a million clients allocates less than one byte per client."""
     m = 1_000_000
     settings = {"learning_rate_multiplier": 1e3} if kind in FAMILY else {}
     selector = kind(m, clients_per_round=50, num_rounds=1000, **settings)

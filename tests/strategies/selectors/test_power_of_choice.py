@@ -1,4 +1,4 @@
-"""Power-of-Choice: who is a candidate, who wins, how d shrinks, and that the estimate is biased."""
+"""Power-of-Choice: the candidates, the selected clients, how d shrinks, and the bias of the estimate."""
 
 import re
 from itertools import permutations
@@ -95,7 +95,7 @@ def test_the_largest_losses_win():
 
 
 def test_a_selection_by_hand():
-    """Sizes 1, 1, 2 of 4 in all; everybody is asked, clients 0 and 2 win, and weigh 1/2 each."""
+    """Sizes 1, 1, 2 of 4 in all; all are polled, clients 0 and 2 are selected, with weight 1/2 each."""
     selector = make(PowDSelector, 3, num_candidates=3)
     assert selector.candidates(1).tolist() == [0, 1, 2]
     selection = choose(selector, 1, [5.0, 1.0, 4.0])
@@ -113,7 +113,7 @@ def test_a_client_that_left_after_the_poll_is_not_selected():
     asked = selector.candidates(1)
     selection = selector.select(1, available=[0, 2], candidates=asked, reports={"loss": np.arange(6.0)})
     assert set(selection.clients) == {0, 2}
-    assert (selection.probabilities == 1).all()  # all who are here
+    assert (selection.probabilities == 1).all()  # all available clients
     selector.remove_clients([2])
     selection = selector.select(1, unavailable=[5], candidates=asked, reports={"loss": np.ones(6)})
     assert set(selection.clients) <= {0, 1, 3, 4}
