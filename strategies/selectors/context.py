@@ -7,9 +7,7 @@ import numpy as np
 
 from ..numerics.arrays import Floats, Ints
 from ..numerics.streams import generator
-from .presence import Presence
-
-_NOT_POLLED: Ints = np.empty(0, dtype=np.int64)
+from .presence import NOBODY, Presence
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +34,7 @@ class RoundContext:
     round: int
     available: Presence
     k: int
-    candidates: Ints = field(default_factory=_NOT_POLLED.copy)
+    candidates: Ints = field(default_factory=lambda: NOBODY)
     reports: Mapping[str, Floats] = field(default_factory=dict)
 
     def rng(self, purpose: str) -> np.random.Generator:
