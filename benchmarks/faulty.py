@@ -1,6 +1,6 @@
-"""The ClientApp of `benchmarks.disturbed`: this repository's own, with faults and liars.
+"""The ClientApp of `benchmarks.disturbed`: this repository's ClientApp, with faults and liars.
 
-All faults are functions of (run's seed, round, partition), so that a seed names one history of faults.
+All faults are functions of (the run's seed, round, partition), so that a seed gives one history of faults.
 """
 
 import os
@@ -13,21 +13,21 @@ from flwr.clientapp import ClientApp
 from client.app import app as honest
 
 DEADLINE = 3.0  # seconds that a round waits for replies
-FAILING = 0.3  # of the clients that are asked to train
+FAILING = 0.3  # of the clients selected to train
 LYING = 0.1  # of all clients
 SHARES = {"raise": 0.8, "late": 0.15, "die": 0.05}  # of the failures
-LIE = 100.0  # how much too long, and wrong, an update, and too large a loss and a size are
+LIE = 100.0  # factor on the updates, losses and sizes of liars
 _LIES = ("flip", "garbage")
 
 
 def lies(partition: int, num_partitions: int) -> bool:
-    """Return whether a client lies: every tenth one does, whatever its data."""
+    """Return whether a client lies: every tenth one does, regardless of its data."""
     every = round(1 / LYING)
     return partition % every == every // 2
 
 
 def fault(seed: int, server_round: int, partition: int) -> str:
-    """Return how a client fails in a round, "" if it does not."""
+    """Return the way in which a client fails in a round, "" if it does not."""
     random = np.random.default_rng([seed, server_round, partition])
     if random.random() >= FAILING:
         return ""
@@ -35,10 +35,10 @@ def fault(seed: int, server_round: int, partition: int) -> str:
 
 
 class FaultyApp(ClientApp):
-    """Fails and lies, and else does what the honest app does."""
+    """The honest app with injected failures and lies."""
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a message, or not."""
+        """Answer a message, fail or lie."""
         partition = int(str(context.node_config["partition-id"]))
         liar = lies(partition, int(str(context.node_config["num-partitions"])))
         kind = _LIES[partition // 10 % len(_LIES)] if liar else ""
@@ -54,7 +54,7 @@ class FaultyApp(ClientApp):
 
 def _fail(how: str) -> None:
     if how == "raise":
-        raise RuntimeError("out of memory, or so")
+        raise RuntimeError("out of memory, for example")
     if how == "late":
         time.sleep(DEADLINE + 1)
     elif how == "die":
@@ -62,7 +62,7 @@ def _fail(how: str) -> None:
 
 
 def _lie(kind: str, message: Message, content: RecordDict) -> None:
-    """Make what an honest client answered a lie."""
+    """Turn an honest reply into a lie."""
     metrics = content.metric_records["metrics"]
     exaggerated = {
         name: float(str(metrics[name])) * LIE

@@ -1,7 +1,7 @@
-"""A Flower app whose rounds do nothing: `benchmarks.rounds` copies it, and runs it on two engines.
+"""A Flower app without work: `benchmarks.rounds` copies it, and runs it on two engines.
 
-The ServerApp takes turns: it waits for a file that says how many rounds to run, and writes how long each
-took.
+The ServerApp takes turns: it waits for a file with the number of rounds to run, and writes the seconds of
+each.
 """
 
 import json
@@ -19,7 +19,7 @@ server = ServerApp()
 
 NUM_PARAMETERS = 1000
 LIMIT = 300.0  # seconds that a message may take
-LOOK = 0.02  # seconds between two looks for a turn
+LOOK = 0.02  # seconds between checks for the next turn
 
 
 @client.query("loss")
@@ -30,14 +30,14 @@ def loss(message: Message, context: Context) -> Message:
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    """Send the model back as it came."""
+    """Send the model back unchanged."""
     content = RecordDict({"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})})
     return Message(content, reply_to=message)
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run rounds, as `Strategy.start` does, when it is this app's turn."""
+    """Run the rounds of each turn, as `Strategy.start` would."""
     folder = Path(str(context.run_config["folder"]))
     num_nodes, per_round = int(context.run_config["nodes"]), int(context.run_config["per-round"])
     strategy: Strategy
@@ -94,7 +94,7 @@ def _train(strategy: Strategy, grid: Grid, number: int, arrays: ArrayRecord, per
     _check(replies, per_round)
     aggregated, _ = strategy.aggregate_train(number, replies)
     if aggregated is None:
-        raise RuntimeError(f"round {number} brought no model")
+        raise RuntimeError(f"round {number} has no aggregate")
     return aggregated
 
 

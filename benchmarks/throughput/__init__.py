@@ -1,1 +1,1 @@
-"""Client updates a second, and what one costs: this project's simulators beside others, in one run."""
+"""Client updates per second and CPU time per update: this project's simulators beside others, in one run."""

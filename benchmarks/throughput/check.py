@@ -1,4 +1,4 @@
-"""Whether all engines do the same work: one client, one round, against gradients written out in float64."""
+"""Check that all engines compute the same: one client, one round, against explicit gradients in float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERANCE = 1e-4  # of any parameter
 
 
 def reference(workload: Workload, client: Dataset) -> list[NDArray[np.float64]]:
-    """Return the model after the steps of one client, each on all its samples."""
+    """Return the model after the local steps of one client, each on all its samples."""
     model = [values.astype(np.float64) for values in workload.initial()]
     inputs = client.inputs.astype(np.float64)
     truth = np.eye(workload.layers[-1])[client.labels]
@@ -45,7 +45,7 @@ def reference(workload: Workload, client: Dataset) -> list[NDArray[np.float64]]:
 def check(
     workload: Workload, names: Sequence[str], *, peers_python: Path, data: Path | None = None
 ) -> dict[str, float | str]:
-    """Return how far each engine's model is from the reference at most, or why that is not known."""
+    """Return each engine's largest difference from the reference, or the reason why there is none."""
     alone = workload.alone()
     failures: dict[str, str] = {}
     found: dict[str, float | str] = {}

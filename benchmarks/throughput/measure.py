@@ -27,41 +27,41 @@ from deploy.processes.watchdog import watchdog_command
 
 ROOT = Path(__file__).parents[2]
 MARK = "COHORT_THROUGHPUT"  # the environment variable by which the workers' processes are known
-PATIENCE = 300.0  # seconds that an engine may take to start, or for a block of rounds
+PATIENCE = 300.0  # seconds that an engine may take to start, or to run a block of rounds
 WARM_UP = 0.5  # seconds at least, after the first round
-LOG = 3000  # characters of a failed engine's log that are shown
-CLOSING = 10.0  # seconds that an engine has to end by itself
+LOG = 3000  # characters of a failed engine's log to print
+CLOSING = 10.0  # seconds that an engine has to exit by itself
 
 
 class EngineError(Exception):
-    """An engine cannot be measured; the message says why, and what helps."""
+    """An engine cannot be measured; the message has the reason and a remedy."""
 
 
 class Cost(NamedTuple):
-    """What an engine's updates cost; the first two are medians over its blocks."""
+    """The cost of an engine's updates; the first two are medians over its blocks."""
 
     updates_per_s: float
-    cpu_ms: float  # CPU time of all its processes, for an update
+    cpu_ms: float  # CPU time of all its processes, per update
     start_s: float  # from starting its process to the end of the first round
-    peak_mb: float  # resident memory of all its processes, each with what they share
+    peak_mb: float  # resident memory of all its processes, shared memory counted for each
 
 
 class Worker:
-    """An engine in a process of its own, which is stopped while nobody needs it.
+    """An engine in a process of its own, which is stopped (SIGSTOP) except during its turns.
 
     Parameters
     ----------
     name : str
-        Of `ENGINES`.
+        Name in `ENGINES`.
     folder : Path
-        With the workload and its samples; the log goes there too.
+        Folder with the workload and its samples; also of the log.
     python : Path
-        The interpreter to run it with.
+        Interpreter that runs the engine.
 
     Raises
     ------
     EngineError
-        If something that it needs is missing, or it fails.
+        If a package or the interpreter is missing, or the engine fails.
     """
 
     def __init__(self, name: str, folder: Path, python: Path) -> None:
@@ -70,7 +70,7 @@ class Worker:
         self._model = folder / f"{name}.npz"
         if shutil.which(python) is None:
             raise _not_installed(name, str(python))
-        # Ray's sockets have long names: its folder must have a short one.
+        # Ray's socket paths are long, so its folder needs a short one.
         own = {MARK: str(folder), "PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(folder)}
         start = time.monotonic()
         with self._log.open("wb") as log:
@@ -91,13 +91,13 @@ class Worker:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Let its processes go on meanwhile."""
+        """Continue its processes (SIGCONT) within the block."""
         processes.send(self.pid, signal.SIGCONT)
         yield
         processes.send(self.pid, signal.SIGSTOP)
 
     def run(self, rounds: int) -> float:
-        """Run so many rounds; return the seconds that they took."""
+        """Run some rounds; return their seconds."""
         seconds: float = self._ask(rounds=rounds)["seconds"]
         return seconds
 
@@ -108,17 +108,17 @@ class Worker:
             return list(arrays.values())
 
     def end(self) -> None:
-        """End all its processes, with force if need be."""
+        """End all its processes, by force if necessary."""
         processes.send(self.pid, signal.SIGCONT)
         try:
-            self._process.communicate(timeout=CLOSING)  # the end of its input tells it to end
+            self._process.communicate(timeout=CLOSING)  # it exits at the end of its input
         except subprocess.TimeoutExpired:
             processes.send(self.pid, signal.SIGKILL)
             self._process.wait()
 
     def _ask(self, **command: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the answer will be missing, too
+        with contextlib.suppress(BrokenPipeError):  # the answer is then missing, too
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
         return self._answer()
@@ -142,19 +142,19 @@ def _not_installed(name: str, missing: str) -> EngineError:
 
 @contextlib.contextmanager
 def prepared(workload: Workload, data: Path | None) -> Iterator[Path]:
-    """Make a folder with a workload's samples for the workers, and leave nothing of it or them behind."""
+    """Make a folder with a workload's samples for the workers; remove it and end the workers afterwards."""
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 30 else "/tmp"
     folder = Path(tempfile.mkdtemp(prefix="cohort-", dir=short))
     watchdog = subprocess.Popen(watchdog_command(MARK, str(folder), folder), start_new_session=True)
     try:
         save(workload, workload.data(data), folder)
-        os.sync()  # so that it is not written out while somebody is measured
+        os.sync()  # so that nothing is written out during a measurement
         yield folder
     finally:
         watchdog.kill()
         watchdog.wait()
         for pid in processes_with(MARK, str(folder)):
-            with contextlib.suppress(ProcessLookupError):  # it is gone by now
+            with contextlib.suppress(ProcessLookupError):  # it has ended
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -163,7 +163,7 @@ def prepared(workload: Workload, data: Path | None) -> Iterator[Path]:
 def workers(
     names: Sequence[str], folder: Path, peers_python: Path, failures: dict[str, str]
 ) -> Iterator[list[Worker]]:
-    """Start the engines one after another; of those that cannot be, note why in ``failures``."""
+    """Start the engines one after another; record in ``failures`` why an engine cannot start."""
     with contextlib.ExitStack() as stack:
         started = []
         for name in names:
@@ -192,22 +192,22 @@ def measure(
     Parameters
     ----------
     workload : Workload
-        What they train.
+        The workload that they train.
     names : sequence of str
-        Of `ENGINES`.
+        Names in `ENGINES`.
     seconds : float
-        So long each runs, in all its turns together; at least one round a turn.
+        Time that each engine runs, in all its turns together; at least one round per turn.
     turns : int
-        >= 1. In each, all engines run a block of rounds, one after another, and another one begins.
+        >= 1. In each turn all engines run a block of rounds one after another; the first one rotates.
     peers_python : Path
-        The interpreter of the peers' environment.
+        Interpreter of the peers' environment.
     data : Path, optional
         See `Workload.data`.
 
     Returns
     -------
     dict
-        What each costs, or why it could not be measured.
+        The cost of each engine, or the reason why it could not be measured.
     """
     failures: dict[str, str] = {}
     blocks: dict[str, list[tuple[float, float]]] = {}  # (wall, CPU) seconds of an update
@@ -239,7 +239,7 @@ def measure(
 
 @contextlib.contextmanager
 def noting(failures: dict[str, str], worker: Worker) -> Iterator[None]:
-    """Note why an engine fails, and go on without it."""
+    """Record why an engine fails, and go on without it."""
     try:
         yield
     except EngineError as error:
@@ -247,7 +247,7 @@ def noting(failures: dict[str, str], worker: Worker) -> Iterator[None]:
 
 
 def _rounds_in(seconds: float, worker: Worker) -> int:
-    """Warm an engine up; return how many rounds it then does in so many seconds."""
+    """Warm up an engine; return how many rounds it then runs in `seconds`."""
     rounds, took, total = 1, 0.0, 0.0
     while total < WARM_UP:
         took = worker.run(rounds)

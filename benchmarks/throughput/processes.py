@@ -1,4 +1,4 @@
-"""A process and all that it started, as one thing that can be measured, stopped and ended (Linux)."""
+"""A process and its descendants as one unit, to measure, stop and end (Linux)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _CPU_CLOCK = 2  # of a whole process: CPUCLOCK_SCHED of the kernel's posix-timer
 
 
 def tree(root: int) -> list[int]:
-    """Return a process and its descendants, but for those that have ended."""
+    """Return a process and its descendants, except those that have ended."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it is gone by now
+        with contextlib.suppress(OSError):  # it has ended
             state, parent = stat(int(folder.name))[:2]
             if state != "Z":
                 children.setdefault(int(parent), []).append(int(folder.name))
@@ -27,18 +27,18 @@ def tree(root: int) -> list[int]:
 
 
 def cpu_seconds(root: int) -> float:
-    """Return the CPU time that a process and its descendants have used, those that have ended included."""
+    """Return the CPU time of a process and its descendants, including those that have ended."""
     total = 0.0
     for pid in tree(root):
         with contextlib.suppress(OSError):
-            # /proc has it in hundredths of a second; for children that have ended there is nothing finer.
+            # Finer than the hundredths of a second in /proc, which is all there is for ended children.
             total += time.clock_gettime((~pid << 3) | _CPU_CLOCK)
             total += sum(int(ticks) for ticks in stat(pid)[13:15]) / _TICK
     return total
 
 
 def peak_megabytes(root: int) -> float:
-    """Return the largest resident memory that each of a process and its descendants has had, added up."""
+    """Return the sum of the peak resident memories of a process and its descendants."""
     kilobytes = 0
     for pid in tree(root):
         with contextlib.suppress(OSError):
@@ -56,5 +56,5 @@ def send(root: int, number: signal.Signals) -> None:
 
 
 def stat(pid: int) -> list[str]:
-    """Return /proc/PID/stat from its third field on: those before may hold spaces."""
+    """Return the fields of /proc/PID/stat from the third on; the second may contain spaces."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""What every engine trains: the shapes of the workloads, their samples, and their first model."""
+"""The workloads that every engine trains: their shapes, their samples and their first model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEATURES, CLASSES = 784, 10
-HORIZON = 1000  # rounds that Adaptive-OSMD tunes itself to; it may run on beyond
+HORIZON = 1000  # rounds that Adaptive-OSMD is tuned for; it may run longer
 
 Parameters = list["NDArray[np.float32]"]
 """A model: weight (in, out) and bias (out,) of each layer, in turn."""
@@ -25,12 +25,12 @@ Parameters = list["NDArray[np.float32]"]
 
 @dataclass(frozen=True)
 class Workload:
-    """A federation, a model, and what a client does when it is chosen."""
+    """A federation, a model, and the local training of a selected client."""
 
     name: str
     title: str
     layers: tuple[int, ...]  # widths, from the inputs to the classes; ReLU between
-    shares: tuple[tuple[float, int], ...]  # so large a part of the clients has so many samples
+    shares: tuple[tuple[float, int], ...]  # (share of the clients, samples of each)
     num_clients: int  # M
     clients_per_round: int  # K
     steps: int  # of SGD, in an update
@@ -39,14 +39,14 @@ class Workload:
     seed: int = 0
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return (M,) samples a client, in no order."""
+        """Return the number of samples of each client (M,), in random order."""
         ends = np.rint(np.cumsum([share for share, _ in self.shares]) * self.num_clients).astype(np.int64)
         counts = np.diff(ends, prepend=0)
         sizes = np.repeat([samples for _, samples in self.shares], counts)
         return np.random.default_rng(self.seed).permutation(sizes)
 
     def initial(self) -> Parameters:
-        """Return the model that round 1 starts from: uniform Kaiming, as torch's `Linear` has it."""
+        """Return the first model: uniform Kaiming, as in torch's `Linear`."""
         random = np.random.default_rng(self.seed)
         parameters: Parameters = []
         for fan_in, fan_out in pairwise(self.layers):
@@ -55,7 +55,7 @@ class Workload:
         return parameters
 
     def data(self, file: Path | None = None) -> FederatedData:
-        """Return every client's samples: noise in [0, 1], or drawn from an .npz file as MNIST's.
+        """Return every client's samples: noise in [0, 1], or samples drawn from an .npz file like MNIST's.
 
         Parameters
         ----------
@@ -65,9 +65,9 @@ class Workload:
         Raises
         ------
         OSError, KeyError
-            If there is no such file, or no such arrays in it.
+            If the file or one of its arrays is missing.
         ValueError
-            If the workload's samples have no such pixels.
+            If the workload has another number of features than the images.
         """
         if file is not None and self.layers[0] != FEATURES:
             raise ValueError(f"data = {file}: must be left out, {self.name} has {self.layers[0]} features")
@@ -87,7 +87,7 @@ class Workload:
     def alone(self) -> Workload:
         """Return this workload with one client, whose batches are all its samples.
 
-        However an engine draws batches, it must then arrive at the same model as the others.
+        Every engine must then compute the same model, whatever its order of batches.
         """
         samples = min(self.batch_size, max(samples for _, samples in self.shares))
         return replace(self, shares=((1.0, samples),), num_clients=1, clients_per_round=1)
@@ -146,11 +146,11 @@ WORKLOADS = {
 }
 
 FOR_ALL = ("W1", "W2", "W3")
-"""What every engine can do; W4 is for those that keep nothing for each client."""
+"""The workloads that every engine can run; W4 is for engines that keep no state per client."""
 
 
 def save(workload: Workload, data: FederatedData, folder: Path) -> None:
-    """Write a workload and its samples where `read` and `load` find them."""
+    """Write a workload and its samples to a folder, for `read` and `load`."""
     (folder / "workload.json").write_text(json.dumps(asdict(workload)))
     for name in ("inputs", "labels", "offsets"):
         np.save(folder / f"{name}.npy", getattr(data, name))
@@ -165,6 +165,6 @@ def read(folder: Path) -> Workload:
 
 
 def load(folder: Path) -> FederatedData:
-    """Return saved samples; processes share the memory, each that writes into it gets its own copy."""
+    """Return saved samples; processes share the memory until they write to it (copy on write)."""
     arrays = (np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("inputs", "labels", "offsets"))
     return FederatedData(*(array.view(np.ndarray) for array in arrays))

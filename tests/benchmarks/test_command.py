@@ -120,7 +120,7 @@ def test_bad_options_are_refused(arguments: tuple[str, ...], message: str) -> No
 papers: Callable[..., click.testing.Result] = partial(run, "papers")
 
 
-def test_the_quick_form_of_a_synthetic_experiment_has_all_of_it_but_the_size(tmp_path: Path) -> None:
+def test_the_quick_form_writes_table_numbers_and_figure(tmp_path: Path) -> None:
     result = papers("osmd-f6", "--quick", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert sorted(each.name for each in tmp_path.iterdir()) == ["quick"]
@@ -151,7 +151,7 @@ def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_lacks_its_data_is_left_out_and_the_others_run(two: Path, tmp_path: Path) -> None:
+def test_experiments_without_their_data_are_skipped(two: Path, tmp_path: Path) -> None:
     result = papers("--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "skipped, since number.txt is missing: needy; name its folder with --data or COHORT_DATA" in (
@@ -176,7 +176,7 @@ def test_what_lacks_its_data_is_left_out_and_the_others_run(two: Path, tmp_path:
         (["toy", "--out", "/proc/nope"], "", "/proc/nope"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(
+def test_wrong_arguments_are_refused_before_anything_runs(
     two: Path, tmp_path: Path, arguments: list[str], data: str, message: str
 ) -> None:
     result = papers("--out", tmp_path / "out", *arguments, COHORT_DATA=data)
@@ -186,7 +186,7 @@ def test_what_is_wrong_is_said_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_failure_is_the_commands_too(two: Path, tmp_path: Path) -> None:
+def test_a_failed_seed_fails_the_command(two: Path, tmp_path: Path) -> None:
     (two / "fail-0").touch()
     result = papers("toy", "--out", tmp_path / "out")
     assert result.exit_code == 1
@@ -196,7 +196,7 @@ def test_a_failure_is_the_commands_too(two: Path, tmp_path: Path) -> None:
     assert papers("toy", "--out", tmp_path / "out").exit_code == 0
 
 
-def test_it_lists_what_there_is() -> None:
+def test_the_experiments_are_listed() -> None:
     for command, known in (("papers", EXPERIMENTS), ("selectors", SELECTION)):
         result = run(command, "--list")
         assert result.exit_code == 0

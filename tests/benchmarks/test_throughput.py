@@ -36,7 +36,7 @@ def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("W3", 52500, 10_000, 500_000),
     ],
 )
-def test_workloads_have_the_shapes_that_they_say(
+def test_workloads_have_the_shapes_of_their_titles(
     name: str, parameters: int, clients: int, samples: int
 ) -> None:
     workload = WORKLOADS[name]
@@ -65,7 +65,7 @@ def test_samples_are_noise_or_those_of_a_file(tmp_path: Path) -> None:
     assert set(drawn.labels) == set(range(10))
 
 
-def test_processes_share_samples_and_cannot_change_each_others(tmp_path: Path) -> None:
+def test_processes_share_samples_but_not_writes(tmp_path: Path) -> None:
     workload = WORKLOADS["W1"].alone()
     data = workload.data()
     save(workload, data, tmp_path)
@@ -116,7 +116,7 @@ def test_the_reference_follows_the_slope_of_the_loss() -> None:
             assert step == pytest.approx(slope, abs=1e-7, rel=1e-3)
 
 
-def test_cpu_time_is_that_of_all_processes_and_stopped_ones_use_none() -> None:
+def test_cpu_time_covers_all_processes_and_stopped_ones_use_none() -> None:
     busy = "while True: pass"
     code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {busy!r}])\n{busy}"
     process = subprocess.Popen([sys.executable, "-c", code])
@@ -138,7 +138,7 @@ def test_cpu_time_is_that_of_all_processes_and_stopped_ones_use_none() -> None:
         process.wait()
 
 
-def test_json_has_two_figures_of_each_engine_and_what_is_missing(tmp_path: Path) -> None:
+def test_json_has_the_costs_of_each_engine_or_its_error(tmp_path: Path) -> None:
     before = {each.name for each in Path("/tmp").glob("cohort-*")}
     missing = tmp_path / "python"
     run = benchmark(
@@ -185,7 +185,7 @@ def test_peers_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_engines_are_where_they_are_looked_for(name: str) -> None:
+def test_every_engine_module_has_create(name: str) -> None:
     module = ast.parse((ENGINE_FILES / f"{ENGINES[name].module}.py").read_text())
     assert any(
         isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "create" for each in module.body

@@ -1,4 +1,4 @@
-"""The engines compared, each in a file of its own: what a user of it would write, and no more."""
+"""The compared engines, one per file: the code that a user of the engine would write."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """A federation that trains when it is told to. Modules have it as `create`.
+    """A federation that trains on command; each module names its engine `create`.
 
     Parameters
     ----------
     workload : Workload
-        What to train.
+        The workload to train.
     data : FederatedData
         Its samples.
     folder : Path
-        Where other processes can `load` the samples from.
+        Folder from which other processes can `load` the samples.
     """
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None: ...
 
     def run(self, rounds: int) -> None:
-        """Go on by so many rounds, of K clients each."""
+        """Run the next `rounds` rounds, of K clients each."""
 
     def model(self) -> Parameters:
         """Return the global model."""
 
     def close(self) -> None:
-        """End what it has started."""
+        """End everything that the engine has started."""
 
 
 class Entry(NamedTuple):
-    """What the benchmark knows of an engine before it is imported."""
+    """The description of an engine, known before it is imported."""
 
     title: str
     module: str
-    install: str  # what helps if something is missing
-    is_peer: bool = False  # needs the peers' own environment
+    install: str  # the remedy if a package is missing
+    is_peer: bool = False  # runs in the peers' environment
 
 
 _SELF = "pip install 'cohort-app[torch]'"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def _client_side(workload: Workload, folder: str) -> tuple[nn.Sequential, FederatedData]:
-    """Return what a worker process keeps from client to client."""
+    """Return the objects that a worker process keeps between clients."""
     return sgd.network(workload), load(Path(folder))
 
 
@@ -57,7 +57,7 @@ def client_app(workload: Workload, folder: str) -> ClientApp:
 
 
 class _Strict(FedAvg):
-    """Ends the run if a client fails, or Ray does: a round that does nothing is fast."""
+    """Ends the run if a client or Ray fails, since a round without replies would look fast."""
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -70,7 +70,7 @@ class _Strict(FedAvg):
 
 
 class FlowerRay:
-    """FedAvg over clients drawn uniformly, one CPU a client."""
+    """FedAvg over clients drawn uniformly, with one CPU per client."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
         self._network = sgd.network(workload)

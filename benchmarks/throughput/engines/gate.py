@@ -1,4 +1,4 @@
-"""A Flower strategy's endless run that goes on by as many rounds as it is told to."""
+"""The endless run of a Flower strategy, which continues by some rounds on command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Closed(Exception):  # noqa: N818 (nothing is wrong)
 
 
 class Gate:
-    """Runs `serve` in a thread, and holds it up between its rounds.
+    """Runs `serve` in a thread, and blocks it between blocks of rounds.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Gate:
         self._wait()
 
     def run(self, rounds: int) -> None:
-        """Let it go on by so many rounds, at least 1, and wait for them.
+        """Let the run continue by some rounds, at least 1, and wait for them.
 
         Raises
         ------

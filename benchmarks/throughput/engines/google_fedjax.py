@@ -37,7 +37,7 @@ class FedJax:
                 values = jax.nn.relu(values) if layer < depth - 1 else jax.nn.log_softmax(values)
             return -jnp.take_along_axis(values, batch["y"][:, None], axis=1).mean()
 
-        # Its batches are always full: one sample for a batch of five is taken five times, with the same mean.
+        # Its batches are always full: one sample is repeated to fill a batch of five, with the same mean.
         batch = min(workload.batch_size, max(samples for _, samples in workload.shares))
         self._algorithm = fedjax.algorithms.fed_avg.federated_averaging(
             jax.grad(loss),
@@ -63,7 +63,7 @@ class FedJax:
         return [np.asarray(each) for each in self._state.params]
 
     def close(self) -> None:
-        """Do nothing: there is nothing but this process."""
+        """Do nothing: this process is all there is."""
 
 
 create = FedJax

@@ -1,4 +1,4 @@
-"""Client by client with this project: its strategy and a NumPy ClientApp on the in-process Grid."""
+"""The project itself, client by client: its strategy and a NumPy ClientApp on the in-process Grid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train(model: Parameters, data: Dataset, workload: Workload, seed: int) -> fl
     """Take the steps of one client update in place; return the mean loss, each batch's before its step."""
     losses = []
     for batch in batches(len(data), workload.batch_size, workload.steps, seed):
-        values = [data.inputs[batch]]  # what goes into each layer, and the logits
+        values = [data.inputs[batch]]  # the inputs of each layer, and the logits
         for weight, bias in zip(model[::2], model[1::2], strict=True):
             below = values[-1] if len(values) == 1 else np.maximum(values[-1], 0, out=values[-1])
             values.append(below @ weight + bias)
@@ -87,7 +87,7 @@ def _record(model: Parameters) -> ArrayRecord:
 
 
 class InProcess:
-    """Adaptive-OSMD with its experts chooses, and the aggregate is unbiased."""
+    """Selects by Adaptive-OSMD with its experts; the aggregate is unbiased."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
         def expect_all(record: RoundRecord) -> None:

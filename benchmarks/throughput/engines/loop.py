@@ -1,4 +1,4 @@
-"""The loop that a user would write in PyTorch: no framework, clients one after another."""
+"""A plain PyTorch loop: no framework, clients one after another."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Loop:
         return sgd.parameters(self._model)
 
     def close(self) -> None:
-        """Do nothing: there is nothing but this process."""
+        """Do nothing: this process is all there is."""
 
 
 create = Loop

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from benchmarks.throughput.workloads import Parameters, Workload
     from tasks.data import FederatedData
 
-NEVER = 1_000_000_000  # rounds; an evaluation in round 0 cannot be avoided, and is none of those measured
+NEVER = 1_000_000_000  # rounds; the evaluation in round 0 cannot be disabled, and is not measured
 
 
 class _Client(PyTorchTensorDataset):  # type: ignore[misc]
-    """Shuffled batches, as many as there are steps: pfl's own are in order and end with the samples."""
+    """Shuffled batches, one per step; pfl's own batches are in order and end with the samples."""
 
     def __init__(self, tensors: tuple[torch.Tensor, torch.Tensor], workload: Workload) -> None:
         super().__init__(tensors)
@@ -44,7 +44,7 @@ class _Client(PyTorchTensorDataset):  # type: ignore[misc]
 
 
 class _Network(torch.nn.Module):
-    """The network with the two methods that pfl asks for."""
+    """The network with the two methods that pfl needs."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Pfl:
             train_cohort_size=self._workload.clients_per_round,
             val_cohort_size=None,
         )
-        # A second call goes on where the first one ended.
+        # A second call continues where the first one ended.
         self._algorithm.run(
             settings, self._backend, self._model, self._training, send_metrics_to_platform=False
         )
@@ -103,7 +103,7 @@ class Pfl:
         return sgd.parameters(self._network)
 
     def close(self) -> None:
-        """Do nothing: there is nothing but this process."""
+        """Do nothing: this process is all there is."""
 
 
 create = Pfl

@@ -29,12 +29,12 @@ def network(workload: Workload) -> nn.Sequential:
 
 
 def parameters(model: nn.Module) -> Parameters:
-    """Return a network's parameters as the workloads have them."""
+    """Return a network's parameters in the form of `workloads.Parameters`."""
     return [parameter.detach().numpy().T.copy() for parameter in model.parameters()]
 
 
 def batches(num_samples: int, workload: Workload) -> Iterator[torch.Tensor]:
-    """Yield the indexes of each step's batch: all samples have their turn, then they are shuffled anew."""
+    """Yield the indexes of each step's batch: a pass over all samples, then a new shuffle."""
     size = min(workload.batch_size, num_samples)
     left = torch.randperm(num_samples)
     for _ in range(workload.steps):

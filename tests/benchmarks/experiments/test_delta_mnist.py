@@ -64,7 +64,7 @@ def one_run(mnist, method=METHODS[BASELINE], seed=0, **changes):
 
 
 @pytest.mark.parametrize("experiment", BY_NAME.values(), ids=lambda each: each.name)
-def test_an_experiment_has_the_same_rows_for_every_seed_and_what_is_known_of_them(experiment, mnist):
+def test_an_experiment_has_the_same_rows_for_every_seed(experiment, mnist):
     run = partial(shrunk(experiment), quick=True)
     one, other = run(3, mnist), run(4, mnist)
     assert one.cells.keys() == other.cells.keys() >= experiment.known.keys()
@@ -118,7 +118,7 @@ def test_differences_are_those_to_fed_avg_of_the_same_seed(mnist):
             assert difference == pytest.approx(accuracies[0] - accuracies[1])
 
 
-def test_it_learns_and_norms_are_of_the_chosen(mnist):
+def test_the_model_learns_and_norms_are_those_of_the_selected_clients(mnist):
     run = one_run(mnist, num_rounds=40)
     assert run.accuracy.y[-1] > 60 > run.accuracy.y[0]
     assert (run.norms[:, 0] >= run.norms[:, 1]).all()

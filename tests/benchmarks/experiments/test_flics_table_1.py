@@ -74,7 +74,7 @@ def test_the_distribution_over_groups_goes_from_none_to_all(images):
             np.testing.assert_array_equal(curve.y > 0, curve.x >= worst)
 
 
-def test_what_is_known_belongs_to_a_cell():
+def test_every_known_figure_has_a_row_and_a_column():
     for experiment in figures.EXPERIMENTS:
         for row, column in experiment.known:
             assert row.removesuffix(", worst group") in figures.ROWS
@@ -133,7 +133,7 @@ def corners(image, row):
     return [image[row : row + 2, column : column + 2].mean() for column in range(0, 28, 2)]
 
 
-def test_a_record_is_dealt_out_by_chance_or_by_group():
+def test_a_record_is_assigned_at_random_or_by_group():
     groups = np.repeat(np.arange(10), 100)
     data = FederatedData(np.zeros((1000, 1), np.float32), np.zeros(1000, np.int64), np.arange(1001), groups)
     shares = {}
@@ -158,7 +158,7 @@ def test_the_counts_of_a_row_are_those_of_its_process():
         np.testing.assert_allclose(np.mean(counts, axis=0), expected, rtol=0.4, atol=0.2)
 
 
-def test_the_table_is_read_off_the_accuracies():
+def test_the_table_is_computed_from_the_accuracies():
     """Two groups; ten looks at the accuracy at the end are averaged over."""
     steady = np.array([[10.0, 30.0], [80.0, 60.0], *[[60.0, 50.0]] * 10])
     slow = np.array([*[[20.0, 20.0]] * 11, [66.0, 67.0]])

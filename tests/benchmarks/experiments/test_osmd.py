@@ -39,7 +39,7 @@ def test_an_experiment_is_a_function_of_its_seed(experiment):
 
 
 @pytest.mark.parametrize("name", ["osmd-f1", "osmd-f2", "osmd-f4", "osmd-scaffold"])
-def test_the_first_row_is_what_the_others_are_divided_by(name):
+def test_figures_are_divided_by_the_first_row(name):
     cells = RUN[name](0, num_rounds=ROUNDS).cells
     first = next(row for row, _ in cells)
     assert first.startswith("uniform")
@@ -61,7 +61,7 @@ def test_alpha_1_is_uniform_sampling():
 
 
 @pytest.mark.parametrize("name", ["uniform", "avare", "adaptive-osmd"])
-def test_trials_side_by_side_do_what_each_does_alone(name):
+def test_a_trial_is_the_same_beside_others_as_alone(name):
     m, k, rounds, step = 6, 2, 25, 0.05
 
     def make(other=name):
@@ -91,7 +91,7 @@ def test_trials_side_by_side_do_what_each_does_alone(name):
         assert track.loss[round - 1] == pytest.approx(((problem.x @ w - problem.y) ** 2).mean() / 2, rel=1e-9)
 
 
-def test_a_query_at_the_start_tells_the_norms_of_the_full_gradients():
+def test_initial_norms_are_those_of_the_full_gradients():
     problem = unlike_clients(np.random.default_rng(0), 1.0, 4)
     by_hand = [
         np.linalg.norm(-(x * y[:, None]).mean(axis=0)) for x, y in zip(problem.x, problem.y, strict=True)
@@ -211,7 +211,7 @@ def test_section_g_has_the_papers_data_and_step_sizes():
     assert len(section_g.EXPERIMENTS) == 6
 
 
-def test_section_g_of_balanced_clients_leaves_md_nothing_to_go_by(images, monkeypatch):
+def test_md_is_uniform_sampling_for_balanced_clients(images, monkeypatch):
     monkeypatch.setattr(section_g, "T", 20)
     for ways, alike in ((section_g.SKEWED_WAYS, False), (section_g.BALANCED_WAYS, True)):
         ways = {"batch 5": {**ways["batch 5"], "num_clients": 40}}

@@ -54,7 +54,7 @@ def test_an_experiment_is_a_function_of_its_seed(name, file):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_what_is_known_has_a_cell(name, file, monkeypatch):
+def test_every_known_figure_has_a_cell(name, file, monkeypatch):
     """The columns are those of the full form; training itself is not needed for that."""
     x = np.arange(5.0, 401, 5)
     given = []
@@ -87,7 +87,7 @@ def test_what_is_known_has_a_cell(name, file, monkeypatch):
         assert {case.num_rounds for case, _ in given} == {40}
 
 
-def test_images_are_shared_out_as_in_appendix_f(file):
+def test_images_are_distributed_as_in_appendix_f(file):
     federation = training.make_federation(file, 3, 0.3)
     data = federation.data
     assert data.num_clients == 100

@@ -54,11 +54,11 @@ REPORT = Report(TOY, [outcome(seed) for seed in range(3)], 1.0)
         ([math.nan], "never"),
     ],
 )
-def test_seeds_become_a_mean_and_a_spread(values: list[float], text: str) -> None:
+def test_seeds_are_summarised_as_mean_and_standard_deviation(values: list[float], text: str) -> None:
     assert summarise(values, 1) == text
 
 
-def test_the_table_puts_what_is_known_beside_ours() -> None:
+def test_the_table_has_known_figures_in_brackets() -> None:
     lines = table(REPORT).splitlines()
     assert lines[0] == "### toy: A toy"
     assert "The paper: it learns." in lines
@@ -70,7 +70,7 @@ def test_the_table_puts_what_is_known_beside_ours() -> None:
     ]
 
 
-def test_what_other_seeds_have_is_counted_where_one_has_none() -> None:
+def test_a_cell_that_a_seed_lacks_is_counted() -> None:
     there = Outcome({("cut short", "rounds"): 40.0, ("md", "rounds"): 30.0})
     for outcomes in ([there, Outcome({("md", "rounds"): 50.0})], [Outcome({("md", "rounds"): 50.0}), there]):
         text = table(Report(TOY, outcomes, 1.0))
@@ -78,7 +78,7 @@ def test_what_other_seeds_have_is_counted_where_one_has_none() -> None:
         assert "over 2 seeds, or over the n that got there (n of 2)" in text
 
 
-def test_a_curve_knows_where_something_is_first_true() -> None:
+def test_a_curve_returns_the_first_x_of_a_condition() -> None:
     curve = Curve(np.array([5.0, 10.0, 15.0]), np.array([1.0, 3.0, 2.0]))
     assert [curve.first(curve.y >= level) for level in (1, 2)] == [5, 10]
     assert math.isnan(curve.first(curve.y > 3))
@@ -91,7 +91,7 @@ def test_known_figures_are_of_the_first_columns() -> None:
         known_cells({"md": "1; 2"}, ("a",))
 
 
-def test_every_seed_can_be_had_as_json() -> None:
+def test_json_has_the_cells_of_every_seed() -> None:
     read = json.loads(as_json(REPORT))
     assert [seed["md"] for seed in read["seeds"]] == [
         {"loss": 1.0, "rounds": 10.0},

@@ -97,8 +97,8 @@ def test_every_known_experiment_can_be_sent_to_a_process_and_has_a_quick_form() 
     assert SELECTION.items() <= EXPERIMENTS.items()
 
 
-def test_the_results_are_those_of_the_experiments_as_they_are() -> None:
-    """Each table of docs/results.md is headed as the command heads it, with as many seeds."""
+def test_results_md_has_the_titles_notes_and_seeds_of_the_experiments() -> None:
+    """Each table of docs/results.md has the heading of the command, and the number of seeds."""
     text = RESULTS.read_text(encoding="utf-8")
     tables = {part.partition(":")[0]: part.splitlines() for part in text.split("\n### ")[1:]}
     assert len(tables) > 30
@@ -114,7 +114,7 @@ def test_the_results_are_those_of_the_experiments_as_they_are() -> None:
     [{"seed": 4}, {"quick": True}, {"digest": "of other data"}],
     ids=["seed", "quick", "data"],
 )
-def test_a_result_of_something_else_is_none(tmp_path: Path, other: dict[str, object]) -> None:
+def test_a_result_of_another_job_is_not_used(tmp_path: Path, other: dict[str, object]) -> None:
     job(tmp_path).write(Result(Outcome({("a", "b"): 1.0}), 1.0, ""))
     assert job(tmp_path).read() is not None
     assert job(tmp_path, **other).read() is None
@@ -125,7 +125,7 @@ def test_a_result_of_something_else_is_none(tmp_path: Path, other: dict[str, obj
     [lambda text: text[:-9], lambda text: "", lambda text: "[]", lambda text: text.replace("cells", "sells")],
     ids=["cut", "empty", "a list", "no cells"],
 )
-def test_a_damaged_file_is_none(tmp_path: Path, spoil: Callable[[str], str]) -> None:
+def test_a_damaged_file_is_not_used(tmp_path: Path, spoil: Callable[[str], str]) -> None:
     this = job(tmp_path)
     assert this.read() is None
     this.write(Result(Outcome({("a", "b"): 1.0}), 1.0, ""))
@@ -136,7 +136,7 @@ def test_a_damaged_file_is_none(tmp_path: Path, spoil: Callable[[str], str]) -> 
 # Runs.
 
 
-def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
+def test_finished_seeds_are_not_repeated(tmp_path: Path) -> None:
     out, listener = tmp_path / "seeds", Listener()
     (first,) = run_all([experiment(tmp_path)], out, seeds=2)
     assert seeds_run(tmp_path) == ["0", "1"]
@@ -154,7 +154,7 @@ def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
     assert seeds_run(tmp_path) == ["0", "0", "1", "2", "3"]
 
 
-def test_what_other_code_made_is_kept_and_said(tmp_path: Path) -> None:
+def test_results_of_other_code_are_kept_and_reported(tmp_path: Path) -> None:
     listener = Listener()
     list(run_all([experiment(tmp_path)], tmp_path / "seeds", seeds=2))
     file = tmp_path / "seeds" / "toy-1.json"
@@ -163,7 +163,9 @@ def test_what_other_code_made_is_kept_and_said(tmp_path: Path) -> None:
     assert listener.heard == ["kept 2, 1 stale"]
 
 
-def test_the_code_is_what_experiments_are_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_of_the_code_covers_the_rooms_of_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(running, "ROOT", tmp_path)
     file = tmp_path / "strategies" / "selectors" / "new.py"
@@ -175,7 +177,7 @@ def test_the_code_is_what_experiments_are_made_of(tmp_path: Path, monkeypatch: p
     assert digests[0] == digests[3] != digests[1] == digests[2]
 
 
-def test_other_data_are_another_run(tmp_path: Path) -> None:
+def test_other_data_mean_another_result(tmp_path: Path) -> None:
     needing = Experiment("toy", "", "", partial(toy_with_data, folder=tmp_path), data="number.txt")
     data = tmp_path / "number.txt"
     for number in (5, 5, 7):
@@ -188,7 +190,7 @@ def test_other_data_are_another_run(tmp_path: Path) -> None:
         list(run_all([needing], tmp_path / "seeds", data=tmp_path))
 
 
-def test_a_quick_form_is_one_seed_and_nothing_of_the_full_one(tmp_path: Path) -> None:
+def test_the_quick_form_has_one_seed_and_shares_no_result_with_the_full_form(tmp_path: Path) -> None:
     each = experiment(tmp_path, seeds=2, known={("md", "loss"): "9.9"}, claim="it is small.")
     (full,) = run_all([each], tmp_path / "seeds")
     (quick,) = run_all([each], tmp_path / "quick", quick=True)
@@ -200,7 +202,7 @@ def test_a_quick_form_is_one_seed_and_nothing_of_the_full_one(tmp_path: Path) ->
     assert "Quick form" in table(quick)
 
 
-def test_a_seed_that_fails_costs_its_experiment_and_no_other(tmp_path: Path) -> None:
+def test_a_failed_seed_affects_only_its_experiment(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("bad", "killed", "good")]
     for folder in folders:
         folder.mkdir()
@@ -227,7 +229,7 @@ def test_a_seed_that_fails_costs_its_experiment_and_no_other(tmp_path: Path) -> 
     assert not list(seeds.glob("*.error"))
 
 
-def test_a_killed_run_loses_the_seeds_under_way_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_killed_run_loses_only_running_seeds_and_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "wait-2").touch()
     script = (
         "from pathlib import Path\n"
