@@ -1,1 +1,1 @@
-"""The ClientApp: train, evaluate, say who is there."""
+"""The ClientApp: answers polls, trains, evaluates."""

@@ -1,4 +1,4 @@
-"""The ClientApp: says who it is, trains, evaluates. Handlers only; the work is in `tasks`."""
+"""The ClientApp: reports its status, trains, evaluates. Handlers only; the work is in `tasks`."""
 
 from logging import INFO
 from math import isfinite, sqrt
@@ -9,8 +9,9 @@ from flwr.clientapp import ClientApp
 from flwr.common import log
 
 import tasks
-from strategies.clients.reports import Report
+from strategies.clients.reports import REPORT_NORM, REPORT_VARIANCE, UPDATE_SCALES, UPDATE_WEIGHT, Report
 from strategies.flower.messages import write_report
+from strategies.rounds.variates import CONTROL
 from tasks.base import batches
 from tasks.data import Dataset
 
@@ -46,7 +47,7 @@ def loss(message: Message, context: Context) -> Message:
 
 @app.query("group")
 def group(message: Message, context: Context) -> Message:
-    """Report the client's private group by randomised response, and nothing else."""
+    """Report the client's private group by randomised response, and no other data."""
     config = message.content.config_records["config"]
     member = group_member(context, _whole(config, "num-groups"), _number(config, "epsilon"))
     available = _is_available(context)
@@ -56,7 +57,7 @@ def group(message: Message, context: Context) -> Message:
 
 @app.query("invitation")
 def invitation(message: Message, context: Context) -> Message:
-    """Report whether this client takes part: yes with the probability that is meant for its group."""
+    """Report whether this client takes part: yes with the probability of its group."""
     config = message.content.config_records["config"]
     member = group_member(context, _whole(config, "num-groups"))
     yes = member.accepts(_whole(config, "server-round"), np.array(config["rates"], dtype=np.float64))
@@ -69,7 +70,7 @@ def invitation(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train from the received model and return the result with a report.
 
-    A device that should not train now sends the report alone.
+    A device that must not train now sends its report alone.
     """
     mine = local_data(context)
     report = _status(mine, context)
@@ -88,18 +89,18 @@ def train(message: Message, context: Context) -> Message:
         seed=_whole(config, "seed"),
         proximal_mu=_number(config, "proximal-mu", 0.0),
         control=_control(message, sent),
-        # With noise on, nothing goes out that has none.
-        measure_variance=bool(config.get("report-gradient-variance", False)) and not noise.is_on,
+        # If numbers have noise, none is sent without it.
+        measure_variance=bool(config.get(REPORT_VARIANCE, False)) and not noise.is_on,
     )
     arrays = result.arrays
-    wants_norm = bool(config.get("report-update-norm", False))
-    norm = _distance(arrays, sent) if wants_norm else 0.0  # of the update itself, before any weight
-    if "update-scales" in config:
-        scales = np.asarray(config["update-scales"], dtype=np.float64)
+    wants_norm = bool(config.get(REPORT_NORM, False))
+    norm = _distance(arrays, sent) if wants_norm else 0.0  # before any weight is applied
+    if UPDATE_SCALES in config:
+        scales = np.asarray(config[UPDATE_SCALES], dtype=np.float64)
         scale = np.float32(group_member(context, scales.size).scale(scales))
         arrays = {name: sent[name] + scale * (array - sent[name]) for name, array in arrays.items()}
-    if "update-weight" in config:
-        weight = np.float32(_number(config, "update-weight"))
+    if UPDATE_WEIGHT in config:
+        weight = np.float32(_number(config, UPDATE_WEIGHT))
         arrays = {name: sent[name] + weight * (array - sent[name]) for name, array in arrays.items()}
     report = report.model_copy(
         update={
@@ -151,16 +152,16 @@ def _arrays(message: Message, record: str = "arrays") -> tasks.Arrays:
 
 
 def _control(message: Message, arrays: tasks.Arrays) -> tasks.Arrays | None:
-    """Return what is to be added to each gradient (SCAFFOLD), None if nothing.
+    """Return the array to add to each gradient (SCAFFOLD), None if there is none.
 
     Raises
     ------
     ValueError
         If it does not fit the model.
     """
-    if "control" not in message.content.array_records:
+    if CONTROL not in message.content.array_records:
         return None
-    control = _arrays(message, "control")
+    control = _arrays(message, CONTROL)
     shapes = {name: array.shape for name, array in control.items()}
     expected = {name: array.shape for name, array in arrays.items()}
     if shapes != expected:

@@ -1,7 +1,7 @@
-"""Whether this device should train now: not paused, enough power, cool, not on a network that costs.
+"""Whether this device should train now: not paused, enough power, cool, not on a metered network.
 
-Each question is asked only if the node's config sets its limit, so that a server or a simulated client
-never looks at a battery. What the system does not tell speaks for training.
+Each condition is checked only if the node's config sets its limit, so that a server or a simulated client
+never looks at a battery. A condition that the system does not report counts as fulfilled.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ CPU_SENSORS = (
     "soc",
     "x86_pkg",
     "k10temp",
-)  # phones have dozens of other sensors, some of them nonsense
-MOBILE = ("wwan", "ppp", "rmnet")  # names of network interfaces that are a modem
+)  # phones have dozens of other sensors, some with wrong values
+MOBILE = ("wwan", "ppp", "rmnet")  # names of modem interfaces
 NETWORK_MANAGER = "org.freedesktop.NetworkManager"
-ANSWER_TIMEOUT = 5.0  # s; Termux's commands hang where the Termux:API app is missing
+ANSWER_TIMEOUT = 5.0  # s; Termux's commands hang if the Termux:API app is missing
 
 
 class Power(NamedTuple):
-    """What the battery says."""
+    """The state of the battery."""
 
     percent: float
-    charging: bool  # or on mains, with the battery full
+    charging: bool  # or full, on mains
 
 
 def why_unavailable(limits: Mapping[str, object]) -> str | None:
@@ -41,11 +41,11 @@ def why_unavailable(limits: Mapping[str, object]) -> str | None:
     Parameters
     ----------
     limits : Mapping[str, object]
-        The node's config, of which these count, each if it is there:
-        ``pause-file`` (a path; while the file exists the user wants no training),
-        ``min-battery`` (%, in [0, 100]; less, and not charging, is too little),
-        ``max-temperature`` (degrees Celsius of the processor; more is too hot) and
-        ``allow-metered`` (whether a network that costs by the byte may be used).
+        The node's config. These keys count, if present:
+        ``pause-file`` (a path; no training while the file exists),
+        ``min-battery`` (%, in [0, 100]; no training below it unless charging),
+        ``max-temperature`` (°C of the processor, in [0, 150]; no training above it) and
+        ``allow-metered`` (false: no training on a metered network).
 
     Raises
     ------
@@ -70,27 +70,27 @@ def why_unavailable(limits: Mapping[str, object]) -> str | None:
 
 
 def battery() -> Power | None:
-    """Return the state of the fullest battery that powers this device; None if there is none to be seen."""
+    """Return the state of the fullest battery that powers this device; None if none is found."""
     found = []
     on_mains = False
     for supply in sorted(SYS.glob("power_supply/*")):
         kind = _read(supply / "type")
-        if kind == "Battery" and _read(supply / "scope") != "Device":  # not that of a mouse
+        if kind == "Battery" and _read(supply / "scope") != "Device":  # that of a mouse, for example
             try:
                 charge = float(_read(supply / "capacity"))
-            except ValueError:  # Android hides it
+            except ValueError:  # hidden by Android
                 continue
             found.append(Power(charge, _read(supply / "status") in ("Charging", "Full", "Not charging")))
         elif kind in ("Mains", "USB"):
             on_mains |= _read(supply / "online") == "1"
     if found:
-        best = max(found)  # of two, the fuller
+        best = max(found)  # the fullest
         return best._replace(charging=best.charging or on_mains)
-    said = _termux("termux-battery-status") or {}
-    left = said.get("percentage")
+    status = _termux("termux-battery-status") or {}
+    left = status.get("percentage")
     if not isinstance(left, int | float):
         return None
-    return Power(float(left), said.get("plugged", "UNPLUGGED") != "UNPLUGGED")
+    return Power(float(left), status.get("plugged", "UNPLUGGED") != "UNPLUGGED")
 
 
 def temperature() -> float | None:
@@ -106,21 +106,21 @@ def temperature() -> float | None:
 
 
 def is_metered() -> bool:
-    """Tell whether the network costs by the byte, as far as the system knows."""
+    """Return whether the network is metered, as far as the system knows."""
     try:
         rows = [line.split() for line in ROUTES.read_text().splitlines()[1:]]
-    except OSError:  # Android hides it
+    except OSError:  # hidden by Android
         rows = []
-    # By metric: a modem that is there should the other way out fail costs nothing.
-    ways_out = [(int(row[6]), row[0]) for row in rows if len(row) > 6 and row[1] == "00000000"]
-    if ways_out and min(ways_out)[1].startswith(MOBILE):
+    # The route with the smallest metric is used: a modem as a fallback costs nothing.
+    routes = [(int(row[6]), row[0]) for row in rows if len(row) > 6 and row[1] == "00000000"]
+    if routes and min(routes)[1].startswith(MOBILE):
         return True
-    said = _answer("busctl", "get-property", NETWORK_MANAGER, f"/{NETWORK_MANAGER.replace('.', '/')}",
+    answer = _answer("busctl", "get-property", NETWORK_MANAGER, f"/{NETWORK_MANAGER.replace('.', '/')}",
                    NETWORK_MANAGER, "Metered")  # fmt: skip
-    if said:
-        return said.split() in (["u", "1"], ["u", "3"])  # NMMetered: yes, and guessed to be so
+    if answer:
+        return answer.split() in (["u", "1"], ["u", "3"])  # NMMetered: yes, and guessed yes
     wifi = _termux("termux-wifi-connectioninfo")
-    # A phone that is not on Wi-Fi is on mobile data.
+    # A phone without Wi-Fi is on mobile data.
     return wifi is not None and wifi.get("supplicant_state") != "COMPLETED"
 
 
@@ -136,7 +136,7 @@ def _number(limits: Mapping[str, object], name: str, low: float, high: float) ->
 
 
 def _read(path: Path) -> str:
-    """Return the one line that such a file holds, "" if it cannot be read."""
+    """Return the single line of a file, "" if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -144,16 +144,16 @@ def _read(path: Path) -> str:
 
 
 def _termux(command: str) -> dict[str, object] | None:
-    """Return what Android says through Termux, None outside it."""
+    """Return the answer of a Termux command, None outside Termux."""
     try:
-        said = json.loads(_answer(command))
+        answer = json.loads(_answer(command))
     except ValueError:
         return None
-    return said if isinstance(said, dict) else None
+    return answer if isinstance(answer, dict) else None
 
 
 def _answer(program: str, *arguments: str) -> str:
-    """Return what a program prints, "" if it is missing, fails or does not answer."""
+    """Return the output of a program, "" if it is missing, fails or does not answer in time."""
     found = shutil.which(program)
     if found is None:
         return ""

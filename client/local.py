@@ -1,4 +1,4 @@
-"""What this client holds: its identity, its group, its task, its part of the data."""
+"""A client's identity, group, task and part of the data, from the config of its node and of the run."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ Group = int | str
 
 
 class LocalData(NamedTuple):
-    """One client's side of a run."""
+    """What one client has."""
 
     client_id: str
     task: tasks.Task
@@ -20,9 +20,9 @@ class LocalData(NamedTuple):
 
     @classmethod
     def from_context(cls, context: Context) -> "LocalData":
-        """Read the node's config: ``partition-id``, ``num-partitions``; ``client-id`` and ``group`` if given.
+        """Read the node's config: ``partition-id``, ``num-partitions``, optional ``client-id``, ``group``.
 
-        Without ``group``, the group is the one that the run's ``partition`` puts the client into, if any.
+        Without ``group`` the client has the group that the run's ``partition`` gives it, if any.
 
         Raises
         ------
@@ -41,12 +41,12 @@ class LocalData(NamedTuple):
 
 
 def client_name(number: int, num_clients: int) -> str:
-    """Return the name of a client that has no other; padded, so that names sort as the numbers do."""
+    """Return the default name of a client; padded, so that names sort in the order of the numbers."""
     return f"client-{number:0{max(2, len(str(num_clients - 1)))}d}"
 
 
 def group_of(context: Context) -> Group | None:
-    """Return the node's ``group``, which the client tells whoever asks for its status; None if it has none.
+    """Return the node's ``group``, which the client reports with its status; None if it has none.
 
     Raises
     ------

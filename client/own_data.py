@@ -1,4 +1,4 @@
-"""The samples that lie on the device itself, in place of a part of the task's data."""
+"""A device's own samples, used instead of a part of the task's data."""
 
 from pathlib import Path
 
@@ -11,16 +11,16 @@ from .local import Group, LocalData, group_of
 
 
 def local_data(context: Context) -> LocalData:
-    """Read what this client holds: the file that the node's config names as ``data``, else its partition.
+    """Return the client's data: the file that the node's config names as ``data``, or its partition.
 
-    The file is a NumPy ``.npz`` with ``inputs`` (n, features), any real numbers, and ``labels`` (n,), whole
-    numbers >= 0; n >= 1; and, if its owner likes, ``group``, one text or whole number. The identity is the
-    node's ``client-id``, else the name of the file; the node's ``group`` goes before the file's.
+    The file is a NumPy ``.npz`` with ``inputs`` (n, features), any real numbers, ``labels`` (n,),
+    whole numbers >= 0, n >= 1, and optionally ``group``, one text or whole number. The identity is the node's ``client-id``,
+    else the name of the file; the node's ``group`` takes precedence over the file's.
 
     Raises
     ------
     ValueError
-        If the file cannot be read or does not hold that; or as `LocalData.from_context`.
+        If the file cannot be read or is not of this form; or as `LocalData.from_context`.
     """
     file = context.node_config.get("data")
     if file is None:

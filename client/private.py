@@ -1,19 +1,19 @@
-"""What this client keeps to itself, and how much of it it tells: noise on numbers, and a group of its own.
+"""What a client keeps private: noise on its reported numbers, and a group that the server does not learn.
 
-The device's owner sets this in the node's config, which goes before the run's config:
+The device's owner sets these keys in the node's config, which takes precedence over the run's config:
 
 ================  ======================================================================================
-key               what
+key               meaning
 ================  ======================================================================================
-noise-epsilon     ε of each loss and each norm that is reported, see `strategies.clients.report_noise`; 0 = no noise
+noise-epsilon     ε of each reported loss and norm, see `strategies.clients.report_noise`; 0 = no noise
 noise-delta       δ of each (default: 1e-5)
-loss-bound        what a reported loss is clipped to; with noise, without it no loss is reported
-norm-bound        likewise of the norm of the update
-private-group     a group, 0, 1, ..., that is told by randomised response only; not in the run's config
-group-epsilon     the largest ε for which it is told (default: whatever the server asks for)
-group-answers     "permanent" (default): one answer for life; "fresh": one a round, each costing ε anew
-secret-file       where the secret that these answers come from is kept for life; it is made when it is
-                  missing. Without a file it lasts as long as the SuperNode does in a run
+loss-bound        clips a reported loss; without it a loss that needs noise is not reported
+norm-bound        the same for the norm of the update
+private-group     a group, 0, 1, ..., reported by randomised response only; not in the run's config
+group-epsilon     the largest ε with which it is reported (default: any that the server asks for)
+group-answers     "permanent" (default): one answer forever; "fresh": one per round, each costs ε
+secret-file       keeps the secret that these answers are made from; created if it is missing. Without
+                  a file the secret lasts as long as the SuperNode in a run
 ================  ======================================================================================
 """
 
@@ -43,14 +43,14 @@ _SECRET_BITS = 128
 
 @dataclass(frozen=True)
 class Noise:
-    """What happens to a loss and a norm before they are reported.
+    """The noise and bounds that are applied to a loss and a norm before they are reported.
 
     Attributes
     ----------
     epsilon, delta : float
-        The budget of each report; an ``epsilon`` of 0 is no noise.
+        The budget of each report; ``epsilon`` = 0 means no noise.
     loss_bound, norm_bound : float or None
-        What they are clipped to, if at all.
+        Clip the numbers, if given.
 
     Raises
     ------
@@ -70,7 +70,7 @@ class Noise:
 
     @classmethod
     def of(cls, context: Context) -> Noise:
-        """Read the node's config, and the run's where that says nothing.
+        """Read the node's config, and the run's for keys that it lacks.
 
         Raises
         ------
@@ -87,22 +87,22 @@ class Noise:
 
     @property
     def is_on(self) -> bool:
-        """Whether numbers have noise, so that what has none is not to be reported."""
+        """Whether reported numbers have noise; then numbers without noise are not reported."""
         return self.epsilon > 0
 
     def loss(self, value: float) -> float | None:
-        """Return what to report for a loss; None if nothing."""
+        """Return the number to report for a loss; None if none is reported."""
         return self._release(value, self.loss_bound)
 
     def norm(self, value: float) -> float | None:
-        """Return what to report for the norm of the update; None if nothing."""
+        """Return the number to report for the norm of the update; None if none is reported."""
         return self._release(value, self.norm_bound)
 
     def _release(self, value: float, bound: float | None) -> float | None:
         if self.is_on:
             if bound is None:
                 return None
-            # Fresh for each report: whoever knew the noise, or met it twice, would know the number.
+            # Fresh for each report: noise that is known or used twice reveals the number.
             rng = np.random.default_rng()
             return GaussianMechanism(self.epsilon, self.delta, bound).release(value, rng)
         if not isfinite(value):
@@ -111,21 +111,21 @@ class Noise:
 
 
 def group_member(context: Context, num_groups: int, epsilon: float = 1.0) -> GroupMember:
-    """Return the side of this client whose group is its own affair.
+    """Return the member of a private group that this client is.
 
     Parameters
     ----------
     context : Context
-        Holds the node's config, and the secret where there is no file for it.
+        Holds the node's config, and the secret if there is no file for it.
     num_groups : int
-        G, how many groups the server knows.
+        G, the number of groups.
     epsilon : float
-        The ε that the server asks for; matters only for what it says its group is.
+        The ε that the server asks for; matters only for the report of the group.
 
     Raises
     ------
     ValueError
-        If the client has no such group, or does not tell it for such an ε.
+        If the client has no such group, or its limit of ε is lower.
     """
     group = context.node_config.get("private-group")
     if isinstance(group, bool) or not isinstance(group, int) or not 0 <= group < num_groups:
@@ -135,9 +135,7 @@ def group_member(context: Context, num_groups: int, epsilon: float = 1.0) -> Gro
         )
     limit = _number((context.node_config,), "group-epsilon")
     if limit is not None and epsilon > limit:
-        raise ValueError(
-            f"epsilon = {epsilon}: this client tells its group for {limit} at most (group-epsilon)"
-        )
+        raise ValueError(f"epsilon = {epsilon}: must be at most {limit}, the client's limit (group-epsilon)")
     answers = context.node_config.get("group-answers", "permanent")
     if answers not in ("permanent", "fresh"):
         raise ValueError(f"group-answers = {answers!r} in the node's config: must be 'permanent' or 'fresh'")
@@ -145,7 +143,7 @@ def group_member(context: Context, num_groups: int, epsilon: float = 1.0) -> Gro
 
 
 def _secret(context: Context) -> int:
-    """Return the client's secret, made at random the first time.
+    """Return the client's secret, drawn at random the first time.
 
     Raises
     ------
@@ -159,7 +157,7 @@ def _secret(context: Context) -> int:
         return int(str(context.state.config_records[_SECRET]["hex"]), 16)
     file = Path(str(path))
     if not file.exists():
-        # Whole or not at all, and readable by its owner alone.
+        # Written completely or not at all, and readable by its owner only.
         new = file.with_name(f"{file.name}.new")
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as stream:
@@ -174,7 +172,7 @@ def _secret(context: Context) -> int:
 
 
 def _number(configs: tuple[Mapping[str, object], ...], name: str) -> float | None:
-    """Return the first value that there is, a finite number >= 0."""
+    """Return the first value found, a finite number >= 0; None if there is none."""
     for config in configs:
         value = config.get(name)
         if value is None:

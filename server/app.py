@@ -14,7 +14,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the federation that the run config describes, or go on with it."""
+    """Run the federation that the run config describes, or resume it."""
     settings = RunSettings.from_run_config(context.run_config)
     with Recording(settings) as recording:
         _run(grid, settings, recording)
@@ -23,7 +23,7 @@ def main(grid: Grid, context: Context) -> None:
 def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
     task = tasks.create(settings.task, partition=settings.partition, data_dir=settings.data_dir)
     test_data = task.test_data()
-    rounds: list[RoundRecord] = []  # the round that the next evaluation belongs to
+    rounds: list[RoundRecord] = []  # the round that the next evaluation is of
     strategy = SelectionStrategy(
         settings.selector,
         clients_per_round=settings.clients_per_round,
@@ -64,6 +64,6 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         evaluate_fn=evaluate,
     )
     if not result.arrays:
-        raise RuntimeError("no round brought a usable reply: the model is as it was at the start")
+        raise RuntimeError("no round brought usable replies: the model is still the initial one")
     last = max(result.evaluate_metrics_serverapp)
     recording.end(last, {name: array.numpy() for name, array in result.arrays.items()})

@@ -1,4 +1,4 @@
-"""The models that a run leaves behind: the best so far, and the last."""
+"""The model files of a run: the best model so far, and the last."""
 
 import json
 import math
@@ -17,16 +17,16 @@ from tasks.base import Metrics
 
 BEST = "best.safetensors"
 FINAL = "model.safetensors"
-ABOUT = "cohort"  # the entry of their metadata that says, as JSON, which round they are of
+ABOUT = "cohort"  # metadata entry: JSON with the round and metrics of the model
 
 
 class Models:
-    """Writes safetensors files, each there as a whole or not at all; its metadata say what it is.
+    """Writes safetensors files, each completely or not at all, with their round and metrics as metadata.
 
     Parameters
     ----------
     folder : Path or None
-        Where they go. A best model that is there already has to be beaten. None writes nothing.
+        The folder of the files. The best model in it counts as the best so far. None writes nothing.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Models:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self.best_round: int | None = None
-        self._best = (-math.inf, -math.inf)  # accuracy, and what decides if that is the same: less loss
+        self._best = (-math.inf, -math.inf)  # accuracy, then minus the loss
         if folder is not None and (folder / BEST).exists():
             try:
                 with safe_open(folder / BEST, "numpy") as file:
@@ -45,10 +45,10 @@ class Models:
                 self._best = (about["test_accuracy"], -about["test_loss"])
                 self.best_round = about["round"]
             except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-                log(WARNING, "%s is not looked at: %s", folder / BEST, error)
+                log(WARNING, "%s is ignored: %s", folder / BEST, error)
 
     def offer(self, round: int, arrays: Mapping[str, NDArray[Any]], test: Metrics) -> None:
-        """Keep a model if it is the best so far. A disk that is full is no reason to stop the run."""
+        """Write a model if it is the best so far. A full disk does not stop the run."""
         worth = (test.accuracy, -test.loss)
         if self._folder is None or math.isnan(test.loss) or worth <= self._best:
             return
@@ -72,6 +72,6 @@ class Models:
 
 def _write(path: Path, arrays: Mapping[str, NDArray[Any]], **about: float) -> Path:
     with replacing(path) as file:
-        # One entry: of several, the order would be another each time, and the same run another file.
+        # One entry: several would be written in random order, and equal runs would get different files.
         file.write(save(dict(arrays), metadata={ABOUT: json.dumps(about)}))
     return path

@@ -1,4 +1,4 @@
-"""What a run leaves behind while it goes: a line of history each round, and its models."""
+"""The files of a run: a line of history each round, and its models."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -22,26 +22,26 @@ from .settings import CHECKPOINTS, RunSettings, check_same_run
 
 
 class Recording:
-    """Writes a run into its folder; nobody else may do so meanwhile.
+    """Writes a run into its folder, which it locks against other processes.
 
     Parameters
     ----------
     settings : RunSettings
-        The run's; with ``resume`` the history goes on after the last checkpoint's round.
+        The run's settings; with ``resume`` the history continues after the last checkpoint's round.
 
     Attributes
     ----------
     folder : Path or None
-        Where the run goes; None writes nothing.
+        The folder of the run; None writes nothing.
     checkpoints : Path or None
-        Where its checkpoints go.
+        The folder of its checkpoints.
 
     Raises
     ------
     CheckpointError, ValueError
-        On entering, if the folder belongs to another run, or another process writes there.
+        On entry, if the folder belongs to another run, or another process writes there.
     OSError
-        On entering, if the folder cannot be written to.
+        On entry, if the folder cannot be written to.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -49,7 +49,7 @@ class Recording:
         self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None
         self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
         self._held = ExitStack()
-        self._sizes = np.empty(0)  # of the roster that was last written
+        self._sizes = np.empty(0)  # in the last roster line
         self._began = time.monotonic()
 
     def __enter__(self) -> "Recording":
@@ -63,7 +63,7 @@ class Recording:
         self._held.__exit__(*error)
 
     def _begun(self, held: ExitStack) -> HistoryWriter:
-        """Begin the history, or go on with it from the last checkpoint."""
+        """Return a new history, or continue it from the last checkpoint."""
         if self.folder is None or self.checkpoints is None:
             return HistoryWriter(None)
         run = {
@@ -72,7 +72,7 @@ class Recording:
             **self._settings.model_dump(),
         }
         path = self.folder / FILE_NAME
-        checkpoints = CheckpointFolder(self.checkpoints, report=lambda line: None)  # the strategy says it
+        checkpoints = CheckpointFolder(self.checkpoints, report=lambda line: None)  # the strategy reports it
         checkpoints.claim()
         held.callback(checkpoints.release)
         if self._settings.resume:
@@ -92,7 +92,7 @@ class Recording:
         client_ids: Sequence[str] = (),
         client_sizes: npt.ArrayLike = (),
     ) -> None:
-        """Write down a round, 0 without a record, and its model if it is the best so far.
+        """Write a round (round 0 has no record), and its model if it is the best so far.
 
         Parameters
         ----------
@@ -101,26 +101,26 @@ class Recording:
         model : mapping of str to array
             The model after it.
         metrics : Metrics
-            What it is on the test data.
+            Its metrics on the test data.
         record : RoundRecord, optional
-            What happened.
+            What happened in the round.
         client_ids, client_sizes : sequence
-            The roster, by index; written when clients were added, or sizes have changed. An identity stays
-            that of its index.
+            The roster, by index; written when clients were added or sizes have changed. An index keeps its
+            identity.
         """
         test = {"test_loss": metrics.loss, "test_accuracy": metrics.accuracy}
         if record is None:
             self._history.write("round", round=number, **test)
         else:
             sizes = np.asarray(client_sizes, dtype=np.float64)
-            if not np.array_equal(sizes.view(np.int64), self._sizes.view(np.int64)):  # NaN is NaN
+            if not np.array_equal(sizes.view(np.int64), self._sizes.view(np.int64)):  # NaN equals NaN
                 self._history.write("roster", client_ids=client_ids, client_sizes=sizes)
                 self._sizes = sizes.copy()
             self._history.write_round(record, client_ids, **test)
         self._models.offer(number, model, metrics)
 
     def end(self, last: int, model: Mapping[str, NDArray[Any]]) -> None:
-        """Write down that the run is over after a round, and its model."""
+        """Write the end of the run after a round, and its model."""
         path = self._models.save_final(last, model)
         target = f"target-accuracy = {self._settings.target_accuracy:g} is reached"
         self._history.write(
@@ -133,5 +133,5 @@ class Recording:
         )
 
     def is_good_enough(self, accuracy: float) -> bool:
-        """Tell whether the run's target is reached, if it has one."""
+        """Return whether the run's target accuracy is reached, if it has one."""
         return 0 < self._settings.target_accuracy <= accuracy

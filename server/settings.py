@@ -13,8 +13,8 @@ from strategies.selectors import selector_type
 from tasks.partitions import parse
 
 SettingValue = str | int | float | bool
-CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, below output-dir
-# What a run that is resumed may have otherwise than before: it changes no round that is over.
+CHECKPOINTS = "checkpoints"  # folder of a run's checkpoints, below output-dir
+# Settings that a resume may change, since they affect no earlier round.
 MAY_CHANGE = {
     *("num_rounds", "poll_interval", "target_accuracy", "client_sizes", "removed_clients"),
     *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
@@ -27,13 +27,13 @@ OF_THE_START = {
     "output_dir",
     "data_dir",
     "resume",
-}  # folders may have been moved
+}  # folders may have moved
 
 
 def parse_selector_settings(text: str) -> dict[str, Any]:
     """Read "alpha=0.4 learning-rate-multiplier=100" as a selector's settings.
 
-    Values are JSON scalars (0.4, 100, true); anything else is taken as a string.
+    Values are JSON scalars (0.4, 100, true); anything else is a string.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def _known_partition(text: str) -> str:
 
 
 def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValidator:
-    """Let the options object that takes a value say whether it is allowed."""
+    """Let the options object that takes the value check it."""
 
     def check(value: Any) -> Any:
         try:
@@ -80,11 +80,11 @@ def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValid
 
 
 class RunSettings(BaseModel):
-    """Every setting of a run; pyproject.toml's [tool.flwr.app.config] holds the names and the defaults."""
+    """Every setting of a run; names and defaults stand in pyproject.toml, [tool.flwr.app.config]."""
 
     model_config = ConfigDict(
         frozen=True,
-        strict=True,  # or true would do for 1
+        strict=True,  # else true would pass for 1
         extra="forbid",
         allow_inf_nan=False,
         alias_generator=lambda name: name.replace("_", "-"),
@@ -124,7 +124,7 @@ class RunSettings(BaseModel):
         Raises
         ------
         ValueError
-            One line for each wrong setting: its name, its value, what is allowed.
+            One line for each wrong setting: its name, its value and what is allowed.
         """
         try:
             settings = cls.model_validate(dict(config))
@@ -136,7 +136,7 @@ class RunSettings(BaseModel):
                 f"{settings.num_clients} (the number of clients)"
             )
         if settings.resume and not settings.output_dir:
-            raise ValueError("resume = True: needs output-dir, the folder of the run to go on with")
+            raise ValueError("resume = True: needs output-dir, the folder of the run to resume")
         try:
             check_selector(
                 settings.selector,
@@ -178,12 +178,12 @@ class RunSettings(BaseModel):
 
 
 def read_client_sizes(path: str) -> dict[str, float]:
-    """Read what the operator declares that clients hold, by identity; "" is nothing.
+    """Read the client sizes that the operator declares, by identity; "" declares none.
 
     Raises
     ------
     ValueError
-        If the file cannot be read or holds something else.
+        If the file cannot be read or has another form.
     """
     if not path:
         return {}
@@ -197,17 +197,17 @@ def read_client_sizes(path: str) -> dict[str, float]:
 
 
 def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run whose settings were others; `MAY_CHANGE` lists which may be.
+    """Refuse to resume a run with other settings; `MAY_CHANGE` lists those that may change.
 
     Parameters
     ----------
     before, now : mapping
-        ``run`` lines of a history. What is missing in ``before`` (all, if it is empty) is not compared.
+        ``run`` lines of a history. Settings that ``before`` lacks are not compared.
 
     Raises
     ------
     ValueError
-        One line for each setting: its name, its value, what the run had.
+        One line for each setting: its name, its value and that of the run.
     """
     differences = [
         f"{name.replace('_', '-')} = {now.get(name)!r}: the run to be resumed has {value!r}"

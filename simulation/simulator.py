@@ -132,7 +132,7 @@ class Simulator:
         self,
         data: FederatedData,
         kernel: Kernel,
-        selector: str = "adaptive-osmd",
+        selector: str = "forecast",
         *,
         clients_per_round: int,
         num_rounds: int,

@@ -1,8 +1,7 @@
-"""The state of a run on disk: one file a round, written so that no crash leaves less than the round before.
+"""The state of a run on disk: one file per round, written so that a crash never loses more than one round.
 
 A file is an ``.npz`` (``numpy.load`` opens it): ``meta``, a JSON object as UTF-8 bytes, and each array under
-``arrays/``. It is written under another name, fsynced and renamed; zip's checksums find what was damaged
-later.
+``arrays/``. It is written under another name, fsynced and renamed; zip's checksums detect later damage.
 """
 
 import json
@@ -29,14 +28,14 @@ if sys.platform != "win32":
 MAGIC = "cohort-checkpoint"
 VERSION = 2
 _FILE_NAME = re.compile(r"round-(\d{8,})\.npz")
-_UNFINISHED = ".unfinished"  # the ending of a file that is being written
-_REFUSED = ".refused"  # the ending of a file that could not be used, and whose round has come again
+_UNFINISHED = ".unfinished"  # suffix of a file that is being written
+_REFUSED = ".refused"  # suffix of an unusable file whose round was repeated
 _POLL_INTERVAL = 0.05  # seconds between two tries to get the lock
 _NOWHERE = object()
 
 
 class CheckpointError(ValueError):
-    """A run cannot go on from what is in a folder; the message says why, and what to do."""
+    """A run cannot continue from a folder; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,13 @@ class Checkpoint:
     """A run's state after a round."""
 
     round: int
-    """The round that is over, at least 0."""
+    """The last completed round, >= 0."""
     arrays: Mapping[str, NDArray[Any]]
-    """By name; of any shape (0-d and empty too) and any dtype but object. Layout is C or Fortran."""
+    """Arrays by name, of any shape (0-d and empty too) and any dtype except object, in C or Fortran order."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """What is not an array: a JSON object. Comes back as JSON has it: tuples as lists, keys as strings."""
+    """The rest of the state: a JSON object. JSON returns tuples as lists and keys as strings."""
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    """What must not change over a resume: a JSON object, compared by `CheckpointFolder.newest`."""
+    """What a resume must not change: a JSON object, compared by `CheckpointFolder.newest`."""
 
 
 class CheckpointFolder:
@@ -59,9 +58,9 @@ class CheckpointFolder:
     Parameters
     ----------
     path : str or Path
-        The folder; made when it is claimed.
+        The folder; created when it is claimed.
     keep : int (default: 3)
-        How many checkpoints stay; at least 2, so that a damaged last one leaves the one before.
+        The number of checkpoints to keep; at least 2, so that a damaged one leaves the one before.
     report : callable, optional
         Called with one line for each file that is refused and each checkpoint that could not be written;
         default: a warning to this module's logger.
@@ -97,22 +96,22 @@ class CheckpointFolder:
         self._lock: IO[str] | None = None
 
     def claim(self, wait: float = 30.0) -> None:
-        """Make the folder, keep other processes out of it, and remove what a killed writer left unfinished.
+        """Create the folder, lock it against other processes, and remove unfinished files of a killed one.
 
-        The claim ends with the process, also with one that is killed; or with `release`. A second claim of
-        the same process does nothing.
+        The claim ends with `release` or with the process, even if it is killed. A second claim by the same
+        process does nothing.
 
         Parameters
         ----------
         wait : float (default: 30)
-            Seconds that another process, which may be about to end, has to leave.
+            Seconds to wait for another process to release it, which may be about to end.
 
         Raises
         ------
         CheckpointError
-            If another process is still there: of two that go on with one run, each would spoil the other's.
+            If another process still has the folder: two processes must not continue the same run.
         OSError
-            If the folder cannot be made or written to.
+            If the folder cannot be created or written to.
         """
         if self._lock is not None:
             return
@@ -125,11 +124,11 @@ class CheckpointFolder:
                 pid = lock.read()
                 lock.close()
                 raise CheckpointError(
-                    f"{self.path}: process {pid} writes its checkpoints here; end it, or use another folder"
+                    f"{self.path}: process {pid} writes its checkpoints here; stop it, or use another folder"
                 )
             time.sleep(_POLL_INTERVAL)
         self._lock = lock
-        with suppress(OSError):  # a full disk must not keep a run from going on
+        with suppress(OSError):  # a full disk must not stop a run
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
@@ -145,38 +144,38 @@ class CheckpointFolder:
             self._lock = None
 
     def is_claimed(self) -> bool:
-        """Tell whether another process has the folder. Not for the one that has it: its claim would end."""
+        """Return whether another process has the folder. Not for the owner, whose claim would end."""
         if not self._lock_file.exists():
             return False
         with self._lock_file.open("a") as lock:
             return not _locked(lock)
 
     def is_abandoned(self) -> bool:
-        """Tell whether the last process that claimed the folder was killed. Not for one that has it."""
+        """Return whether the last owner of the folder was killed. Not for the owner."""
         return self._lock_file.exists() and self._lock_file.stat().st_size > 0 and not self.is_claimed()
 
     def rounds(self) -> list[int]:
-        """Return the rounds whose files are here, usable or not, ascending."""
+        """Return the rounds that have a file, usable or not, ascending."""
         found = (_FILE_NAME.fullmatch(file.name) for file in self.path.glob("round-*"))
         return sorted(int(match[1]) for match in found if match)
 
     def save(self, checkpoint: Checkpoint) -> bool:
-        """Write a checkpoint, then remove those that are too old. Claims the folder if that was not done.
+        """Write a checkpoint, then remove the oldest ones. Claims the folder if necessary.
 
-        Files of later rounds, which `newest` had to refuse, are put aside under another name.
+        Files of later rounds, which `newest` refused, are renamed.
 
         Returns
         -------
         bool
-            Whether it is safely on disk. If the disk is full or broken that is reported, all that was there
-            before still is, and the run can go on.
+            Whether it is safely on disk. If the disk is full or broken, this is reported, all earlier files
+            are kept, and the run can continue.
 
         Raises
         ------
         CheckpointError
             If another process has the folder.
         TypeError, ValueError
-            If the checkpoint holds what cannot be stored.
+            If the checkpoint holds something that cannot be stored.
         """
         if checkpoint.round < 0:
             raise ValueError(f"round = {checkpoint.round}: must be at least 0")
@@ -188,29 +187,29 @@ class CheckpointFolder:
         except OSError as error:
             self._report(
                 f"ROUND {checkpoint.round} IS NOT SAVED in {self.path}: {error.strerror or error}; "
-                "the run goes on, and the checkpoints from before are still there"
+                "the run continues, and the earlier checkpoints are still there"
             )
             return False
         return True
 
     def newest(self, fingerprint: Mapping[str, Any] | None = None) -> Checkpoint | None:
-        """Return the last checkpoint that is whole; each later one is reported with what is wrong with it.
+        """Return the last intact checkpoint; each later file is reported with what is wrong with it.
 
         Parameters
         ----------
         fingerprint : mapping, optional
-            What this run is; default: not compared.
+            The fingerprint of this run; default: not compared.
 
         Returns
         -------
         Checkpoint or None
-            None if there is no file of a checkpoint here.
+            None if there is no checkpoint file.
 
         Raises
         ------
         CheckpointError
-            If the checkpoint is of another run: what differs, as it was and as it is. Or if there are files
-            but none can be used: to begin again must be somebody's decision.
+            If the checkpoint belongs to another run: the message lists the differences. Or if there are files
+            but none is usable: only a person may decide to start anew.
         """
         rounds = self.rounds()
         for round in reversed(rounds):
@@ -221,7 +220,7 @@ class CheckpointFolder:
                     raise CheckpointError(f"holds round {checkpoint.round}, not {round}")
             except MemoryError:
                 raise
-            except Exception as error:  # a damaged file makes zipfile and NumPy raise whatever they like
+            except Exception as error:  # zipfile and NumPy raise all kinds of errors for damaged files
                 why = str(error) if isinstance(error, CheckpointError) else f"damaged ({error or error!r})"
                 before = "the one before is used" if round != rounds[0] else "there is none before"
                 self._report(f"{file}: refused: {why}; {before}")
@@ -231,7 +230,7 @@ class CheckpointFolder:
             return checkpoint
         if rounds:
             raise CheckpointError(
-                f"{self.path}: none of its {len(rounds)} checkpoints can be used; to begin again, empty it"
+                f"{self.path}: none of its {len(rounds)} checkpoints can be used; to start anew, empty it"
             )
         return None
 
@@ -243,9 +242,9 @@ class CheckpointFolder:
         return self.path / f"round-{round:08d}.npz"
 
     def _tidy(self, last: int) -> None:
-        """Leave the last few, put aside what would be taken for later than the last."""
+        """Keep the last few files; rename those that would be mistaken for later ones."""
         rounds = self.rounds()
-        with suppress(OSError):  # what stays now goes the next time
+        with suppress(OSError):  # what cannot be removed now is removed the next time
             for round in [each for each in rounds if each <= last][: -self.keep]:
                 self._file(round).unlink()
             for round in [each for each in rounds if each > last]:
@@ -254,9 +253,9 @@ class CheckpointFolder:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file to be written; at the end of the block it takes the place of ``path``, durably.
+    """Yield a file to write; at the end of the block it replaces ``path``, durably.
 
-    However the block or the machine ends, ``path`` has its old content or all of the new.
+    Even after a crash ``path`` has either its old content or all of the new.
 
     Raises
     ------
@@ -272,7 +271,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         unfinished.replace(path)
         _sync_folder(path.parent)
     finally:
-        with suppress(OSError):  # the first error tells more
+        with suppress(OSError):  # the first error is the informative one
             unfinished.unlink(missing_ok=True)
 
 
@@ -285,7 +284,7 @@ def _write(output: IO[bytes], checkpoint: Checkpoint) -> None:
         "fingerprint": dict(checkpoint.fingerprint),
         "meta": dict(checkpoint.meta),
     }
-    with zipfile.ZipFile(output, "w") as archive:  # stored as it is: weights hardly compress
+    with zipfile.ZipFile(output, "w") as archive:  # uncompressed: weights hardly compress
         _write_array(archive, "meta", np.frombuffer(json.dumps(meta).encode(), np.uint8))
         for name, array in checkpoint.arrays.items():
             _write_array(archive, f"arrays/{name}", np.asarray(array))
@@ -317,7 +316,7 @@ def _read(file: Path) -> Checkpoint:
 
 
 def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
-    """Return the meta object, {} if a foreign file has something else under that name."""
+    """Return the meta object, {} if a foreign file has something else there."""
     with suppress(ValueError, TypeError):
         found = json.loads(_read_array(archive, "meta").tobytes())
         if isinstance(found, dict):
@@ -326,15 +325,15 @@ def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    # Read to its end first, where zip compares checksums: a shape that is damaged must not be believed.
+    # Read to its end first, where zip compares checksums: a damaged shape must not be used.
     content = BytesIO(archive.read(f"{name}.npy"))
     array: NDArray[Any] = npy.read_array(content, allow_pickle=False)
     return array
 
 
 def _compare(stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse another run's checkpoint: one line for each difference."""
-    # As JSON gives it back, like the stored one.
+    """Refuse the checkpoint of another run: one line for each difference."""
+    # Through JSON, like the stored one.
     differences = list(_differences(stored, json.loads(json.dumps(dict(given))), ""))
     if differences:
         raise CheckpointError("\n".join(differences))
@@ -354,7 +353,7 @@ def _differences(stored: Any, given: Any, name: str) -> Iterator[str]:
 
 
 def _locked(lock: IO[str]) -> bool:
-    """Try to lock a file for this process; where there are no such locks, everybody gets one."""
+    """Try to lock a file for this process; always succeeds where the system has no such locks."""
     if sys.platform != "win32":
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -364,7 +363,7 @@ def _locked(lock: IO[str]) -> bool:
 
 
 def _sync_folder(path: Path) -> None:
-    """Make a renamed file's new name survive a power cut, too."""
+    """Make the new name of a renamed file survive a power failure."""
     if sys.platform != "win32":
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""How far a run has come: in memory, and as a checkpoint."""
+"""The progress of a run: in memory, and as a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _RESULTS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_m
 
 @dataclass
 class Progress:
-    """Where a run stands.
+    """The current state of a run.
 
     Attributes
     ----------
     round : int
-        The last that is over.
+        The last completed round.
     arrays : ArrayRecord
         The model after it.
     result : Result
-        What `start` returns; it has a model once a round has moved it.
+        The return value of `start`; it has a model once a round has changed it.
     """
 
     round: int
@@ -39,7 +39,7 @@ class Progress:
     result: Result = field(default_factory=Result)
 
     def move(self, arrays: ArrayRecord | None) -> None:
-        """Go on from a new model, if a round brought one."""
+        """Continue from the new model of a round, if there is one."""
         if arrays is not None:
             self.arrays = self.result.arrays = arrays
 
@@ -49,7 +49,7 @@ class Progress:
         round: int,
         metrics: MetricRecord | None,
     ) -> None:
-        """Keep what was measured in a round, if anything was."""
+        """Keep the metrics of a round, if there are any."""
         if metrics is not None:
             log(INFO, "\t└──> %s", metrics)
             getattr(self.result, what)[round] = metrics
@@ -60,7 +60,7 @@ class Progress:
         notes: Mapping[str, Any],
         fingerprint: Mapping[str, Any],
     ) -> Checkpoint:
-        """Return what is to be on disk: this, the state of each part by its name, and notes (JSON)."""
+        """Return the checkpoint: this progress, the state of each part by its name, and notes (JSON)."""
         states = {"model": ReceivedArrays(self.arrays), **parts}
         arrays = {f"{part}/{name}": array for part, state in states.items() for name, array in state.items()}
         results = {
@@ -72,7 +72,7 @@ class Progress:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, initial_arrays: ArrayRecord) -> Progress:
-        """Return where the run stood; of the initial model only the order of its names matters."""
+        """Return the progress of a checkpoint; of the initial model only the order of its names matters."""
         model = state_of("model", checkpoint)
         progress = cls(checkpoint.round, ArrayRecord({name: encode(model[name]) for name in initial_arrays}))
         if checkpoint.meta["moved"]:
@@ -84,7 +84,7 @@ class Progress:
 
 
 def state_of(part: str, checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:
-    """Return the state of a part of the run, as it was given to `Progress.checkpoint`."""
+    """Return the state of one part, as given to `Progress.checkpoint`."""
     prefix = f"{part}/"
     arrays = checkpoint.arrays
     return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}

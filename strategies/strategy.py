@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from . import selectors
 from .checkpoint import CheckpointError, CheckpointFolder
 from .clients.overrides import Removals, per_client, sizes_of
+from .clients.reports import REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
 from .flower.arrays import ReceivedArrays, to_record
 from .flower.attendance import Attendance
 from .flower.grids import NodesGrid, PollingGrid, clock_of
@@ -428,15 +429,15 @@ class SelectionStrategy(Strategy):
         prepared = self._step.configure(number, arrays, config, NodesGrid(grid, nodes))
         content_for = {message.metadata.dst_node_id: message.content for message in prepared}
         if "gradient_variance" in self._kind.feedback_used:
-            extra = {**extra, "report-gradient-variance": True}
+            extra = {**extra, REPORT_VARIANCE: True}
         if self.masked_updates:
-            extra = {**extra, "report-update-norm": True}
+            extra = {**extra, REPORT_NORM: True}
         messages = []
         for client, node, weight in zip(clients, nodes, selection.weights, strict=True):
             content = RecordDict(dict(content_for[node]))
             key = self._step.base.configrecord_key
             seed = client_seed(self.seed, number, client)
-            mine = {"update-weight": float(weight * len(clients))} if self.masked_updates else {}
+            mine = {UPDATE_WEIGHT: float(weight * len(clients))} if self.masked_updates else {}
             content[key] = ConfigRecord({"seed": seed, **extra, **mine, **content.config_records[key]})
             control = None if self._variates is None else self._variates.outgoing(client)
             if control is not None:

@@ -1,1 +1,1 @@
-"""clients."""
+"""The clients of a run: identities and reports, and what the operator declares about them."""

@@ -1,20 +1,20 @@
-"""Noise on what a client reports of itself: the Gaussian mechanism, and what its reports cost together.
+"""Noise on a client's reports: the Gaussian mechanism, and the privacy cost of several reports.
 
-A report says one number, made of all the data that a client holds. The protection is for the client as a
-whole (local differential privacy): whatever its data are, exchanged for whatever others, no report becomes
-more likely by more than a factor e^ε, but for a probability δ. So the number is clipped to [0, bound], its
-sensitivity is the bound, and N(0, σ²) is added by the client itself, before anybody sees it.
+A report is one number that depends on all data of a client. The whole client is protected (local differential
+privacy): if all its data were replaced by any other, no report would become more likely by more than a factor
+e^ε, except with probability δ. So the number is clipped to [0, bound], its sensitivity is the bound, and the
+client itself adds N(0, σ²) before it sends the number.
 
 B. Balle, Y.-X. Wang, "Improving the Gaussian mechanism for differential privacy" (ICML 2018), Theorem 8, is
 exact in both directions; J. Dong, A. Roth, W. J. Su, "Gaussian differential privacy" (2022), Corollary 3.3:
-Gaussian mechanisms compose to one with 1/z² = sum_i 1/z_i², z = σ/bound, also where what is asked next
-depends on the answers so far.
+Gaussian mechanisms compose to one with 1/z² = sum_i 1/z_i², z = σ/bound, even if later questions depend on
+earlier answers.
 
-It is dear (`benchmarks.privacy`): with ε = 10 for each report about half of what selection gains is left,
-with ε <= 1 nothing, and 500 reports of ε = 1 cost 43 together.
+Noise is expensive (`benchmarks.privacy`): with ε = 10 for each report about half of the gain of selection is
+left, with ε <= 1 nothing, and 500 reports of ε = 1 cost ε = 43 together.
 
-What is not covered: the update itself, unless it is masked or has noise of its own; the number of examples;
-and that a client takes part at all. Nor are attacks on the rounding of floating-point noise (Mironov 2012).
+Not protected: the update itself, unless it is masked or has its own noise; the number of examples; the fact
+that a client takes part. Attacks on the rounding of floating-point noise (Mironov 2012) are not covered.
 """
 
 from dataclasses import dataclass
@@ -30,14 +30,14 @@ _BISECTIONS = 200
 
 @dataclass(frozen=True)
 class GaussianMechanism:
-    """Releases a number of [0, bound] with noise.
+    """Releases a number in [0, bound] with noise.
 
     Attributes
     ----------
     epsilon, delta : float
-        What one report may cost: ε in (0, 50], δ in [1e-15, 0.5].
+        The budget of one report: ε in (0, 50], δ in [1e-15, 0.5].
     bound : float
-        > 0; what is larger is reported as this. Too small hides who is large, too large adds noise in vain.
+        > 0; larger numbers are clipped to it. A small bound hides differences, a large one adds noise.
 
     Raises
     ------
@@ -69,12 +69,12 @@ class GaussianMechanism:
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """The least z = σ/bound that costs ε at δ."""
+        """The smallest z = σ/bound that is (ε, δ)-private."""
         low, high = _SMALLEST_MU, _LARGEST_MU  # of μ = 1/z; least_delta grows with it
         for _ in range(_BISECTIONS):
             middle = sqrt(low * high)
             low, high = (middle, high) if least_delta(middle, self.epsilon) <= self.delta else (low, middle)
-        return (1 + 1e-9) / low  # of rounding, the safe side
+        return (1 + 1e-9) / low  # rounded to the safe side
 
     @property
     def sigma(self) -> float:
@@ -84,14 +84,14 @@ class GaussianMechanism:
     def release(self, value: float, rng: np.random.Generator) -> float:
         """Return the number with noise, in [0, bound].
 
-        Clipping what is released costs no privacy, and only brings it nearer to the truth, which lies there.
+        Clipping the released number costs no privacy and moves it towards the true one.
 
         Parameters
         ----------
         value : float
-            The truth; clipped to [0, bound]. NaN counts as the bound, or it would tell something.
+            The true number; clipped to [0, bound]. NaN counts as the bound, since it would reveal something.
         rng : np.random.Generator
-            Nobody else may know its state, and no two reports may have the same noise: ask the system for it,
+            Its state must be secret and every report needs fresh noise: use the operating system's entropy,
             ``np.random.default_rng()``.
         """
         clipped = min(max(value, 0.0), self.bound) if value == value else self.bound
@@ -99,7 +99,7 @@ class GaussianMechanism:
 
 
 def composed_epsilon(noise_multipliers: npt.ArrayLike, delta: float) -> float:
-    """Return the ε that reports cost together, at a δ for all of them.
+    """Return the total ε of several reports, at one δ for all of them.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def composed_epsilon(noise_multipliers: npt.ArrayLike, delta: float) -> float:
     Returns
     -------
     float
-        The least ε; 0 for no report.
+        The smallest ε; 0 for no report.
 
     Raises
     ------

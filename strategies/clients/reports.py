@@ -1,7 +1,7 @@
-"""What a client may say of itself: one schema, written by the client and checked by the server.
+"""What a client reports about itself: one schema, written by the client and checked by the server.
 
-Everything is optional, so that a foreign client that returns only ``num-examples`` is served too. What the
-server can compute itself is not asked: the norm of an update only where the update is hidden from the server.
+Every field is optional, so that a foreign client that returns only ``num-examples`` is served too. The server
+asks for nothing that it can compute: for the norm of an update only if the update is hidden from it.
 """
 
 from collections.abc import Mapping
@@ -15,26 +15,35 @@ IDENTITY = "identity"
 """Key of the ConfigRecord with ``client-id`` and ``group``: a MetricRecord holds numbers only."""
 
 STATUS = "query.status"
-"""Message type that asks a client who it is, how much data it has and whether it is available."""
+"""Message type that asks a client for its identity, data size and availability."""
 LOSS = "query.loss"
-"""Message type that asks for the loss of the model sent along, on all samples or ``batch-size`` of them."""
+"""Message type that asks for the loss of the model in it, on all samples or on ``batch-size`` of them."""
 GROUP = "query.group"
-"""Message type that asks, by randomised response, for a group that is the client's own affair."""
+"""Message type that asks, by randomised response, for the client's private group."""
 INVITATION = "query.invitation"
-"""Message type that carries ``rates``, with which the clients of each group are to say yes."""
+"""Message type that carries ``rates``: the probability with which the clients of each group accept."""
 
-_NAMES = {"client_id", "group"}  # what is text, or may be
+REPORT_VARIANCE = "report-gradient-variance"
+"""TRAIN config: the client shall report ``gradient-variance``."""
+REPORT_NORM = "report-update-norm"
+"""TRAIN config: the client shall report ``update-norm``, since the server does not see its update."""
+UPDATE_WEIGHT = "update-weight"
+"""TRAIN config: the client multiplies its update by this number before it masks it."""
+UPDATE_SCALES = "update-scales"
+"""TRAIN config: the client multiplies its update by the number of its private group."""
+
+_NAMES = {"client_id", "group"}  # fields that may be text
 
 
 class Report(BaseModel):
-    """A client's word.
+    """The report of a client.
 
     Attributes
     ----------
     client_id : str or None
-        The durable identity that the client claims; one that the operator registered takes precedence.
+        The durable identity that the client claims; a registered name takes precedence.
     group : str, int or None
-        The group it belongs to, for selectors with groups; 3 and "3" are the same.
+        Its group, for selectors with groups; 3 and "3" are the same.
     num_examples : float or None
         Training samples held, in (0, 1e12].
     num_steps : int or None
@@ -42,18 +51,17 @@ class Report(BaseModel):
     learning_rate : float or None
         Of those steps, > 0.
     train_loss : float or None
-        Mean local training loss; any finite number, since a likelihood's may be negative.
+        Mean local training loss; finite, may be negative (log-likelihood).
     loss : float or None
-        Mean loss of the model that was sent, before training; finite.
+        Mean loss of the received model, before training; finite.
     gradient_variance : float or None
-        σ² >= 0: how far the gradient of a mini-batch is from their mean, squared, on average.
+        σ² >= 0: the mean squared distance of mini-batch gradients from their mean.
     update_norm : float or None
-        ||w_m - w_t|| >= 0, L2, not divided by a learning rate. Believed only where the server is told that
-        the updates themselves are masked.
+        ||w_m - w_t|| >= 0, L2, not divided by a learning rate. Used only with ``masked_updates``.
     accepts : bool or None
-        Whether it takes part in this round, where clients decide for themselves.
+        Whether it takes part in this round, where clients decide.
     available : bool
-        False when the client does not want to train now (battery, metered network, busy).
+        False if the client cannot train now (battery, metered network, busy).
     """
 
     model_config = ConfigDict(
@@ -78,29 +86,29 @@ class Report(BaseModel):
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> "Report":
-        """Check what a client sent; a field that is wrong counts as not sent, but for ``num-examples``.
+        """Check a received report; an invalid field is dropped, except ``num-examples``.
 
         Raises
         ------
         ValueError
-            If ``num-examples`` is wrong, on which weights depend: its value and what is allowed.
+            If ``num-examples`` is invalid: weights depend on it.
         """
-        said = dict(record)
+        fields = dict(record)
         try:
-            return cls.model_validate(said)
+            return cls.model_validate(fields)
         except ValidationError as error:
             for details in error.errors():
                 name = str(details["loc"][0])
                 if name == "num-examples":
-                    raise ValueError(f"{name} = {said[name]!r}: {details['msg']}") from None
-                said.pop(name, None)
-            return cls.model_validate(said)
+                    raise ValueError(f"{name} = {fields[name]!r}: {details['msg']}") from None
+                fields.pop(name, None)
+            return cls.model_validate(fields)
 
     def metrics(self) -> dict[str, int | float]:
-        """Return the numbers that were set, ready for a MetricRecord."""
-        said = self.model_dump(by_alias=True, exclude_none=True, exclude=_NAMES)
-        return {name: int(value) if isinstance(value, bool) else value for name, value in said.items()}
+        """Return the numbers that are set, for a MetricRecord."""
+        numbers = self.model_dump(by_alias=True, exclude_none=True, exclude=_NAMES)
+        return {name: int(value) if isinstance(value, bool) else value for name, value in numbers.items()}
 
     def identity(self) -> dict[str, int | str]:
-        """Return what may be text and was set, ready for a ConfigRecord."""
+        """Return the fields that are set and may be text, for a ConfigRecord."""
         return self.model_dump(by_alias=True, exclude_none=True, include=_NAMES)

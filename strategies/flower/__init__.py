@@ -1,1 +1,1 @@
-"""flower."""
+"""Everything that touches Flower: grids, messages, arrays on the wire, attendance, polling."""

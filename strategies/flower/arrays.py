@@ -1,7 +1,7 @@
-"""Arrays as Flower's messages carry them, read and written without a copy too many.
+"""Arrays in Flower's messages, decoded and encoded without needless copies.
 
 A message holds each array as the bytes of a .npy file. `Array.numpy` copies them, and building an `Array`
-does so twice; with models of some size that is most of the server's memory.
+copies twice; with large models these copies are most of the server's memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_NPY = "numpy.ndarray"  # what Flower calls the .npy format
+_NPY = "numpy.ndarray"  # Flower's name for the .npy format
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -29,7 +29,7 @@ def decode(array: Array) -> NDArray[Any]:
     TypeError, ValueError
         If the bytes are not those of one .npy file, or hold Python objects.
     """
-    if type(array) is not Array:  # one that keeps its ndarray, as in a simulation without a network
+    if type(array) is not Array:  # keeps its ndarray, as in a simulation without a network
         return array.numpy()
     if array.stype != _NPY:
         raise TypeError(f"serialized as {array.stype!r}: must be {_NPY!r}")
@@ -46,7 +46,7 @@ def decode(array: Array) -> NDArray[Any]:
 
 
 def encode(values: NDArray[Any]) -> Array:
-    """Return an array for a message, as ``Array(values)`` does, with no copy beyond the message's own."""
+    """Return an array for a message, as ``Array(values)`` does, but with a single copy."""
     flat = np.ascontiguousarray(values).reshape(-1)
     header = BytesIO()
     described = np.lib.format.header_data_from_array_1_0(flat)
@@ -56,7 +56,7 @@ def encode(values: NDArray[Any]) -> Array:
 
 
 def to_record(arrays: dict[str, NDArray[Any]]) -> ArrayRecord:
-    """Return a model as a record; the dict is emptied, so that no array is there twice for long."""
+    """Return a model as a record; empties the dict, so that no array is in memory twice for long."""
     record = ArrayRecord()
     for name in list(arrays):
         record[name] = encode(arrays.pop(name))
@@ -69,14 +69,14 @@ def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 
 
 class ReceivedArrays(Mapping[str, "NDArray[Any]"]):
-    """The arrays of a message, each decoded when it is asked for; see `decode` for what is raised.
+    """The arrays of a message, each decoded on access; raises as `decode` does.
 
-    Views are kept, since they cost nothing; copies are made anew each time.
+    Views are kept, since they need no memory; copies are made anew each time.
 
     Parameters
     ----------
     record : ArrayRecord
-        What was received; stays as it is.
+        The received record; not changed.
     """
 
     def __init__(self, record: ArrayRecord) -> None:

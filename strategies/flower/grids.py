@@ -1,4 +1,4 @@
-"""Two views of a Flower Grid: one that polls at its own interval, one that shows chosen nodes only."""
+"""Two views of a Flower Grid: one looks for replies at its own interval, one shows selected nodes only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """What time it is, in seconds, and how to let it pass; Python's `time` is one."""
+    """Tells the time in seconds and sleeps; Python's `time` module is a clock."""
 
     def monotonic(self) -> float: ...
 
@@ -24,15 +24,15 @@ class Clock(Protocol):
 
 
 def clock_of(grid: Grid) -> Clock:
-    """Return the grid's own ``clock``, which a simulated one may have, else the real one."""
+    """Return the ``clock`` of a simulated grid, else the real one."""
     clock: Clock = getattr(grid, "clock", time)
     return clock
 
 
 class _GridView(Grid):
-    """Passes everything on to another grid.
+    """Forwards everything to another grid.
 
-    Flower has no public name for the types of a run and of a node's description: both are `Any` here.
+    Flower has no public names for the types of a run and of a node: both are `Any` here.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -75,20 +75,20 @@ class _GridView(Grid):
 
 
 def has_arrays(reply: Message) -> bool:
-    """Return whether a reply holds a model: it is no error, and no client that declines."""
+    """Return whether a reply holds a model: it is neither an error nor a refusal to train."""
     return not reply.has_error() and bool(reply.content.array_records)
 
 
 _FIRST_PAUSE = 0.05  # s between two looks for replies ...
 _PAUSE_SHARE = 0.05  # ... as a share of the time waited so far
-_LOST_IN_A_ROW = 3  # so many exchanges may fail one after the other
+_LOST_IN_A_ROW = 3  # exchanges that may fail in a row
 
 
 class PollingGrid(_GridView):
-    """Looks for replies often at first, then ever more rarely; Flower's own grid sleeps 3 s in between.
+    """Looks for replies often at first, then ever more rarely; Flower's own grid always sleeps 3 s.
 
-    A look comes a twentieth of the time waited so far after the last one: what takes long is noticed a little
-    later, and costs the SuperLink no more looks than what is over soon.
+    The pause between two looks is a twentieth of the time waited so far: a long round ends a little later,
+    and costs the SuperLink no more looks than a short one.
 
     Parameters
     ----------
@@ -106,21 +106,21 @@ class PollingGrid(_GridView):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None, enough: int | None = None
     ) -> list[Message]:
-        """Send messages and return the replies that came.
+        """Send messages and return the replies that arrive.
 
-        If sending them fails, as it does when the SuperLink is too busy to take them, nobody answers; what
-        made it fail is raised when it does so more than three times in a row.
+        If sending fails, for example because the SuperLink is too busy, there are no replies. The error is
+        raised when sending fails more than three times in a row.
 
         Parameters
         ----------
         messages : iterable of Message
-            What to send.
+            The messages.
         timeout : float, optional
             Seconds to wait for replies (None: no limit).
         enough : int, optional
-            Wait no longer once so many replies with a model are here (None: for all).
+            Stop waiting once so many replies with a model have arrived (None: wait for all).
         """
-        # A message that could not be handed over has no id: nobody will answer it.
+        # A message that could not be sent has no id and gets no reply.
         waiting = {message_id for message_id in self._push(list(messages)) if message_id}
         began = self.clock.monotonic()
         end = float("inf") if timeout is None else began + timeout
@@ -143,7 +143,7 @@ class PollingGrid(_GridView):
     def _push(self, messages: list[Message]) -> Iterable[str]:
         try:
             message_ids = self._grid.push_messages(messages)
-        except Exception as error:  # Flower's own have no public base
+        except Exception as error:  # Flower's errors have no public base class
             self._lost += 1
             if self._lost > _LOST_IN_A_ROW:
                 raise
@@ -154,7 +154,7 @@ class PollingGrid(_GridView):
 
 
 class NodesGrid(_GridView):
-    """Shows some nodes only: a built-in strategy, which samples from all that it sees, takes just these."""
+    """Shows some nodes only: Flower's strategies, which sample from all visible nodes, take just these."""
 
     def __init__(self, grid: Grid, node_ids: Iterable[int]) -> None:
         super().__init__(grid)

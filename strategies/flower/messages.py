@@ -1,4 +1,4 @@
-"""Flower messages <-> what the round's logic knows: reports and replies."""
+"""Flower messages <-> the reports and replies of the round's logic."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from .grids import Clock
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-_NO_HANDLER = "function registered with name"  # what Flower's ClientApp says of a type it has no handler for
-_TAIL = 250  # characters of a client's error that are kept
+_NO_HANDLER = "function registered with name"  # from Flower's error about a message type without a handler
+_TAIL = 250  # characters that are kept of a client's error
 CLOCKS_DIFFER = 300.0
-"""Seconds that a message outlives its deadline: a device's clock may be off, and who is late should not work
-through questions that nobody waits for any more."""
+"""Seconds by which a message outlives its deadline, since a device's clock may be wrong. Not much more: a
+late client should not work on messages whose replies are no longer awaited."""
 
 
 def write_report(report: Report) -> RecordDict:
-    """Return a client's report as records, to put into a reply."""
+    """Return a report as the records of a reply."""
     content = RecordDict({METRICS: MetricRecord({**report.metrics()})})
     if identity := report.identity():
         content[IDENTITY] = ConfigRecord({**identity})
@@ -38,50 +38,50 @@ def write_report(report: Report) -> RecordDict:
 
 
 def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
-    """Read what a client says of itself, whatever its records are called.
+    """Read a client's report, whatever the names of its records.
 
     Parameters
     ----------
     content : RecordDict
-        What the client sent.
+        The content of the client's message.
     size_key : str (default: "num-examples")
-        Under which name the app sends its data size.
+        The name under which the app sends its data size.
 
     Raises
     ------
     ValueError
         If a field of the report is wrong.
     """
-    said: dict[str, object] = {}
+    fields: dict[str, object] = {}
     for metrics in content.metric_records.values():
-        said.update(metrics)
+        fields.update(metrics)
     for config in content.config_records.values():
-        said.update(config)
-    if size_key in said:
-        said["num-examples"] = said[size_key]
-    return Report.parse(said)
+        fields.update(config)
+    if size_key in fields:
+        fields["num-examples"] = fields[size_key]
+    return Report.parse(fields)
 
 
 def question(
     kind: str, node_id: int, deadline: float, content: RecordDict | None = None, round: int | None = None
 ) -> Message:
-    """Ask a node something that is to be answered within ``deadline`` seconds."""
+    """Return a question to a node, to be answered within ``deadline`` seconds."""
     group = "" if round is None else str(round)
     return Message(content or RecordDict(), node_id, kind, ttl=deadline + CLOCKS_DIFFER, group_id=group)
 
 
 def status_question(node_id: int, deadline: float) -> Message:
-    """Ask a node for its client's identity, data size and availability, within ``deadline`` seconds."""
+    """Return the question for a client's identity, data size and availability."""
     return question(STATUS, node_id, deadline)
 
 
 def lacks_handler(reply: Message) -> bool:
-    """Return whether a client's app has no handler for the type of the message that it answers."""
+    """Return whether the client's app has no handler for the message type that this reply answers."""
     return reply.has_error() and reply.error.code == _APP_RAISED and _NO_HANDLER in str(reply.error.reason)
 
 
 def why_failed(reply: Message) -> str:
-    """Return the error of a reply that has one, in one line: of a traceback, the end says what it was."""
+    """Return the error of a failed reply in one line; of a traceback the end, which names the error."""
     reason = " ".join(str(reply.error.reason).split())
     return f"error {reply.error.code}: {f'… {reason[-_TAIL:]}' if len(reason) > _TAIL else reason}"
 
@@ -89,7 +89,7 @@ def why_failed(reply: Message) -> str:
 def read_status(reply: Message) -> Report | None:
     """Read the answer to `status_question`.
 
-    An app without such a handler gives an empty report; a node that was not reached, or failed, gives None.
+    An app without a status handler gives an empty report; a node that was not reached or failed gives None.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def read_status(reply: Message) -> Report | None:
 
 
 def read_metric(reply: Message, name: str) -> float:
-    """Return one number of those that a client measured; NaN if it is not there, or is not finite."""
+    """Return one of the client's metrics; NaN if it is missing or not finite."""
     for metrics in reply.content.metric_records.values():
         value = metrics.get(name)
         if isinstance(value, int | float) and isfinite(value):
@@ -111,7 +111,7 @@ def read_metric(reply: Message, name: str) -> float:
 
 
 def _read_reply(message: Message, size_key: str) -> Reply:
-    """Read a TRAIN reply; what is wrong with it becomes its failure. Arrays are decoded when asked for."""
+    """Read a TRAIN reply; an error becomes its failure. Arrays are decoded on access."""
     if message.has_error():
         return Reply(failure=why_failed(message))
     records = list(message.content.array_records.values())

@@ -1,4 +1,4 @@
-"""What clients measured, averaged by the server strategy; one odd answer does not spoil the others'."""
+"""The clients' metrics, averaged by the server strategy; outliers in form or value are excluded."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ def averaged(
     contents: Sequence[RecordDict],
     what: str,
 ) -> MetricRecord | None:
-    """Return the average of those answers whose metrics go together.
+    """Return the average of the replies with matching metrics.
 
-    Those are finite, and have the names and lengths that most of the finite ones have.
+    Those are finite and have the names and lengths that most of the finite ones have.
 
     Parameters
     ----------
     average : callable
-        The server strategy's, which may raise whatever it likes: then there is no average.
+        The server strategy's function; if it raises, there is no average.
     answers : sequence
-        What it takes.
+        Its input.
     contents : sequence of RecordDict
-        The metrics of each.
+        The metrics of each reply.
     what : str
-        Of what they are, for the log.
+        What the metrics are of, for the log.
     """
     try:
         fit = list(compress(answers, _are_usual(contents)))
         if len(fit) < len(answers):
-            log(WARNING, "%d answers were left out of the %s", len(answers) - len(fit), what)
+            log(WARNING, "%d replies were left out of the %s", len(answers) - len(fit), what)
         return average(fit)
-    except Exception as error:  # what does not fit together is no reason to lose the round
+    except Exception as error:  # metrics must not cost the round
         log(WARNING, "There are no %s: %s", what, error)
         return None
 
 
 def has_size(reply: Message, key: str) -> bool:
-    """Return whether an evaluation has one record of metrics, and a weight in it."""
+    """Return whether an evaluation has exactly one record of metrics, with a weight in it."""
     records = [] if reply.has_error() else list(reply.content.metric_records.values())
     size = records[0].get(key) if len(records) == 1 else None
     return isinstance(size, int | float) and 0 < size < inf

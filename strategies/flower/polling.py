@@ -1,4 +1,4 @@
-"""What a selector must know before it chooses is asked of its candidates."""
+"""Polls: candidates are asked for what the selector must know before it selects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 
-from ..clients.reports import GROUP, INVITATION, LOSS, Report
+from ..clients.reports import GROUP, INVITATION, LOSS, UPDATE_SCALES, Report
 from ..options import Polling
 from ..rounds.seeds import client_seed
 from .messages import lacks_handler, question, read_metric, read_report, why_failed
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class MissingHandlerError(RuntimeError):
-    """The clients' app cannot answer what the selector must know."""
+    """The clients' app has no handler for what the selector must know."""
 
 
 class Asked(NamedTuple):
-    """What came back from a poll.
+    """The answers to a poll.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
         What the candidates reported, NaN = no answer; None if the selector needs no poll. For
         `RoundLogic.choose`.
     train_config : dict of str to list of float
-        What the config of the round's TRAIN messages holds besides.
+        Additional entries for the config of the round's TRAIN messages.
     """
 
     reports: dict[str, NDArray[np.float64]] | None = None
@@ -51,20 +51,20 @@ class Asked(NamedTuple):
 class Poll:
     """Asks candidates for their loss, or for the two answers of `flics-private`.
 
-    A client that is late, fails, says that it does not want to train, or sends something that is not a finite
-    number has not answered: it is not available in this round.
+    A client that is late, fails, reports itself unavailable, or sends something other than a finite number
+    counts as not available in this round.
 
     Attributes
     ----------
     deadline : float
-        Seconds that each exchange waits, > 0; `flics-private` takes two exchanges, all others one.
+        Seconds that each exchange waits, > 0; `flics-private` needs two exchanges, all others one.
     polling : Polling
         How losses are asked: with a ``query.loss`` message, or with EVALUATE and a named metric. A client
         without a handler for ``query.loss`` is asked with EVALUATE in the same round.
     seed : int
-        Which samples make the mini-batch of `cpow-d` is a function of (seed, round, client).
+        The mini-batch of `cpow-d` is a function of (seed, round, client).
     arrays_key, config_key : str
-        The names of the records in a message, as the app expects them.
+        The names of the records in a message that the app expects.
     """
 
     deadline: float = 60.0
@@ -90,31 +90,31 @@ class Poll:
         evaluate_config: ConfigRecord | None = None,
         budget: float | None = None,
     ) -> Asked:
-        """Ask the selector's candidates what it needs.
+        """Ask the candidates for what the selector needs.
 
         Parameters
         ----------
         grid : Grid
-            How nodes are reached.
+            Reaches the nodes.
         selector : Selector
-            Says whom to ask, and what.
+            Says what to ask for.
         round : int
             The round.
         candidates : ndarray of int, shape (n,), or None
             The clients to ask, of `Selector.candidates`; None if the selector needs no poll.
         roster : Roster
-            Knows the nodes; is told who does not want to train.
+            Knows the nodes; notes which clients are unavailable.
         arrays : ArrayRecord
             The round's model, w_t.
         evaluate_config : ConfigRecord, optional
-            What EVALUATE messages have in their config; ``server-round`` is added.
+            The config of EVALUATE messages; ``server-round`` is added.
         budget : float, optional
             This round's K where it varies, as for `Selector.select`.
 
         Raises
         ------
         MissingHandlerError
-            If no client has ever answered, and who replied now has no handler, or does not know the metric.
+            If no client has ever answered, and the replies show that a handler or the metric is missing.
         """
         if candidates is None:
             return Asked()
@@ -135,7 +135,7 @@ class Poll:
     ) -> NDArray[np.float64]:
         """Return (n,) the candidates' losses."""
         losses = np.full(candidates.size, nan)
-        unable = np.arange(candidates.size)  # positions of those who have no handler for query.loss
+        unable = np.arange(candidates.size)  # positions of candidates without a query.loss handler
         if not self._evaluates:
             configs = []
             for client in candidates:
@@ -144,7 +144,7 @@ class Poll:
             reports, unable = self._query(grid, LOSS, round, candidates, roster, configs, arrays)
             for position, report in reports.items():
                 losses[position] = nan if report.loss is None else report.loss
-            self._evaluates = 0 < candidates.size == unable.size  # nobody is asked in vain again
+            self._evaluates = 0 < candidates.size == unable.size  # the next polls ask with EVALUATE at once
         if unable.size:
             config = ConfigRecord({**(evaluate_config or {}), "server-round": round})
             nodes = [roster.node_of(int(client)) for client in candidates[unable]]
@@ -153,7 +153,7 @@ class Poll:
             losses[unable], lacking = self._read_losses(replies)
             if lacking and not np.isfinite(losses).any() and not self._ever_answered:
                 raise MissingHandlerError(
-                    f"{selector.name} needs the loss of its candidates, and the clients' app cannot tell it: "
+                    f"{selector.name} needs the loss of its candidates, and the clients' app reports none: "
                     f"it has no {LOSS} handler, and {lacking}"
                     if self.polling.poll_with == "query"
                     else f"{selector.name} needs the loss of its candidates, and {lacking}"
@@ -162,7 +162,7 @@ class Poll:
         return losses
 
     def _read_losses(self, replies: Sequence[Message | None]) -> tuple[list[float], str]:
-        """Return the metric of each reply (NaN if none), and what the app lacks if one lacks something."""
+        """Return the metric of each reply (NaN if none), and what the app lacks, if anything."""
         losses, lacking = [], ""
         for reply in replies:
             losses.append(nan)
@@ -189,7 +189,7 @@ class Poll:
         roster: Roster,
         budget: float | None,
     ) -> Asked:
-        """Ask for randomised groups, then who takes part; see `flics_private`."""
+        """Ask for randomised groups, then invite; see `flics_private`."""
         config = ConfigRecord({"server-round": round, **selector.poll_settings})
         num_groups = int(selector.poll_settings["num-groups"])
         reports, unable = self._query(grid, GROUP, round, candidates, roster, [config] * candidates.size)
@@ -199,11 +199,11 @@ class Poll:
                 groups[position] = report.group
         if unable.size and not np.isfinite(groups).any() and not self._ever_answered:
             raise MissingHandlerError(
-                f"{selector.name} asks clients with {GROUP} and {INVITATION}, but their app has none"
+                f"{selector.name} needs the handlers {GROUP} and {INVITATION}, and the clients' app has none"
             )
         self._note_answers(selector, "group", round, groups)
         invitation = selector.invitation(round, candidates, {"group": groups}, budget=budget)
-        if invitation is None:  # the selector decides, and needed to know the groups
+        if invitation is None:  # the selector decides itself, given the groups
             return Asked({"group": groups})
         position_of = {int(client): position for position, client in enumerate(candidates)}
         configs = [
@@ -215,7 +215,7 @@ class Poll:
         for i, report in reports.items():
             if report.accepts is not None:
                 accepts[position_of[int(invitation.clients[i])]] = report.accepts
-        scales = {"update-scales": invitation.scales.tolist()}
+        scales = {UPDATE_SCALES: invitation.scales.tolist()}
         return Asked({"group": groups, "accepts": accepts}, scales)
 
     def _query(
@@ -228,7 +228,7 @@ class Poll:
         configs: Sequence[ConfigRecord],
         arrays: ArrayRecord | None = None,
     ) -> tuple[dict[int, Report], NDArray[np.int64]]:
-        """Return position -> answer of those who gave one, and the positions of those without a handler."""
+        """Return position -> report of each answer, and the positions of clients without a handler."""
         records = {} if arrays is None else {self.arrays_key: arrays}
         contents = [RecordDict({**records, self.config_key: config}) for config in configs]
         nodes = [roster.node_of(int(client)) for client in clients]
@@ -246,18 +246,18 @@ class Poll:
             try:
                 report = read_report(reply.content)
             except Exception as error:  # whatever a client sends, the round goes on
-                log(WARNING, "%s answered %s wrongly: %s", roster.id_of(client), kind, error)
+                log(WARNING, "%s sent an unusable answer to %s: %s", roster.id_of(client), kind, error)
                 continue
             if report.available:
                 reports[position] = report
-            else:  # nothing else of it: a group said by randomised response is not one to remember
+            else:  # only that: a group from a randomised response must not be remembered
                 roster.note(client, Report(available=False))
         return reports, np.array(unable, dtype=np.int64)
 
     def _exchange(
         self, grid: Grid, kind: str, round: int, nodes: Sequence[int], contents: Sequence[RecordDict]
     ) -> list[Message | None]:
-        """Return (n,) the first reply to each question, None where none came in time."""
+        """Return (n,) the first reply to each question, None where there was none in time."""
         questions = [
             question(kind, node, self.deadline, content, round)
             for node, content in zip(nodes, contents, strict=True)
@@ -274,13 +274,13 @@ class Poll:
         return replies
 
     def _note_answers(self, selector: Selector, kind: str, round: int, values: NDArray[np.float64]) -> None:
-        """Tell how many did not answer."""
+        """Log how many candidates did not answer."""
         answered = int(np.isfinite(values).sum())
         self._ever_answered |= answered > 0
         if answered < values.size:
             log(
                 WARNING,
-                "Round %d: %d of the %d candidates of %s told their %s; the others are not available",
+                "Round %d: %d of the %d candidates of %s reported their %s; the others count as unavailable",
                 round,
                 answered,
                 values.size,

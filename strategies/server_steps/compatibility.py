@@ -108,8 +108,8 @@ def refusal(
     - *Robust* strategies treat a reply far from the others as an attack, and a weight of 1/p moves a reply
       far from the others. So they are shown replies as they came, which is right where every draw has the
       same weight: the median of draws in proportion to data is the median by data. Sizes matter in no other
-      way, as in Flower. Rules that use distances see each client once, since its copy would support it: Krum's
-      mean weights clients by draws, Bulyan's gives each client one vote.
+      way, as in Flower. Rules that use distances see each client once, since its copy would support it:
+      Krum's mean weights clients by draws, Bulyan's gives each client one vote.
     - *q-FedAvg* weights replies by their losses and divides by a sum of squared lengths: an update enlarged
       by its weight would enter with the square of the weight. Its paper has equal draws.
     - *Differential privacy*: noise hides one client among the others if nothing else depends on its data.

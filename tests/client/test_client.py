@@ -323,7 +323,10 @@ def test_it_scales_its_own_update() -> None:
         ({}, "private-group = None in the node's config: must be a whole number from 0 to 2"),
         ({"private-group": 3}, "private-group = 3"),
         ({"private-group": "1"}, "private-group = '1'"),
-        ({**MEMBER, "group-epsilon": 1.0}, r"epsilon = 2\.0: this client tells its group for 1\.0 at most"),
+        (
+            {**MEMBER, "group-epsilon": 1.0},
+            r"epsilon = 2\.0: must be at most 1\.0, the client's",
+        ),
         ({**MEMBER, "group-answers": "never"}, "group-answers = 'never'"),
     ],
 )

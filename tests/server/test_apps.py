@@ -110,7 +110,7 @@ def test_a_run_that_trained_nothing_failed(tmp_path: Path) -> None:
         return answer
 
     grid = ToyGrid({number: fails(node) for number, node in nodes.items()})
-    with pytest.raises(RuntimeError, match="no round brought a usable reply"):
+    with pytest.raises(RuntimeError, match="no round brought usable replies"):
         server.app.app(grid, Context(1, 1, {}, RecordDict(), config))
     lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert lines[-1]["type"] == "error"

@@ -476,7 +476,7 @@ def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path: Path) -> Non
         assert not folder.save(Checkpoint(4, {"w": weights * 4}))
         assert told == [
             f"ROUND 4 IS NOT SAVED in {tmp_path}: No space left on device; "
-            "the run goes on, and the checkpoints from before are still there"
+            "the run continues, and the earlier checkpoints are still there"
         ]
         assert folder.rounds() == [1, 2, 3]
         found = folder.newest()

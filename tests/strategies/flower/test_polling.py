@@ -223,7 +223,7 @@ def test_old_and_new_apps_are_each_asked_as_they_can_answer() -> None:
         (
             evaluating(**{"accuracy": 0.5, "num-examples": 3}),
             Poll(),
-            r"pow-d needs the loss of its candidates, and the clients' app cannot tell it: it has no "
+            r"pow-d needs the loss of its candidates, and the clients' app reports none: it has no "
             r"query.loss handler, and its evaluate handler returns accuracy, num-examples, but not 'loss' "
             r"\(polling.loss_metric\)",
         ),
@@ -335,6 +335,6 @@ def test_no_answer_to_the_invitation_is_a_no() -> None:
 def test_an_app_without_private_groups_is_told_of() -> None:
     grid, roster = federation(*[without_handlers] * 5)
     with pytest.raises(
-        MissingHandlerError, match=r"query\.group and query\.invitation, but their app has none"
+        MissingHandlerError, match=r"query\.group and query\.invitation, and the clients' app has none"
     ):
         ask(Poll(), grid, roster, flics(5))
