@@ -13,9 +13,9 @@ from .local import Group, LocalData, group_of
 def local_data(context: Context) -> LocalData:
     """Return the client's data: the file that the node's config names as ``data``, or its partition.
 
-    The file is a NumPy ``.npz`` with ``inputs`` (n, features), any real numbers, ``labels`` (n,),
-    whole numbers >= 0, n >= 1, and optionally ``group``, one text or whole number. The identity is the node's ``client-id``,
-    else the name of the file; the node's ``group`` takes precedence over the file's.
+    The file is a NumPy ``.npz`` with ``inputs`` (n, features), any real numbers, ``labels`` (n,), whole
+    numbers >= 0, n >= 1, and optionally ``group``, one text or whole number. The identity is the node's
+    ``client-id``, else the name of the file; the node's ``group`` takes precedence over the file's.
 
     Raises
     ------
