@@ -1,7 +1,9 @@
 """Cohort's strategies for Flower: who trains in each round, and what their updates then weigh."""
 
 from .checkpoint import CheckpointError
+from .clients.reports import Report
 from .flower.attendance import NotEnoughClientsError
+from .flower.messages import read_report, write_report
 from .flower.polling import MissingHandlerError
 from .options import Checkpoints, Deadlines, Faults, GuardSettings, Overrides, Polling
 from .presets import AdaptiveOSMD, Delta, Flics, Forecast, PowerOfChoice
@@ -23,6 +25,9 @@ __all__ = [
     "Overrides",
     "Polling",
     "PowerOfChoice",
+    "Report",
     "RoundRecord",
     "SelectionStrategy",
+    "read_report",
+    "write_report",
 ]

@@ -7,7 +7,6 @@ import secrets
 import shutil
 import socket
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 from deploy.container import (
@@ -24,8 +23,6 @@ from deploy.container import (
 from deploy.container.settings import planned
 from deploy.container.supervisor import say
 from deploy.tls import certificates
-
-RENEWAL = timedelta(days=30)  # certificates that expire sooner are renewed
 
 
 def main() -> int:
@@ -77,7 +74,7 @@ def prepare(public: Path, server: Path, keys: Path, names: list[str], num_client
         shutil.rmtree(server, ignore_errors=True)
         certificates.write_certificates(server, names, renewable=True)
         say(f"made a certificate for {', '.join(names)}")
-    elif not certificates.is_valid_for(certificate, names, RENEWAL):
+    elif not certificates.is_valid_for(certificate, names, certificates.RENEWAL):
         certificates.renew_certificate(server, names)
         say(f"renewed the certificate, for {', '.join(names)}")
     _copy(server / "ca.crt", public / "ca.crt")

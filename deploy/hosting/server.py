@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ CONNECTION = "cohort"  # the name of the SuperLink in Flower's config.toml
 FILE = "server.json"
 REVOKED = "revoked.json"
 FLEET_PORT, CONTROL_PORT = 9092, 9093  # Flower's defaults
-RENEWAL = timedelta(days=30)  # certificates that expire sooner are renewed at the start
 
 
 class ServerError(RuntimeError):
@@ -103,7 +102,7 @@ class Server:
         if not (keys / "server.pem").exists():
             certificates.write_certificates(keys, self.hosts, renewable=True)
             done = "made"
-        elif not certificates.is_valid_for(keys / "server.pem", self.hosts, RENEWAL):
+        elif not certificates.is_valid_for(keys / "server.pem", self.hosts, certificates.RENEWAL):
             certificates.renew_certificate(keys, self.hosts)
             done = "renewed"
         if not (keys / "executor.secret").exists():

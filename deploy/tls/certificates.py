@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("localhost", "127.0.0.1")
 VALIDITY = timedelta(days=365)
+RENEWAL = timedelta(days=30)  # certificates that expire sooner are renewed at the next start
 AUTHORITY_VALIDITY = timedelta(days=3650)  # of an authority that can renew the SuperLink's certificate
 AUTHORITY_KEY = "ca.key"
 _AUTHORITY_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cohort CA")])

@@ -92,14 +92,15 @@ class Attendance:
             known = [node for node in online if self.roster.client_at(node) is not None]  # of a resumed run
             reports |= self._ask(grid, [node for node in online if node not in {*known, *reports}])
             joined = self._admitted(reports, online)
-            if len(joined) + len(known) >= self.min_available_clients:
+            present = len(joined) + len(known)
+            if present >= self.min_available_clients:
                 break
             if clock.monotonic() >= end:
                 outcome = (
-                    f"{len(joined)} of {self.min_available_clients} clients (min_available_clients) joined "
+                    f"{present} of {self.min_available_clients} clients (min_available_clients) joined "
                     f"within {self.deadlines.join:g} s (deadlines.join); {len(online)} nodes were online"
                 )
-                if len(joined) + len(known) < self.clients_per_round and not len(self.roster):
+                if present < self.clients_per_round and not len(self.roster):
                     raise NotEnoughClientsError(outcome)
                 log(WARNING, "%s: the run continues with them", outcome)
                 break
@@ -108,7 +109,7 @@ class Attendance:
                 log(
                     INFO,
                     "%d of %d clients (min_available_clients) joined; waiting up to %g s (deadlines.join)",
-                    len(joined),
+                    present,
                     self.min_available_clients,
                     self.deadlines.join,
                 )

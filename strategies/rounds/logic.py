@@ -10,7 +10,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil, nan
+from math import nan
 from typing import Any, Literal
 
 import numpy as np
@@ -21,10 +21,11 @@ from ..options import Faults, check_correction
 from ..selectors import Feedback, Selection, Selector
 from .aggregation import Arrays, Model
 from .guard import Guard
+from .over_selection import enough_replies, over_selected
 from .record import RoundRecord
 from .replies import ExaminedReplies, Reply, examine, sent_arrays
 from .response_rates import ResponseRates
-from .stages import Chosen, Opened, Outcome, enough_replies
+from .stages import Chosen, Opened, Outcome
 from .trained_clients import TrainedClients
 from .variates import ClientVariates
 
@@ -123,9 +124,7 @@ class RoundLogic:
             if quarantined.size:
                 available = np.setdiff1d(available, quarantined)
             num_available = available.size
-        budget = None
-        if self.faults.over_selection > 1:
-            budget = float(ceil(self.selector.clients_per_round * self.faults.over_selection))
+        budget = over_selected(self.selector.clients_per_round, self.faults.over_selection)
         candidates = self.selector.candidates(round, available=available, unavailable=unavailable)
         return Opened(round, candidates, budget, available, unavailable, num_available, quarantined)
 

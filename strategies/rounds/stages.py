@@ -97,14 +97,3 @@ class Outcome:
     def closed(self, skipped: str, seconds: float) -> RoundRecord:
         """Return the complete record; ``skipped``: why the server step changed nothing, "" if it did."""
         return replace(self.record, skipped=skipped, seconds=seconds)
-
-
-def enough_replies(selection: Selection, clients_per_round: int, quorum: int) -> int:
-    """Return after how many replies an over-selected round may go on.
-
-    Of S clients in D > K draws, K/D of the clients, rounded up; all of them if there are no more than K
-    draws; at least the quorum.
-    """
-    size, draws = selection.clients.size, int(selection.counts.sum())
-    share = size if draws <= clients_per_round else -(-size * clients_per_round // draws)
-    return min(size, max(share, quorum))

@@ -15,7 +15,10 @@ from typing import Any
 from deploy.flower.patches.shared import LOOK, WRITTEN_FOR, fork_apps, like, replace, retry_soon
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5  # s between two requests for messages ...
+FIRST_PAUSE, LONGEST_PAUSE = (
+    0.1,
+    0.5,
+)  # s between two requests for messages, if the SuperLink does not hold them (held_requests.HOLD) ...
 PAUSE_SHARE = 0.05  # ... as a share of the time since the last message
 
 _SUPERNODE = "flwr.supernode.cli.flower_supernode"

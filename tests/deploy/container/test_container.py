@@ -19,7 +19,7 @@ import pytest
 from deploy.container import DATA, DEVICES, client_names, devices, run
 from deploy.container.leases import take
 from deploy.container.settings import VARIABLES, planned
-from deploy.container.setup import RENEWAL, prepare, write_secret
+from deploy.container.setup import prepare, write_secret
 from deploy.engines import superlink
 from deploy.tls import certificates
 
@@ -276,21 +276,23 @@ def test_certificates_and_keys_are_made_once_and_public_files_lie_apart(tmp_path
     assert after.keys() - before.keys() == {"client-02", "client-02.pub"}
 
     prepare(public, server, keys, ["superlink", "box.example.org"], 3)  # another name
-    assert certificates.is_valid_for(server / "server.pem", ["superlink", "box.example.org"], RENEWAL)
+    assert certificates.is_valid_for(
+        server / "server.pem", ["superlink", "box.example.org"], certificates.RENEWAL
+    )
     assert read(public)["ca.crt"] == before["ca.crt"]  # devices know it
     assert read(keys) == {name: after[name] for name in read(keys)}
 
     (server / "server.pem").unlink()  # setup was killed before it wrote it
     prepare(public, server, keys, ["superlink"], 3)
-    assert certificates.is_valid_for(server / "server.pem", ["superlink"], RENEWAL)
+    assert certificates.is_valid_for(server / "server.pem", ["superlink"], certificates.RENEWAL)
     assert read(public)["ca.crt"] == read(server)["ca.crt"] != before["ca.crt"]
 
 
 def test_a_certificate_is_valid_for_its_names_and_long_enough(tmp_path: Path) -> None:
     certificate = certificates.write_certificates(tmp_path, ["superlink"]).certificate
-    assert certificates.is_valid_for(certificate, ["superlink", "localhost"], RENEWAL)
+    assert certificates.is_valid_for(certificate, ["superlink", "localhost"], certificates.RENEWAL)
     assert not certificates.is_valid_for(certificate, ["superlink"], certificates.VALIDITY)
-    assert not certificates.is_valid_for(certificate, ["other"], RENEWAL)
+    assert not certificates.is_valid_for(certificate, ["other"], certificates.RENEWAL)
 
 
 def test_the_executors_secret_is_made_once_and_is_private(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from deploy.cli import cli
 from deploy.device.invitation import Invitation
-from deploy.hosting import server as serving
 from deploy.hosting.programs import MARK
 from deploy.hosting.server import Server, ServerError
 from deploy.processes.groups import processes_with
@@ -56,7 +55,7 @@ def test_a_new_name_or_a_near_expiry_renews_the_certificate_under_the_same_autho
     assert moved.save() == "renewed"
     second = certificate(moved)
     verifier_for(server.authority, "new.example.org").verify(second, [])
-    monkeypatch.setattr(serving, "RENEWAL", timedelta(days=400))
+    monkeypatch.setattr(certificates, "RENEWAL", timedelta(days=400))
     assert moved.save() == "renewed"
     assert certificate(moved).serial_number != second.serial_number
     assert server.authority.read_bytes() == authority

@@ -8,8 +8,9 @@ import pytest
 from strategies.clients.reports import Report
 from strategies.options import Faults
 from strategies.rounds.logic import RoundLogic
+from strategies.rounds.over_selection import enough_replies
 from strategies.rounds.replies import Reply
-from strategies.rounds.stages import Chosen, Outcome, enough_replies
+from strategies.rounds.stages import Chosen, Outcome
 from strategies.rounds.variates import ClientVariates, FedVARP
 from strategies.selectors import Selection, available, create, selector_type
 
