@@ -1,4 +1,4 @@
-"""SelectionStrategy: the one Flower Strategy; the named ones are constructions of it."""
+"""SelectionStrategy, the one Flower Strategy; the presets are constructions of it."""
 
 from __future__ import annotations
 
@@ -45,34 +45,34 @@ if TYPE_CHECKING:
 
 
 class SelectionStrategy(Strategy):
-    """Lets a selector decide who trains, and aggregates without the bias of that choice.
+    """Lets a selector choose the clients that train, and aggregates their updates without its bias.
 
     Parameters
     ----------
     selector : str
         A name of `strategies.selectors.available()`.
     clients_per_round : int
-        K, how many clients train in a round; at least 1.
+        K, the number of clients (or draws) a round; at least 1.
     selector_settings : mapping, optional
         The selector's own settings, for example ``{"alpha": 0.4}``.
     server_strategy : Strategy, optional
         Takes the step from the aggregate: FedAvg (the default), FedAvgM, FedAdam, FedYogi, FedAdagrad or
-        FedProx with every selector; others where the mathematics allows it, see `composition`. Of its
-        sampling settings only ``fraction_evaluate`` is used.
+        FedProx with every selector; others where the mathematics allows it, see
+        `server_steps.compatibility`. Of its sampling settings only ``fraction_evaluate`` is used.
     seed : int (default: 0)
         Every draw is a function of (seed, round).
     num_rounds : int, optional
-        The horizon that some selectors tune themselves to; default: the ``num_rounds`` of `start`. A resumed
-        run keeps the one that it began with.
+        The horizon that some selectors tune themselves to (default: the ``num_rounds`` of `start`). A resumed
+        run keeps its first horizon.
     min_available_clients : int, optional
         Round 1 waits for this many clients; at least (and by default) ``clients_per_round``.
     local_learning_rate : float, optional
-        Of the clients' SGD. It divides the norms of the updates, see `RoundLogic` (default: 1, which changes
-        nothing for selectors that compare clients with each other); SCAFFOLD must be told.
+        The clients' learning rate; required by SCAFFOLD. It divides the norms of the updates, see
+        `RoundLogic` (default: 1, which is enough for selectors that only compare clients with each other).
     deadlines : Deadlines, optional
         How long the run waits for clients and for their replies.
     polling : Polling, optional
-        How clients are asked.
+        How clients are asked, and how often the run looks for replies.
     faults : Faults, optional
         Quorum, over-selection, correction for missing replies, and the guard.
     overrides : Overrides, optional
@@ -80,11 +80,11 @@ class SelectionStrategy(Strategy):
     checkpoints : Checkpoints, optional
         Where the run is saved after each round, and whether it continues from there.
     variates : {"fedvarp", "scaffold"}, optional
-        What the server remembers of each client to reduce variance or drift; see `variates`.
+        What the server remembers of each client to reduce variance or drift; see `rounds.variates`.
     masked_updates : bool (default: False)
-        The server sees only the sum of the updates. Each client is told its weight (``update-weight``) and
-        multiplies its update by it before it adds its mask, and it reports the norm (``report-update-norm``).
-        The sum needs everybody: a round in which one is missing is void.
+        The server sees only the sum of the updates. Each client receives its weight (``update-weight``),
+        multiplies its update by it before it adds its mask, and reports the norm (``report-update-norm``).
+        The sum needs every client: a round in which a reply is missing is skipped.
     stop : callable, optional
         Called after each round with its number and the server's evaluation; True ends the run.
     on_round : callable, optional
@@ -93,9 +93,9 @@ class SelectionStrategy(Strategy):
     Raises
     ------
     ValueError
-        If a setting is wrong; the message names it, its value and what is allowed.
+        If a parameter is out of range; the message names it, its value and what is allowed.
     TypeError
-        If it is of a wrong type, or ``server_strategy`` one that cannot step from an unbiased aggregate.
+        If a parameter has a wrong type, or ``server_strategy`` cannot take the step.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class SelectionStrategy(Strategy):
         stop: Callable[[int, MetricRecord | None], bool] | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
-        # Settings are refused here, not once the clients are known.
+        # Refuse wrong parameters now, not once the clients are known.
         check_selector(
             selector, clients_per_round, selector_settings or {}, 1 if num_rounds is None else num_rounds
         )
@@ -137,7 +137,9 @@ class SelectionStrategy(Strategy):
                 f"local_learning_rate = {local_learning_rate}: must be finite and greater than 0"
             )
         if variates == "scaffold" and local_learning_rate is None:
-            raise ValueError("local_learning_rate = None: must be the clients' with variates = 'scaffold'")
+            raise ValueError(
+                "local_learning_rate = None: must be the clients' learning rate with variates = 'scaffold'"
+            )
         if masked_updates:
             _check_masked(self._kind, server_strategy, variates, self.faults)
         self.selector_name = selector

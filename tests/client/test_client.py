@@ -89,19 +89,19 @@ def test_a_clients_group_is_in_its_status(group: Any) -> None:
 
 
 @pytest.mark.parametrize("group", [1.5, True])
-def test_a_wrong_group_is_told(group: Any) -> None:
+def test_a_wrong_group_is_refused(group: Any) -> None:
     with pytest.raises(ValueError, match=f"group = {group} in the node's config: must be text or a whole"):
         say(STATUS, node={"group": group})
 
 
 @pytest.mark.parametrize(("group", "given", "expected"), [("a", None, "a"), (7, None, 7), ("a", "b", "b")])
-def test_the_group_may_lie_with_the_data(tmp_path: Path, group: Any, given: Any, expected: Any) -> None:
+def test_the_group_may_be_in_the_data_file(tmp_path: Path, group: Any, given: Any, expected: Any) -> None:
     np.savez(tmp_path / "mine.npz", inputs=DATA.inputs, labels=DATA.labels, group=group)
     node = {"data": str(tmp_path / "mine.npz")} | ({} if given is None else {"group": given})
     assert report(STATUS, node=node).group == expected
 
 
-def test_a_wrong_group_in_the_data_is_told(tmp_path: Path) -> None:
+def test_a_wrong_group_in_the_data_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", inputs=DATA.inputs, labels=DATA.labels, group=[1, 2])
     with pytest.raises(ValueError, match=r"group is int64 .*: must be one text or whole number"):
         say(STATUS, node={"data": str(tmp_path / "mine.npz")})
@@ -151,7 +151,7 @@ def test_a_device_that_is_paused_answers_without_computing(tmp_path: Path) -> No
         (GROUP, {"epsilon": 1.0}, "num-groups = None"),
     ],
 )
-def test_a_wrong_question_is_told(kind: str, config: dict[str, Any], message: str) -> None:
+def test_a_wrong_question_is_refused(kind: str, config: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         say(kind, config, arrays=MODEL)
 
@@ -159,7 +159,7 @@ def test_a_wrong_question_is_told(kind: str, config: dict[str, Any], message: st
 # --- training ----------------------------------------------------------------------------------------------
 
 
-def test_a_training_report_says_what_was_asked_for_and_no_more() -> None:
+def test_a_training_report_holds_only_what_was_asked_for() -> None:
     told = report("train", TRAIN, arrays=MODEL)
     assert told.learning_rate == 0.5
     assert told.num_steps == 4
@@ -285,7 +285,7 @@ def test_flowers_proximal_mu_and_a_control_reach_the_task() -> None:
     assert all(np.array_equal(got[name], expected[name]) for name in MODEL)
 
 
-def test_a_control_that_does_not_fit_is_told() -> None:
+def test_a_control_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"control has arrays .*: must be those of the model"):
         say("train", TRAIN, arrays=MODEL, control={"weight": MODEL["weight"]})
 
@@ -296,7 +296,7 @@ MEMBER = {"private-group": 1}
 ASKED = {"num-groups": 3, "epsilon": 2.0, "server-round": 4}
 
 
-def test_a_private_group_is_told_by_randomised_response_only(tmp_path: Path) -> None:
+def test_a_private_group_is_reported_by_randomised_response_only(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("2a")
     node = {**MEMBER, "secret-file": str(tmp_path / "secret")}
     assert report(STATUS, node=node).group is None
@@ -311,7 +311,7 @@ def test_a_private_group_is_told_by_randomised_response_only(tmp_path: Path) -> 
     assert 5 < sum(map(bool, answers)) < 35
 
 
-def test_it_scales_its_own_update() -> None:
+def test_a_private_member_scales_its_own_update() -> None:
     plain = moved(say("train", TRAIN, MEMBER, arrays=MODEL))
     scaled = moved(say("train", {**TRAIN, "update-scales": [1.0, 3.0, 7.0]}, MEMBER, arrays=MODEL))
     assert flat(scaled) - flat(MODEL) == pytest.approx(3 * (flat(plain) - flat(MODEL)), abs=1e-5)
@@ -330,7 +330,7 @@ def test_it_scales_its_own_update() -> None:
         ({**MEMBER, "group-answers": "never"}, "group-answers = 'never'"),
     ],
 )
-def test_what_cannot_be_told_is_refused(node: dict[str, Any], message: str) -> None:
+def test_a_private_group_beyond_its_limits_is_refused(node: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         say(GROUP, ASKED, node)
 
@@ -380,7 +380,7 @@ def test_a_norm_is_clipped_where_there_is_a_bound() -> None:
     assert report("train", EVERYTHING, {"norm-bound": full * 2}, arrays=MODEL).update_norm == full
 
 
-def test_with_noise_nothing_is_reported_that_has_none() -> None:
+def test_with_noise_only_noisy_numbers_are_reported() -> None:
     told = [report("train", EVERYTHING, NOISE, arrays=MODEL) for _ in range(20)]
     assert {each.gradient_variance for each in told} == {None}
     # Fresh each time, though the question is the same.
@@ -397,7 +397,7 @@ def test_with_noise_nothing_is_reported_that_has_none() -> None:
     assert measured.keys() == {"num-examples", "loss", "accuracy"}
 
 
-def test_noise_is_as_large_as_it_says() -> None:
+def test_noise_has_the_stated_size() -> None:
     # ε = 50 at δ = .5: σ is a tenth of the bound or so, and the loss is far from both ends.
     node = {"noise-epsilon": 50.0, "noise-delta": 0.5, "loss-bound": 6.0}
     true = DIGITS.evaluate(MODEL, DATA).loss
@@ -406,7 +406,7 @@ def test_noise_is_as_large_as_it_says() -> None:
     assert 0.2 < losses.std() < 1.2
 
 
-def test_the_nodes_config_goes_before_the_runs() -> None:
+def test_the_node_config_takes_precedence_over_the_run_config() -> None:
     assert (
         report(LOSS, {"seed": 1}, run=NOISE, arrays=MODEL).loss
         != report(LOSS, {"seed": 1}, arrays=MODEL).loss
@@ -427,7 +427,7 @@ def test_the_nodes_config_goes_before_the_runs() -> None:
         ({"noise-epsilon": 1.0, "noise-delta": 0.9}, r"delta = 0\.9"),
     ],
 )
-def test_a_wrong_budget_is_told(node: dict[str, Any], message: str) -> None:
+def test_a_wrong_budget_in_the_node_config_is_refused(node: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         say("train", TRAIN, node, arrays=MODEL)
 

@@ -13,7 +13,7 @@ from ..server.test_apps import DEFAULTS
 from ..support.toy_grid import ToyGrid, node_of
 
 
-def test_a_client_that_declines_in_mid_run_is_not_chosen_again_until_it_is_back(tmp_path: Path) -> None:
+def test_a_client_that_declines_is_not_selected_until_it_is_back(tmp_path: Path) -> None:
     pause = tmp_path / "paused"
     config = {
         **DEFAULTS,

@@ -62,7 +62,7 @@ def prints(said: object) -> str:
     return f"#!/bin/sh\n/bin/cat <<'END'\n{json.dumps(said)}\nEND\n"
 
 
-def test_a_system_that_tells_nothing_speaks_for_training(system: Path) -> None:
+def test_a_system_that_reports_nothing_may_train(system: Path) -> None:
     assert (battery(), temperature(), is_metered()) == (None, None, False)
     limits = {"pause-file": "/nowhere", "min-battery": 100, "max-temperature": 0, "allow-metered": False}
     assert why_unavailable(limits) is None
@@ -86,7 +86,7 @@ def test_a_low_battery_that_is_not_charging(
     assert why_unavailable({}) is None  # nobody asked
 
 
-def test_mains_count_as_charging_a_mouse_does_not_count_and_of_two_batteries_the_fuller_does(
+def test_mains_count_as_charging_and_the_fuller_battery_counts(
     system: Path,
 ) -> None:
     supply(system, "mouse", type="Battery", scope="Device", capacity="1", status="Discharging")
@@ -104,9 +104,7 @@ def test_mains_count_as_charging_a_mouse_does_not_count_and_of_two_batteries_the
     ("plugged", "expected"),
     [("UNPLUGGED", Power(12, charging=False)), ("PLUGGED_AC", Power(12, charging=True))],
 )
-def test_a_phone_hides_its_battery_and_tells_it_through_termux(
-    system: Path, plugged: str, expected: Power
-) -> None:
+def test_a_phone_reports_its_battery_through_termux(system: Path, plugged: str, expected: Power) -> None:
     supply(system, "battery", type="Battery", status="Discharging")  # no capacity to be read
     assert battery() is None
     program(system, "termux-battery-status", prints({"percentage": 12, "plugged": plugged}))
@@ -116,13 +114,15 @@ def test_a_phone_hides_its_battery_and_tells_it_through_termux(
 @pytest.mark.parametrize(
     "script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho nonsense\n", prints([1]), prints({})]
 )
-def test_what_a_program_says_by_mistake_is_ignored(system: Path, script: str) -> None:
+def test_invalid_output_of_a_program_is_ignored(system: Path, script: str) -> None:
     for name in ("termux-battery-status", "busctl"):
         program(system, name, script)
     assert (battery(), is_metered()) == (None, False)
 
 
-def test_a_program_that_does_not_answer_is_given_up_on(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_does_not_answer_in_time_is_ignored(
+    system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(device, "ANSWER_TIMEOUT", 0.2)
     program(system, "termux-battery-status", f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
     assert battery() is None
@@ -139,7 +139,7 @@ def test_the_hottest_processor_sensor_counts(system: Path) -> None:
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0, False), (1, True), (2, False), (3, True), (4, False)])
-def test_network_manager_knows_what_costs(system: Path, value: int, expected: bool) -> None:
+def test_network_manager_reports_metered_networks(system: Path, value: int, expected: bool) -> None:
     program(system, "busctl", BUSCTL.format(value))
     assert is_metered() is expected
 
@@ -150,7 +150,7 @@ def routes(system: Path, *ways: tuple[str, str, int]) -> None:
     (system / "route").write_text(ROUTE_HEADER + "".join(rows))
 
 
-def test_a_modem_costs_and_so_does_a_phone_without_wifi(system: Path) -> None:
+def test_a_modem_and_a_phone_without_wifi_are_metered(system: Path) -> None:
     routes(system, ("wlan0", "00000000", 600), ("wwan0", "0002A8C0", 0))
     assert not is_metered()
     routes(system, ("wwan0", "00000000", 700), ("eth0", "00000000", 100))  # there if the other fails
@@ -206,7 +206,7 @@ def test_a_paused_client_says_so_and_does_not_train(system: Path) -> None:
     assert read_report(declined).num_examples == read_report(ask(STATUS)).num_examples
 
 
-def test_a_paused_client_is_not_chosen_until_it_is_back(system: Path) -> None:
+def test_a_paused_client_is_not_selected_until_it_is_back(system: Path) -> None:
     pause = system / "paused"
     pause.touch()
     config = {

@@ -50,7 +50,7 @@ def federation(folder: Path, num_clients: int = 6, **settings: Any) -> list[dict
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
-def test_the_history_tells_the_whole_run(tmp_path: Path) -> None:
+def test_the_history_holds_the_whole_run(tmp_path: Path) -> None:
     lines = federation(tmp_path)
     assert [line["type"] for line in lines] == ["run", "round", "roster", *["round"] * 4, "end"]
     assert lines[0]["selector"] == "forecast"
@@ -86,7 +86,7 @@ def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
     assert first != essence("c", 6)
 
 
-def test_a_failed_run_says_why_in_its_history(tmp_path: Path) -> None:
+def test_a_failed_run_writes_the_reason_into_its_history(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="alpha = 7"):
         federation(tmp_path, selector_settings="alpha=7")
     config = {**DEFAULTS, "num-clients": 6, "join-deadline": 0.1, "output-dir": str(tmp_path)}
@@ -152,7 +152,7 @@ def test_history_writes_what_json_cannot_hold_as_null(tmp_path: Path) -> None:
         ({"partition-id": 3, "num-partitions": 3}, "partition-id = 3: must be between 0 and 2"),
     ],
 )
-def test_a_node_with_a_wrong_config_says_so(node_config: dict[str, Any], message: str) -> None:
+def test_a_node_with_a_wrong_config_is_refused(node_config: dict[str, Any], message: str) -> None:
     ToyGrid({})  # outside a run, Flower needs an identity to make messages
     question = Message(RecordDict(), 1, STATUS)
     with pytest.raises(ValueError, match=message):
@@ -199,7 +199,7 @@ def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(
         RunSettings.from_run_config({**DEFAULTS, **wrong})
 
 
-def test_all_wrong_settings_are_told_at_once() -> None:
+def test_all_wrong_settings_are_named_at_once() -> None:
     with pytest.raises(ValueError, match=r"batch-size = 0.*\n?.*") as error:
         RunSettings.from_run_config({**DEFAULTS, "seed": -1, "batch-size": 0})
     assert len(str(error.value).splitlines()) == 2

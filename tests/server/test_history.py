@@ -44,7 +44,7 @@ def summary(path: Path) -> list[str]:
     ]
 
 
-def test_it_goes_on_after_the_last_round_that_counts(tmp_path: Path) -> None:
+def test_a_resumed_history_continues_after_the_last_round_that_counts(tmp_path: Path) -> None:
     path = written(tmp_path / "history.jsonl", 4)
     with HistoryWriter.resume(path, 2, RUN) as history:
         history.write("round", round=3, test_loss=0.5)
@@ -53,7 +53,7 @@ def test_it_goes_on_after_the_last_round_that_counts(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["history.jsonl"]
 
 
-def test_what_befell_the_run_stays_and_its_end_was_none(tmp_path: Path) -> None:
+def test_a_resume_keeps_errors_and_drops_the_end(tmp_path: Path) -> None:
     path = written(tmp_path / "history.jsonl", 3, "error")
     HistoryWriter.resume(path, 1, RUN).__exit__(None, None, None)
     assert summary(path) == ["run", "round 0", "roster", "round 1", "error", "resume 1"]
@@ -65,7 +65,7 @@ def test_what_befell_the_run_stays_and_its_end_was_none(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(0, 400), last=st.integers(0, 5))
-def test_wherever_it_was_torn_it_becomes_whole_lines(
+def test_a_history_torn_anywhere_is_resumed_with_complete_lines(
     tmp_path_factory: pytest.TempPathFactory, cut: int, last: int
 ) -> None:
     path = written(tmp_path_factory.mktemp("run") / "history.jsonl", 4)
@@ -79,7 +79,9 @@ def test_wherever_it_was_torn_it_becomes_whole_lines(
     assert [line["type"] for line in lines[-2:]] == ["resume", "round"]
 
 
-def test_a_resume_that_fails_leaves_it_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_resume_leaves_the_history_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path / "history.jsonl", 4)
     before = path.read_bytes()
 
@@ -119,7 +121,7 @@ def test_lines_wait_for_room_on_a_full_disk(
     assert summary(path) == ["run", "round 0", "round 1"]
 
 
-def test_a_round_says_what_was_left_out_bounded_and_put_aside(tmp_path: Path) -> None:
+def test_a_round_line_holds_failures_clipped_and_quarantined_clients(tmp_path: Path) -> None:
     nothing = np.full(2, np.nan)
     record = RoundRecord(
         round=3,
@@ -207,7 +209,7 @@ def test_a_torn_last_line_is_left_until_it_is_complete(tmp_path: Path) -> None:
     assert history.rounds == [json.loads(line)]
 
 
-def test_it_knows_how_the_run_stands(tmp_path: Path) -> None:
+def test_a_history_knows_whether_the_run_has_finished(tmp_path: Path) -> None:
     running = write_history(tmp_path / "a", [2.0, 1.0], "adaptive-osmd", "alpha=0.4", end=False)
     assert running.label == "adaptive-osmd (alpha=0.4)"
     assert not running.finished

@@ -107,7 +107,7 @@ def test_the_order_in_memory_stays_since_sums_depend_on_it(tmp_path: Path) -> No
         ({"a\0b": np.zeros(2)}, r"array name 'arrays/a\\x00b'"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_and_nothing_is_lost(
+def test_an_unstorable_checkpoint_is_refused_and_nothing_is_lost(
     tmp_path: Path, arrays: dict[str, Any], message: str
 ) -> None:
     folder, _ = filled(tmp_path, 1)
@@ -129,7 +129,7 @@ def test_one_checkpoint_alone_could_not_be_replaced_safely(tmp_path: Path, keep:
         CheckpointFolder(tmp_path, keep)
 
 
-def test_nothing_there_is_none_and_makes_no_folder(tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_checkpoint_and_is_not_created(tmp_path: Path) -> None:
     assert CheckpointFolder(tmp_path / "new").newest() is None
     assert not (tmp_path / "new").exists()
 
@@ -224,7 +224,7 @@ def test_a_file_cut_anywhere_is_refused_and_the_one_before_is_used(whole: Path, 
 
 @given(st.data())
 @settings(max_examples=500)
-def test_a_flipped_bit_is_never_believed(whole: Path, data: st.DataObject) -> None:
+def test_a_flipped_bit_is_always_detected(whole: Path, data: st.DataObject) -> None:
     def flip(content: bytes) -> bytes:
         changed = bytearray(content)
         changed[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -237,7 +237,7 @@ def test_a_flipped_bit_is_never_believed(whole: Path, data: st.DataObject) -> No
 
 @given(st.binary(max_size=300), st.integers(0, 5000))
 @settings(max_examples=100)
-def test_foreign_bytes_are_never_believed(whole: Path, content: bytes, position: int) -> None:
+def test_foreign_bytes_are_always_refused(whole: Path, content: bytes, position: int) -> None:
     def overwrite(before: bytes) -> bytes:
         at = position % len(before)
         return before[:at] + content + before[at + len(content) :]
@@ -263,9 +263,7 @@ def test_foreign_bytes_are_never_believed(whole: Path, content: bytes, position:
         ),
     ],
 )
-def test_files_of_others_and_of_other_versions_are_named_so(
-    tmp_path: Path, arrays: dict[str, Any], why: str
-) -> None:
+def test_foreign_files_and_other_versions_are_named(tmp_path: Path, arrays: dict[str, Any], why: str) -> None:
     folder, told = filled(tmp_path, 1)
     np.savez(tmp_path / "round-00000002.npz", **arrays)
     assert same(folder.newest(), state(1))
@@ -291,7 +289,7 @@ def test_a_missing_array_is_damage(tmp_path: Path) -> None:
     assert "arrays/selector/norms.npy" in told[0]
 
 
-def test_if_none_can_be_used_it_does_not_begin_again_by_itself(tmp_path: Path) -> None:
+def test_without_a_usable_checkpoint_the_run_does_not_start_anew(tmp_path: Path) -> None:
     folder, told = filled(tmp_path, 1, 2)
     for file in tmp_path.glob("*.npz"):
         file.write_bytes(b"")
@@ -303,7 +301,7 @@ def test_if_none_can_be_used_it_does_not_begin_again_by_itself(tmp_path: Path) -
     ]
 
 
-def test_what_was_refused_is_not_taken_for_the_newest_when_its_round_has_come_again(tmp_path: Path) -> None:
+def test_a_refused_file_is_not_the_newest_once_its_round_was_repeated(tmp_path: Path) -> None:
     folder, _ = filled(tmp_path, 1, 2, 3, 4)
     for round in (3, 4):
         (tmp_path / f"round-0000000{round}.npz").write_bytes(b"torn")
@@ -490,7 +488,7 @@ def test_a_disk_that_is_really_full_leaves_what_was_there(tmp_path: Path) -> Non
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
-def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+def test_unfinished_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     filled(tmp_path, 1)
     (tmp_path / "round-00000002.npz.unfinished").write_bytes(b"half")
     folder = CheckpointFolder(tmp_path)
@@ -513,7 +511,7 @@ def test_two_processes_do_not_write_one_runs_checkpoints(tmp_path: Path) -> None
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 @pytest.mark.parametrize("end", ["killed", "released"])
-def test_others_see_at_once_that_the_writer_was_killed(tmp_path: Path, end: str) -> None:
+def test_other_processes_see_that_the_owner_was_killed(tmp_path: Path, end: str) -> None:
     folder = CheckpointFolder(tmp_path)
     assert not folder.is_claimed()
     assert not folder.is_abandoned()

@@ -67,7 +67,7 @@ def test_a_value_of_a_wrong_type_is_refused(make: Callable[[], Any], message: st
         make()
 
 
-def test_what_fits_neither_the_selector_nor_k_is_refused() -> None:
+def test_options_that_do_not_go_with_the_selector_or_k_are_refused() -> None:
     with pytest.raises(ValueError, match=r"faults.quorum = 3: must be between 1 and 2 \(clients_per_round\)"):
         Faults(quorum=3).check(selector_type("md"), 2)
     with pytest.raises(

@@ -140,7 +140,7 @@ def test_power_of_choice_takes_the_largest_losses(variant: Any) -> None:
         assert sorted(record.selection.clients) == [4, 5]
 
 
-def test_rpow_d_asks_nobody() -> None:
+def test_rpow_d_polls_no_client() -> None:
     records = run(PowerOfChoice, rounds=12, clients_per_round=2, variant="rpow-d", num_candidates=6)
     assert sorted(records[-1].selection.clients) == [4, 5]
 

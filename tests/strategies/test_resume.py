@@ -109,7 +109,7 @@ VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=[name for name, _ in VARIANTS])
-def test_a_resumed_run_is_the_run_that_never_stopped(
+def test_a_resumed_run_equals_an_uninterrupted_one(
     name: str, options: Callable[[], dict[str, Any]], tmp_path: Path
 ) -> None:
     whole, records = run(None, 6, **options())
@@ -144,7 +144,7 @@ def test_a_run_that_is_over_does_nothing_more(tmp_path: Path) -> None:
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
 
 
-def test_nothing_to_resume_is_a_beginning(tmp_path: Path) -> None:
+def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:
     _, records = run(tmp_path / "new", 2, resume=True)
     assert [record.round for record in records] == [1, 2]
 
@@ -171,7 +171,7 @@ def test_another_runs_checkpoints_are_refused(changed: dict[str, Any], message: 
         run(tmp_path, 2, **{**first, "resume": True, **changed})
 
 
-def test_a_folder_that_cannot_be_made_ends_it_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_ends_the_run_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
         CheckpointError, match=r"checkpoints.folder = .*file/x: cannot be made .*: Not a directory"
@@ -201,7 +201,7 @@ def test_a_run_stops_where_it_is_told_and_does_not_go_on_after_a_resume(tmp_path
     assert attempt(True) == []
 
 
-def test_a_strategy_of_ones_own_is_remembered(tmp_path: Path) -> None:
+def test_the_state_of_an_own_strategy_is_kept(tmp_path: Path) -> None:
     class Slowing(FedAvgM):
         """Counts its rounds, in a state of its own."""
 

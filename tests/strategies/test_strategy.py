@@ -333,7 +333,7 @@ def test_an_app_without_a_status_handler_is_asked_once() -> None:
     assert [record.num_available for record in records] == [5, 5]
 
 
-def test_that_the_app_has_no_status_handler_is_known_after_a_resume() -> None:
+def test_a_resumed_run_knows_that_the_app_has_no_status_handler() -> None:
     grid = ToyGrid({number: stranger() for number in range(1, 4)})
     before = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
     list(before.configure_train(1, model(0), ConfigRecord(), grid))
@@ -345,7 +345,7 @@ def test_that_the_app_has_no_status_handler_is_known_after_a_resume() -> None:
     assert len(after.roster) == 5
 
 
-def test_the_first_client_asked_may_be_dead() -> None:
+def test_the_first_client_that_is_asked_may_be_dead() -> None:
     grid = ToyGrid({1: silent_to_all, 2: client("b"), 3: client("c")})
     _, _, strategy = run(grid, clients_per_round=2, min_available_clients=2, deadlines=Deadlines(status=60))
     assert strategy.roster.ids() == ["b", "c"]

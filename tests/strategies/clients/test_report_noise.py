@@ -60,7 +60,7 @@ def test_unlike_reports_compose() -> None:
     assert composed_epsilon([1e9], 1e-5) == 0  # hidden by δ alone
 
 
-def test_what_is_released_is_right_on_average_and_as_far_off_as_it_says() -> None:
+def test_released_numbers_have_the_right_mean_and_spread() -> None:
     mechanism = GaussianMechanism(10.0, 1e-5, bound=4.0)
     rng = np.random.default_rng(0)
     # At the bound noise that is clipped away cannot be told from no noise: P(4) = 1/2.
@@ -77,7 +77,7 @@ def test_what_is_released_is_right_on_average_and_as_far_off_as_it_says() -> Non
 @pytest.mark.parametrize(
     ("value", "as_if"), [(-3.0, 0.0), (7.0, 4.0), (float("inf"), 4.0), (float("nan"), 4.0)]
 )
-def test_what_is_out_of_range_is_clipped_before_the_noise(value: float, as_if: float) -> None:
+def test_a_number_out_of_range_is_clipped_before_the_noise(value: float, as_if: float) -> None:
     mechanism = GaussianMechanism(1.0, 1e-5, bound=4.0)
     told, expected = (mechanism.release(x, np.random.default_rng(3)) for x in (value, as_if))
     assert told == expected
@@ -99,7 +99,7 @@ def test_a_wrong_budget_is_refused(wrong: dict[str, float], message: str) -> Non
         GaussianMechanism(**{"epsilon": 1.0, "delta": 1e-5, "bound": 1.0, **wrong})
 
 
-def test_a_wrong_composition_is_refused() -> None:
+def test_a_wrong_list_of_noise_multipliers_is_refused() -> None:
     with pytest.raises(ValueError, match="noise_multipliers"):
         composed_epsilon([1.0, 0.0], 1e-5)
     with pytest.raises(ValueError, match=r"delta = 1\.0"):

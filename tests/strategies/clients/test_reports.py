@@ -28,7 +28,7 @@ FULL = Report(
 
 
 @pytest.mark.parametrize("report", [FULL, Report(), Report(group=3), Report(group="3"), Report(accepts=True)])
-def test_what_is_written_is_read(report: Report) -> None:
+def test_a_written_checkpoint_is_read(report: Report) -> None:
     ToyGrid({})
     assert read_report(write_report(report)) == report
 
@@ -50,7 +50,7 @@ def test_numbers_go_into_a_metric_record_and_names_into_a_config_record() -> Non
     assert list(write_report(Report(num_steps=1))) == ["metrics"]
 
 
-def test_a_foreign_client_says_how_much_data_it_has_and_no_more() -> None:
+def test_a_foreign_client_may_report_its_data_size_only() -> None:
     content = RecordDict({"m": MetricRecord({"num-examples": 7, "f1": 0.5, "per-class": [1.0, 2.0]})})
     assert read_report(content) == Report(num_examples=7)
 
@@ -81,7 +81,7 @@ WRONG: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG)
-def test_a_field_that_is_wrong_counts_as_not_sent_and_the_others_are_read(name: str, value: Any) -> None:
+def test_an_invalid_field_is_dropped_and_the_others_are_read(name: str, value: Any) -> None:
     said = {"num-examples": 3, "train-loss": 0.5, name: value}
     expected = {"num_examples": 3, "train_loss": 0.5}
     expected.pop(name.replace("-", "_"), None)
@@ -89,7 +89,7 @@ def test_a_field_that_is_wrong_counts_as_not_sent_and_the_others_are_read(name: 
 
 
 @pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf"), 1e13, "many", [3]])
-def test_a_wrong_size_is_told(size: Any) -> None:
+def test_a_wrong_size_is_reported(size: Any) -> None:
     with pytest.raises(ValueError, match="num-examples = "):
         Report.parse({"num-examples": size, "group": 1.5})
 
@@ -102,7 +102,7 @@ def test_a_wrong_size_is_told(size: Any) -> None:
         ),
     )
 )
-def test_whatever_is_sent_is_read_or_refused_for_its_size(said: dict[str, Any]) -> None:
+def test_any_report_is_read_or_refused_for_its_size(said: dict[str, Any]) -> None:
     size = said.get("num-examples", 1)
     try:
         right = 0 < float(size) <= 1e12

@@ -15,7 +15,7 @@ def test_clients_are_numbered_by_identity_not_by_arrival() -> None:
     assert [one.node_of(i) for i in range(3)] == [9, 7, 3]
 
 
-def test_late_joiners_come_next_and_nobody_is_renumbered() -> None:
+def test_late_clients_get_the_next_indexes() -> None:
     roster = Roster()
     assert roster.enrol({"m": 1}) == [0]
     assert roster.enrol({"a": 2, "m": 1}) == [1]
@@ -33,7 +33,7 @@ def test_a_client_that_comes_back_through_another_node_keeps_its_index() -> None
     assert roster.available([1, 2, 5]).tolist() == [0, 1]
 
 
-def test_here_are_the_online_ones_that_did_not_say_no() -> None:
+def test_available_clients_are_online_and_have_not_declined() -> None:
     roster = Roster()
     roster.enrol({"a": 1, "b": 2, "c": 3})
     roster.note(1, Report(available=False))
@@ -43,7 +43,7 @@ def test_here_are_the_online_ones_that_did_not_say_no() -> None:
     assert roster.available([2]).tolist() == [1]
 
 
-def test_sizes_are_what_was_said_last() -> None:
+def test_the_last_reported_size_counts() -> None:
     roster = Roster()
     roster.enrol({"a": 1, "b": 2, "c": 3})
     roster.note(0, Report(num_examples=10))
@@ -52,7 +52,7 @@ def test_sizes_are_what_was_said_last() -> None:
     np.testing.assert_array_equal(roster.sizes(), [10, np.nan, 30])
 
 
-def test_what_changes_nothing_is_not_counted_as_a_change() -> None:
+def test_an_unchanged_report_is_not_counted_as_a_change() -> None:
     roster = Roster()
     roster.enrol({"a": 1, "b": 2})
     roster.note(0, Report(num_examples=10))
@@ -68,7 +68,7 @@ def test_what_changes_nothing_is_not_counted_as_a_change() -> None:
     assert roster.changes > before
 
 
-def test_the_first_word_of_a_group_counts() -> None:
+def test_the_first_reported_group_counts() -> None:
     roster = Roster()
     roster.enrol({"a": 1, "b": 2})
     roster.note(0, Report(group=3))
@@ -105,13 +105,13 @@ def test_a_wrong_report_is_refused_by_name(said: dict[str, object], message: str
         Report.parse(said)
 
 
-def test_a_wrong_field_on_which_nothing_hangs_counts_as_not_said() -> None:
+def test_an_invalid_optional_field_counts_as_missing() -> None:
     said = {"num-examples": 5, "train-loss": float("nan"), "client-id": 17, "num-steps": -1, "available": "?"}
     assert Report.parse(said) == Report(num_examples=5)
     assert Report.parse({"train-loss": -3.5}).train_loss == -3.5  # a likelihood's
 
 
-def test_a_report_survives_the_way_over_the_wire() -> None:
+def test_a_report_survives_the_message() -> None:
     report = Report(num_examples=12, num_steps=3, train_loss=0.5, available=False)
     assert Report.parse(report.metrics()) == report
     assert Report.parse({"num-examples": 3, "accuracy": 0.4}) == Report(num_examples=3)

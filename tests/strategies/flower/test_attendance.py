@@ -61,7 +61,7 @@ def test_a_restarted_client_waits_for_its_own_ghost_and_keeps_its_index() -> Non
     assert strategy.roster.node_of_id("c") == 9
 
 
-def test_a_double_that_stays_is_a_client_of_its_own() -> None:
+def test_a_second_node_with_the_same_claim_becomes_a_client_of_its_own() -> None:
     grid = TimedGrid({1: client("a"), 2: client("b")})
     strategy, one_round = strategy_on(grid)
     one_round(1)
@@ -76,7 +76,7 @@ def test_a_double_that_stays_is_a_client_of_its_own() -> None:
     assert strategy.roster.ids() == ["a", "b", "node-9"]
 
 
-def test_a_round_waits_for_its_quorum_and_goes_on_when_it_comes() -> None:
+def test_a_round_waits_for_its_quorum() -> None:
     grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)})
     strategy, one_round = strategy_on(
         grid, clients_per_round=3, faults=Faults(quorum=2), deadlines=Deadlines(absence=60)
@@ -103,7 +103,7 @@ def test_a_round_waits_for_its_quorum_and_goes_on_when_it_comes() -> None:
     assert strategy.roster.ids() == ["c1", "c2", "c3"]
 
 
-def test_below_the_quorum_a_round_is_void_and_says_so() -> None:
+def test_below_the_quorum_a_round_is_skipped_with_the_reason() -> None:
     grid = ToyGrid({1: client("a"), 2: BAD_NODES["silent"], 3: BAD_NODES["silent"]})
     grid.nodes[3] = lambda message: (
         client("third")(message) if message.metadata.message_type == STATUS else None
@@ -116,7 +116,7 @@ def test_below_the_quorum_a_round_is_void_and_says_so() -> None:
         assert len(record.failures) == 2
 
 
-def test_over_selection_goes_on_with_the_first() -> None:
+def test_over_selection_uses_the_first_replies() -> None:
     latency = {n: float(n) for n in range(1, 9)}
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 9)}, latency)
     _, records, _ = run(
@@ -135,7 +135,7 @@ def test_over_selection_goes_on_with_the_first() -> None:
         assert set(record.failures.values()) == {"enough others had answered"}
 
 
-def test_an_answer_to_another_round_is_not_one_of_the_first() -> None:
+def test_a_reply_to_another_round_does_not_count_for_over_selection() -> None:
     old, *asked = [Message(RecordDict(), node, "train") for node in (1, 1, 2, 3)]
     for number, message in enumerate((old, *asked)):
         message.metadata.__dict__["_message_id"] = str(number)
@@ -169,7 +169,7 @@ def test_over_selection_waits_for_a_quorum() -> None:
         assert record.skipped == ""
 
 
-def test_where_nobody_is_to_spare_over_selection_waits_for_all() -> None:
+def test_over_selection_waits_for_all_if_no_more_clients_are_available() -> None:
     grid = TimedGrid({n: client(f"c{n}") for n in range(1, 5)}, {n: float(n) for n in range(1, 5)})
     _, records, _ = run(
         grid, clients_per_round=4, faults=Faults(over_selection=2.0), deadlines=Deadlines(round=100)
@@ -178,7 +178,7 @@ def test_where_nobody_is_to_spare_over_selection_waits_for_all() -> None:
     assert 4 <= records[0].seconds < 5
 
 
-def test_who_declines_at_once_takes_no_place_among_the_first() -> None:
+def test_a_client_that_declines_does_not_count_for_over_selection() -> None:
     def decline(message: Message) -> Message:
         if message.metadata.message_type == STATUS:
             return client(f"c{message.metadata.dst_node_id}")(message)
@@ -205,13 +205,13 @@ def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
         assert record.failures == {2: "no answer by the deadline"}
 
 
-def test_declared_sizes_go_before_claims() -> None:
+def test_declared_sizes_take_precedence_over_reports() -> None:
     nodes = {1: client("a", size=10), 2: client("b", size=900), 3: client("c", size=10)}
     _, _, strategy = run(ToyGrid(nodes), overrides=Overrides(sizes={"b": 30.0, "nobody": 5.0}))
     assert strategy.selector.client_sizes.tolist() == [10, 30, 10]
 
 
-def test_a_claim_that_is_out_of_line_is_bounded() -> None:
+def test_an_implausible_claim_of_size_is_clipped() -> None:
     nodes = {n: client(f"c{n}", size=10) for n in range(1, 10)}
     nodes[10] = client("liar", size=10**9)
     _, _, strategy = run(ToyGrid(nodes), clients_per_round=3, min_available_clients=10)
@@ -220,7 +220,7 @@ def test_a_claim_that_is_out_of_line_is_bounded() -> None:
     assert sizes["liar"] <= 30
 
 
-def test_garbage_again_and_again_is_put_aside_and_tried_again() -> None:
+def test_a_client_that_repeats_garbage_is_quarantined_and_tried_again() -> None:
     nodes = {n: client(f"c{n}") for n in range(1, 5)}
     nodes[5] = BAD_NODES["nan"]
     _, records, strategy = run(ToyGrid(nodes), rounds=30, clients_per_round=5, min_available_clients=5)
@@ -235,7 +235,7 @@ def test_garbage_again_and_again_is_put_aside_and_tried_again() -> None:
     assert {client for record in records for client in record.quarantined} == {bad}
 
 
-def test_groups_are_what_clients_say_or_the_operator() -> None:
+def test_groups_are_declared_or_reported() -> None:
     nodes = {n: client(f"c{n}", group=["north", "south"][n % 2]) for n in range(1, 7)}
     nodes[7] = client("c7")  # says none: a group of its own
     _, _, strategy = run(
@@ -249,7 +249,7 @@ def test_groups_are_what_clients_say_or_the_operator() -> None:
     np.testing.assert_array_equal(groups, [0, 0, 1, 0, 1, 0, 2])
 
 
-def test_an_answer_that_comes_late_is_taken_before_the_node_is_asked_again() -> None:
+def test_a_late_status_is_used_before_the_node_is_asked_again() -> None:
     grid = TimedGrid({1: client("a"), 2: client("b"), 3: client("slow")})
 
     def latency(message: Message) -> float:

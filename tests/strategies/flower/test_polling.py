@@ -82,7 +82,7 @@ def kinds(grid: ToyGrid) -> list[str]:
     return [message.metadata.message_type for message in grid.sent]
 
 
-def test_losses_are_asked_of_the_candidates_alone_and_who_has_the_largest_trains() -> None:
+def test_only_candidates_are_polled_and_those_with_the_largest_losses_train() -> None:
     grid, roster = federation(*[tells(loss=float(i)) for i in range(6)])
     selector = create("pow-d", 6, clients_per_round=2, num_candidates=4)
     candidates, reports, train_config = ask(Poll(), grid, roster, selector)
@@ -121,7 +121,7 @@ def test_cpow_d_asks_for_a_mini_batch() -> None:
 @pytest.mark.parametrize(
     "name", ["rpow-d", "afl", "uniform", "adaptive-osmd", "prac-delta", "prac-is", "forecast"]
 )
-def test_most_selectors_need_no_message(name: str) -> None:
+def test_most_selectors_need_no_poll(name: str) -> None:
     grid, roster = federation(*[failing] * 3)
     selector = create(name, 3, clients_per_round=1, num_rounds=9)
     assert ask(Poll(), grid, roster, selector) == (None, None, {})
@@ -147,7 +147,7 @@ BAD: dict[str, Node] = {
     # An evaluation says nothing of the others.
     + [("evaluate", kind) for kind in BAD if kind not in ("unwilling", "bad size", "nothing")],
 )
-def test_who_does_not_answer_well_is_not_available(kind: str, poll_with: str) -> None:
+def test_a_candidate_without_a_usable_answer_is_not_available(kind: str, poll_with: str) -> None:
     grid, roster = federation(tells(loss=3.0), BAD[kind], tells(loss=1.0))
     selector = pow_d(3)
     asked = ask(Poll(polling=Polling(poll_with=poll_with)), grid, roster, selector)
@@ -161,7 +161,7 @@ def test_who_does_not_answer_well_is_not_available(kind: str, poll_with: str) ->
     assert roster.is_available(1) == (kind != "unwilling")
 
 
-def test_answers_are_matched_by_question_and_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_are_matched_by_message_and_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(message: Message) -> list[Message]:
         return [tells(loss=9.0)(message), tells(loss=2.0)(message)]  # type: ignore[list-item]
 
@@ -172,14 +172,14 @@ def test_answers_are_matched_by_question_and_the_first_counts(monkeypatch: pytes
     assert dict(zip(candidates.tolist(), reports["loss"], strict=True)) == {0: 0.0, 1: 2.0, 2: 1.0}  # type: ignore[union-attr, index]
 
 
-def test_when_nobody_answers_the_round_is_empty_and_no_error() -> None:
+def test_a_round_without_answers_is_empty_and_no_error() -> None:
     grid, roster = federation(*[BAD["late"]] * 3)
     selector = pow_d(3)
     asked = ask(Poll(), grid, roster, selector)
     assert selector.select(1, candidates=asked.candidates, reports=asked.reports).clients.size == 0
 
 
-def test_with_nobody_here_nothing_is_sent() -> None:
+def test_without_candidates_nothing_is_sent() -> None:
     grid, roster = federation(*[tells(loss=1.0)] * 2)
     nobody = np.empty(0, dtype=np.int64)
     asked = Poll().ask(grid, pow_d(2), 1, nobody, roster, ARRAYS)
@@ -208,7 +208,7 @@ def test_an_app_may_be_evaluated_at_once_by_the_name_of_its_metric() -> None:
     assert dict(grid.sent[0].content.config_records["config"]) == {"split": "test", "server-round": 5}
 
 
-def test_old_and_new_apps_are_each_asked_as_they_can_answer() -> None:
+def test_apps_with_and_without_the_handler_are_polled_in_one_round() -> None:
     grid, roster = federation(tells(loss=1.0), evaluating(loss=2.0))
     poll = Poll()
     for round in (1, 2):
@@ -241,7 +241,7 @@ def test_the_error_says_which_handler_or_metric_is_missing(node: Node, poll: Pol
         ask(poll, grid, roster, pow_d(2))
 
 
-def test_a_run_that_was_answered_once_does_not_end_for_one_strange_client() -> None:
+def test_after_one_answer_a_client_without_handler_does_not_end_the_run() -> None:
     grid, roster = federation(tells(loss=1.0), without_handlers)
     poll = Poll()
     ask(poll, grid, roster, pow_d(2))
@@ -250,7 +250,7 @@ def test_a_run_that_was_answered_once_does_not_end_for_one_strange_client() -> N
     assert np.isnan(asked.reports["loss"]).all()  # type: ignore[index]
 
 
-def test_a_nan_from_everybody_is_no_missing_metric() -> None:
+def test_nan_from_all_candidates_is_not_a_missing_metric() -> None:
     grid, roster = federation(*[evaluating(loss=float("nan"))] * 2)
     asked = ask(Poll(polling=Polling(poll_with="evaluate")), grid, roster, pow_d(2))
     assert np.isnan(asked.reports["loss"]).all()  # type: ignore[index]
@@ -281,7 +281,7 @@ def flics(num_clients: int, k: int = 4) -> Selector:
     return create("flics-private", num_clients, clients_per_round=k, group_shares="1/1", epsilon=4.0)
 
 
-def test_private_groups_take_two_exchanges_and_give_the_scales_along() -> None:
+def test_private_groups_need_two_exchanges_and_send_the_scales() -> None:
     grid, roster = federation(*[member(i % 2, i) for i in range(12)])
     selector = flics(12)
     asked = ask(Poll(), grid, roster, selector, round=3)
@@ -301,7 +301,7 @@ def test_private_groups_take_two_exchanges_and_give_the_scales_along() -> None:
     assert 0 < len(selection.clients) < 12
 
 
-def test_who_says_nothing_of_its_group_is_not_invited_and_nobodys_group_is_remembered() -> None:
+def test_a_client_that_reports_no_group_is_not_invited_and_no_group_is_remembered() -> None:
     wrong: list[Node] = [
         BAD["late"],
         failing,
@@ -320,7 +320,7 @@ def test_who_says_nothing_of_its_group_is_not_invited_and_nobodys_group_is_remem
     assert not roster.is_available(5)
 
 
-def test_no_answer_to_the_invitation_is_a_no() -> None:
+def test_no_answer_to_the_invitation_counts_as_no() -> None:
     def mute(message: Message, report: Report) -> Report:
         return report if message.metadata.message_type == GROUP else Report()
 
@@ -332,7 +332,7 @@ def test_no_answer_to_the_invitation_is_a_no() -> None:
     assert selector.select(1, candidates=asked.candidates, reports=asked.reports).clients.size == 0
 
 
-def test_an_app_without_private_groups_is_told_of() -> None:
+def test_an_app_without_private_groups_raises_a_missing_handler_error() -> None:
     grid, roster = federation(*[without_handlers] * 5)
     with pytest.raises(
         MissingHandlerError, match=r"query\.group and query\.invitation, and the clients' app has none"

@@ -338,7 +338,7 @@ def test_without_trimming_the_trimmed_mean_is_the_unbiased_aggregate_of_md() -> 
 
 
 @pytest.mark.parametrize("name", ["FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Bulyan"])
-def test_a_robust_strategy_still_bounds_a_liar(name: str) -> None:
+def test_a_robust_strategy_limits_a_malicious_client(name: str) -> None:
     strategy = make(name)
     if name in ("Krum", "MultiKrum", "Bulyan"):
         strategy.num_malicious_nodes = 1  # type: ignore[attr-defined]
@@ -356,14 +356,14 @@ def test_a_client_drawn_twice_does_not_support_itself_in_krum() -> None:
     assert np.abs(stepped.arrays["w"] - first_model()["w"]).max() < 4
 
 
-def test_too_few_replies_for_the_promise_make_the_round_void() -> None:
+def test_a_round_with_too_few_replies_for_the_strategy_is_skipped() -> None:
     step = ServerStep(Krum(num_malicious_nodes=1), "uniform", clients_per_round=5)
     stepped = one_step(step, [contribution(1.0, 1 / 4)] * 4)
     assert stepped == Step(None, "4 replies that Krum can use: needs 5")
 
 
 @pytest.mark.parametrize(("strategy", "polls_for"), [(Krum(2), 7), (MultiKrum(1), 5), (Bulyan(1), 7)])
-def test_a_cohort_too_small_for_so_many_liars_is_refused(strategy: Any, polls_for: int) -> None:
+def test_too_few_clients_for_the_number_of_malicious_ones_are_refused(strategy: Any, polls_for: int) -> None:
     strategy = type(strategy)(
         num_malicious_nodes=(polls_for - 3) // (4 if isinstance(strategy, Bulyan) else 2)
     )
@@ -374,7 +374,7 @@ def test_a_cohort_too_small_for_so_many_liars_is_refused(strategy: Any, polls_fo
         ServerStep(strategy, "uniform", clients_per_round=polls_for - 1)
 
 
-def test_qfedavg_leaves_out_who_has_no_loss() -> None:
+def test_qfedavg_leaves_out_clients_without_a_loss() -> None:
     step = ServerStep(QFedAvg(client_learning_rate=0.1, q=1.0), "uniform")
     with_loss = [contribution(1.0, 0.5, loss=2.0), contribution(2.0, 0.5, loss=1.0)]
     silent = [contribution(100.0, 0.5, loss=np.nan), contribution(100.0, 0.5, loss=-1.0)]
@@ -474,7 +474,7 @@ def test_a_subclass_is_shown_what_its_parent_is() -> None:
     assert np.array_equal(ours.arrays["w"], parents.arrays["w"])
 
 
-def test_a_subclass_with_a_step_of_its_own_must_say_what_it_takes() -> None:
+def test_a_subclass_with_its_own_step_must_declare_steps_from_average() -> None:
     with pytest.raises(TypeError, match=r"Logging\(\): overrides aggregate_train.*steps_from_average = True"):
         ServerStep(Logging(), "uniform")
     step = ServerStep(Overrides(), "osmd")
@@ -495,7 +495,7 @@ def test_a_strategy_that_does_not_write_to_every_node_is_refused() -> None:
 
 
 @pytest.mark.parametrize("given", [object(), FedAdam, 3])
-def test_what_is_no_strategy_of_flowers_is_refused(given: Any) -> None:
+def test_an_unknown_kind_of_strategy_is_refused(given: Any) -> None:
     with pytest.raises(TypeError, match=r"server_strategy = \w+: must be an object of one of FedAvg"):
         view_of(given)
 
@@ -580,7 +580,7 @@ def test_the_noise_is_z_times_c_times_the_largest_share(wrapper: str, long: bool
     assert spread > 0.98 * z * bound * share
 
 
-def test_whom_flower_would_shrink_the_clip_for_gets_the_noise_of_the_old_one() -> None:
+def test_adaptive_clipping_adds_the_noise_of_the_norm_that_was_used() -> None:
     """All far below C: in Flower 1.39 the noise is already that of the smaller, next C."""
     arrays = {"w": np.zeros(40_000, np.float32)}
     step = ServerStep(
@@ -718,7 +718,7 @@ def test_another_strategys_state_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES[:-2])
-def test_every_round_goes_on_from_the_model_it_was_given(name: str) -> None:
+def test_every_step_starts_from_the_given_model(name: str) -> None:
     """Not from the one that a strategy itself returned, which may have been rounded, or refused."""
     far = {key: array + 100 for key, array in first_model().items()}
     step = ServerStep(TIGHT[name](), "uniform")
