@@ -55,7 +55,7 @@ def main(grid: Grid, context: Context) -> None:
         selection = SelectionStrategy(
             "uniform",
             clients_per_round=per_round,
-            selector_settings={"replacement": False},  # as FedAvg: always so many clients
+            selector_settings={"replacement": False},  # as FedAvg: exactly K clients
             min_available_clients=num_nodes,
             polling=Polling(ask_status=False),
         )

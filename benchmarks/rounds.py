@@ -1,16 +1,17 @@
 """The duration of a round without any training: Flower's own engine, and Flower as this project runs it.
 
-``cohort bench rounds [--nodes 4] [--per-round 4] [--rounds 12] [--json]``
+``cohort bench rounds [--nodes 4] [--per-round 4] [--rounds 12] [--no-stock] [--json]``
 
 Two federations of an app without work (`benchmarks.noop`) run side by side on this machine, each with TLS,
 node authentication, a database and a process per client. One has Flower's unchanged programs, FedAvg and
 Flower's grid (``stock``); the other runs as `cohort up` starts it, with this project's strategy (``cohort``).
-They take turns of three rounds, so that both run under the same load; the first turn does not count. A
-``train`` round sends TRAIN to the selected clients; a ``poll`` round sends a QUERY to all clients first.
+They take turns of three rounds, so that both run under the same load; ``--rounds`` is rounded up to whole
+turns. Before that each runs one round that does not count: in it the clients fetch the app. A ``train`` round
+sends TRAIN to the selected clients; a ``poll`` round sends a QUERY to all clients first.
 
-The table also gives the cost of a waiting client: the CPU and the memory of all its processes, for a client
-by itself too (``python -m deploy.flower.launch flower-supernode``). PSS counts a page that n processes share
-as 1/n.
+Without ``--json`` a second table gives the cost of a waiting client: the CPU and the memory of all its
+processes, and also for a client that is not forked from a common parent (``python -m deploy.flower.launch
+flower-supernode``). PSS counts a page that n processes share as 1/n.
 """
 
 import contextlib
@@ -101,7 +102,7 @@ class Cost(NamedTuple):
     cpu: float  # percent of a core
     pss: float  # MB
     rss: float  # MB
-    shared: float  # MB, PSS of the process that all clients are forked from
+    shared: float  # MB, PSS of the common parent of all clients
 
 
 @contextlib.contextmanager
@@ -196,9 +197,7 @@ def table_of_rounds(seconds: dict[str, dict[str, list[float]]]) -> str:
 
 def table_of_costs(costs: dict[str, Cost]) -> str:
     """Return the table of what `idle_costs` returned."""
-    lines = [
-        f"{'a waiting client':32}   CPU %   PSS MB   RSS MB   PSS MB of the process that all are forked from"
-    ]
+    lines = [f"{'a waiting client':32}   CPU %   PSS MB   RSS MB   PSS MB of the common parent"]
     for name, cost in costs.items():
         lines.append(f"{name:32} {cost.cpu:7.2f} {cost.pss:8.0f} {cost.rss:8.0f} {cost.shared:8.0f}")
     return "\n".join(lines)
@@ -206,7 +205,7 @@ def table_of_costs(costs: dict[str, Cost]) -> str:
 
 def run(nodes: int, per_round: int, rounds: int, no_stock: bool, as_json: bool) -> None:
     """Print the tables, or the medians as JSON."""
-    names = [STOCK, COHORT] if as_json else [STOCK, COHORT, DEVICES][no_stock:]
+    names = ([STOCK, COHORT] if as_json else [STOCK, COHORT, DEVICES])[no_stock:]
     with federations(names, nodes, per_round) as running:
         seconds = measure(running, rounds)
         if not as_json:

@@ -111,14 +111,14 @@ def is_metered() -> bool:
         rows = [line.split() for line in ROUTES.read_text().splitlines()[1:]]
     except OSError:  # hidden by Android
         rows = []
-    # The route with the smallest metric is used: a modem as a fallback costs nothing.
+    # The route with the smallest metric is in use: a modem that is only a fallback costs nothing.
     routes = [(int(row[6]), row[0]) for row in rows if len(row) > 6 and row[1] == "00000000"]
     if routes and min(routes)[1].startswith(MOBILE):
         return True
     answer = _answer("busctl", "get-property", NETWORK_MANAGER, f"/{NETWORK_MANAGER.replace('.', '/')}",
                    NETWORK_MANAGER, "Metered")  # fmt: skip
     if answer:
-        return answer.split() in (["u", "1"], ["u", "3"])  # NMMetered: yes, and guessed yes
+        return answer.split() in (["u", "1"], ["u", "3"])  # NMMetered: yes, or guessed yes
     wifi = _termux("termux-wifi-connectioninfo")
     # A phone without Wi-Fi is on mobile data.
     return wifi is not None and wifi.get("supplicant_state") != "COMPLETED"
@@ -136,7 +136,7 @@ def _number(limits: Mapping[str, object], name: str, low: float, high: float) ->
 
 
 def _read(path: Path) -> str:
-    """Return the single line of a file, "" if it cannot be read."""
+    """Return the content of a one-line system file, "" if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):

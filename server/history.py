@@ -12,7 +12,7 @@ round  one line per round. Round 0 is the model before training: ``test_loss``, 
        ``train_losses``; ``failures`` and ``clipped`` (each a ``client`` and a ``reason``);
        ``quarantined`` (ids of clients that were online but not selectable); ``skipped`` (why the round
        changed nothing; empty if it did); ``train_loss``, ``num_available``, ``seconds``
-roster all enrolled clients in the order of their indexes: ``client_ids``, ``client_sizes``; written
+roster all registered clients in the order of their indexes: ``client_ids``, ``client_sizes``; written
        before the first round and after every change
 resume the run was interrupted and continues after ``round``; later rounds are written anew:
        ``started``, ``num_rounds``
@@ -128,7 +128,7 @@ class HistoryWriter:
             log(WARNING, "THE HISTORY CANNOT BE WRITTEN; its lines are kept until it can: %s", error.strerror)
 
     def write_round(self, record: RoundRecord, client_ids: Sequence[str], **more: Any) -> None:
-        """Append the line of a round from 1 on; ``client_ids`` are those of all enrolled clients."""
+        """Append the line of a round from 1 on; ``client_ids`` are those of all registered clients."""
 
         def by_id(reasons: Mapping[int, str]) -> list[dict[str, str]]:
             return [{"client": client_ids[client], "reason": why} for client, why in reasons.items()]

@@ -1,6 +1,6 @@
 """A Flower Grid in one process: any strategy, any ClientApp, simulated time; no Ray, no serialisation.
 
-Of this room, only this file and `lazy_array` touch Flower's private parts.
+In this folder only this file and `lazy_array` use Flower's private API.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ SUPERLINK = 1
 """The node id of the SuperLink, the source of error replies for dead nodes."""
 
 Handler = Callable[[Message], "Message | list[Message] | None"]
-"""A client as a plain function. None means no reply; a list holds several replies, to any messages."""
+"""A client as a plain function.
+
+It returns None for no reply, or a list of replies, which may answer earlier messages.
+"""
 
 _TRAIN = "train"
 
@@ -91,19 +94,19 @@ class InProcessGrid(Grid):
     left gets error 5, with the SuperLink as its source.
 
     **Availability.** With an ``availability``, the online nodes depend on the time: `availability_round` is
-    the number of periods of ``round_length`` seconds that have begun. After TRAIN messages were sent, the
-    next call of `get_nodes` or `get_node_ids` advances the clock to the next period, unless training took
-    longer anyway. Hence round t of a strategy sees the clients of round t of the process as long as training
-    takes at most ``round_length`` seconds. A round without TRAIN messages does not advance the clock, and a
-    strategy that waits for clients sees them come. The nodes returned by one call stay reachable until the
-    next call, and reply to all messages; for clients that drop out use ``latency``. Flower's own strategies
-    wait for clients in real time, in which simulated time stands still: let them wait for no more clients
-    than are always available.
+    the number of periods of ``round_length`` seconds that have begun, counted from ``first_round``. After
+    TRAIN messages were sent, the next call of `get_nodes` or `get_node_ids` advances the clock to the next
+    period, unless training took longer anyway. Hence round t of a strategy sees the clients of round t of the
+    process as long as training takes at most ``round_length`` seconds. A round without TRAIN messages does
+    not advance the clock. While a strategy waits for clients, time passes, and others come online. The nodes
+    returned by one call stay reachable until the next call, and reply to all messages; for clients that drop
+    out use ``latency``. Flower's own strategies wait for clients in real time, in which simulated time stands
+    still: let them wait for no more clients than are always available.
 
     Parameters
     ----------
     app : ClientApp or callable, optional
-        The app of all nodes, called as ``app(message, context)``; `add_node` takes another one.
+        The app of all nodes, called as ``app(message, context)``; `add_node` can give a node its own.
     node_configs : iterable of mapping
         One node is added for each config: ``({"partition-id": i, "num-partitions": 10} for i in range(10))``.
     run_config : mapping, optional
@@ -119,8 +122,8 @@ class InProcessGrid(Grid):
     offline_after : float (default: 50)
         Seconds from a node's departure until its messages are answered with error 5.
     availability : Availability, optional
-        Determines which clients are online; its client m is the m-th node added, from 0, also under another
-        node id. Default: all nodes, always.
+        Determines which clients are online; client m is the m-th node added, from 0, and stays client m
+        under a new node id. Default: all nodes, always.
     round_length : float (default: 60)
         Seconds, > 0, per round of the availability.
     first_round : int (default: 1)

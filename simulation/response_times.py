@@ -148,7 +148,7 @@ def arrivals(seconds: Floats, deadline: float = inf, enough: int | None = None) 
     seconds : ndarray, shape (S,)
         When each client replies, inf for never.
     deadline : float
-        The round ends after so many seconds at the latest.
+        The round ends after this many seconds at the latest.
     enough : int, optional
         The round ends at the ``enough``-th reply (default: all); replies at the same time count too.
 

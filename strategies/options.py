@@ -1,7 +1,7 @@
 """The options of a strategy, grouped: frozen dataclasses that check themselves and know nothing of Flower.
 
-`SelectionStrategy`, the simulator and the settings of the app take the same objects, so that an option, its
-default and its range stand in one place.
+`SelectionStrategy`, the simulator and the settings of the app take the same objects, so that an option and
+its range stand in one place. The app's own defaults are in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ class Deadlines:
     Attributes
     ----------
     join : float (default: 600)
-        Round 1 waits so long for ``min_available_clients``; then it starts with the clients present, if there
-        are at least ``clients_per_round``.
+        Round 1 waits this long for ``min_available_clients``; then it starts with the available clients, if
+        there are at least ``clients_per_round``.
     absence : float (default: 600)
-        A round waits so long until ``quorum`` clients are available; then the run ends.
+        A round waits this long until ``quorum`` clients are available; then the run ends.
     round : float (default: 3600)
-        A round waits so long for replies and goes on with those that arrived.
+        A round waits this long for replies and goes on with those that arrived.
     status : float (default: 60)
-        A new client has so long to answer the first question. A silent one is asked again, ever more rarely.
+        A new client has this long to answer the first question. A silent one is asked again, ever more
+        rarely.
     poll : float (default: 60)
-        Candidates have so long to answer a poll.
+        Candidates have this long to answer a poll.
 
     Raises
     ------
@@ -66,7 +67,7 @@ class Polling:
     Attributes
     ----------
     interval : float (default: 0.1)
-        Seconds between two looks for replies, > 0.
+        Seconds between two requests for replies, > 0.
     ask_status : bool (default: True)
         Ask new clients for identity, data size and availability with a ``query.status`` message. With False,
         or where the app has no such handler, a client is known by its registered name or its node id, and its
@@ -137,7 +138,7 @@ class GuardSettings:
     window : int (default: 256)
         The number of clients whose last values are remembered, >= 32.
     strikes, memory : int (default: 3, 4)
-        So many offences in so many replies quarantine a client, 1 <= strikes <= memory <= 8.
+        ``strikes`` offences in the last ``memory`` replies quarantine a client, 1 <= strikes <= memory <= 8.
     pause, longest_pause : int (default: 10, 320)
         The first and the longest quarantine in rounds, 1 <= pause <= longest_pause.
     signed_losses : bool (default: False)
@@ -324,7 +325,7 @@ def check_selector(name: str, clients_per_round: int, settings: Mapping[str, Any
     )
     if unknown := sorted(kind.polls_for - POLLED):
         raise ValueError(
-            f"selector = {name!r}: needs the {' and the '.join(unknown)} of everybody before it selects, "
+            f"selector = {name!r}: needs the {' and the '.join(unknown)} of all clients before it selects, "
             "which only a simulation knows"
         )
 

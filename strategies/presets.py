@@ -44,9 +44,9 @@ class Options(TypedDict, total=False):
 class Forecast(SelectionStrategy):
     """The default: forecasts the norm of each client's update from its size and its earlier updates.
 
-    Not from a paper. It mixes three forecasts (data size, last norm, averaged norms) and follows the one that
-    explained the last draws best. The aggregate is unbiased in every round. There is nothing to tune.
-    `strategies.selectors.forecast.forecast` says where it gains and where it loses.
+    Not from a paper. It mixes 32 forecasts, from data size, last norm and averaged norms, and gives the
+    largest weights to those that explained the last draws best. The aggregate is unbiased in every round.
+    There is nothing to tune. `strategies.selectors.forecast.forecast` says where it gains and where it loses.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class PowerOfChoice(SelectionStrategy):
     batch_size : int, optional
         Size of cpow-d's mini-batch (default: 64).
     halve_every : int, optional
-        adapow-d halves the candidates every so many rounds (default: it does not).
+        adapow-d halves the candidates after every ``halve_every`` rounds (default: it does not).
     drop_at : int, optional
         adapow-d has ``clients_per_round`` candidates from this round on (default: from half of the rounds on,
         unless ``halve_every`` or a schedule is given).
@@ -295,9 +295,9 @@ class Flics(SelectionStrategy):
         The weight of each group, by name, in any unit (default: its data). Clients of other groups then
         hardly ever train. With ``private`` a sequence, for the groups 0, 1, ...
     min_shares : mapping of str to float, optional
-        By name, the least share of a group among all participants so far (default: 0).
+        By name, the least share of a group among all clients that trained so far (default: 0).
     cost_budget : float, optional
-        What the participants of a round may cost together, on average. The costs are
+        What the selected clients of a round may cost together, on average. The costs are
         ``Overrides(settings={"costs": {...}})``, by identity.
     energy_budgets : float or mapping of str to float, optional
         The energy that may be spent per round, for all groups together or by name (then 0 for other groups).

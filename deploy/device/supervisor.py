@@ -176,7 +176,7 @@ class DeviceSupervisor(Supervisor):
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
 
     def _limit_memory(self, group: int, limit: float) -> None:
-        """Kill the largest process if all processes together take more than `limit` MB."""
+        """If the process group takes more than `limit` MB, kill its largest process."""
         taken = memory_of(group)
         if sum(taken.values()) > limit:
             largest = max(taken, key=lambda pid: taken[pid])

@@ -15,8 +15,8 @@ _SHIPPED = CODE / "deploy" / "app.toml"  # the pyproject.toml in the wheel; a cl
 def app_folder() -> Path:
     """Return the folder of the app.
 
-    In a clone this is the clone. In an environment into which the wheel was installed, the code lies beside all
-    other packages: the app is copied to a temporary folder, which is removed when this process ends.
+    In a clone this is the clone. In an environment into which the wheel was installed, the code lies beside
+    all other packages: the app is copied to a temporary folder, which is removed when this process ends.
     """
     return Path(_assembled().name) if _SHIPPED.is_file() else CODE
 

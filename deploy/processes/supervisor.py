@@ -83,7 +83,10 @@ class Supervisor(ABC):
         os.killpg(program.pid, signal.SIGTERM)
 
     def clean_up(self, program: subprocess.Popen[bytes]) -> None:
-        """Kill what is left of the program: by default its process group. It has not been reaped yet."""
+        """Kill what is left of the program: by default its process group.
+
+        The program has not been reaped yet, so the id of the group is still its own.
+        """
         os.killpg(program.pid, signal.SIGKILL)
 
     # --- the loop -------------------------------------------------------------------------------------
@@ -111,7 +114,7 @@ class Supervisor(ABC):
             signal.signal(number, lambda *_: self.stop())
 
     def _wake_up(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is full of earlier wake-ups
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: a wake-up is pending anyway
             self._wake.send(b"\0")
 
     def _pause(self, seconds: float) -> None:
@@ -139,13 +142,13 @@ class Supervisor(ABC):
         return program.returncode
 
     def _follow(self, program: subprocess.Popen[bytes]) -> None:
-        """Return once the program has ended, or is to end."""
+        """Return when the program has ended, or when it must be ended."""
         output = program.stdout
         watched: list[socket.socket | IO[bytes]] = [self._woken, *([output] if output else [])]
         unfinished = b""
         checked = time.monotonic()
         while not (self.stopping or self._restarting):
-            # Its children may hold its output open, so the end of the output is not the end of the program.
+            # Children of the program may hold its output open: then the output ends after the program.
             gone = _has_ended(program)
             wait = 0 if gone else self.look if output is None or output in watched else _AFTER_OUTPUT
             readable = select.select(watched, [], [], wait)[0]

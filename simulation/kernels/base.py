@@ -49,7 +49,7 @@ class Plan:
     measure_variance: bool = False
 
     def num_steps(self, sizes: Ints) -> Ints:
-        """Return (R,) the number of mini-batches of clients with so many samples."""
+        """Return (R,) the number of mini-batches of clients with ``sizes`` samples."""
         if self.epochs:
             return self.epochs * np.maximum(1, sizes // self.batch_size)
         return np.full(sizes.size, self.steps, dtype=np.int64)

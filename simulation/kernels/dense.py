@@ -105,7 +105,7 @@ class Dense(Kernel):
         return chunked(steps, widths, self._capacity)
 
     def _capacity(self, width: int) -> int:
-        """Return how many clients with mini-batches of so many samples fit into the cache."""
+        """Return how many clients with mini-batches of ``width`` samples fit into the cache."""
         inputs = sum(layer.fan_in for layer in self._layers)  # of all layers, per sample
         return _CACHE // (4 * (2 * self.num_parameters + width * inputs))
 

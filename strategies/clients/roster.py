@@ -10,7 +10,7 @@ from .reports import Report
 
 
 class Roster:
-    """The clients of a run, numbered 0..M-1 in the order of enrolment and never renumbered.
+    """The clients of a run, numbered 0..M-1 in the order of registration and never renumbered.
 
     A node is only the connection of a client: its id may change from one connection to the next, the client's
     index stays.
@@ -18,7 +18,7 @@ class Roster:
     Attributes
     ----------
     changes : int
-        Counts enrolments, removals and changes of size: while it stays the same, so do `ids`, `sizes` and
+        Counts registrations, removals and changes of size: while it stays the same, so do `ids`, `sizes` and
         `removed`.
     """
 
@@ -34,11 +34,11 @@ class Roster:
         self._unavailable: set[int] = set()  # clients whose last report said so
 
     def __len__(self) -> int:
-        """Return M, the number of clients ever enrolled."""
+        """Return M, the number of clients ever registered."""
         return len(self._ids)
 
-    def enrol(self, nodes: Mapping[str, int]) -> list[int]:
-        """Enrol new clients and find known ones again, given the node of each durable identity.
+    def register(self, nodes: Mapping[str, int]) -> list[int]:
+        """Register new clients and find known ones again, given the node of each durable identity.
 
         New clients are numbered in the order of their identities, so that the order of arrival is irrelevant.
 
@@ -63,7 +63,7 @@ class Roster:
     def remove(self, client_ids: Collection[str]) -> list[str]:
         """Remove clients for good; unknown identities are ignored.
 
-        Their indexes are not given again: an identity that is enrolled once more gets a new one.
+        Their indexes are not given again: an identity that registers once more gets a new one.
 
         Returns
         -------
@@ -83,7 +83,7 @@ class Roster:
         return list(self._removed)
 
     def ids(self) -> list[str]:
-        """Return (M,) the durable identities of all clients ever enrolled, by index."""
+        """Return (M,) the durable identities of all clients ever registered, by index."""
         return list(self._ids)
 
     def id_of(self, index: int) -> str:
@@ -95,12 +95,12 @@ class Roster:
         return self._node[index]
 
     def node_of_id(self, client_id: str) -> int | None:
-        """Return the last known node of an identity, None if it is not enrolled."""
+        """Return the last known node of an identity, None if it is not registered."""
         index = self._index.get(client_id)
         return None if index is None else self._node.get(index)
 
     def client_at(self, node_id: int) -> int | None:
-        """Return the client behind a node, None if there is none enrolled."""
+        """Return the client behind a node, None if none is registered."""
         return self._client.get(node_id)
 
     def note(self, index: int, report: Report) -> None:
@@ -141,7 +141,7 @@ class Roster:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned; nodes that have changed since are enrolled anew."""
+        """Restore what `state` returned; nodes that have changed since are registered anew."""
         self._ids = list(state["ids"])
         self._removed = list(state["removed"])
         gone = set(self._removed)

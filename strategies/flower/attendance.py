@@ -1,4 +1,4 @@
-"""The nodes that come and go: new ones are asked for their status and enrolled as clients."""
+"""Nodes come and go: new ones are asked for their status and registered as clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIRST_LOG, _NEXT_LOG = 5.0, 30.0  # s of waiting for clients until the first lo
 _LONGEST_PAUSE = 5.0  # s between two looks for absent clients
 _GHOST = 90.0
 """Seconds for which a killed node may count as online, with a margin (Flower: 48-60). A node that claims the
-identity of an online client waits so long: it may be the same client, restarted."""
+identity of an online client waits that long, because it may be the same client after a restart."""
 _PROBE = 30.0  # s that the first question may delay all others
 
 
@@ -55,7 +55,7 @@ class Attendance:
     removals : Removals
         The identities that are not, or no longer, clients of the run.
     roster : Roster
-        The clients enrolled so far.
+        The clients registered so far.
     """
 
     min_available_clients: int
@@ -65,18 +65,19 @@ class Attendance:
     polling: Polling
     removals: Removals = field(default_factory=Removals)
     roster: Roster = field(default_factory=Roster)
-    _registered: set[str] = field(default_factory=set)  # identities that the operator registered
+    _registered_names: set[str] = field(default_factory=set)  # given by the operator to keys
     _refused: dict[int, str] = field(default_factory=dict)  # node -> the removed identity that it claimed
-    _silent: dict[int, tuple[float, float]] = field(default_factory=dict)  # node -> (ask again at, pause), s
+    _silent: dict[int, tuple[float, float]] = field(default_factory=dict)  # node -> (when to ask, pause), s
     _unanswered: dict[str, int] = field(default_factory=dict)  # id of a question -> node that was asked
     _held: dict[int, tuple[Report, float]] = field(default_factory=dict)  # node -> (its claim, since when)
     _probed: bool = False  # whether a node was asked before all others
-    _can_tell: bool = True  # whether the clients' app has a status handler
+    _has_status_handler: bool = True  # of the clients' app
 
     def wait_for_first(self, grid: Grid) -> None:
-        """Wait for the first clients and enrol them together, so that their order of arrival does not matter.
+        """Wait for the first clients and register them together: their order of arrival does not matter.
 
-        A resumed run waits for as many, so that it can be the same run, but continues with fewer.
+        A resumed run waits for the same number, so that it can repeat the original run, but goes on with
+        fewer at the deadline.
 
         Raises
         ------
@@ -114,7 +115,7 @@ class Attendance:
                     self.deadlines.join,
                 )
             clock.sleep(self.polling.interval)
-        self._enrol(joined, online, clock.monotonic())
+        self._register(joined, online, clock.monotonic())
 
     def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
         """Return the available clients, once there are ``quorum`` or more.
@@ -140,7 +141,7 @@ class Attendance:
         return available
 
     def available(self, grid: Grid) -> NDArray[np.int64]:
-        """Return the clients that can train now: enrols new nodes, asks unavailable clients again."""
+        """Return the available clients, after registering new ones and asking unavailable ones again."""
         online = self._online(grid)
         self._held = {node: held for node, held in self._held.items() if node in online}
         asked = [
@@ -151,23 +152,23 @@ class Attendance:
         ]
         held = {node: report for node, (report, _) in self._held.items()}
         reports = self._admitted(self._ask(grid, asked) | held, online)
-        self._enrol(reports, online, clock_of(grid).monotonic())
+        self._register(reports, online, clock_of(grid).monotonic())
         return self.roster.available(online)
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs, as a JSON object."""
         return {
             "roster": self.roster.state(),
-            "registered": sorted(self._registered),
+            "registered": sorted(self._registered_names),
             "probed": self._probed,
-            "can_tell": self._can_tell,
+            "can_tell": self._has_status_handler,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.roster.load(state["roster"])
-        self._registered = set(state["registered"])
-        self._probed, self._can_tell = state["probed"], state["can_tell"]
+        self._registered_names = set(state["registered"])
+        self._probed, self._has_status_handler = state["probed"], state["can_tell"]
 
     def _online(self, grid: Grid) -> dict[int, str]:
         """Return the registered name ("" if none) of each online node; removed clients are left out."""
@@ -196,9 +197,9 @@ class Attendance:
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, Report]:
         """Return the status reports of the nodes.
 
-        A silent node is left alone for twice the waiting time, then twice as long again: it must not delay
-        every round. An answer that arrives meanwhile is taken. All nodes of a run have the same app, so the
-        first is asked alone: without a handler each of them would log a traceback.
+        A silent node is asked again after twice the deadline, then after twice that, and so on, so that it
+        does not delay every round. An answer that arrives meanwhile counts. All nodes of a run have the same
+        app, so the first is asked alone: without a handler each of them would log a traceback.
         """
         deadline = self.deadlines.status
         reports: dict[int, Report] = {}
@@ -206,7 +207,7 @@ class Attendance:
             self._probed = True
             reports = self._answers(grid, nodes[:1], min(_PROBE, deadline))
             nodes = nodes[1:]
-        if not self.polling.ask_status or not self._can_tell:
+        if not self.polling.ask_status or not self._has_status_handler:
             return reports | {node: Report() for node in nodes}
         return reports | self._answers(grid, nodes, deadline)
 
@@ -242,7 +243,7 @@ class Attendance:
             node = self._unanswered.pop(answer.metadata.reply_to_message_id, None)
             if node is None:
                 continue
-            self._can_tell = self._can_tell and not lacks_handler(answer)
+            self._has_status_handler = self._has_status_handler and not lacks_handler(answer)
             try:
                 report = read_status(answer)
             except ValueError as error:
@@ -253,10 +254,10 @@ class Attendance:
                 self._silent.pop(node, None)
         return reports
 
-    def _enrol(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:
-        """Enrol the clients behind new nodes, and note the reports of all these nodes."""
+    def _register(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:
+        """Register the clients behind new nodes, and note the reports of all these nodes."""
         strangers = {node: online[node] for node in reports if self.roster.client_at(node) is None}
-        new = self.roster.enrol(self._identities(strangers, reports, online, now))
+        new = self.roster.register(self._identities(strangers, reports, online, now))
         for node, report in reports.items():
             client = self.roster.client_at(node)
             if client is not None:
@@ -270,16 +271,17 @@ class Attendance:
                 unknown,
             )
         if new:
-            log(INFO, "Enrolled %d clients: %s", len(new), ", ".join(map(self.roster.id_of, new)))
+            log(INFO, "%d new clients: %s", len(new), ", ".join(map(self.roster.id_of, new)))
 
     def _identities(
         self, names: Mapping[int, str], reports: Mapping[int, Report], online: Iterable[int], now: float
     ) -> dict[str, int]:
         """Return the node of each identity: a registered name, a claim, or the node's id.
 
-        A registered name is authenticated. A claim is not, so it takes nothing that another client has. Of
-        two nodes registered under one name the first has it while it is online. A node that claims the
-        identity of another client is held back until that client is gone or has proved to be another one.
+        A registered name is authenticated. A claim is not, so it takes nothing that another client has. If
+        two nodes are registered under one name, the first keeps the name while it is online. A node that
+        claims the identity of another client is held back until that client has gone offline, or has stayed
+        online long enough to be a different one.
         """
         connected = set(online)
         found: dict[str, int] = {}
@@ -288,10 +290,10 @@ class Attendance:
             identity = name or claim or f"node-{node}"
             taken = found.get(identity, self.roster.node_of_id(identity)) in connected
             if name:
-                free = not (taken and name in self._registered)
-                self._registered.add(name)
+                free = not (taken and name in self._registered_names)
+                self._registered_names.add(name)
             else:
-                ours = claim in self._registered or identity.startswith("node-")
+                ours = claim in self._registered_names or identity.startswith("node-")
                 free = not claim or not (taken or ours)
                 if taken and claim and not ours and identity not in found:
                     _, since = self._held.setdefault(node, (reports[node], now))
@@ -299,7 +301,7 @@ class Attendance:
                         continue
             self._held.pop(node, None)
             if not free:
-                log(WARNING, "Node %d claims %s, which is taken: enrolled as node-%d", node, identity, node)
+                log(WARNING, "Node %d claims %s, which is taken: it becomes node-%d", node, identity, node)
                 identity = f"node-{node}"
             found[identity] = node
         return found

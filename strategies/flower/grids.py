@@ -118,7 +118,7 @@ class PollingGrid(_GridView):
         timeout : float, optional
             Seconds to wait for replies (None: no limit).
         enough : int, optional
-            Stop waiting once so many replies with a model have arrived (None: wait for all).
+            Stop waiting once this many replies with a model have arrived (None: wait for all).
         """
         # A message that could not be sent has no id and gets no reply.
         waiting = {message_id for message_id in self._push(list(messages)) if message_id}

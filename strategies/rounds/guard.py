@@ -17,7 +17,7 @@ from .limits import Limits, Remarks
 from .recent_values import NORM, POLLED, TRAINED, RecentValues, check_form
 
 _ABSURD = 2.0
-"""An update beyond this many times its limit is an offence, whatever the client's loss."""
+"""A large loss excuses a norm up to this many times its limit; an offence begins a gap beyond that."""
 _RECENT = "recent/"  # prefix of the keys of the recent values in the state
 
 
@@ -34,7 +34,7 @@ class Judgement:
     rejected : mapping of int to str
         Position -> why the reply is not used at all.
     clipped : mapping of int to str
-        Position -> what was clipped or ignored of a reply that is used, in one line.
+        Position -> for a reply that is used: what was clipped or ignored in it, in one line.
     """
 
     scales: Floats
@@ -50,9 +50,11 @@ class Guard:
     **Limits.** The limit of a value follows from recent values of many clients. It is
     ``centre · exp(max(log factor, deviations · s (1 + s/4)))``:
 
-    - The centre is the median of the newest 32 values, or of all the round's own if those are more.
-    - s is the spread of the logarithms of the last values of `window` clients around the centres of their
-      rounds, estimated from quartiles (`numerics.robust.bulk`). With few values s is drawn towards 0.5.
+    - The centre is the median of the newest 32 values, or of all values of this round if there are more than
+      32.
+    - s is how far the logarithms of values spread around the centres of their rounds, over the last value of
+      each of `window` clients, estimated from quartiles (`numerics.robust.bulk`). With few values s is drawn
+      towards 0.5.
 
     So the limit follows the decay of a training run, or a new learning rate, within a few rounds, without
     growing wider. Where clients are alike, a lie gains at most `factor`; where honest values spread over
@@ -70,17 +72,17 @@ class Guard:
 
     - it cannot be used (unreadable, wrong shapes, NaN),
     - it holds an impossible number (a negative loss), or
-    - it holds a value beyond twice its limit (and one further s) that nothing else in the reply explains: a
-      loss beside a usual norm, a norm beside a usual loss. Four times the limit of a norm is an offence
-      whatever the loss.
+    - it holds a value beyond twice its limit, or e^s times its limit if that is more, that nothing else in
+      the reply explains: a loss beside a usual norm, a norm beside a usual loss. A norm twice as large as
+      that (at least four times its limit) is an offence whatever the loss.
 
-    An update whose norm is an offence is rejected. No reply is no offence, nor is a value clipped by less.
-    If half of the newest values are that far beyond the limit, the federation has changed (a new learning
-    rate, say), and nothing is an offence.
+    An update whose norm is an offence is rejected. A missing reply is not an offence, nor is a value that is
+    clipped but below that bound. If half of the newest values are beyond the bound, the federation has
+    changed (a new learning rate, say), and no value of that kind is an offence.
 
     **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for `pause`
-    rounds and then tried again; one more offence quarantines it for twice as long. Each reply that ends
-    `memory` replies in a row without an offence halves the next quarantine.
+    rounds and then selectable again; its next offence quarantines it for twice as long. Each trained reply
+    after which its last `memory` replies hold no offence halves the next quarantine.
 
     **Cost for honest clients**, measured on the least squares of the OSMD paper's appendix F (σ = 1, 3, 10;
     100 clients, 600 rounds, `uniform`, `avare`, `forecast`): at most 0.06 % of the updates are clipped, by at
@@ -109,8 +111,8 @@ class Guard:
         self._recent = RecentValues(self._settings.window)
         # As bits, the newest lowest: a column of trained replies, and one of polls.
         self._offences = np.zeros((m, 2), dtype=np.uint8)
-        self._quarantined_until = np.zeros(m, dtype=np.int64)  # the first round of the next trial
-        self._pauses = np.zeros(m, dtype=np.int64)  # quarantines not made good yet
+        self._quarantined_until = np.zeros(m, dtype=np.int64)  # the first round in which it is selectable
+        self._pauses = np.zeros(m, dtype=np.int64)  # how often the next quarantine is doubled
         self._ever_quarantined: Ints = np.empty(0, dtype=np.int64)  # ascending
 
     @property
@@ -140,8 +142,8 @@ class Guard:
         losses, gradient_variances : array_like, shape (S,)
             As reported; NaN = not reported. Any other float is allowed.
         failures : mapping of int to str, optional
-            Position -> why what the client sent cannot be used. Not of clients that sent nothing (a crash,
-            silence, a deadline, a refusal to train).
+            Position -> why the client's reply cannot be used. Clients that sent nothing (a crash, silence, a
+            deadline, a refusal to train) do not count.
 
         Returns
         -------
@@ -177,7 +179,7 @@ class Guard:
             for kind, values in zip(TRAINED, sent, strict=True)
         )
         # A large loss and a large norm explain each other. The server has seen the norm: one beyond its
-        # limit does not make the other values plausible, but keeps them from being offences.
+        # limit does not make the other values plausible (they are clipped), but then they are no offences.
         absurd = norm.flagrant(np.minimum(loss.excess, norm.margin + log(_ABSURD)))
         offence = unusable | absurd | norm.impossible | loss.impossible | variance.impossible
         for placed in (loss, variance):
@@ -200,7 +202,7 @@ class Guard:
         """Judge what candidates reported before the selection, once a round, and remember it.
 
         Offences in polls are counted apart from those in trained replies, and only polls without an offence
-        make them good.
+        clear them.
 
         Parameters
         ----------
@@ -209,7 +211,7 @@ class Guard:
         candidates : array_like of int, shape (C,)
             Distinct indexes of the polled clients.
         reports : mapping of str to array_like, shape (C,)
-            As for `Selector.select`; NaN = no answer. What is no measurement (``"group"``) passes through.
+            As for `Selector.select`; NaN = not reported. What is not a measurement (``"group"``) is kept.
 
         Returns
         -------
@@ -312,5 +314,5 @@ class Guard:
         pauses[struck] += 1
         self._pauses[clients] = pauses
         self._quarantined_until[out] = round + 1 + length.astype(np.int64)
-        self._offences[out] = (1 << (self._settings.strikes - 1)) - 1  # one more offence is then one too many
+        self._offences[out] = (1 << (self._settings.strikes - 1)) - 1  # one more offence is enough
         self._ever_quarantined = np.union1d(self._ever_quarantined, out)

@@ -18,7 +18,7 @@ from ..selectors import checks
 from .recent_values import RecentValues, Window
 
 RECENT = 32
-"""The centre is the median of so many of the newest values."""
+"""The centre is the median of this many of the newest values."""
 _FEW = 8
 """When half of this many of the newest values are far beyond the limit, the federation has changed."""
 _PRIOR_SPREAD = 0.5

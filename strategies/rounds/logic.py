@@ -3,7 +3,7 @@
 ::
 
     opened = logic.open(round, available)            the selectable clients, and those to poll
-    chosen = logic.choose(opened, reports)           reports: what the candidates answered to the poll
+    chosen = logic.choose(opened, reports)           reports: the candidates' answers to the poll
     outcome = logic.finish(chosen, arrays, replies)  replies: what the selected clients trained
     record = outcome.closed(skipped, seconds)        skipped: why the server step changed nothing, or ""
 """
@@ -30,7 +30,7 @@ from .trained_clients import TrainedClients
 from .variates import ClientVariates
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
-_LONGEST_REASON = 300  # characters kept of a failure's reason; a client writes a part of it
+_LONGEST_REASON = 300  # characters kept of a failure's reason; part of it is text from the client
 
 
 class RoundLogic:
@@ -46,12 +46,13 @@ class RoundLogic:
         Divides the norm of an update, so that ‖g_m‖ is the norm of the summed local gradients. It makes no
         difference to selectors that only compare clients with each other.
     variates : ClientVariates, optional
-        The baseline y_m of a client is subtracted from its update, and their mean ȳ added to the step.
+        Each client's baseline y_m is subtracted from its update, and the mean ȳ of all baselines is added to
+        the step.
     updates : {"open", "noised", "masked"} (default: "open")
-        What the server sees of an update. "noised": everything, but later noise is to hide it, so the guard
-        judges neither norms nor losses, only what is unusable. "masked": each client multiplied its update
-        by S c_m and added a mask; the masks cancel in the sum over all S. Then norms are those that clients
-        report, and a round in which a reply is missing is skipped.
+        What the server sees of an update. "noised": everything, but noise that is added later shall hide it;
+        so the guard ignores norms and losses, and rejects only unusable replies. "masked": each client
+        multiplied its update by S c_m and added a mask; the masks cancel in the sum over all S. Then norms
+        are those that clients report, and a round in which a reply is missing is skipped.
 
     Raises
     ------
@@ -108,8 +109,8 @@ class RoundLogic:
         round : int
             The round, >= 1.
         available : ndarray of int, optional
-            Distinct indexes of the available clients (default: all registered ones; then, without selectors
-            that need one, there is no pass over all clients).
+            Distinct indexes of the available clients (default: all registered clients; this avoids a pass
+            over all clients unless the selector needs one).
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
@@ -136,7 +137,7 @@ class RoundLogic:
         opened : Opened
             What `open` returned.
         reports : mapping of str to ndarray, shape (C,), optional
-            What the candidates reported, NaN = no answer; the guard judges it first.
+            The candidates' reports, NaN = not reported; the guard judges them first.
         """
         clipped: dict[int, str] = {}
         if self.guard is not None and opened.candidates is not None and reports is not None:
@@ -169,8 +170,8 @@ class RoundLogic:
 
         in selection order, since the addition of floats is not associative and a resumed run must repeat it.
         A second pass sums again if some replies could not be used or were clipped. Without a guard all
-        factors s_m are 1; without variates y_m and ȳ are 0. Diversities take another pass, and so do
-        variates.
+        factors s_m are 1; without variates y_m and ȳ are 0. Diversities need one more pass, variates
+        another.
 
         Parameters
         ----------
@@ -179,8 +180,8 @@ class RoundLogic:
         arrays : dict of arrays
             w_t, the model that the clients were sent; it stays as it is.
         replies : sequence of Reply, or TrainedClients
-            (S,) aligned with the selected clients; or one batch, which needs no pass over clients unless
-            there are variates or diversities, or an update is clipped.
+            (S,) aligned with the selected clients; or one batch. A batch needs no pass over clients,
+            except with variates or diversities, or if an update is clipped.
 
         Returns
         -------
@@ -298,7 +299,7 @@ class RoundLogic:
         return self.responses.correct(weights, selection.clients, usable)
 
     def _coefficients(self, weights: Floats) -> Floats:
-        """Return (S,) the factors of the updates: c_m, or equal shares if clients multiplied by c_m."""
+        """Return (S,) the factors of the updates: c_m, or 1/S each if clients multiplied by S c_m."""
         return np.full(weights.size, 1 / max(1, weights.size)) if self.updates == "masked" else weights
 
     def _why_skipped(self, usable: Bools) -> str:

@@ -54,7 +54,7 @@ class Chosen:
     enough : int
         The number of trained models after which the round goes on without the others.
     clipped : mapping of int to str
-        Client -> which of its answers to the poll were clipped.
+        Client -> which of the values it reported in the poll were clipped.
     """
 
     opened: Opened

@@ -9,7 +9,7 @@ import numpy as np
 from ..numerics.arrays import Bools, Floats, Ints
 
 FEW = 8
-"""The absent are few when they are at most one in so many of the registered clients."""
+"""The absent are few when they are at most one in this many of the registered clients."""
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)
 

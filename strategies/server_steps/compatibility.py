@@ -75,7 +75,7 @@ def view_of(server_strategy: Strategy) -> View:
         shown = f"server_strategy = {getattr(server_strategy, '__name__', type(server_strategy).__name__)}"
         raise TypeError(f"{shown}: must be an object of one of {names}, or of a subclass")
     if isinstance(server_strategy, _TREES):
-        raise TypeError(f"{given}: its replies are trees; there are no updates w_m - w to weight")
+        raise TypeError(f"{given}: clients return trees, not updates that could be weighted")
     if parent is not kind and getattr(kind, "steps_from_average", False) and issubclass(kind, FedAvg):
         return View.AGGREGATE
     if kind.aggregate_train is not parent.aggregate_train:
@@ -150,30 +150,30 @@ def refusal(
     )
     if view is View.ESTIMATES and not selector.data_independent:
         return (
-            "it selects by norms or losses without noise: the noise that hides a client's update does not "
-            "hide its influence on later selections"
+            "the selector uses norms or losses without noise, so later selections reveal what the "
+            "noise on the update hides"
         )
     if not equal:
-        how = "; with replacement it works" if selector.equal_weight_draws == "with replacement" else ""
+        how = "; allowed with replacement" if selector.equal_weight_draws == "with replacement" else ""
         if view is View.ESTIMATES:
             return (
-                "importance weights enlarge the replies of rarely drawn clients: clipping would cut these, "
-                f"or the noise would grow with the largest weight{how}"
+                "importance weights enlarge the updates of rarely drawn clients: clipping would reduce "
+                f"exactly those, or the noise would have to grow with the largest weight{how}"
             )
         if isinstance(server_strategy, flower.QFedAvg):
             return (
-                "q-FedAvg divides by squared lengths, which an importance weight would enter as its square; "
-                f"without the weights replies are biased{how}"
+                "q-FedAvg divides by squared update lengths, in which an importance weight would count "
+                f"squared; without weights the result is biased{how}"
             )
         return (
-            "importance weights enlarge the replies of rarely drawn clients, which it would discard as "
-            f"outliers{how}"
+            "importance weights enlarge the updates of rarely drawn clients, and the strategy would discard "
+            f"exactly those as outliers{how}"
         )
     least = least_replies(server_strategy)
     if clients_per_round is not None and clients_per_round < least:
         malicious = server_strategy.num_malicious_nodes  # type: ignore[attr-defined]
         return (
-            f"with num_malicious_nodes = {malicious} it needs {least} replies, and clients_per_round = "
+            f"with num_malicious_nodes = {malicious} it needs {least} replies, but clients_per_round = "
             f"{clients_per_round}"
         )
     return ""

@@ -158,8 +158,8 @@ class Script:
     def between_rounds(self) -> float:
         """Duration of an evaluation, in seconds.
 
-        Long enough that a node with a disputed identity is enrolled after some rounds. With kills, too short
-        for that: a resumed server starts this waiting time again.
+        Long enough that a node with a disputed identity is registered after some rounds. With kills, too
+        short for that: a resumed server starts this waiting time again.
         """
         return 1.0 if self.kills else 32.0
 

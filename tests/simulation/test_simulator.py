@@ -357,7 +357,7 @@ def test_a_server_strategy_takes_the_step(server_strategy: Any) -> None:
         ("naive-group", "groups:5", {}),
     ],
 )
-def test_late_clients_are_enrolled_as_by_the_strategy(
+def test_late_clients_are_registered_as_by_the_strategy(
     selector: str, partition: str, options: dict[str, Any]
 ) -> None:
     process = availability_of("markov", 24, seed=2, rates=0.3)

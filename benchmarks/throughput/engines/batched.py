@@ -46,7 +46,7 @@ class Batched:
     def run(self, rounds: int) -> None:
         records = self._simulator.run(rounds)
         if any(record.failures or record.skipped for record in records):
-            raise RuntimeError("a round was void, or somebody's update was left out")
+            raise RuntimeError("a round was skipped, or an update was left out")
 
     def model(self) -> Parameters:
         arrays = [self._simulator.arrays[name] for name in self._names]

@@ -63,23 +63,24 @@ class ForecastSelector(StreamSelector):
         p     = .95 score / sum + .05 / M
 
     for the memories c = 1, 3, 12, ∞, the strengths κ = .02, .3, 3, 30 and both means: 32 experts. φ is the
-    running mean of (y/θ - 1)² over all draws, ν the same over draws of clients seen before, and u the RMS
-    over the mean of s_∞/π. A tenth of the mean score is added to every y and θ in losses and level, about as
-    much as the floor of p adds, so that forecasts are judged by the resulting p.
+    running mean of (y/θ - 1)² over all draws, ν the same mean over draws of clients seen before, and u is
+    RMS(s_∞/π) / mean(s_∞/π). A tenth of the mean score is added to every y and θ in losses and level; this is
+    about what the floor of p adds, so forecasts are judged by the p that they lead to.
 
     Why it works. Draws come from p ∝ θ, and there the variance of the estimate is a quasi-likelihood of y
     given θ. So learning needs no importance weights, which might explode, and the weight of a draw is at most
     20 times that under uniform sampling. The expert with c = 1 and small κ is Avare, κ = 30 is `md`,
-    geometric means resist heavy tails, and b corrects for misleading sizes: in 12 of the 15 settings below
-    the mixture is within a tenth of the best single expert, or better. Most regret comes from rounds before
-    clients are seen. Hence the scores: the best p is in proportion to the root of the expected y², which is
-    sqrt(1 + ν) θ for seen clients and u π for unseen ones. The further √u has two reasons: a large client
-    found early saves variance in all later rounds, and few draws underestimate u.
+    geometric means resist heavy tails, and b corrects for misleading sizes: in 12 of the 15 settings below in
+    which clients differ, the mixture is within a tenth of the best single expert, or better. Most regret
+    comes from rounds before clients are seen. Hence the scores: the best p is in proportion to the root of
+    the expected y², which is sqrt(1 + ν) θ for seen clients and u π for unseen ones. There are two reasons
+    for the extra factor √u: a large client found early saves variance in all later rounds, and few draws
+    underestimate u.
 
     The draws. With replacement, K uniform numbers point into the running sum of p, one into each K-th of it:
     N_m keeps its mean K p_m, and the variance of any estimate is at most that of independent draws, and often
-    less. Also, fewer draws repeat one client while others are unseen. Independent draws replace those of
-    absent clients where p is not computed for all clients (from 10,000 clients on).
+    less. Also, fewer draws repeat one client while others are unseen. From 10,000 clients on, p is
+    not computed for all; there a draw of an absent client is replaced by an independent draw.
 
     The level. A change common to all clients says nothing about one of them. When the mean of y/θ over about
     the last ten rounds differs from 1 by more than two standard errors, g follows; when the median of a round
@@ -121,8 +122,8 @@ class ForecastSelector(StreamSelector):
 
     MNIST (`benchmarks.experiments.osmd.section_g`, 3 seeds): mini-batches of 5 .030 ± .002 (`md`
     .054, `avare` .12); of 1, so noisy that `avare` diverges, .049 ± .003 (`md` .048); λ = 1/M .23 ± .02
-    (`avare` .31). With the norms of all samples known beforehand .039, .062 and .19: norms of other
-    mini-batches than those to come may mislead.
+    (`avare` .31). With the norms of all samples known beforehand .039, .062 and .19: norms
+    measured on mini-batches other than those used later may mislead.
 
     Weaknesses. With sizes that explain the norms exactly it costs 3 % over `md`. Under lognormal noise of 2
     the best fixed p has .36 in expectation. Where a few clients outweigh all others, the regret depends on
@@ -135,7 +136,7 @@ class ForecastSelector(StreamSelector):
     with many absent clients, cost O(M).
 
     `update_norms` (per client; below 0 = unknown) are norms known before the first round, for example from a
-    query of all clients, and those of joiners. They save the exploration, see the column "asked".
+    query of all clients, and those of joiners. They make exploration unnecessary, see the column "asked".
     """
 
     name = "forecast"
@@ -352,7 +353,7 @@ class ForecastSelector(StreamSelector):
     def _at(self, targets: Floats, rng: np.random.Generator) -> Ints:
         """Return the clients at uniform targets (n,) in [0, 1) of the running sum of p over all clients.
 
-        The order of the sum is any. Among unseen clients of one class, and where p is uniform, clients are
+        The sum may run in any order. Among unseen clients of one class, and where p is uniform, clients are
         drawn anew.
         """
         mixture, tree = self._mixed(), self._sum_tree()
@@ -471,7 +472,7 @@ class ForecastSelector(StreamSelector):
             sums = self._array("sums")
             prior = experts.prior_of(sums)
             unseen = self._cached("registered in classes", ("registered", "client_sizes"), count) - sums[:, 0]
-            # A score times these factors is the root of the expected square, for unseen clients more.
+            # A score times these factors is the root of the expected square (for unseen clients more).
             of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
             total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
             return _Mixture(

@@ -9,24 +9,24 @@ from strategies.clients.roster import Roster
 
 def test_clients_are_numbered_by_identity_not_by_arrival() -> None:
     one, other = Roster(), Roster()
-    one.enrol({"b": 7, "a": 9, "c": 3})
-    other.enrol({"c": 30, "a": 10, "b": 20})
+    one.register({"b": 7, "a": 9, "c": 3})
+    other.register({"c": 30, "a": 10, "b": 20})
     assert one.ids() == other.ids() == ["a", "b", "c"]
     assert [one.node_of(i) for i in range(3)] == [9, 7, 3]
 
 
 def test_late_clients_get_the_next_indexes() -> None:
     roster = Roster()
-    assert roster.enrol({"m": 1}) == [0]
-    assert roster.enrol({"a": 2, "m": 1}) == [1]
+    assert roster.register({"m": 1}) == [0]
+    assert roster.register({"a": 2, "m": 1}) == [1]
     assert roster.ids() == ["m", "a"]
     assert len(roster) == 2
 
 
 def test_a_client_that_comes_back_through_another_node_keeps_its_index() -> None:
     roster = Roster()
-    roster.enrol({"a": 1, "b": 2})
-    assert roster.enrol({"a": 5}) == []
+    roster.register({"a": 1, "b": 2})
+    assert roster.register({"a": 5}) == []
     assert roster.node_of(0) == 5
     assert roster.client_at(5) == 0
     assert roster.client_at(1) is None
@@ -35,7 +35,7 @@ def test_a_client_that_comes_back_through_another_node_keeps_its_index() -> None
 
 def test_available_clients_are_online_and_have_not_declined() -> None:
     roster = Roster()
-    roster.enrol({"a": 1, "b": 2, "c": 3})
+    roster.register({"a": 1, "b": 2, "c": 3})
     roster.note(1, Report(available=False))
     assert roster.available([3, 2, 1, 99]).tolist() == [0, 2]
     assert not roster.is_available(1)
@@ -45,7 +45,7 @@ def test_available_clients_are_online_and_have_not_declined() -> None:
 
 def test_the_last_reported_size_counts() -> None:
     roster = Roster()
-    roster.enrol({"a": 1, "b": 2, "c": 3})
+    roster.register({"a": 1, "b": 2, "c": 3})
     roster.note(0, Report(num_examples=10))
     roster.note(2, Report(num_examples=30))
     roster.note(0, Report())  # says nothing new
@@ -54,23 +54,23 @@ def test_the_last_reported_size_counts() -> None:
 
 def test_an_unchanged_report_is_not_counted_as_a_change() -> None:
     roster = Roster()
-    roster.enrol({"a": 1, "b": 2})
+    roster.register({"a": 1, "b": 2})
     roster.note(0, Report(num_examples=10))
     before = roster.changes
     roster.note(0, Report(num_examples=10, available=False))
     roster.note(1, Report(group="north"))
-    roster.enrol({"a": 5})
+    roster.register({"a": 5})
     assert roster.changes == before
     roster.note(1, Report(num_examples=10))
     assert roster.changes > before
     before = roster.changes
-    roster.enrol({"c": 3})
+    roster.register({"c": 3})
     assert roster.changes > before
 
 
 def test_the_first_reported_group_counts() -> None:
     roster = Roster()
-    roster.enrol({"a": 1, "b": 2})
+    roster.register({"a": 1, "b": 2})
     roster.note(0, Report(group=3))
     roster.note(0, Report(group="4"))
     roster.note(1, Report())
@@ -80,14 +80,14 @@ def test_the_first_reported_group_counts() -> None:
 
 def test_a_state_brings_everything_back() -> None:
     roster, again = Roster(), Roster()
-    roster.enrol({"a": 1, "b": 2, "c": 3})
+    roster.register({"a": 1, "b": 2, "c": 3})
     roster.note(1, Report(num_examples=7, group="north", available=False))
     again.load(json.loads(json.dumps(roster.state())))
     assert again.ids() == roster.ids()
     np.testing.assert_array_equal(again.sizes(), roster.sizes())
     assert again.group_of(1) == "north"
     assert again.available([1, 2, 3]).tolist() == [0, 2]  # b has not said that it is available
-    assert again.enrol({"c": 30, "b": 20, "d": 40}) == [3]  # through other nodes
+    assert again.register({"c": 30, "b": 20, "d": 40}) == [3]  # through other nodes
     assert again.available([1, 30, 20, 40]).tolist() == [0, 2, 3]
 
 
@@ -119,7 +119,7 @@ def test_a_report_survives_the_message() -> None:
 
 def test_a_removed_client_is_gone_for_good_and_its_index_is_not_given_again() -> None:
     roster = Roster()
-    roster.enrol({"a": 1, "b": 2, "c": 3})
+    roster.register({"a": 1, "b": 2, "c": 3})
     before = roster.changes
     assert roster.remove(["b", "nobody"]) == ["b"]
     assert roster.remove(["b"]) == []
@@ -131,6 +131,6 @@ def test_a_removed_client_is_gone_for_good_and_its_index_is_not_given_again() ->
     again = Roster()
     again.load(json.loads(json.dumps(roster.state())))
     assert again.removed() == [1]
-    assert again.enrol({"b": 2}) == [3]  # a client that is registered once more
+    assert again.register({"b": 2}) == [3]  # a client that is registered once more
     assert again.ids() == ["a", "b", "c", "b"]
     assert again.available([1, 2, 3]).tolist() == [0, 2, 3]

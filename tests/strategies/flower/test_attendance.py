@@ -1,4 +1,4 @@
-"""Clients that come, go, sleep and come back as somebody else; rounds that are void, early or too small."""
+"""Clients that come, go, sleep and come back under another identity; skipped, early and small rounds."""
 
 import time
 from pathlib import Path
@@ -299,7 +299,7 @@ def test_a_client_that_the_operator_removes_is_not_selected_again(selector: str,
     assert again.roster.ids() == ["c1", "c2", "c3", "c4", "c5"]
 
 
-def test_a_client_that_is_removed_from_the_start_is_never_enrolled() -> None:
+def test_a_client_that_is_removed_from_the_start_is_never_registered() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: client("c")})
     grid.names = {3: "registered"}
     _, records, strategy = run(

@@ -57,7 +57,7 @@ def dead(message: Message) -> Message:
 
 def federation(*nodes: Node) -> tuple[ToyGrid, Roster]:
     roster = Roster()
-    roster.enrol({f"c{i:02d}": 100 + i for i in range(len(nodes))})
+    roster.register({f"c{i:02d}": 100 + i for i in range(len(nodes))})
     return ToyGrid({100 + i: node for i, node in enumerate(nodes)}), roster
 
 
