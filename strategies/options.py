@@ -139,8 +139,8 @@ class GuardSettings:
         The number of clients whose last values are remembered, >= 32.
     strikes, memory : int (default: 3, 4)
         ``strikes`` offences in the last ``memory`` replies quarantine a client, 1 <= strikes <= memory <= 8.
-    pause, longest_pause : int (default: 10, 320)
-        The first and the longest quarantine in rounds, 1 <= pause <= longest_pause.
+    quarantine, longest_quarantine : int (default: 10, 320)
+        The first and the longest quarantine in rounds, 1 <= quarantine <= longest_quarantine.
     signed_losses : bool (default: False)
         Whether a loss may be negative, as a log-likelihood of densities is. Limits are then taken of the
         losses themselves, with |centre| as the unit.
@@ -156,8 +156,8 @@ class GuardSettings:
     window: int = 256
     strikes: int = 3
     memory: int = 4
-    pause: int = 10
-    longest_pause: int = 320
+    quarantine: int = 10
+    longest_quarantine: int = 320
     signed_losses: bool = False
 
     def __post_init__(self) -> None:
@@ -166,8 +166,8 @@ class GuardSettings:
         checks.integer("guard.window", self.window, low=32)  # rounds.limits.RECENT
         checks.integer("guard.memory", self.memory, low=1, high=8)
         checks.integer("guard.strikes", self.strikes, low=1, high=self.memory, why="memory")
-        checks.integer("guard.pause", self.pause, low=1)
-        checks.integer("guard.longest_pause", self.longest_pause, low=self.pause, why="pause")
+        checks.integer("guard.quarantine", self.quarantine, low=1)
+        checks.integer("guard.longest_quarantine", self.longest_quarantine, low=self.quarantine, why="quarantine")
         _check_bool("guard.signed_losses", self.signed_losses)
 
 

@@ -333,7 +333,7 @@ def _options(rng: Random, num_clients: int, num_rounds: int) -> tuple[dict[str, 
     for name in sorted(selectors.selector_type(selector).allowed_settings()):
         if name == "replacement":
             settings[name] = rng.random() < 0.7
-    guard: Any = rng.choice((True, True, False, {"strikes": 1, "memory": 2, "pause": rng.randint(1, 3)}))
+    guard: Any = rng.choice((True, True, False, {"strikes": 1, "memory": 2, "quarantine": rng.randint(1, 3)}))
     options: dict[str, Any] = {
         "selector": selector,
         "clients_per_round": k,

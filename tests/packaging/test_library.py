@@ -136,6 +136,7 @@ def test_it_works_beside_an_app_with_its_own_rooms(python: Path, other_app: Path
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.slow
 def test_type_checkers_see_its_types(python: Path, other_app: Path) -> None:
     (other_app / "typed.py").write_text(
         "from flwr_cohort import AdaptiveOSMD\n\n"

@@ -342,7 +342,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path: Path)
     chance = random.Random(20)
     told: list[str] = []
     saved = 0
-    for _ in range(50):
+    for _ in range(20):
         process = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path)],
             stdout=subprocess.PIPE,

@@ -36,7 +36,7 @@ from strategies.selectors import available, selector_type
         (lambda: GuardSettings(window=31), "guard.window = 31: must be >= 32"),
         (lambda: GuardSettings(strikes=5), r"guard.strikes = 5: must be between 1 and 4 \(memory\)"),
         (lambda: GuardSettings(memory=9), "guard.memory = 9: must be between 1 and 8"),
-        (lambda: GuardSettings(longest_pause=9), r"guard.longest_pause = 9: must be >= 10 \(pause\)"),
+        (lambda: GuardSettings(longest_quarantine=9), r"guard.longest_quarantine = 9: must be >= 10 \(quarantine\)"),
         (lambda: Overrides({"a": 0}), r"overrides.sizes\['a'\] = 0\.0: must be finite and between 1e-100"),
         (lambda: Overrides({"a": 1e200}), r"overrides.sizes\['a'\] = 1e\+200: must be finite and between"),
     ],
@@ -98,7 +98,7 @@ def test_the_guard_is_on_off_or_has_settings() -> None:
     assert Faults().guard_settings == GuardSettings()
     assert Faults(guard=False).guard_settings is None
     assert Faults(guard={"factor": 3.0}).guard_settings == GuardSettings(factor=3.0)
-    assert Faults(guard=GuardSettings(pause=2)).guard_settings == GuardSettings(pause=2)
+    assert Faults(guard=GuardSettings(quarantine=2)).guard_settings == GuardSettings(quarantine=2)
 
 
 def test_options_are_frozen_and_a_deadline_may_be_infinite() -> None:

@@ -626,6 +626,7 @@ def memory_alone(pids: list[int]) -> float:
 
 
 @linux
+@pytest.mark.slow  # Flower notices dead nodes after a minute
 @pytest.mark.network
 def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_is_revoked(
     server: Path, join: Callable[..., Running], tmp_path: Path

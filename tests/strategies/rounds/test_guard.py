@@ -146,7 +146,7 @@ def test_unknown_sizes_are_the_mean_of_the_known_ones():
 
 
 def test_quarantines_grow_with_offences_and_shrink_with_good_replies():
-    guard = Guard(4, GuardSettings(pause=10, longest_pause=35))
+    guard = Guard(4, GuardSettings(quarantine=10, longest_quarantine=35))
     bad = {0: "array 'w' holds NaN"}
 
     def answer(round, failures=None):
