@@ -167,7 +167,9 @@ class GuardSettings:
         checks.integer("guard.memory", self.memory, low=1, high=8)
         checks.integer("guard.strikes", self.strikes, low=1, high=self.memory, why="memory")
         checks.integer("guard.quarantine", self.quarantine, low=1)
-        checks.integer("guard.longest_quarantine", self.longest_quarantine, low=self.quarantine, why="quarantine")
+        checks.integer(
+            "guard.longest_quarantine", self.longest_quarantine, low=self.quarantine, why="quarantine"
+        )
         _check_bool("guard.signed_losses", self.signed_losses)
 
 

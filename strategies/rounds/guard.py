@@ -80,9 +80,9 @@ class Guard:
     clipped but below that bound. If half of the newest values are beyond the bound, the federation has
     changed (a new learning rate, say), and no value of that kind is an offence.
 
-    **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for `quarantine`
-    rounds and then selectable again; its next offence quarantines it for twice as long. Each trained reply
-    after which its last `memory` replies hold no offence halves the next quarantine.
+    **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for
+    `quarantine` rounds and then selectable again; its next offence quarantines it for twice as long. Each
+    trained reply after which its last `memory` replies hold no offence halves the next quarantine.
 
     **Cost for honest clients**, measured on the least squares of the OSMD paper's appendix F (σ = 1, 3, 10;
     100 clients, 600 rounds, `uniform`, `avare`, `forecast`): at most 0.06 % of the updates are clipped, by at
@@ -309,7 +309,8 @@ class Guard:
         struck &= offence
         out = clients[struck]
         length = np.minimum(
-            self._settings.quarantine * 2.0 ** np.minimum(pauses[struck], 60), self._settings.longest_quarantine
+            self._settings.quarantine * 2.0 ** np.minimum(pauses[struck], 60),
+            self._settings.longest_quarantine,
         )
         pauses[struck] += 1
         self._pauses[clients] = pauses

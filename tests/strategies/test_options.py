@@ -36,7 +36,10 @@ from strategies.selectors import available, selector_type
         (lambda: GuardSettings(window=31), "guard.window = 31: must be >= 32"),
         (lambda: GuardSettings(strikes=5), r"guard.strikes = 5: must be between 1 and 4 \(memory\)"),
         (lambda: GuardSettings(memory=9), "guard.memory = 9: must be between 1 and 8"),
-        (lambda: GuardSettings(longest_quarantine=9), r"guard.longest_quarantine = 9: must be >= 10 \(quarantine\)"),
+        (
+            lambda: GuardSettings(longest_quarantine=9),
+            r"guard.longest_quarantine = 9: must be >= 10 \(quarantine\)",
+        ),
         (lambda: Overrides({"a": 0}), r"overrides.sizes\['a'\] = 0\.0: must be finite and between 1e-100"),
         (lambda: Overrides({"a": 1e200}), r"overrides.sizes\['a'\] = 1e\+200: must be finite and between"),
     ],
