@@ -82,7 +82,6 @@ def test_a_round_does_not_wait_for_killed_client_apps_of_a_shared_fork_server(
     check_a_round_does_not_wait_for_killed_client_apps(running, tmp_path)
 
 
-@pytest.mark.slow  # stock programs poll
 @pytest.mark.network
 def test_stock_programs_run_the_same_app(
     federation: Callable[..., rounds.Federation],
