@@ -30,11 +30,13 @@ class ResponseTimes:
         Standard deviation of the logarithm of ``slowness``, >= 0; 0: all clients are equally fast.
     tail : float, optional
         If given, ``slowness`` has a Pareto distribution with this index instead, > 0: P(slowness > s) ~
-        s^-tail. Below 2 a few clients are slower than all others together.
+        s^-tail. Below 2 the variance is infinite; at 1 or below, the slowest few take longer than all others
+        together.
     jitter : float (default: 0.1)
         Standard deviation of the logarithm of ``jitter``, >= 0.
     work : array_like, shape (M,), optional
-        Amount of work of each client, >= 0, such as samples times steps divided by their median (default: 1).
+        Amount of work of each client, >= 0, such as samples × steps, divided by the median of that product
+        (default: 1).
     dropout : float or array_like, shape (M,) (default: 0)
         Probability that a client never replies, in [0, 1]; drawn in each round.
 
@@ -150,7 +152,8 @@ def arrivals(seconds: Floats, deadline: float = inf, enough: int | None = None) 
     deadline : float
         The round ends after this many seconds at the latest.
     enough : int, optional
-        The round ends at the ``enough``-th reply (default: all); replies at the same time count too.
+        The round ends at the ``enough``-th reply (default: all); replies that arrive at that moment count
+        too.
 
     Returns
     -------

@@ -2,8 +2,8 @@
 
 A run names its partition in the setting ``partition``: ``skewed``, ``balanced``, ``dirichlet:0.3``, ... (see
 `FORMS`). A partition returns one array of sample indexes per client; no sample goes to two clients. Each
-docstring names the equivalent partitioner of Flower Datasets, if there is one: same distribution, other
-draws. `from_flower` accepts any partitioner of Flower Datasets.
+docstring names the equivalent partitioner of Flower Datasets, if there is one: same distribution, different
+random draws. `from_flower` accepts any partitioner of Flower Datasets.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ class Parts(NamedTuple):
 
 
 def _round_to_sum(shares: NDArray[np.float64], total: int) -> Ints:
-    """Round to integers that sum to ``total`` by largest remainder. A tie goes to the last one."""
+    """Round to integers that sum to ``total`` by largest remainder. Ties go to the later entry."""
     exact = shares / shares.sum() * total
     counts: Ints = np.floor(exact + 1e-9).astype(np.int64)
     by_remainder = np.lexsort((-np.arange(len(shares)), -(exact - counts).round(9)))
@@ -165,8 +165,8 @@ def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size:
     The form of the Power-of-Choice paper (appendix F: Dir_K(α) over the K clients, with which α sets "the
     data size imbalance and degree of label skew across clients") and of DELTA (appendix H.2), introduced by
     Yurochkin et al. 2019. Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``, which draws
-    up to ten times until every client has ``min_size`` samples. Here the largest clients give samples to the
-    others instead, which also works for many clients and a small α.
+    up to ten times until every client has ``min_size`` samples. Here the largest clients give samples to
+    those below `min_size`, which also works for many clients and a small α.
 
     Parameters
     ----------
@@ -253,8 +253,8 @@ def label_shards(labels: Ints, num_clients: int, seed: int, shards_per_client: i
     """Sort the samples by class, cut them into equal shards, and give each client some shards at random.
 
     McMahan et al. 2017 (section 3) have 200 shards, two per client. Flower Datasets: `ShardPartitioner` with
-    ``num_shards_per_partition``, which leaves out samples that do not fill a shard; here shards differ by 1
-    sample.
+    ``num_shards_per_partition``, which leaves out samples that do not fill a shard; here shards differ by at
+    most 1 sample.
 
     Raises
     ------
@@ -271,7 +271,7 @@ def label_shards(labels: Ints, num_clients: int, seed: int, shards_per_client: i
 
 
 def label_split(labels: Ints, num_clients: int, seed: int, owners: int | None = None) -> list[Ints]:
-    """Give each of a few clients one class, and the last class in equal parts to all other clients.
+    """Divide all classes but one among a few owners, and the last class equally among the other clients.
 
     This is DELTA's split-FashionMNIST (appendix H.2: "10 % clients own 90 % of the data"): the data are
     divided by class, and one class at random is divided equally among 100 clients. The paper has
@@ -348,8 +348,9 @@ def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10
 def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
     """Give each client the samples of one user: a writer of FEMNIST, a celebrity of CelebA.
 
-    With fewer clients than users, each client holds several users; their numbers differ by at most 1.
-    Flower Datasets: `NaturalIdPartitioner`; with fewer clients `GroupedNaturalIdPartitioner`.
+    If there are more users than clients, users are dealt out evenly: the number per client differs by at most
+    1. Flower Datasets: `NaturalIdPartitioner`; with fewer clients
+    `GroupedNaturalIdPartitioner`.
 
     Parameters
     ----------
@@ -434,8 +435,8 @@ def parse(text: str) -> tuple[str, int | float | None]:
     Raises
     ------
     ValueError
-        If the name is unknown, or if the number is missing, not allowed or not above 0. The message leaves
-        out the setting's name, which the caller adds.
+        If the name is unknown, or if the number is missing, not allowed or not above 0. The message does not
+        name the setting; the caller adds it.
     """
     name, colon, number = text.partition(":")
     if name not in FORMS:
@@ -480,7 +481,7 @@ def share_out(
     Raises
     ------
     ValueError
-        With the setting, its value and the allowed values in one line.
+        If the setting is invalid; the message gives it, its value and the allowed values in one line.
     """
     try:
         name, number = parse(partition)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.container import DEVICES, STATE
 from deploy.container.superlink import CONNECTION
-from deploy.flower.connection import flwr
+from deploy.flower.flwr_cli import flwr
 from deploy.hosting.server import Server, ServerError
 
 if TYPE_CHECKING:

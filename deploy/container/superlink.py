@@ -21,7 +21,7 @@ from deploy.container import (
 )
 from deploy.container.supervisor import ContainerSupervisor
 from deploy.flower import commands
-from deploy.flower.connection import remote, write_connection
+from deploy.flower.flwr_cli import remote, write_connection
 from deploy.flower.registration import registration_command
 from deploy.hosting.server import Server
 

@@ -16,7 +16,7 @@ from deploy.device.invitation import Invitation, check_name, check_server
 from deploy.device.supervisor import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
 from deploy.flower.commands import python
 from deploy.flower.config import write_config
-from deploy.flower.connection import flower_environment
+from deploy.flower.flwr_cli import flower_environment
 from deploy.tls import certificates
 from strategies.checkpoint import replacing
 

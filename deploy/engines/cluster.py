@@ -14,7 +14,7 @@ from client.local import client_name
 from deploy.engines.engine import STOP_GRACE, EngineError, ProcessEngine, ProcessRun
 from deploy.flower import commands, forking, launch
 from deploy.flower.app_folder import app_folder
-from deploy.flower.connection import flower_environment, remote, write_connection
+from deploy.flower.flwr_cli import flower_environment, remote, write_connection
 from deploy.flower.fork_server import SOCKET
 from deploy.flower.registration import registration_command
 from deploy.flower.submission import run_command

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from deploy.engines.engine import STOP_GRACE, ProcessEngine, ProcessRun
 from deploy.flower.app_folder import app_folder
-from deploy.flower.connection import flower_environment, write_connection
+from deploy.flower.flwr_cli import flower_environment, write_connection
 from deploy.flower.submission import run_command
 from deploy.processes.groups import Process
 from deploy.processes.marked import MarkedProcesses

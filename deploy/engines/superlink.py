@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from deploy.engines.engine import EngineError
 from deploy.flower.config import write_config
-from deploy.flower.connection import UNAVAILABLE, flwr
+from deploy.flower.flwr_cli import UNAVAILABLE, flwr
 from deploy.flower.submission import copy_app
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class SuperLink:
         return None  # it is away, or its database is busy
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command (see `deploy.flower.connection.flwr`)."""
+        """Run a `flwr` command (see `deploy.flower.flwr_cli.flwr`)."""
         return flwr(*arguments, environment=self._environment)
 
     def open_log(self, run_id: str) -> _LogStream:

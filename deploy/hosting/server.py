@@ -14,7 +14,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from deploy.device.invitation import Invitation, check_name, check_server
-from deploy.flower.connection import flower_environment, flwr, remote, write_connection
+from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from deploy.tls.reach import serves

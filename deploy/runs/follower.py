@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from server.history import Line
 
 WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
-END_TIMEOUT = 10.0  # seconds from the last line of a history until its run counts as over in any case
-TRIES = 3  # how often in a row a trial is submitted without completing a new round
+# Seconds after the last line of a history: then its run counts as over, whatever the engine says
+END_TIMEOUT = 10.0
+TRIES = 3  # submissions in a row without a new round before a trial is given up
 
 
 class Watcher(Protocol):
@@ -37,7 +38,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Events:
-    """A watcher that passes on the messages alone."""
+    """A watcher that passes on only the messages."""
 
     event: Callable[[str], None]
 
@@ -57,8 +58,7 @@ def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once:
     Parameters
     ----------
     at_once : bool
-        Whether all trials train at the same time, their messages taking turns at the clients, or one
-        after the other.
+        Train all trials at the same time, sharing the clients, instead of one after another.
 
     Raises
     ------
@@ -78,7 +78,8 @@ def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once:
             running.append(_Follower(engine, waiting.pop(0)))
         for each in list(running):
             trial = each.trial
-            over = each.over  # checked before the history is read: its last lines come before the end
+            # Checked first, so that the read below sees the last lines of a run that has ended
+            over = each.over
             try:
                 watcher.lines(trial, trial.history.read())
             except Exception as error:  # a line that cannot be shown must not end the training
@@ -103,7 +104,7 @@ class _Follower:
         self._engine = engine
         self._checkpoints = CheckpointFolder(trial.folder / CHECKPOINTS)
         self._submissions = 0
-        self._reached = -1  # the last round in any history so far
+        self._reached = -1  # the highest round reached so far
         self._tries = 0  # submissions since the last new round
         self._submit()
 
@@ -129,7 +130,8 @@ class _Follower:
         # The lock on the checkpoints shows at once that a ServerApp was killed; Flower takes a minute.
         if self.begun and self._checkpoints.is_abandoned():
             return True
-        if self._run.over:  # a SuperLink that was restarted may say so of a ServerApp that still works
+        # A SuperLink that was restarted may report a run as over while its ServerApp still works
+        if self._run.over:
             return not self._checkpoints.is_claimed()
         if self.trial.history.end is not None and self._ended_at is None:
             self._ended_at = time.monotonic()

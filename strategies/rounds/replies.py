@@ -32,7 +32,7 @@ class Reply:
 
 
 class _Sum(Protocol):
-    """Returns Σ c s (w_m - w_t - y_m) over updates by position, as flat arrays: the caller's own."""
+    """Returns Σ c s (w_m - w_t - y_m) over updates by position, as flat arrays of the caller."""
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays: ...
 
@@ -51,7 +51,7 @@ class ExaminedReplies:
     gradient_variances: Floats  # (S,) as reported
     num_steps: Floats  # (S,) as reported
     failures: dict[int, str]
-    at_fault: list[int]  # positions of failures that are the client's own: it sent something
+    at_fault: list[int]  # positions of failures caused by what the client sent
     summed: _Sum
     clipped: Mapping[int, str] = field(default_factory=dict)
 
@@ -113,7 +113,7 @@ class SpeculativeSum:
         return norm
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays:
-        """Return the sum over some of the examined updates; the first call may hand out the one at hand."""
+        """Return the sum over ``updates``; the first call returns the speculative sum if it still holds."""
         total, self._total = self._total, None
         if (
             total is not None
@@ -144,7 +144,7 @@ def _weighted(updates: Mapping[int, Update], coefficients: Floats) -> list[tuple
 
 
 def sent_arrays(replies: Sequence[Reply] | TrainedClients, size: int) -> Bools:
-    """Return (S,) whether each client sent arrays, which is known before any is examined."""
+    """Return (S,) whether each client sent arrays, which is known before any reply is examined."""
     if isinstance(replies, TrainedClients):
         sent = np.zeros(size, dtype=np.bool_)
         sent[replies.positions] = True
@@ -173,7 +173,7 @@ def examine(
     replies : sequence of Reply, or TrainedClients
         (S,) aligned with the selection.
     expected : ndarray, shape (S,)
-        The coefficients of the sum if all `sent_arrays` prove usable.
+        The coefficients of the sum if every reply with arrays proves usable.
     learning_rate : float
         Divides the norms.
     variates : ClientVariates, optional
@@ -240,7 +240,7 @@ def _examine_batch(model: Model, size: int, trained: TrainedClients, learning_ra
 
 
 def _one_by_one(trained: TrainedClients, clients: Ints) -> list[Reply]:
-    """Return a batch as one reply per client, for what works on each client's update."""
+    """Split a batch into one reply per client, for code that needs each client's update."""
     replies = [Reply(failure=trained.failures.get(i, "no answer")) for i in range(clients.size)]
     for row, position in enumerate(trained.positions.tolist()):
         loss, variance = float(trained.losses[row]), float(trained.gradient_variances[row])

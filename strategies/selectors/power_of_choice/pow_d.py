@@ -1,7 +1,7 @@
 """pow-d: Power-of-Choice; of d candidates, the K with the largest losses train.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 4 (the paper's K clients and m selected are M and K here).
+section 4 (the paper's K (clients) and m (selected) are M and K here).
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .plain_mean import PlainMeanSelector
 
 @dataclass(frozen=True)
 class PowDSettings(Settings):
-    """Settings of every variant."""
+    """Settings common to all variants."""
 
     num_candidates: Schedule = setting(  # noqa: RUF009 (a frozen default)
         Schedule(((0, 0),)),
@@ -38,17 +38,18 @@ class PowDSelector(PlainMeanSelector):
         3. S = the K of A with the largest F_k, ties at random;  Δ = (1/K) sum_{k in S} u_k
 
     Step 2 asks d clients in each round to download the model and evaluate it; the variants differ in F_k and
-    d. If at most d clients are available, all are candidates. A candidate that does not answer is none.
+    d. If at most d clients are available, all are candidates. A candidate that does not answer is no longer a
+    candidate.
 
-    A larger d converges faster to a higher floor: the plain mean of the clients with the largest losses is
-    not the gradient of the global loss. d = K is sampling in proportion to data, which the paper's footnote 2
+    A larger d converges faster to a higher final error: the plain mean of the clients with the largest losses
+    is not the gradient of the global loss. d = K is sampling in proportion to data, which the paper's
+    footnote 2
     calls unbiased; it is not: a client's inclusion probability without replacement is below K p_k where p_k
-    is large. ``md`` with replacement is the unbiased one. Neither the losses' unit nor any increasing
-    function of them changes the selection.
+    is large. ``md`` with replacement is the unbiased one. Only the order of the losses matters.
 
     ``Selection.probabilities`` and `probabilities` hold p_k, from which the candidates are drawn; the
-    probability of being selected depends on losses that are unknown beforehand. A budget above d, unknown at
-    the poll, selects d clients.
+    probability of being selected depends on losses that are unknown beforehand. The budget is not known at
+    the poll; if it exceeds d, only the d candidates are selected.
     """
 
     name = "pow-d"
