@@ -266,12 +266,13 @@ def writer(folder: Path) -> int:
     lock = folder / "lock"
     if not CheckpointFolder(folder).is_claimed():
         return 0
-    return int(lock.read_text() or 0)
+    pid = int(lock.read_text() or 0)  # for a moment after the claim: that of the process before, or nothing
+    return pid if pid and Path(f"/proc/{pid}").exists() else 0
 
 
 def kill_writer(folder: Path, what: Callable[[], str]) -> None:
+    wait_for(lambda: writer(folder), 10, lambda: f"there is no ServerApp to be killed:\n{what()}")
     pid = writer(folder)
-    assert pid, f"there is no ServerApp to be killed:\n{what()}"
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: writer(folder) != pid, 10, lambda: f"{pid} is still there")
 
