@@ -8,12 +8,24 @@ UP     ?=
 # The environment and the interpreter of `make test-newest-flower`.
 NEWEST        := .venv-newest
 NEWEST_PYTHON ?= $(PYTHON)
+# Options of `make nemesis`. BOUND: seconds from the last healed fault to a completed round, on an idle machine.
+SEED    ?=
+MINUTES ?= 60
+ENGINE  ?= server
+BOUND   ?= 15
 # The tests of the library: they need neither the app's dependencies nor a network.
 LIBRARY_TESTS := tests/strategies tests/simulation/test_grid.py
 WHEELS := --quiet --no-header --no-annotate --system-certs --only-binary :all: --constraints $(LOCK)
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate
+# The images install from files with hashes, in the versions of $(LOCK), without torch's CUDA packages and uv.
+IMAGE_LOCKS := deploy/locks
+LEFT_OUT := $(shell sed -nE 's/^(cuda-[a-z0-9-]+|nvidia-[a-z0-9-]+|triton|uv)==.*/--no-emit-package \1/p' $(LOCK))
+HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_OUT)
+# Of torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl, which is in torch's own index and not in PyPI.
+TORCH_CPU := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 export PIP_NO_CACHE_DIR := 1
 
-.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker lint format lock dist wheels clean
+.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker nemesis lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -70,6 +82,9 @@ test-pythons:                     ## the library on Python 3.12 and 3.13, where 
 	  else $(MAKE) test-newest-flower NEWEST=.venv-$$version NEWEST_PYTHON=$$python || exit 1; fi; \
 	done
 
+nemesis: $(VENV)/.dev             ## an hour of faults on real processes; SEED=N replays a schedule, MINUTES=M is shorter
+	$(BIN)/python -m tests.nemesis $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) --engine $(ENGINE) --bound $(BOUND)
+
 test-docker: $(VENV)/.dev         ## the containers; needs a Docker engine
 	$(BIN)/python -m pytest -m docker
 
@@ -83,7 +98,12 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 lock: $(VENV)/.dev                ## after a change to the dependencies of the app or the library
-	$(BIN)/uv pip compile --quiet --universal --all-extras --python-version 3.11 --no-annotate pyproject.toml strategies/pyproject.toml -o $(LOCK)
+	$(COMPILE) --all-extras pyproject.toml strategies/pyproject.toml -o $(LOCK)
+	$(HASHED) pyproject.toml -o $(IMAGE_LOCKS)/client.txt
+	printf 'matplotlib\ncvxpy\n' | $(HASHED) - pyproject.toml -o $(IMAGE_LOCKS)/server.txt
+	echo scikit-learn | $(HASHED) --no-deps - -o $(IMAGE_LOCKS)/digits.txt
+	echo torch | $(HASHED) - -o $(IMAGE_LOCKS)/torch.txt
+	sed -i '/^torch==/a\    --hash=sha256:$(TORCH_CPU) \\' $(IMAGE_LOCKS)/torch.txt
 
 dist: $(VENV)/.dev                ## the library's wheel and sdist, as the package index takes them
 	rm -rf dist

@@ -1,1 +1,1 @@
-"""Comparisons with named peers, and the papers' experiments; `benchmarks.command` lists them all."""
+"""Comparisons with named peers, and experiments of papers. `benchmarks.command` has a command for each."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME``: the same commands as ``cohort bench NAME``."""
+"""The entry point of ``python -m benchmarks NAME``, which does the same as ``cohort bench NAME``."""
 
 from benchmarks.command import bench
 

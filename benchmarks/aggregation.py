@@ -1,16 +1,20 @@
-"""The cost of aggregating a round of replies: this project's strategy beside Flower's own FedAvg.
+"""The cost of aggregating a round of replies, with this project's strategy and with Flower's own FedAvg.
 
 ``cohort bench aggregation [--replies 100] [--parameters 1e7] [--layout layers] [--json]``
 
-Both sides get the same replies, as messages with serialised float32 arrays. What is measured is the work
-between the last reply and the new model: `FedAvg.aggregate_train`, and `SelectionStrategy.aggregate_train`
-with `uniform` and `adaptive-osmd`, which also check every update and learn from its norm. The sides take
-turns on one thread, so that all run under the same load; the table has the median and the range over the
-repeats. The peak memory of each side is measured in a process of its own, above the memory of the replies.
+All sides of the comparison get the same replies, as messages with serialised float32 arrays. One side is
+Flower's FedAvg. The other sides are `SelectionStrategy` with the selectors `uniform` and `adaptive-osmd`.
+They also check every update and learn from its norm. The benchmark measures the method ``aggregate_train`` of
+each side, which does the work between the last reply and the new model.
 
-With ``--layout one`` the model is a single array; with ``layers`` it has the layers of a residual network,
-the largest a quarter of the model. If memory is short, the replies of both sides can share the bytes of fewer
-``--payloads``.
+The sides take turns on one thread, so that all run under the same load. The table has the median and the
+range over the repeats. The peak memory of each side is measured in a process of its own. The memory of the
+replies does not count.
+
+With ``--layout one`` the model is a single array. With ``--layout layers`` it has twelve layers of growing
+size, as a residual network has. Each of the three largest layers has a quarter of the parameters.
+``--payloads`` is the number of different models among the replies. With fewer payloads than replies, several
+replies share the bytes of one model, which saves memory.
 """
 
 import json
@@ -37,28 +41,34 @@ LAYOUTS = ("layers", "one")
 class Side(NamedTuple):
     """One side of the comparison."""
 
-    ask: Callable[[int], Sequence[Message]]  # round -> the TRAIN messages of all clients; not measured
+    ask: Callable[[int], Sequence[Message]]  # round -> the TRAIN messages to all clients; not measured
+    # (round, replies) -> (the new model, metrics); measured
     aggregate: Callable[[int, list[Message]], tuple[ArrayRecord | None, MetricRecord | None]]
 
 
 FLOWER = "Flower's FedAvg"
-DIFFERENCE = 0.01  # standard deviation of the updates; that of w_t is 1
+DIFFERENCE = 0.01  # standard deviation of an update's numbers; those of the global model w_t have 1
 
 
 class Row(NamedTuple):
     """The cost of one side."""
 
     name: str
-    seconds: float  # CPU of a round, median
-    fastest: float
-    slowest: float
-    ratio: float  # its median over FedAvg's
-    megabytes: float  # peak resident memory above that at the start
-    models: float  # the same in sizes of the model
+    seconds: float  # CPU seconds to aggregate a round, median over the repeats
+    fastest: float  # the least CPU seconds of a repeat
+    slowest: float  # the most CPU seconds of a repeat
+    ratio: float  # `seconds` divided by FedAvg's
+    megabytes: float  # growth of the resident memory up to its peak
+    models: float  # `megabytes` divided by the size of the model
 
 
 def shapes(layout: str, parameters: int) -> dict[str, tuple[int, ...]]:
-    """Return the arrays of a model: one, or four stages that grow fourfold, as in a residual network."""
+    """Return the shapes of a model's arrays, by name.
+
+    With layout "one" the model is a single array. With "layers" it has four stages of three layers each, and
+    each stage is about four times as large as the stage before, as in a residual network. Rounding to square
+    layers changes the number of parameters a little.
+    """
     if layout == "one":
         return {"weights": (parameters,)}
     stages: dict[str, tuple[int, ...]] = {}
@@ -71,7 +81,7 @@ def shapes(layout: str, parameters: int) -> dict[str, tuple[int, ...]]:
 
 
 def models(layout: str, parameters: int, count: int) -> tuple[ArrayRecord, list[ArrayRecord]]:
-    """Return w_t and the models that clients send back."""
+    """Return the global model w_t, and `count` models that clients send back."""
     rng = np.random.default_rng(0)
     forms = shapes(layout, parameters)
     sent = {name: rng.standard_normal(form, np.float32) for name, form in forms.items()}
@@ -88,20 +98,23 @@ def models(layout: str, parameters: int, count: int) -> tuple[ArrayRecord, list[
 
 
 def flower(replies: int) -> Side:
-    """Return the side of Flower's FedAvg."""
+    """Return the side of Flower's FedAvg, with a TRAIN message for each of `replies` clients."""
     asked = [Message(RecordDict(), node + 1, "train") for node in range(replies)]
     return Side(lambda round: asked, FedAvg(fraction_evaluate=0.0).aggregate_train)
 
 
 def ours(selector: str, arrays: ArrayRecord, replies: int) -> Side:
-    """Return this project's side: all clients are selected, so that both sides get the same replies."""
+    """Return the side of this project with a selector.
+
+    There are as many clients as `replies`, and all are selected, so that all sides get the same replies.
+    """
     polling = Polling(ask_status=False)
     strategy = SelectionStrategy(selector, clients_per_round=replies, num_rounds=100, polling=polling)
-    grid = InProcessGrid(lambda message, _: message, ({} for _ in range(replies)))  # nothing is sent
+    grid = InProcessGrid(lambda message, _: message, ({} for _ in range(replies)))  # sends no message
 
     def ask(round: int) -> list[Message]:
         messages = list(strategy.configure_train(round, arrays, ConfigRecord(), grid))
-        for message in messages:  # as a grid that sends them does
+        for message in messages:  # a grid that sends messages gives them ids
             message.metadata.__dict__["_message_id"] = f"{round}-{message.metadata.dst_node_id}"
         return messages
 
@@ -109,7 +122,7 @@ def ours(selector: str, arrays: ArrayRecord, replies: int) -> Side:
 
 
 def answers(asked: Sequence[Message], payloads: Sequence[ArrayRecord]) -> list[Message]:
-    """Return the clients' replies."""
+    """Return a reply to each message in `asked`. Client n sends payload n modulo the number of payloads."""
     metrics = MetricRecord({"num-examples": 1, "train-loss": 1.0})
     replies = []
     for message in asked:
@@ -119,7 +132,7 @@ def answers(asked: Sequence[Message], payloads: Sequence[ArrayRecord]) -> list[M
 
 
 def seconds(side: Side, round: int, payloads: Sequence[ArrayRecord]) -> float:
-    """Return the CPU seconds of a round."""
+    """Return the CPU seconds that a side takes to aggregate the replies of a round."""
     replies = answers(side.ask(round), payloads)
     start = time.process_time()
     arrays, _ = side.aggregate(round, replies)
@@ -129,9 +142,10 @@ def seconds(side: Side, round: int, payloads: Sequence[ArrayRecord]) -> float:
 
 
 def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
-    """Return the peak of resident memory in a round, in MB above that at its start.
+    """Return how many MB the resident memory grows while a side aggregates a round, up to its peak.
 
-    It is measured in a fork, whose peak starts at the memory that is resident, the replies included.
+    It is measured in a forked process. The peak that Linux records for this process starts at its resident
+    memory, which contains the replies.
     """
 
     def measure(queue: Any) -> None:
@@ -154,9 +168,25 @@ def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
 def compare(
     replies: int, parameters: int, layout: str, payloads: int, repeats: int, selectors: Sequence[str]
 ) -> list[Row]:
-    """Measure all sides, see the module's docstring; the process must have one thread."""
+    """Measure all sides as the module's docstring says, in a process whose linear algebra has one thread.
+
+    Parameters
+    ----------
+    replies : int
+        Number of replies in a round.
+    parameters : int
+        Approximate number of parameters of the model.
+    layout : str
+        One of `LAYOUTS`.
+    payloads : int
+        Number of different models among the replies, >= 1.
+    repeats : int
+        Number of measured rounds, >= 1.
+    selectors : Sequence[str]
+        The selectors of this project's sides.
+    """
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # messages need them
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1  # `Message` needs these ids
     arrays, sent = models(layout, parameters, payloads)
     size = sum(len(array.data) for array in arrays.values()) / 1024**2
     sides = {FLOWER: lambda: flower(replies)} | {
@@ -170,7 +200,7 @@ def compare(
             times[name].append(seconds(side, round + 1, sent))
     rows = []
     for name in sides:
-        kept = times[name][1:]  # the first round allocates what later rounds reuse
+        kept = times[name][1:]  # the first round allocates memory for the later ones, so it does not count
         median = statistics.median(kept)
         ratio = median / statistics.median(times[FLOWER][1:])
         rows.append(Row(name, median, min(kept), max(kept), ratio, megabytes[name], megabytes[name] / size))
@@ -186,7 +216,7 @@ def run(
     selectors: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Print the table, or one JSON object per row."""
+    """Print the table, or a JSON object for each row. The parameters are those of `compare`."""
     rows = fresh.call(compare, replies, parameters, layout, payloads, repeats, selectors)
     if as_json:
         for row in rows:

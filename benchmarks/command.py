@@ -1,6 +1,6 @@
-"""The registry of benchmarks: ``cohort bench NAME`` and ``python -m benchmarks NAME`` run them.
+"""The commands of all benchmarks: ``cohort bench NAME``, and also ``python -m benchmarks NAME``.
 
-The modules are imported when their command runs: `--help` needs none of them.
+A command imports its benchmark's module when it runs, so `--help` imports none of these modules.
 """
 
 from __future__ import annotations
@@ -35,11 +35,18 @@ Out = Annotated[Path, typer.Option(help="Folder for tables, figures and the resu
 Quick = Annotated[
     bool,
     typer.Option(
-        "--quick", help="Run a small form of each, one seed in about a minute; written to OUT/quick."
+        "--quick", help="Run a small form of each experiment, one seed of a minute; written to OUT/quick."
     ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Repeat the seeds that an earlier run has finished.")]
 ListThem = Annotated[bool, typer.Option("--list", help="List the experiments, and stop.")]
+Coverage = Annotated[
+    bool,
+    typer.Option(
+        "--coverage",
+        help="Print every item of the papers with its command and status (docs/papers.md), and stop.",
+    ),
+]
 
 
 @bench.callback()
@@ -57,15 +64,20 @@ def papers(
     quick: Quick = False,
     fresh: Fresh = False,
     list_them: ListThem = False,
+    coverage: Coverage = False,
 ) -> None:
-    """Run the papers' experiments, all or those named.
+    """Run the papers' experiments: all of them, or the named ones.
 
     Finished seeds are kept: after Ctrl-C the same command goes on where it stopped.
     """
     from benchmarks.experiments import EXPERIMENTS
     from benchmarks.experiments.command import list_experiments, run_experiments
 
-    if list_them:
+    if coverage:
+        from benchmarks.experiments.coverage import ALL, page
+
+        typer.echo(page(ALL), nl=False)
+    elif list_them:
         list_experiments(EXPERIMENTS)
     else:
         run_experiments(EXPERIMENTS, experiments, seeds, jobs, data, out, quick, fresh)
@@ -82,9 +94,9 @@ def selectors(
     fresh: Fresh = False,
     list_them: ListThem = False,
 ) -> None:
-    """Run those experiments that are about selection alone.
+    """Run the experiments that are about selection alone.
 
-    They train no neural networks: streams of norms, toys and convex problems.
+    These train no neural networks: they are streams of norms, toys and convex problems.
     """
     from benchmarks.experiments import SELECTION
     from benchmarks.experiments.command import list_experiments, run_experiments
@@ -102,7 +114,12 @@ def rounds(
         int | None, typer.Option(min=1, help="Clients that train in a round. (default: all)")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each kind, in turns of three.")] = 12,
-    no_stock: Annotated[bool, typer.Option("--no-stock", help="Leave out Flower's own engine.")] = False,
+    no_stock: Annotated[
+        bool,
+        typer.Option(
+            "--no-stock", help="Leave out Flower's own engine, which every user of this machine can command."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure rounds without work, beside Flower's own engine."""
@@ -224,6 +241,19 @@ def disturbed(
     from benchmarks.disturbed import run
 
     run(rounds, range(first_seed, first_seed + seeds), clients, kills, selector, as_json)
+
+
+@bench.command()
+def liars(
+    seeds: Seeds = 5,
+    first_seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 1,
+    rounds: Rounds = 60,
+    as_json: Json = False,
+) -> None:
+    """Measure what three liars of twenty cost under each selector."""
+    from benchmarks.liars import run
+
+    run(range(first_seed, first_seed + seeds), rounds, as_json)
 
 
 def _fail(message: str) -> NoReturn:

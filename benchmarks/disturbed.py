@@ -1,15 +1,18 @@
-"""The cost of faults: a disturbed federation of real processes beside the same federation without faults.
+"""The cost of faults: accuracy of a disturbed federation compared with the same federation without faults.
 
 ``cohort bench disturbed [--rounds 200] [--seeds 5] [--clients 20] [--kills 10] [--selector NAME] [--json]``
 
-The disturbed federation runs on a cluster as `cohort up` starts it, with the ClientApp of
-`benchmarks.faulty`: in each round 30 % of the selected clients fail at random (they raise, die, or reply too
-late), and 10 % of all clients always lie. Its ServerApp is killed with SIGKILL at random moments, and
-resumed. The undisturbed federation has the honest clients only, each with the same samples. It runs in
-process, which gives the same numbers as a cluster (`tests/federation/test_federation.py`).
+The disturbed federation runs on a cluster of processes, as `cohort up` starts it, with the ClientApp of
+`benchmarks.faulty`. 10 % of all clients lie in every round. A selected honest client fails in a round with
+probability 30 %: it raises an exception, dies, or replies too late. The ServerApp is killed with SIGKILL at
+random moments, and resumed each time.
 
-The table shows the difference of their test accuracies in points: of the final models, and of the means over
-the last tenth of the rounds, which vary less.
+The undisturbed federation consists of the honest clients alone, with the same samples. It runs in one process
+without a network, which gives the same numbers as a cluster (`tests/federation/test_federation.py`).
+
+The table shows the test accuracy of the disturbed federation minus that of the undisturbed federation, in
+percentage points. "difference" compares the final models. "last tenth" compares the mean accuracies over the
+last tenth of the rounds, which vary less between seeds.
 """
 
 import json
@@ -41,13 +44,13 @@ from server.settings import CHECKPOINTS
 from simulation.grid import InProcessGrid
 from strategies.checkpoint import CheckpointFolder
 
-ROUND_LIMIT = 60.0  # seconds for one round, kills included
+ROUND_LIMIT = 60.0  # seconds that a round may take on average, kills and resumes included
 
 
 def faulty_app(folder: Path) -> Path:
-    """Copy this repository's app, with faulty clients instead of the honest ones."""
+    """Copy this repository's app to a folder, replace its ClientApp by the faulty one, return the folder."""
     copy_app(app_folder(), folder, folder)
-    shutil.copyfile(faulty.__file__, folder / "client" / "faulty.py")  # Flower ships the folder client/
+    shutil.copyfile(faulty.__file__, folder / "client" / "faulty.py")  # Flower ships client/ to every node
     project = folder / "pyproject.toml"
     honest, faulty_ = 'clientapp = "client.app:app"', 'clientapp = "client.faulty:app"'
     text = project.read_text()
@@ -58,7 +61,7 @@ def faulty_app(folder: Path) -> Path:
 
 
 def overrides(clients: int, seed: int, file: Path) -> Path:
-    """Write the overrides file: how many samples each client holds."""
+    """Write the overrides file, which declares each client's number of samples; return its path."""
     task = tasks.create("digits")
     sizes = {f"client-{m:02d}": len(task.client_data(m, clients, seed)) for m in range(clients)}
     file.write_text(json.dumps(sizes))
@@ -66,15 +69,15 @@ def overrides(clients: int, seed: int, file: Path) -> Path:
 
 
 def settings(selector: str, rounds: int, seed: int, clients: int, folder: Path) -> dict[str, Any]:
-    """Return the run config of both federations."""
+    """Return the run config that both federations share; `folder` is the output folder."""
     return {
         "selector": selector,
         "num-clients": clients,
         "clients-per-round": 6,
         "num-rounds": rounds,
         "round-deadline": faulty.DEADLINE,
-        # Half of these clients hold 7 samples, one holds 745. Where honest sizes differ so much, a false size
-        # cannot be detected, so the operator must declare the sizes.
+        # With 20 clients, half of them hold at most 8 samples, and one holds 745. If honest sizes differ this
+        # much, the server cannot detect a false size. So the operator declares the sizes.
         "client-sizes": str(overrides(clients, seed, folder.with_suffix(".json"))),
         "seed": seed,
         "output-dir": str(folder),
@@ -82,7 +85,13 @@ def settings(selector: str, rounds: int, seed: int, clients: int, folder: Path) 
 
 
 def disturbed(cluster: LocalCluster, config: dict[str, Any], kills: int) -> list[dict[str, Any]]:
-    """Run the federation, kill its ServerApp `kills` times, and return its history."""
+    """Run the disturbed federation, kill its ServerApp `kills` times, and return the lines of its history.
+
+    Raises
+    ------
+    RuntimeError
+        If a run of the app ends before its ServerApp is killed.
+    """
     folder = Path(config["output-dir"])
     chance = random.Random(config["seed"])
     moments = sorted(chance.sample(range(1, config["num-rounds"]), kills))
@@ -108,7 +117,7 @@ def disturbed(cluster: LocalCluster, config: dict[str, Any], kills: int) -> list
 
 
 def undisturbed(config: dict[str, Any], clients: int) -> list[dict[str, Any]]:
-    """Run the federation of the honest clients in process, and return its history."""
+    """Run the federation of the honest clients in this process, and return the lines of its history."""
     honest = [m for m in range(clients) if not faulty.lies(m, clients)]
     config = {**default_config(app_folder()), **config, "num-clients": len(honest)}
     nodes = ({"partition-id": m, "num-partitions": clients} for m in honest)
@@ -118,7 +127,13 @@ def undisturbed(config: dict[str, Any], clients: int) -> list[dict[str, Any]]:
 
 
 def accuracies(lines: list[dict[str, Any]]) -> list[float]:
-    """Return the test accuracy after each round, in percent."""
+    """Return the test accuracy after each round in percent, from the lines of a history.
+
+    Raises
+    ------
+    RuntimeError
+        If the history has no end.
+    """
     if lines[-1]["type"] != "end":
         raise RuntimeError(f"the run did not end: {lines[-1]}")
     found = {line["round"]: 100 * line["test_accuracy"] for line in lines if line["type"] == "round"}
@@ -128,7 +143,23 @@ def accuracies(lines: list[dict[str, Any]]) -> list[float]:
 def measure(
     rounds: int, seeds: Sequence[int], clients: int, kills: int, selector: str, folder: Path
 ) -> list[dict[str, Any]]:
-    """Run both federations for each seed."""
+    """Run both federations for each seed, and return one row per seed.
+
+    Parameters
+    ----------
+    rounds : int
+        Number of rounds.
+    seeds : Sequence[int]
+        The seeds.
+    clients : int
+        Number of clients of the disturbed federation, liars included.
+    kills : int
+        How often the ServerApp is killed, < `rounds`.
+    selector : str
+        Name of the selector of both federations.
+    folder : Path
+        Folder for the files of all federations.
+    """
     rows = []
     app = faulty_app(folder / "app")
     liars = {f"client-{m:02d}" for m in range(clients) if faulty.lies(m, clients)}
@@ -167,7 +198,7 @@ def measure(
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the table, as Markdown."""
+    """Return the rows of `measure` as a Markdown table."""
     columns = ["seed", "undisturbed", "disturbed", "difference", "last tenth"]
     columns += ["failures", "clipped", "skipped rounds", "resumed"]
     lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]

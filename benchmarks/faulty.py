@@ -1,6 +1,7 @@
-"""The ClientApp of `benchmarks.disturbed`: this repository's ClientApp, with faults and liars.
+"""The ClientApp of `benchmarks.disturbed`: this repository's ClientApp with clients that fail or lie.
 
-All faults are functions of (the run's seed, round, partition), so that a seed gives one history of faults.
+Whether a client fails is a function of (the run's seed, round, partition), so runs with the same seed have
+the same faults.
 """
 
 import os
@@ -13,21 +14,21 @@ from flwr.clientapp import ClientApp
 from client.app import app as honest
 
 DEADLINE = 3.0  # seconds that a round waits for replies
-FAILING = 0.3  # of the clients selected to train
-LYING = 0.1  # of all clients
-SHARES = {"raise": 0.8, "late": 0.15, "die": 0.05}  # of the failures
-LIE = 100.0  # factor on the updates, losses and sizes of liars
+FAILING = 0.3  # probability that a selected honest client fails
+LYING = 0.1  # the share of all clients that lie
+SHARES = {"raise": 0.8, "late": 0.15, "die": 0.05}  # probability of each way to fail, given a failure
+LIE = 100.0  # factor by which liars multiply their updates, losses and sizes
 _LIES = ("flip", "garbage")
 
 
 def lies(partition: int, num_partitions: int) -> bool:
-    """Return whether a client lies: every tenth one does, regardless of its data."""
+    """Return whether a client lies. Every tenth client does, regardless of its data."""
     every = round(1 / LYING)
     return partition % every == every // 2
 
 
 def fault(seed: int, server_round: int, partition: int) -> str:
-    """Return the way in which a client fails in a round, "" if it does not."""
+    """Return how a client fails in a round, a key of `SHARES`, or "" if it does not fail."""
     random = np.random.default_rng([seed, server_round, partition])
     if random.random() >= FAILING:
         return ""
@@ -35,10 +36,10 @@ def fault(seed: int, server_round: int, partition: int) -> str:
 
 
 class FaultyApp(ClientApp):
-    """The honest app with injected failures and lies."""
+    """The honest ClientApp, with failures and lies added."""
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a message, fail or lie."""
+        """Answer a message as the honest ClientApp does, or fail, or lie."""
         partition = int(str(context.node_config["partition-id"]))
         liar = lies(partition, int(str(context.node_config["num-partitions"])))
         kind = _LIES[partition // 10 % len(_LIES)] if liar else ""
@@ -62,7 +63,11 @@ def _fail(how: str) -> None:
 
 
 def _lie(kind: str, message: Message, content: RecordDict) -> None:
-    """Turn an honest reply into a lie."""
+    """Turn the content of an honest reply to `message` into a lie.
+
+    The reported numbers grow by the factor `LIE`. With ``kind="flip"`` the update is multiplied by -LIE. With
+    ``kind="garbage"`` the model is all NaN.
+    """
     metrics = content.metric_records["metrics"]
     exaggerated = {
         name: float(str(metrics[name])) * LIE

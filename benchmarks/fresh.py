@@ -1,4 +1,4 @@
-"""Call a function in a fresh interpreter: imports and memory of the caller are not measured."""
+"""Calls a function in a fresh interpreter, so that the caller's imports and memory are not measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Environment that limits linear algebra to one thread; it must be set before NumPy is imported."""
+"""Environment variables that limit linear algebra to one thread, if they are set before NumPy is imported."""
 
 _CODE = (
     "import pickle, sys; function, args, kwargs = pickle.load(sys.stdin.buffer); "
@@ -24,14 +24,15 @@ _CODE = (
 
 
 def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what a function of a module returns when a new process with one thread calls it.
+    """Call a function in a new process whose linear algebra has one thread, and return the function's result.
 
-    The function must not print. Its arguments and its result are pickled.
+    The function must be at the top level of a module, and must not print. The arguments and the result must
+    be picklable.
 
     Raises
     ------
     subprocess.CalledProcessError
-        If it raises; the traceback goes to standard error.
+        If the function raises an exception. The traceback is printed to standard error.
     """
     done = subprocess.run(
         [sys.executable, "-c", _CODE],

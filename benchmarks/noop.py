@@ -1,7 +1,7 @@
-"""A Flower app without work: `benchmarks.rounds` copies it, and runs it on two engines.
+"""A Flower app whose clients do not train. `benchmarks.rounds` copies it and measures its rounds.
 
-The ServerApp takes turns: it waits for a file with the number of rounds to run, and writes the seconds of
-each.
+The ServerApp waits for a file ``turn-N.json`` with a number of rounds, runs these rounds, writes the seconds
+of each to ``done-N.json``, and waits for the file of the next turn.
 """
 
 import json
@@ -18,13 +18,13 @@ client = ClientApp()
 server = ServerApp()
 
 NUM_PARAMETERS = 1000
-LIMIT = 300.0  # seconds that a message may take
-LOOK = 0.02  # seconds between checks for the next turn
+LIMIT = 300.0  # seconds that the server waits for replies
+LOOK = 0.02  # seconds between checks for the file of the next turn
 
 
 @client.query("loss")
 def loss(message: Message, context: Context) -> Message:
-    """Report a loss."""
+    """Report a made-up loss."""
     return Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message)
 
 
@@ -37,7 +37,7 @@ def train(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the rounds of each turn, as `Strategy.start` would."""
+    """Run the rounds of each turn, with the same calls as `Strategy.start` of Flower."""
     folder = Path(str(context.run_config["folder"]))
     num_nodes, per_round = int(context.run_config["nodes"]), int(context.run_config["per-round"])
     strategy: Strategy
@@ -55,7 +55,7 @@ def main(grid: Grid, context: Context) -> None:
         selection = SelectionStrategy(
             "uniform",
             clients_per_round=per_round,
-            selector_settings={"replacement": False},  # as FedAvg: exactly K clients
+            selector_settings={"replacement": False},  # exactly K clients, as FedAvg selects
             min_available_clients=num_nodes,
             polling=Polling(ask_status=False),
         )

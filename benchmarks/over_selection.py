@@ -1,21 +1,28 @@
-"""The cost of over-selection: the first replies are no random sample, so the aggregate is biased.
+"""The cost of over-selection: the first replies are not a random sample, so the aggregate is biased.
 
 ``cohort bench over-selection [--rounds 4000] [--seeds 5] [--json]``
 
-M clients differ in speed, and their updates depend on it: the update of client m is a direction common to
-all, plus a direction in proportion to m's speed, plus one of its own, plus noise. A round needs the replies
-of K clients. It selects K and waits for all of them, or it selects more and goes on with the first K replies.
-For each way the table has the duration of a round and the error of the aggregate relative to Σ λ_m u_m: that
-of the mean over rounds (relative bias, ‖mean error‖ / ‖Σ λ_m u_m‖), and that of a single round (relative
-RMSE). The first quarter of the rounds, in which response rates are learned, does not count.
+M clients differ in speed, and a client's update depends on its speed. The update u_m of client m is the sum
+of a vector common to all clients, a second vector common to all clients times m's speed, and a random vector
+of client m. Each round adds noise. A round needs the replies of K clients. It either selects K clients and
+waits for all of them, or selects more clients and continues with the first K replies.
 
-- ``equal``: `Selector.finalize` alone, weights c_m S/S', which is right if all clients are early equally
-often;
-- ``rates``: corrected by `ResponseRates`;
-- ``not normalised``: the same, with ``normalised=False``: c_m/ρ_m.
+The table has the duration of a round and two errors of the aggregate relative to its target Σ λ_m u_m. The
+relative bias ‖mean error over the rounds‖ / ‖Σ λ_m u_m‖ is the error that remains in the mean over many
+rounds. The relative RMSE is the error of a single round. Both leave out the first quarter of the rounds, in
+which the response rates are learned.
 
-Bias and RMSE with `uniform`, M = 100, K = 10; ``--rounds 2000 --seeds 3``; their standard errors are up to
-.035 and .07::
+There are three ways to weight the S' replies of S selected clients, whose weights in the aggregate are c_m:
+
+- ``equal``: `Selector.finalize` alone multiplies each weight by S/S'. This is unbiased if all clients reply
+  in time equally often.
+- ``rates``: `ResponseRates` divides each weight by the client's estimated response rate ρ_m, and normalises
+  the weights.
+- ``not normalised``: `ResponseRates` with ``normalised=False`` gives c_m/ρ_m.
+
+Each pair of columns has the bias and the RMSE of one way, with `uniform`, M = 100, K = 10, and ``--rounds
+2000 --seeds 3``. "speeds differ by" is e to the power of `Row.spread`, and "asked" is the number of selected
+clients. The standard errors are up to .035 for the bias and .07 for the RMSE::
 
     speeds differ by  asked    time    equal        rates        not normalised
     e^0.3             1.0 K    1.00    .00  .68     -            -
@@ -26,8 +33,8 @@ Bias and RMSE with `uniform`, M = 100, K = 10; ``--rounds 2000 --seeds 3``; thei
                       1.5 K     .27    .37  .76     .18  .78     .09  .86
                       2.0 K     .16    .58  .88     .32  .88     .19  .98
 
-Noise averages out over the rounds, bias does not. No weights help where slow clients are hardly ever early:
-their updates are missing.
+Noise averages out over the rounds. Bias does not. If slow clients hardly ever reply in time, no weights
+remove the bias, because their updates are missing.
 """
 
 import json
@@ -41,23 +48,23 @@ from strategies.rounds.response_rates import ResponseRates
 from strategies.selectors import Selection, create
 
 M, K, D = 100, 10, 20
-FACTORS = (1.0, 1.3, 1.5, 2.0)  # selected clients over K
+FACTORS = (1.0, 1.3, 1.5, 2.0)  # number of selected clients divided by K
 WAYS = ("equal", "rates", "not normalised")
-JITTER = 0.5  # standard deviation of the logarithm of a client's time from round to round
+JITTER = 0.5  # standard deviation over the rounds of the logarithm of one client's reply time
 
 
 class Row(NamedTuple):
-    """The results of one factor and one weighting: means over seeds, with their standard errors."""
+    """The results of one over-selection factor and one way to weight replies: means over the seeds."""
 
     selector: str
-    spread: float  # of the logarithm of the clients' mean times
-    factor: float
-    way: str
-    time: float  # of a round, relative to selecting K clients and waiting for all
-    bias: float
-    bias_error: float
-    rmse: float
-    rmse_error: float
+    spread: float  # standard deviation over the clients of the logarithm of their typical reply time
+    factor: float  # one of `FACTORS`
+    way: str  # one of `WAYS`
+    time: float  # duration of a round, divided by its duration with factor 1
+    bias: float  # relative bias
+    bias_error: float  # standard error of `bias`
+    rmse: float  # relative RMSE
+    rmse_error: float  # standard error of `rmse`
 
 
 class Federation:
@@ -66,9 +73,9 @@ class Federation:
     Parameters
     ----------
     seed : int
-        Of the federation and all that happens in it.
+        Seed of the federation and of all its random draws.
     spread : float
-        Standard deviation of the logarithm of the clients' mean times.
+        Standard deviation over the clients of the logarithm of their typical reply time, >= 0.
     """
 
     def __init__(self, seed: int, spread: float) -> None:
@@ -82,7 +89,7 @@ class Federation:
         self.target: Floats = self.sizes @ self.updates / self.sizes.sum()
 
     def answer(self, selection: Selection) -> tuple[Bools, float]:
-        """Return which clients are among the first K to reply (S,), and after how long the K-th replies."""
+        """Return which of the S selected clients are the first K to reply (S,), and the time of reply K."""
         noise = JITTER * self.rng.standard_normal(selection.clients.size)
         times = np.exp(self.log_times[selection.clients] + noise)
         last = np.sort(times)[min(K, times.size) - 1]
@@ -90,7 +97,21 @@ class Federation:
 
 
 def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tuple[float, Floats]:
-    """Return a round's mean time, and for each of `WAYS` the relative bias and RMSE: (ways, 2)."""
+    """Return the mean duration of a round, and an array (len(WAYS), 2) of relative bias and relative RMSE.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the federation and of the selector.
+    name : str
+        Name of the selector.
+    spread : float
+        See `Federation`.
+    factor : float
+        Number of selected clients divided by K, >= 1.
+    rounds : int
+        Number of rounds, of which the first quarter does not count.
+    """
     federation, rates = Federation(seed, spread), ResponseRates(M)
     plain = ResponseRates(M, normalised=False)
     selector = create(name, M, client_sizes=federation.sizes, clients_per_round=K, seed=seed)
@@ -111,7 +132,7 @@ def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tup
         errors[round] = np.stack(ways) @ (federation.updates[who] + noise) - federation.target
         times.append(time)
     errors = errors[rounds // 4 :] / np.linalg.norm(federation.target)
-    # The mean of n errors also contains noise, whose expected square is subtracted.
+    # The square of the mean of n errors contains bias² and, on average, their variance / n, subtracted here.
     square = (errors.mean(axis=0) ** 2 - errors.var(axis=0) / len(errors)).sum(axis=1)
     bias = np.sqrt(np.maximum(square, 0))
     rmse = np.sqrt((errors**2).sum(axis=2).mean(axis=0))
@@ -119,7 +140,7 @@ def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tup
 
 
 def compare(name: str, spread: float, rounds: int, seeds: int) -> list[Row]:
-    """Measure all factors and weightings with one selector and one spread of speeds."""
+    """Measure all factors and all ways to weight replies, with one selector and one spread of the speeds."""
     rows, base = [], 1.0
     for factor in FACTORS:
         played = [play(seed, name, spread, factor, rounds) for seed in range(seeds)]
@@ -134,7 +155,7 @@ def compare(name: str, spread: float, rounds: int, seeds: int) -> list[Row]:
 
 
 def run(rounds: int, seeds: int, as_json: bool) -> None:
-    """Print the table, or one JSON object per row."""
+    """Print the table, or a JSON object for each row."""
     if not as_json:
         print(f"M = {M}, K = {K}; {rounds} rounds, {seeds} seeds, ± standard error\n")
         print(f"{'selector':12}{'speeds':>8}{'asked':>7}{'time':>7}  {'weights':15}{'bias':>15}{'RMSE':>15}")

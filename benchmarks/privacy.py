@@ -1,11 +1,13 @@
-"""The cost of privacy: how much worse selection gets with noise on the norms and losses that clients report.
+"""The cost of privacy: how much worse selection gets if clients add noise to the norms and losses in reports.
 
 ``cohort bench privacy [--seeds 3] [--rounds 500]``
 
-Numbers are clipped to a bound and released by the Gaussian mechanism, as by a client with ``noise-epsilon``.
-The ε of a column is that of one report at δ = 1e-5; "clipped" has no noise. The bound is the 90 % quantile of
-the true numbers of round 1. Where norms shrink as the model learns, the noise does not. The tables are
-functions of the seeds.
+Clients clip a norm or loss to a bound and release it by the Gaussian mechanism, as a client with the setting
+``noise-epsilon`` does. A column "ε = ..." gives the ε of one report at δ = 1e-5. In the column "clipped" the
+numbers are clipped and have no noise. In the column "exact" they are unchanged. The bound is the 90 %
+quantile of the true norms or losses of round 1, and stays the same. So the noise does not shrink when norms
+shrink as the model learns. The numbers in the tables depend on nothing but the seeds and the number of
+rounds.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ COLUMNS = ("exact", "clipped", *(f"ε = {epsilon:g}" for epsilon in EPSILONS))
 
 
 class Trial(NamedTuple):
-    """A selector under test."""
+    """A selector to measure."""
 
-    label: str
-    selector: str
-    settings: dict[str, Any]
+    label: str  # name in the tables
+    selector: str  # name in the registry
+    settings: dict[str, Any]  # keyword arguments of the selector
 
 
 BY_NORM = (
@@ -55,16 +57,16 @@ BEDS = ("static", "section F, σ = 3", "section F, σ = 10")
 
 
 class Release:
-    """What a client releases of its numbers: the exact ones, clipped ones, or clipped ones with noise.
+    """Turns clients' true numbers into the numbers that they report.
 
     Attributes
     ----------
     column : str
-        One of `COLUMNS`.
+        One of `COLUMNS`: whether the reported numbers are exact, clipped, or clipped and with noise.
     bound : float
-        The limit that numbers are clipped to.
+        The limit that numbers are clipped to, > 0.
     seed : int
-        Seed of the noise. Only a benchmark has one: the noise of a real client must not be repeatable.
+        Seed of the noise. Only this benchmark has a seed. The noise of a real client must not be repeatable.
     """
 
     def __init__(self, column: str, bound: float, seed: int) -> None:
@@ -74,7 +76,7 @@ class Release:
             self._mechanism = GaussianMechanism(float(column.split()[-1]), DELTA, bound)
 
     def __call__(self, round: int, values: Floats) -> Floats:
-        """Return what clients release of their values (n,) in a round."""
+        """Return the numbers (n,) that clients report in a round instead of their true values (n,)."""
         if self.column == "exact":
             return values
         if self._mechanism is None:
@@ -84,28 +86,42 @@ class Release:
 
 
 class Reported:
-    """A selector that learns from released norms instead of the exact ones."""
+    """A selector that learns from the norms that clients report, instead of their true norms."""
 
     def __init__(self, selector: Selector, release: Release) -> None:
         self._selector, self._release = selector, release
 
     @property
     def probabilities(self) -> Floats:
-        """The probabilities (M,) of the selector."""
+        """The probabilities (M,) of the wrapped selector."""
         return self._selector.probabilities
 
     def select(self, round: int) -> Selection:
-        """Select as the selector does."""
+        """Select as the wrapped selector does."""
         return self._selector.select(round)
 
     def update(self, round: int, selection: Selection, feedback: Feedback) -> None:
-        """Let the selector learn from the released norms."""
+        """Let the wrapped selector learn from the reported norms."""
         told = replace(feedback, update_norms=self._release(round, feedback.update_norms))
         self._selector.update(round, selection, told)
 
 
 def regret(bed: str, trial: Trial, column: str, seed: int, num_rounds: int) -> float:
-    """Return the cumulative regret of a selector that learns from what clients release."""
+    """Return the cumulative regret of a selector that learns from the norms that clients report.
+
+    Parameters
+    ----------
+    bed : str
+        One of `BEDS`: a stream of norms, or the least-squares problem of section F of the OSMD paper.
+    trial : Trial
+        The selector.
+    column : str
+        One of `COLUMNS`.
+    seed : int
+        Seed of the norms or the problem, of the selector and of the noise.
+    num_rounds : int
+        Number of rounds.
+    """
 
     def make(first_norms: Floats) -> Selector:
         selector = create(
@@ -137,14 +153,16 @@ def regret(bed: str, trial: Trial, column: str, seed: int, num_rounds: int) -> f
         return track
 
     uniform = create("uniform", NUM_CLIENTS, clients_per_round=CLIENTS_PER_ROUND)
-    first_norms = play(uniform, 1).roots[0] * NUM_CLIENTS  # of everybody, whoever is selected
+    first_norms = play(uniform, 1).roots[0] * NUM_CLIENTS  # norms of all clients in round 1, selected or not
     return float(play(make(first_norms), num_rounds).regret[-1])
 
 
 def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
-    """Return the mean true loss of the selected clients over that of all; losses are lognormal and constant.
+    """Return the mean true loss of the selected clients divided by the mean true loss of all clients.
 
-    The first tenth of the rounds, in which rpow-d and afl see each client for the first time, does not count.
+    The selector learns from the losses that clients report. The true losses are lognormal, and constant over
+    the rounds. The first tenth of the rounds does not count, since rpow-d and afl see each client for the
+    first time in these rounds. For the parameters see `regret`.
     """
     losses = np.random.default_rng(seed).lognormal(0, 1, NUM_CLIENTS)
     release = Release(column, float(np.quantile(losses, QUANTILE)), seed)

@@ -1,17 +1,19 @@
-"""The duration of a round without any training: Flower's own engine, and Flower as this project runs it.
+"""The duration of a round without any training, on Flower's own engine and on Flower as this project runs it.
 
 ``cohort bench rounds [--nodes 4] [--per-round 4] [--rounds 12] [--no-stock] [--json]``
 
-Two federations of an app without work (`benchmarks.noop`) run side by side on this machine, each with TLS,
-node authentication, a database and a process per client. One has Flower's unchanged programs, FedAvg and
-Flower's grid (``stock``); the other runs as `cohort up` starts it, with this project's strategy (``cohort``).
-They take turns of three rounds, so that both run under the same load; ``--rounds`` is rounded up to whole
-turns. Before that each runs one round that does not count: in it the clients fetch the app. A ``train`` round
-sends TRAIN to the selected clients; a ``poll`` round sends a QUERY to all clients first.
+Federations of an app without work (`benchmarks.noop`) run side by side on this machine, each with TLS, node
+authentication, a database and a process per client. ``stock`` has Flower's unchanged programs, FedAvg and
+Flower's grid. ``cohort`` runs as `cohort up` starts it, with this project's strategy.
 
-Without ``--json`` a second table gives the cost of a waiting client: the CPU and the memory of all its
-processes, and also for a client that is not forked from a common parent (``python -m deploy.flower.launch
-flower-supernode``). PSS counts a page that n processes share as 1/n.
+The federations take turns of three rounds, so that all run under the same load. ``--rounds`` is rounded up to
+whole turns. A ``train`` round sends TRAIN to the selected clients. A ``poll`` round first sends a QUERY to
+all clients. Before the measurement, each federation runs one round of each kind that does not count, in which
+the clients fetch the app.
+
+Without ``--json`` there is another federation, whose clients are not forked from a common parent, as on
+devices (``python -m deploy.flower.launch flower-supernode``). A second table then gives the cost of a waiting
+client: the CPU time and the memory of all its processes. PSS counts 1/n of a page that n processes share.
 """
 
 import contextlib
@@ -32,9 +34,9 @@ from deploy.engines.engine import ProcessRun
 from deploy.processes.groups import wait_until
 
 STOCK, COHORT, DEVICES = "stock", "cohort", "cohort, each client by itself"
-TURN = 3  # rounds
-SETTLE = 5.0  # seconds after the last round before idling is measured
-IDLE = 30.0  # seconds
+TURN = 3  # number of rounds
+SETTLE = 5.0  # seconds between the last round and the measurement of waiting clients
+IDLE = 30.0  # seconds for which waiting clients are measured
 PYPROJECT = """
 [project]
 name = "noop"
@@ -59,9 +61,9 @@ class Federation:
     Parameters
     ----------
     cluster : LocalCluster
-        A cluster that is running.
+        A running cluster.
     per_round : int
-        K.
+        K, the number of clients that train in a round.
     """
 
     def __init__(self, cluster: LocalCluster, per_round: int) -> None:
@@ -80,7 +82,22 @@ class Federation:
         )
 
     def turn(self, rounds: int, *, poll: bool, last: bool = False) -> list[float]:
-        """Let the app run some rounds, and return the seconds of each."""
+        """Let the app run `rounds` rounds, and return the seconds of each.
+
+        Parameters
+        ----------
+        rounds : int
+            Number of rounds.
+        poll : bool
+            Whether each round first sends a QUERY to all clients.
+        last : bool
+            Whether the app ends after this turn.
+
+        Raises
+        ------
+        RuntimeError
+            If the app's run ends early.
+        """
         self.turns += 1
         # Written under another name first, so that the app never reads half a file.
         new = self._folder / "turn.new"
@@ -97,17 +114,17 @@ class Federation:
 
 
 class Cost(NamedTuple):
-    """The cost of a client that waits for messages; means over the clients."""
+    """The cost of a client that waits for messages, summed over its processes; means over the clients."""
 
-    cpu: float  # percent of a core
+    cpu: float  # percent of a core, with the client's share of the common parent's CPU time
     pss: float  # MB
     rss: float  # MB
-    shared: float  # MB, PSS of the common parent of all clients
+    shared: float  # PSS in MB of the process that all clients are forked from; 0 without such a process
 
 
 @contextlib.contextmanager
 def federations(names: list[str], nodes: int, per_round: int) -> Iterator[dict[str, Federation]]:
-    """Start federations, and remove everything of them at the end."""
+    """Start a federation for each of `names`; afterwards end them all and remove their files."""
     programs: dict[str, Programs] = {STOCK: "stock", COHORT: "forked", DEVICES: "patched"}
     folder = Path(tempfile.mkdtemp(prefix="cohort-rounds-"))
     try:
@@ -130,14 +147,17 @@ def federations(names: list[str], nodes: int, per_round: int) -> Iterator[dict[s
 
 
 def measure(running: dict[str, Federation], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of each round, by federation and kind."""
+    """Return the seconds of each measured round: name of the federation -> kind of round -> seconds.
+
+    Each federation runs at least `rounds` rounds of each kind.
+    """
     seconds: dict[str, dict[str, list[float]]] = {name: {"train": [], "poll": []} for name in running}
     turns = -(-rounds // TURN)
     for turn in range(1 + turns):
         for kind in ("train", "poll"):
             for name, federation in running.items():
                 last = turn == turns and kind == "poll"
-                # In the first turn each client fetches the app.
+                # Turn 0 is a single round that does not count, since the clients fetch the app in it.
                 took = federation.turn(TURN if turn else 1, poll=kind == "poll", last=last)
                 if turn:
                     seconds[name][kind] += took
@@ -145,7 +165,7 @@ def measure(running: dict[str, Federation], rounds: int) -> dict[str, dict[str, 
 
 
 def idle_costs(running: dict[str, Federation]) -> dict[str, Cost]:
-    """Measure the cost of waiting clients, of all federations at the same time (Linux)."""
+    """Measure the cost of a waiting client in each federation, in all of them at the same time (Linux)."""
     time.sleep(SETTLE)
     before = {name: _cpu_seconds(federation.cluster) for name, federation in running.items()}
     time.sleep(IDLE)
@@ -164,7 +184,7 @@ def idle_costs(running: dict[str, Federation]) -> dict[str, Cost]:
 
 
 def _cpu_seconds(cluster: LocalCluster) -> float:
-    """Return the CPU time so far of the clients' processes and of the process that they are forked from."""
+    """Return the CPU seconds so far of all clients' processes and of the process they are forked from."""
     pids = {pid for process in cluster.client_processes for pid in tree(process.pid)}
     if cluster.fork_server_process:
         pids.add(cluster.fork_server_process.pid)
@@ -183,7 +203,7 @@ def _megabytes(pid: int, what: str) -> float:
 
 
 def table_of_rounds(seconds: dict[str, dict[str, list[float]]]) -> str:
-    """Return the table of what `measure` returned."""
+    """Return the result of `measure` as a table."""
     lines = [f"{'seconds a round':32}  kind   median    10 %    90 %     max  rounds"]
     for name, kinds in seconds.items():
         for kind, took in kinds.items():
@@ -196,7 +216,7 @@ def table_of_rounds(seconds: dict[str, dict[str, list[float]]]) -> str:
 
 
 def table_of_costs(costs: dict[str, Cost]) -> str:
-    """Return the table of what `idle_costs` returned."""
+    """Return the result of `idle_costs` as a table."""
     lines = [f"{'a waiting client':32}   CPU %   PSS MB   RSS MB   PSS MB of the common parent"]
     for name, cost in costs.items():
         lines.append(f"{name:32} {cost.cpu:7.2f} {cost.pss:8.0f} {cost.rss:8.0f} {cost.shared:8.0f}")
@@ -204,7 +224,7 @@ def table_of_costs(costs: dict[str, Cost]) -> str:
 
 
 def run(nodes: int, per_round: int, rounds: int, no_stock: bool, as_json: bool) -> None:
-    """Print the tables, or the medians as JSON."""
+    """Print the tables, or the median seconds of a round as JSON."""
     names = ([STOCK, COHORT] if as_json else [STOCK, COHORT, DEVICES])[no_stock:]
     with federations(names, nodes, per_round) as running:
         seconds = measure(running, rounds)

@@ -1,11 +1,12 @@
-"""The cost of a round of selection: CPU milliseconds of select + update, by the number of clients.
+"""The cost of selection: CPU milliseconds per round for selecting and learning, by the number of clients.
 
 ``cohort bench selection [--sizes 1e4,1e5,1e6,1e7] [--names uniform,md,...] [--all] [--json]``
 
-The selectors of the registry are measured beside two peers written here: ``textbook``, the dense form of
-Adaptive-OSMD, and ``lists``, a loop over Python lists like Oort's published scheduler. Every cell runs in a
-fresh process, whose peak memory is that of the cell. Sizes are lognormal; update norms are lognormal per
-client (σ = 2) times noise (σ = .3), so that selectors have something to learn.
+All selectors of this project are measured, and two peers that are written in this module. ``textbook`` is
+Adaptive-OSMD as printed in its paper, with dense arrays. ``lists`` is a loop over Python lists, like the
+published scheduler of Oort. Each cell of the table is measured in a fresh process. The memory of a cell is
+the peak memory of this process. Data sizes are lognormal (σ = 1). Each client has a lognormal norm (σ = 2).
+The norm of its update is this norm times lognormal noise (σ = 0.3), so the selectors can learn it.
 """
 
 import json
@@ -23,11 +24,12 @@ from strategies.selectors import Feedback, available, create, selector_type
 
 K, NUM_ROUNDS, SLEEPING, LEAVERS = 100, 1000, 3000, 2000
 SETTINGS: dict[str, dict[str, Any]] = {
-    # With the printed rates the distributions hardly move, and the trees would stay as they start.
+    # With the paper's learning rates the probabilities hardly change, and the trees that hold them would keep
+    # their first form.
     name: {"learning_rate_multiplier": 1000.0}
     for name in ("osmd", "adaptive-osmd", "adaptive-doubling-osmd")
 } | {"flics-private": {"group_shares": (1.0,) * 100}}
-LIMITS = {"textbook": 10**7, "lists": 10**6}  # beyond, a round takes minutes
+LIMITS = {"textbook": 10**7, "lists": 10**6}  # most clients of a peer; with more, a round takes minutes
 ASLEEP, LEFT, WITHOUT, SYSTEMATIC = " asleep", " left", " without", " systematic"
 BY_SIZE = " by size"
 SCENARIOS = {
@@ -49,17 +51,20 @@ IN_ALL_SCENARIOS = ("uniform", "md", "osmd", "adaptive-osmd", "forecast")
 class Cell(NamedTuple):
     """One measurement."""
 
-    name: str
-    clients: int
-    milliseconds: float  # CPU of a round, median
-    slowest: float  # CPU of the slowest round after the first
-    rounds: int
+    name: str  # name of the peer, or of the selector and the scenario
+    clients: int  # M
+    milliseconds: float  # CPU time of a round in ms, median over the measured rounds
+    slowest: float  # CPU time of the slowest measured round in ms
+    rounds: int  # number of measured rounds
     megabytes: float  # peak resident memory of the process
-    problem: str = ""  # why there is no measurement
+    problem: str = ""  # the reason why there is no measurement, "" if there is one
 
 
 class TextbookOSMD:
-    """Adaptive-OSMD as printed: E dense distributions, Algorithm 2 with its sort, NumPy's choice from p."""
+    """Adaptive-OSMD as printed in its paper (Zhao et al.): E dense distributions over all clients.
+
+    It projects with Algorithm 2, which sorts all weights, and draws with NumPy's ``choice``.
+    """
 
     def __init__(
         self, sizes: Floats, rng: np.random.Generator, alpha: float = 0.4, num_experts: int = 7
@@ -96,7 +101,11 @@ class TextbookOSMD:
         self.theta /= self.theta.sum()
 
     def project(self, weights: Floats) -> Floats:
-        """Algorithm 2: with the weights ascending, the first rank m* whose weight stays above the floor."""
+        """Return the projection of weights (M,) onto the probabilities >= alpha/M, by Algorithm 2.
+
+        In ascending order of the weights, the clients before rank m* get the floor alpha/M. Rank m* is the
+        first rank whose projected weight is above the floor.
+        """
         m = weights.size
         ascending = np.sort(weights)
         above = np.cumsum(ascending[::-1])[::-1]
@@ -109,9 +118,10 @@ class TextbookOSMD:
 class ListScheduler:
     """Utility-based selection over a dict of clients, as in Oort's published scheduler (Lai et al. 2021).
 
-    Each round a Python loop scores every explored client (statistical utility, clipped at a quantile, plus a
-    confidence bonus for the long unseen), sorts the scores, and draws from those near the best; the
-    rest is explored in proportion to size.
+    In each round a Python loop scores every client that was selected before: its statistical utility, clipped
+    at a quantile, plus a bonus that depends on the round in which it was last selected. The scores are
+    sorted, and some clients are drawn among those with nearly the best scores. The other clients of the round
+    are drawn among the clients that were never selected, in proportion to their data sizes.
     """
 
     def __init__(self, sizes: Floats, rng: np.random.Generator) -> None:
@@ -160,7 +170,10 @@ class ListScheduler:
 
 
 def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
-    """Return a function that makes one of the peers above and returns how to play its rounds."""
+    """Return a function that creates a peer, and returns a function that plays a round of this peer.
+
+    The second function takes the number of the round, and returns its CPU seconds.
+    """
 
     def make(sizes: Floats, norms: Floats, rng: np.random.Generator) -> Callable[[int], float]:
         scheduler = kind(sizes, rng)
@@ -182,7 +195,19 @@ def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
 def ours(
     name: str, scenario: str, sizes: Floats, norms: Floats, rng: np.random.Generator
 ) -> Callable[[int], float]:
-    """Return a function that plays a round of one of our selectors and returns its CPU seconds."""
+    """Return a function that plays a round of one of this project's selectors and returns its CPU seconds.
+
+    Parameters
+    ----------
+    name : str
+        Name of the selector.
+    scenario : str
+        A key of `SCENARIOS`.
+    sizes, norms : ndarray, shape (M,)
+        Data sizes and mean norms of the clients.
+    rng : np.random.Generator
+        Source of randomness.
+    """
     m = sizes.size
     settings = SETTINGS.get(name, {}) | per_client(name, m, rng) | OF_SETTING.get(scenario, {})
     selector = create(name, m, client_sizes=sizes, clients_per_round=K, num_rounds=NUM_ROUNDS, **settings)
@@ -204,7 +229,7 @@ def ours(
             start = time.process_time()
             invitation = selector.invitation(round, asked, reports)
             seconds += time.process_time() - start
-            if invitation is not None:  # the coins that clients toss are not the server's time
+            if invitation is not None:  # the clients toss their coins, so this does not count
                 chances = invitation.rates[invitation.versions, reports["group"].astype(np.int64)]
                 reports["accepts"] = (rng.random(asked.size) < chances).astype(np.float64)
             answers = {"candidates": asked, "reports": reports}
@@ -221,7 +246,11 @@ def ours(
 
 
 def per_client(name: str, m: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Return a value for each required per-client setting: one of 100 groups, or a lognormal number."""
+    """Return values (M,) for each per-client setting that has no default.
+
+    They are groups from 0 to 99 if the setting is an integer, otherwise lognormal numbers, clipped to the
+    range of the setting.
+    """
     return {
         setting: rng.integers(0, 100, m)
         if kind.integer
@@ -232,12 +261,16 @@ def per_client(name: str, m: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def possible(name: str, scenario: str) -> bool:
-    """Return whether a selector has the setting that a scenario is about."""
+    """Return whether a selector has the settings that a scenario changes."""
     return OF_SETTING.get(scenario, {}).keys() <= selector_type(name).allowed_settings().keys()
 
 
 def measure(name: str, m: int, seconds: float) -> Cell:
-    """Measure one cell for `seconds` of CPU, but at least three rounds."""
+    """Measure a cell: a peer, or a selector in a scenario, with `m` clients.
+
+    Rounds are played for about `seconds` of CPU time: at least 3 and at most 300. A round that takes more
+    than five times `seconds` is the last.
+    """
     rng = np.random.default_rng(0)
     sizes, norms = rng.lognormal(0, 1, m), rng.lognormal(0, 2, m)
     scenario = next((each for each in SCENARIOS if each and name.endswith(each)), "")
@@ -246,7 +279,7 @@ def measure(name: str, m: int, seconds: float) -> Cell:
             play = PEERS[name](sizes, norms, rng)
         else:
             play = ours(name.removesuffix(scenario), scenario, sizes, norms, rng)
-        play(1)  # allocates what later rounds reuse
+        play(1)  # not measured, since it allocates memory that later rounds reuse
         times: list[float] = []
         while len(times) < 3 or (sum(times) < seconds and len(times) < 300):
             times.append(play(len(times) + 2))
@@ -262,18 +295,20 @@ PEERS = {"textbook": peer(TextbookOSMD), "lists": peer(ListScheduler)}
 
 
 def run(sizes: Sequence[int], names: Sequence[str], every: bool, seconds: float, as_json: bool) -> None:
-    """Print the table, or one JSON object per cell.
+    """Print the table, or a JSON object for each cell.
 
     Parameters
     ----------
     sizes : sequence of int
         Numbers of clients.
     names : sequence of str
-        Selectors and peers; none = all of them.
+        Selectors and peers to measure. If it is empty, all are measured.
     every : bool
-        Whether to measure every selector in every scenario that it has, instead of `IN_ALL_SCENARIOS` alone.
+        Whether to measure every selector in every scenario that is possible for it. Otherwise this is done
+        for the selectors in `IN_ALL_SCENARIOS` only. The other selectors are measured with all clients
+        available.
     seconds : float
-        CPU seconds of each cell.
+        Approximate CPU seconds of each cell.
     as_json : bool
         Whether to print JSON.
     """

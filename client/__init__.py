@@ -1,1 +1,1 @@
-"""The ClientApp: answers polls, trains, evaluates."""
+"""The ClientApp: answers polls, trains and evaluates."""

@@ -1,4 +1,4 @@
-"""The ClientApp: reports its status, trains, evaluates. Handlers only; the work is in `tasks`."""
+"""The ClientApp: its message handlers for status, polls, training and evaluation. `tasks` has the models."""
 
 from logging import INFO
 from math import isfinite, sqrt
@@ -9,16 +9,29 @@ from flwr.clientapp import ClientApp
 from flwr.common import log
 
 import tasks
-from strategies.clients.reports import REPORT_NORM, REPORT_VARIANCE, UPDATE_SCALES, UPDATE_WEIGHT, Report
+from strategies.clients.reports import (
+    GROUP_NAMES,
+    PART_SCALES,
+    REPORT_NORM,
+    REPORT_VARIANCE,
+    UPDATE_SCALES,
+    UPDATE_WEIGHT,
+    Report,
+)
 from strategies.flower.messages import write_report
 from strategies.rounds.variates import CONTROL
-from tasks.base import batches
+from strategies.selectors import selector_type
+from tasks.base import TrainResult, batches
 from tasks.data import Dataset
 
 from .device import why_unavailable
-from .local import LocalData
+from .local import LocalData, number_of
 from .own_data import local_data
+from .personal import moved, personal_update, split
 from .private import Noise, group_member
+
+PERSONAL = "personal-model"
+"""Key of the personal model in the context's state, which the SuperNode keeps while a Flower run lasts."""
 
 app = ClientApp()
 
@@ -31,7 +44,10 @@ def status(message: Message, context: Context) -> Message:
 
 @app.query("loss")
 def loss(message: Message, context: Context) -> Message:
-    """Report the loss of the received model on all local samples, or on ``batch-size`` of them."""
+    """Report the loss of the received model on the local samples.
+
+    If the message's config has ``batch-size``, only this many random samples are used.
+    """
     mine = local_data(context)
     report = _status(mine, context)
     if report.available:
@@ -45,11 +61,23 @@ def loss(message: Message, context: Context) -> Message:
     return Message(write_report(report), reply_to=message)
 
 
+@app.query("norm")
+def norm(message: Message, context: Context) -> Message:
+    """Train as for TRAIN and report the norm of the update, but do not send the trained model."""
+    return _trained_for_a_question(message, context, sends_update=False)
+
+
+@app.query("update")
+def update(message: Message, context: Context) -> Message:
+    """Report as for ``query.norm``, and also send the trained model."""
+    return _trained_for_a_question(message, context, sends_update=True)
+
+
 @app.query("group")
 def group(message: Message, context: Context) -> Message:
-    """Report the client's private group by randomised response, and no other data."""
+    """Report the client's private group by randomised response, whether it is available, and nothing else."""
     config = message.content.config_records["config"]
-    member = group_member(context, _whole(config, "num-groups"), _number(config, "epsilon"))
+    member = group_member(context, _names(config, _whole(config, "num-groups")), _number(config, "epsilon"))
     available = _is_available(context)
     answer = member.report(_whole(config, "server-round")) if available else None
     return Message(write_report(Report(group=answer, available=available)), reply_to=message)
@@ -57,9 +85,9 @@ def group(message: Message, context: Context) -> Message:
 
 @app.query("invitation")
 def invitation(message: Message, context: Context) -> Message:
-    """Report whether this client takes part: yes with the probability of its group."""
+    """Report whether this client accepts to train. It accepts with the probability of its private group."""
     config = message.content.config_records["config"]
-    member = group_member(context, _whole(config, "num-groups"))
+    member = group_member(context, _names(config, _whole(config, "num-groups")))
     yes = member.accepts(_whole(config, "server-round"), np.array(config["rates"], dtype=np.float64))
     available = _is_available(context)
     report = Report(accepts=yes if available else None, available=available)
@@ -68,36 +96,33 @@ def invitation(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train from the received model and return the result with a report.
+    """Train from the received model and send the trained model with a report.
 
-    A device that must not train now sends its report alone.
+    A device that must not train now sends only its report.
     """
     mine = local_data(context)
     report = _status(mine, context)
     if not report.available:
         return Message(write_report(report), reply_to=message)
     config = message.content.config_records["config"]
+    if PART_SCALES in config:
+        return _train_personally(message, context, mine, report)
     noise = Noise.of(context)
     sent = _arrays(message)
     learning_rate = _number(config, "learning-rate")
-    result = mine.task.train(
+    result = _trained(
+        mine,
         sent,
-        mine.data,
-        learning_rate=learning_rate,
-        steps=_whole(config, "local-steps"),
-        batch_size=_whole(config, "batch-size"),
-        seed=_whole(config, "seed"),
-        proximal_mu=_number(config, "proximal-mu", 0.0),
+        config,
         control=_control(message, sent),
-        # If numbers have noise, none is sent without it.
+        # With report noise on, the variance is not measured, since it would be sent without noise.
         measure_variance=bool(config.get(REPORT_VARIANCE, False)) and not noise.is_on,
     )
     arrays = result.arrays
-    wants_norm = bool(config.get(REPORT_NORM, False))
-    norm = _distance(arrays, sent) if wants_norm else 0.0  # before any weight is applied
+    reported = _reported_norm(config, noise, _distance(arrays, sent))  # before the update is scaled
     if UPDATE_SCALES in config:
         scales = np.asarray(config[UPDATE_SCALES], dtype=np.float64)
-        scale = np.float32(group_member(context, scales.size).scale(scales))
+        scale = np.float32(group_member(context, _names(config, scales.size)).scale(scales))
         arrays = {name: sent[name] + scale * (array - sent[name]) for name, array in arrays.items()}
     if UPDATE_WEIGHT in config:
         weight = np.float32(_number(config, UPDATE_WEIGHT))
@@ -108,7 +133,7 @@ def train(message: Message, context: Context) -> Message:
             "learning_rate": learning_rate,
             "train_loss": noise.loss(result.loss),
             "gradient_variance": result.gradient_variance if isfinite(result.gradient_variance) else None,
-            "update_norm": noise.norm(norm) if wants_norm else None,
+            "update_norm": reported,
             "available": _is_available(context),  # training may have emptied the battery
         }
     )
@@ -117,24 +142,129 @@ def train(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
+def _train_personally(message: Message, context: Context, mine: LocalData, report: Report) -> Message:
+    """Train the personal model, and send the global model plus an update.
+
+    The update is -(learning rate) times the sum of the parts, each times its scale. If the config has a
+    weight for the update, the update is multiplied by it. The personal model stays in the context's state.
+    """
+    config, sent, noise = message.content.config_records["config"], _arrays(message), Noise.of(context)
+    scales = np.asarray(config[PART_SCALES], dtype=np.float64)
+    if scales.shape != (2,):
+        raise ValueError(
+            f"{PART_SCALES} = {config[PART_SCALES]!r} in the message's config: must be 2 numbers"
+        )
+    rate = _number(config, "learning-rate")
+    result = personal_update(
+        mine.task,
+        sent,
+        _personal(context),
+        split(mine.data, _number(config, "personal-holdout"), int(context.run_config["seed"])),
+        (bool(scales[0]), bool(scales[1])),
+        mu=_number(config, "personal-mu"),
+        learning_rate=rate,
+        steps=_whole(config, "local-steps"),
+        batch_size=_whole(config, "batch-size"),
+        seed=_whole(config, "seed"),
+    )
+    context.state[PERSONAL] = ArrayRecord({name: Array(array) for name, array in result.personal.items()})
+    step = -rate * sum(scale * part for scale, part in zip(scales, result.parts, strict=True))
+    reported = _reported_norm(config, noise, _distance(moved(sent, step), sent))
+    if UPDATE_WEIGHT in config:
+        step = step * _number(config, UPDATE_WEIGHT)
+    model_norm, personal_norm = (
+        noise.norm(rate * float(np.linalg.norm(part))) if scale else None
+        for scale, part in zip(scales, result.parts, strict=True)
+    )
+    report = report.model_copy(
+        update={
+            "num_steps": result.steps,
+            "learning_rate": rate,
+            "train_loss": noise.loss(result.loss),
+            "update_norm": reported,
+            "num_parts": 2,
+            "model_norm": model_norm,
+            "personal_norm": personal_norm,
+            "available": _is_available(context),
+        }
+    )
+    content = write_report(report)
+    content["arrays"] = ArrayRecord({name: Array(array) for name, array in moved(sent, step).items()})
+    return Message(content, reply_to=message)
+
+
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate the received model on the client's own samples."""
+    """Evaluate the received model on the client's own samples.
+
+    With report noise on, the loss is sent with noise or not at all, and no accuracy is sent.
+    """
     mine = local_data(context)
     noise = Noise.of(context)
     metrics = mine.task.evaluate(_arrays(message), mine.data)
     measured: dict[str, float] = {"num-examples": len(mine.data)}
     if not noise.is_on:
         measured |= {"loss": metrics.loss, "accuracy": metrics.accuracy}
+        if selector_type(str(context.run_config["selector"])).part_names:
+            own = mine.task.evaluate(_personal(context) or _arrays(message), mine.data)
+            measured |= {"personal-loss": own.loss, "personal-accuracy": own.accuracy}
     elif (loss := noise.loss(metrics.loss)) is not None:
         measured["loss"] = loss
     return Message(RecordDict({"metrics": MetricRecord({**measured})}), reply_to=message)
+
+
+def _reported_norm(config: ConfigRecord, noise: Noise, norm: float) -> float | None:
+    """Return the number to report for the norm of an update; None: no number is reported."""
+    if config.get(REPORT_NORM, False):
+        return noise.norm(norm)
+    # The server measures the norm of the received update, and a report that differs is an offence. So a norm
+    # is reported only if it has no noise and is not clipped, and the update is not scaled.
+    return None if UPDATE_SCALES in config or not noise.leaves(norm) else norm
+
+
+def _trained(
+    mine: LocalData,
+    sent: tasks.Arrays,
+    config: ConfigRecord,
+    *,
+    control: tasks.Arrays | None = None,
+    measure_variance: bool = False,
+) -> TrainResult:
+    return mine.task.train(
+        sent,
+        mine.data,
+        learning_rate=_number(config, "learning-rate"),
+        steps=_whole(config, "local-steps"),
+        batch_size=_whole(config, "batch-size"),
+        seed=_whole(config, "seed"),
+        proximal_mu=_number(config, "proximal-mu", 0.0),
+        control=control,
+        measure_variance=measure_variance,
+    )
+
+
+def _trained_for_a_question(message: Message, context: Context, *, sends_update: bool) -> Message:
+    mine = local_data(context)
+    report = _status(mine, context)
+    if not report.available:
+        return Message(write_report(report), reply_to=message)
+    config, noise, sent = message.content.config_records["config"], Noise.of(context), _arrays(message)
+    wants_variance = bool(config.get(REPORT_VARIANCE, False)) and not noise.is_on
+    result = _trained(mine, sent, config, measure_variance=wants_variance)
+    variance = result.gradient_variance if isfinite(result.gradient_variance) else None
+    norm = noise.norm(_distance(result.arrays, sent))
+    content = write_report(report.model_copy(update={"update_norm": norm, "gradient_variance": variance}))
+    if sends_update:
+        content["arrays"] = ArrayRecord({name: Array(array) for name, array in result.arrays.items()})
+    return Message(content, reply_to=message)
 
 
 def _status(mine: LocalData, context: Context) -> Report:
     return Report(
         client_id=mine.client_id,
         group=mine.group,
+        cost=number_of(context, "cost"),
+        energy=number_of(context, "energy"),
         num_examples=len(mine.data),
         available=_is_available(context),
     )
@@ -147,17 +277,24 @@ def _is_available(context: Context) -> bool:
     return reason is None
 
 
+def _personal(context: Context) -> tasks.Arrays | None:
+    """Return the personal model, None before the first training."""
+    if PERSONAL not in context.state.array_records:
+        return None
+    return {name: array.numpy() for name, array in context.state.array_records[PERSONAL].items()}
+
+
 def _arrays(message: Message, record: str = "arrays") -> tasks.Arrays:
     return {name: array.numpy() for name, array in message.content.array_records[record].items()}
 
 
 def _control(message: Message, arrays: tasks.Arrays) -> tasks.Arrays | None:
-    """Return the array to add to each gradient (SCAFFOLD), None if there is none.
+    """Return the arrays that SCAFFOLD adds to each gradient; None if the message holds none.
 
     Raises
     ------
     ValueError
-        If it does not fit the model.
+        If the names or shapes of these arrays are not those of the model.
     """
     if CONTROL not in message.content.array_records:
         return None
@@ -170,7 +307,7 @@ def _control(message: Message, arrays: tasks.Arrays) -> tasks.Arrays | None:
 
 
 def _distance(arrays: tasks.Arrays, others: tasks.Arrays) -> float:
-    """Return the L2 norm of the difference."""
+    """Return the L2 norm of the difference between two models."""
     moves = [np.subtract(array, others[name], dtype=np.float64) for name, array in arrays.items()]
     return sqrt(sum(float(np.vdot(move, move)) for move in moves))
 
@@ -187,3 +324,11 @@ def _whole(config: ConfigRecord, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} = {value!r} in the message's config: must be a whole number")
     return value
+
+
+def _names(config: ConfigRecord, count: int) -> list[str]:
+    """Return the names of ``count`` groups; a message without names means the names "0", "1", ...."""
+    names = config.get(GROUP_NAMES, [])
+    if not isinstance(names, list) or len(names) not in (0, count):
+        raise ValueError(f"{GROUP_NAMES} = {names!r} in the message's config: must be {count} names")
+    return [str(name) for name in names] or [str(number) for number in range(count)]

@@ -1,7 +1,7 @@
-"""Whether this device should train now: not paused, enough power, cool, not on a metered network.
+"""Whether this device should train now: not if it is paused, low on power, hot or on a metered network.
 
-Each condition is checked only if the node's config sets its limit, so that a server or a simulated client
-never looks at a battery. A condition that the system does not report counts as fulfilled.
+A condition is checked only if the node's config sets a limit for it. So a server or a simulated client never
+looks for a battery. If the system does not report a value, such as a temperature, its limit counts as kept.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ ANSWER_TIMEOUT = 5.0  # s; Termux's commands hang if the Termux:API app is missi
 
 
 class Power(NamedTuple):
-    """The state of the battery."""
+    """The state of a battery."""
 
-    percent: float
-    charging: bool  # or full, on mains
+    percent: float  # from 0 to 100
+    charging: bool  # True also for a full battery that is connected to power
 
 
 def why_unavailable(limits: Mapping[str, object]) -> str | None:
-    """Return why this device should not train now, or None if it may.
+    """Return the reason why this device should not train now; None if it may train.
 
     Parameters
     ----------
     limits : Mapping[str, object]
-        The node's config. These keys count, if present:
+        The node's config. These keys set limits; a limit whose key is missing is not checked:
         ``pause-file`` (a path; no training while the file exists),
         ``min-battery`` (%, in [0, 100]; no training below it unless charging),
         ``max-temperature`` (°C of the processor, in [0, 150]; no training above it) and
@@ -50,7 +50,7 @@ def why_unavailable(limits: Mapping[str, object]) -> str | None:
     Raises
     ------
     ValueError
-        If one of them is of the wrong type or out of range.
+        If the value of one of these keys has the wrong type or is out of range.
     """
     pause_file = limits.get("pause-file")
     if pause_file is not None and Path(str(pause_file)).exists():
@@ -75,7 +75,8 @@ def battery() -> Power | None:
     on_mains = False
     for supply in sorted(SYS.glob("power_supply/*")):
         kind = _read(supply / "type")
-        if kind == "Battery" and _read(supply / "scope") != "Device":  # that of a mouse, for example
+        # A battery with the scope "Device" powers something else, such as a mouse.
+        if kind == "Battery" and _read(supply / "scope") != "Device":
             try:
                 charge = float(_read(supply / "capacity"))
             except ValueError:  # hidden by Android
@@ -100,7 +101,7 @@ def temperature() -> float | None:
         if _read(zone / "type").startswith(CPU_SENSORS):
             try:
                 found.append(float(_read(zone / "temp")) / 1000)
-            except ValueError:  # a sensor that is switched off
+            except ValueError:  # the sensor is switched off
                 continue
     return max(found, default=None)
 

@@ -1,17 +1,19 @@
-"""A client's identity, group, task and part of the data, from the config of its node and of the run."""
+"""A client's identity, group, task and samples, as the configs of its node and of the run define them."""
 
+from math import inf
 from typing import NamedTuple
 
 from flwr.app import Context
 
 import tasks
+from strategies.selectors import available, selector_type
 
 Group = int | str
 """A group's number or name."""
 
 
 class LocalData(NamedTuple):
-    """What one client has."""
+    """The identity, task and samples of one client."""
 
     client_id: str
     task: tasks.Task
@@ -20,14 +22,17 @@ class LocalData(NamedTuple):
 
     @classmethod
     def from_context(cls, context: Context) -> "LocalData":
-        """Read the node's config: ``partition-id``, ``num-partitions``, optional ``client-id``, ``group``.
+        """Return the identity, task, samples and group of the client.
 
-        Without ``group`` the client has the group that the run's ``partition`` gives it, if any.
+        The node's config holds ``partition-id`` and ``num-partitions``, and optionally ``client-id`` and
+        ``group``. The default of ``client-id`` is `client_name`. The default of ``group`` is the group that
+        the run's ``partition`` gives the client, if any. A private group is not returned here, see
+        `private.private_group`.
 
         Raises
         ------
         ValueError
-            If one of them is missing or out of range.
+            If one of these entries is missing or out of range.
         """
         partition = _whole_number(context, "partition-id")
         num_partitions = _whole_number(context, "num-partitions")
@@ -36,27 +41,66 @@ class LocalData(NamedTuple):
         share = (partition, num_partitions, int(run["seed"]))
         data = task.client_data(*share)
         group = group_of(context)
+        if group is None and not _is_private(context):
+            group = task.client_group(*share)
         client_id = str(context.node_config.get("client-id", client_name(partition, num_partitions)))
-        return cls(client_id, task, data, task.client_group(*share) if group is None else group)
+        return cls(client_id, task, data, group)
+
+
+def partition_group(context: Context) -> int | None:
+    """Return the group that the run's ``partition`` gives the client.
+
+    None: the partition makes no groups, or the client has data of its own.
+    """
+    if "data" in context.node_config or "partition-id" not in context.node_config:
+        return None
+    run = context.run_config
+    task = tasks.create(str(run["task"]), partition=str(run["partition"]), data_dir=str(run["data-dir"]))
+    partition, num_partitions = (_whole_number(context, name) for name in ("partition-id", "num-partitions"))
+    return task.client_group(partition, num_partitions, int(run["seed"]))
+
+
+def _is_private(context: Context) -> bool:
+    """Return whether the client must not report the group of its partition."""
+    selector = str(context.run_config.get("selector", ""))
+    return "private-group" in context.node_config or (
+        selector in available() and selector_type(selector).clients_decide
+    )
 
 
 def client_name(number: int, num_clients: int) -> str:
-    """Return the default name of a client; padded, so that names sort in the order of the numbers."""
+    """Return the default name of a client; leading zeros make names sort in the order of the numbers."""
     return f"client-{number:0{max(2, len(str(num_clients - 1)))}d}"
 
 
 def group_of(context: Context) -> Group | None:
-    """Return the node's ``group``, which the client reports with its status; None if it has none.
+    """Return ``group`` of the node's config, which the client reports with its status; None if missing.
 
     Raises
     ------
     ValueError
-        If it is neither text nor a whole number.
+        If the group is neither text nor a whole number.
     """
     group = context.node_config.get("group")
     if isinstance(group, bool) or not isinstance(group, int | str | None):
         raise ValueError(f"group = {group!r} in the node's config: must be text or a whole number")
     return group
+
+
+def number_of(context: Context, name: str) -> float | None:
+    """Return the entry ``name`` of the node's config, which the client reports; None if it is missing.
+
+    Raises
+    ------
+    ValueError
+        If the entry is not a finite number of at least 0.
+    """
+    number = context.node_config.get(name)
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < inf:
+        raise ValueError(f"{name} = {number!r} in the node's config: must be a finite number of at least 0")
+    return float(number)
 
 
 def _whole_number(context: Context, name: str) -> int:

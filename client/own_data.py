@@ -1,4 +1,4 @@
-"""A device's own samples, used instead of a part of the task's data."""
+"""Reads the samples of a device that has data of its own, and so needs no partition of the task's data."""
 
 from pathlib import Path
 
@@ -13,14 +13,16 @@ from .local import Group, LocalData, group_of
 def local_data(context: Context) -> LocalData:
     """Return the client's data: the file that the node's config names as ``data``, or its partition.
 
-    The file is a NumPy ``.npz`` with ``inputs`` (n, features), any real numbers, ``labels`` (n,), whole
-    numbers >= 0, n >= 1, and optionally ``group``, one text or whole number. The identity is the node's
-    ``client-id``, else the name of the file; the node's ``group`` takes precedence over the file's.
+    The file is a NumPy ``.npz`` file of n >= 1 samples. It holds ``inputs`` (n, features), finite numbers;
+    ``labels`` (n,), whole numbers >= 0; and optionally ``group``, one text or one whole number.
+
+    The client's identity is ``client-id`` of the node's config, or by default the name of the file without
+    its ending. If the node's config has a ``group``, it takes precedence over the group in the file.
 
     Raises
     ------
     ValueError
-        If the file cannot be read or is not of this form; or as `LocalData.from_context`.
+        If the file cannot be read or is not of this form. Without a file, see `LocalData.from_context`.
     """
     file = context.node_config.get("data")
     if file is None:

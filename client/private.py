@@ -1,19 +1,25 @@
-"""What a client keeps private: noise on its reported numbers, and a group that the server does not learn.
+"""The privacy of a client: noise on its reported numbers, and a group that the server does not learn.
 
-The device's owner sets these keys in the node's config, which takes precedence over the run's config:
+The device's owner sets these keys in the node's config. The first four keys may also be in the run's config;
+the node's config takes precedence.
 
 ================  ======================================================================================
 key               meaning
 ================  ======================================================================================
-noise-epsilon     ε of each reported loss and norm, see `strategies.clients.report_noise`; 0 = no noise
-noise-delta       δ of each (default: 1e-5)
-loss-bound        clips a reported loss; without it a loss that needs noise is not reported
-norm-bound        the same for the norm of the update
-private-group     a group, 0, 1, ..., reported by randomised response only; not in the run's config
-group-epsilon     the largest ε with which it is reported (default: any that the server asks for)
-group-answers     "permanent" (default): one answer forever; "fresh": one per round, each costs ε
-secret-file       keeps the secret that these answers are made from; created if it is missing. Without
-                  a file the secret lasts as long as the SuperNode in a run
+noise-epsilon     ε of each reported loss and norm, see `strategies.clients.report_noise` (default: 0, no
+                  noise)
+noise-delta       δ of each reported loss and norm (default: 1e-5)
+loss-bound        a reported loss is clipped to this number. With noise and without a bound, no loss is
+                  reported
+norm-bound        a reported norm of an update is clipped to this number. With noise and without a bound,
+                  no norm is reported
+private-group     the name or number of the client's group, which is reported by randomised response only
+                  (default: the group that the run's partition gives the client)
+group-epsilon     the largest ε with which the group is reported (default: any ε that the server asks for)
+group-answers     "permanent" (default): the client repeats one answer about its group in all rounds;
+                  "fresh": it draws an answer for each round, and each answer costs ε
+secret-file       the file with the secret from which these answers are made; it is created if it is
+                  missing. Without this key, the secret lasts until the SuperNode or the Flower run ends
 ================  ======================================================================================
 """
 
@@ -32,8 +38,10 @@ from flwr.app import ConfigRecord
 from strategies.clients.report_noise import GaussianMechanism
 from strategies.selectors.invitation import GroupMember
 
+from .local import Group, partition_group
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from flwr.app import Context
 
@@ -48,14 +56,15 @@ class Noise:
     Attributes
     ----------
     epsilon, delta : float
-        The budget of each report; ``epsilon`` = 0 means no noise.
+        ε and δ of each reported number; ``epsilon`` = 0 means no noise.
     loss_bound, norm_bound : float or None
-        Clip the numbers, if given.
+        A loss and a norm are clipped to these bounds. None: without noise, the number is reported unclipped;
+        with noise, it is not reported.
 
     Raises
     ------
     ValueError
-        If one is out of range.
+        If one of these numbers is out of range.
     """
 
     epsilon: float
@@ -70,7 +79,7 @@ class Noise:
 
     @classmethod
     def of(cls, context: Context) -> Noise:
-        """Read the node's config, and the run's for keys that it lacks.
+        """Read the node's config, and the run's config for keys that the node's config lacks.
 
         Raises
         ------
@@ -87,22 +96,26 @@ class Noise:
 
     @property
     def is_on(self) -> bool:
-        """Whether reported numbers have noise; then numbers without noise are not reported."""
+        """Whether reported numbers have noise. If so, the client reports no number without noise."""
         return self.epsilon > 0
 
     def loss(self, value: float) -> float | None:
-        """Return the number to report for a loss; None if none is reported."""
+        """Return the number to report for a loss; None: no number is reported."""
         return self._release(value, self.loss_bound)
 
     def norm(self, value: float) -> float | None:
-        """Return the number to report for the norm of the update; None if none is reported."""
+        """Return the number to report for the norm of the update; None: no number is reported."""
         return self._release(value, self.norm_bound)
+
+    def leaves(self, norm: float) -> bool:
+        """Return whether a norm is reported unchanged: finite, without noise, and within its bound."""
+        return not self.is_on and isfinite(norm) and (self.norm_bound is None or norm <= self.norm_bound)
 
     def _release(self, value: float, bound: float | None) -> float | None:
         if self.is_on:
             if bound is None:
                 return None
-            # Fresh for each report: noise that is known or used twice reveals the number.
+            # The noise is fresh for each report: noise that is known or used twice reveals the number.
             rng = np.random.default_rng()
             return GaussianMechanism(self.epsilon, self.delta, bound).release(value, rng)
         if not isfinite(value):
@@ -110,45 +123,60 @@ class Noise:
         return value if bound is None else min(value, bound)
 
 
-def group_member(context: Context, num_groups: int, epsilon: float = 1.0) -> GroupMember:
-    """Return the member of a private group that this client is.
-
-    Parameters
-    ----------
-    context : Context
-        Holds the node's config, and the secret if there is no file for it.
-    num_groups : int
-        G, the number of groups.
-    epsilon : float
-        The ε that the server asks for; matters only for the report of the group.
+def private_group(context: Context) -> Group | None:
+    """Return the client's private group. The default is the group that the run's partition gives the client.
 
     Raises
     ------
     ValueError
-        If the client has no such group, or its limit of ε is lower.
+        If ``private-group`` is neither text nor a whole number.
     """
     group = context.node_config.get("private-group")
-    if isinstance(group, bool) or not isinstance(group, int) or not 0 <= group < num_groups:
-        raise ValueError(
-            f"private-group = {group!r} in the node's config: must be a whole number from 0 to "
-            f"{num_groups - 1}"
-        )
+    if isinstance(group, bool) or not isinstance(group, int | str | None):
+        raise ValueError(f"private-group = {group!r} in the node's config: must be text or a whole number")
+    return partition_group(context) if group is None else group
+
+
+def group_member(context: Context, names: Sequence[str], epsilon: float = 1.0) -> GroupMember:
+    """Return this client as a member of its private group.
+
+    Parameters
+    ----------
+    context : Context
+        Holds the node's config, and the secret if the config names no ``secret-file``.
+    names : sequence of str
+        (G,) the names of the groups; numbered groups have the names "0", "1", ....
+    epsilon : float (default: 1.0)
+        The ε that the server asks for. Only the report of the group depends on it.
+
+    Raises
+    ------
+    ValueError
+        If the client's group is not in ``names``, ``epsilon`` is above the client's limit, or
+        ``group-answers`` is not valid.
+    """
+    group = private_group(context)
+    if group is None or str(group) not in names:
+        known = ", ".join(map(repr, names))
+        raise ValueError(f"private-group = {group!r} in the node's config: must be one of {known}")
     limit = _number((context.node_config,), "group-epsilon")
     if limit is not None and epsilon > limit:
         raise ValueError(f"epsilon = {epsilon}: must be at most {limit}, the client's limit (group-epsilon)")
     answers = context.node_config.get("group-answers", "permanent")
     if answers not in ("permanent", "fresh"):
         raise ValueError(f"group-answers = {answers!r} in the node's config: must be 'permanent' or 'fresh'")
-    return GroupMember(group, num_groups, epsilon, _secret(context), permanent=answers == "permanent")
+    return GroupMember(
+        names.index(str(group)), len(names), epsilon, _secret(context), permanent=answers == "permanent"
+    )
 
 
 def _secret(context: Context) -> int:
-    """Return the client's secret, drawn at random the first time.
+    """Return the client's secret. It is drawn at random when it is needed for the first time.
 
     Raises
     ------
     ValueError
-        If the file does not hold one.
+        If the file holds no secret.
     """
     path = context.node_config.get("secret-file")
     if path is None:
@@ -157,7 +185,7 @@ def _secret(context: Context) -> int:
         return int(str(context.state.config_records[_SECRET]["hex"]), 16)
     file = Path(str(path))
     if not file.exists():
-        # Written completely or not at all, and readable by its owner only.
+        # The file is written completely or not at all, and only its owner can read it.
         new = file.with_name(f"{file.name}.new")
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as stream:
@@ -172,7 +200,7 @@ def _secret(context: Context) -> int:
 
 
 def _number(configs: tuple[Mapping[str, object], ...], name: str) -> float | None:
-    """Return the first value found, a finite number >= 0; None if there is none."""
+    """Return the value from the first config that has it, a finite number >= 0; None if no config has it."""
     for config in configs:
         value = config.get(name)
         if value is None:

@@ -1,1 +1,1 @@
-"""Running it for real: the `cohort` command line, a federation on this machine, its certificates."""
+"""The `cohort` command and the programs behind it: engines, servers, devices and containers."""

@@ -1,10 +1,14 @@
-"""The `cohort` command: train a federation on this machine, real or simulated, and draw its runs."""
+"""The `cohort` command.
+
+`up` trains a real federation on this machine, `simulate` trains a simulated federation, and `plot` draws the
+results again. `client` and `server` come from `deploy.device.cli` and `deploy.hosting.cli`. Other packages
+can add commands.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import sys
 from datetime import datetime
 from importlib.metadata import entry_points, version
@@ -17,7 +21,7 @@ import typer
 from rich.console import Console
 
 from deploy.device.cli import client
-from deploy.engines.batched import BatchedSimulation
+from deploy.engines.batched import BatchedSimulation, check_batched
 from deploy.engines.cluster import MARK, LocalCluster
 from deploy.engines.engine import EngineError
 from deploy.engines.flower_simulation import RaySimulation
@@ -25,21 +29,40 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue
 from deploy.hosting.cli import server
 from deploy.processes.groups import processes_with, wait_until
+from deploy.processes.signals import raise_on_signals
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follower import train
-from deploy.runs.trials import PLAN, Trial, check_data, parse_setting, plan, read_plan, write_plan
+from deploy.runs.trials import (
+    PLAN,
+    Trial,
+    check_clients,
+    check_data,
+    groups_of,
+    parse_setting,
+    plan,
+    read_plan,
+    with_absolute_paths,
+    write_plan,
+)
 from server.history import FILE_NAME, RunHistory, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from types import FrameType
 
-COMMANDS = "cohort.commands"  # the entry-point group of commands in other packages
-SELECTOR = "forecast"  # of `simulate`
-SELECTORS = ["uniform", "md", "adaptive-osmd:learning-rate-multiplier=100", SELECTOR]  # of `up`
-RECLAIM_TIMEOUT = 30.0  # seconds for the processes of a killed run to end
-# Parameters of `up` and `simulate`, and the settings of a run that they give.
+COMMANDS = "cohort.commands"  # the entry-point group in which other packages register commands
+SELECTOR = "forecast"  # the default selector of `simulate`
+# The default selectors of `up`.
+SELECTORS = ["uniform", "md", "adaptive-osmd:learning-rate-multiplier=100", SELECTOR]
+OPEN_API = (
+    "While Flower's simulation runs, every user of this machine can submit runs to it, which execute as you; "
+    "--engine batched has no such interface."
+)
+RECLAIM_TIMEOUT = 30.0  # seconds that the old processes of a resumed comparison have to end
+# `up` runs all clients of several federations on the cores of one machine, where an honest client may take
+# several times as long as it usually does. This setting comes before the user's.
+PATIENT = "shortest-deadline=30.0"
+# Parameters of `up` and `simulate`, and the key of the run-config setting that each parameter gives.
 KEY_OF = {
     "clients": "num-clients",
     "rounds": "num-rounds",
@@ -47,7 +70,7 @@ KEY_OF = {
     "task": "task",
     "seed": "seed",
 }
-# Settings that have an option of their own; --set refuses them.
+# Run-config settings with an option of their own, and the name of this option. --set refuses the settings.
 OPTION_OF = {
     "num-clients": "--clients",
     "num-rounds": "--rounds",
@@ -62,7 +85,11 @@ OPTION_OF = {
 
 
 class _Commands(typer.core.TyperGroup):
-    """Commands of this file, then those that installed packages register as `COMMANDS`; loaded on use."""
+    """The commands of this file, followed by the commands that other packages register under `COMMANDS`.
+
+    A command of another package is imported only when it is needed. If a command of this file has the same
+    name, the command of this file is used.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(dict.fromkeys([*super().list_commands(ctx), *sorted(entry_points(group=COMMANDS).names)]))
@@ -81,6 +108,8 @@ class _Commands(typer.core.TyperGroup):
 
 
 def _broken_command(name: str, problem: str) -> click.Command:
+    """Return a command that accepts any arguments, prints the problem and exits with 1."""
+
     def fail(**_: object) -> None:
         _fail(problem, 1)
 
@@ -94,7 +123,7 @@ cli.add_typer(server, name="server")
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the `cohort` command with the arguments of this process."""
     cli()
 
 
@@ -121,7 +150,7 @@ Selectors = Annotated[
     typer.Option(
         "--selector",
         metavar="NAME[:SETTING=VALUE,...]",
-        help="How clients are selected; repeat it to compare several selectors. (default: see below)",
+        help="The selector; repeat the option to compare several selectors. (default: see below)",
         show_default=False,
     ),
 ]
@@ -180,8 +209,9 @@ def up(
     """Train a real federation on this machine, with a process for each client; once with each selector."""
     with _exit_on_bad_input():
         if resume is None:
+            patient = [PATIENT, *(settings or [])]
             comparison = _comparison(
-                clients, rounds, per_round, selectors or SELECTORS, task, seed, out, settings
+                clients, rounds, per_round, selectors or SELECTORS, task, seed, out, patient
             )
         else:
             comparison = _resumed(resume, _given(context))
@@ -196,8 +226,9 @@ def simulate(
     engine: Annotated[
         Literal["ray", "batched"],
         typer.Option(
-            help="ray: Flower's own simulation, as `flwr run . local`; batched: without messages, the "
-            "selected clients of a round as one computation."
+            help="ray: Flower's own simulation, as `flwr run . local`, which every user of this machine can "
+            "command while it runs; batched: without messages, the selected clients of a round as one "
+            "computation."
         ),
     ] = "ray",
     workers: Annotated[
@@ -227,13 +258,17 @@ def simulate(
         simulation: RaySimulation | BatchedSimulation
         if engine == "ray":
             simulation = RaySimulation(comparison.folder, comparison.clients, app=app_folder())
+            typer.echo(OPEN_API, err=True)
         else:
             simulation = BatchedSimulation(comparison.folder, comparison.clients, workers)
+            check_batched(comparison.trials)
         _claim(comparison, again=resume is not None)
     _compare(simulation, comparison, at_once=False, quiet=quiet)
 
 
 class _Comparison(NamedTuple):
+    """The folder of a comparison, and its trials (at least one)."""
+
     folder: Path
     trials: list[Trial]
 
@@ -260,7 +295,13 @@ def _comparison(
     out: Path | None,
     settings: Sequence[str] | None,
 ) -> _Comparison:
-    """Turn the options into the trials of a run, all checked; nothing is written yet."""
+    """Return the comparison that the command-line options describe. Nothing is written yet.
+
+    Raises
+    ------
+    ModuleNotFoundError, TypeError, ValueError
+        If an option or a setting is wrong, or if the task needs an extra that is not installed.
+    """
     folder = (out or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
     common: dict[str, ConfigValue] = {
         "num-clients": clients,
@@ -273,15 +314,16 @@ def _comparison(
         if key in OPTION_OF:
             raise ValueError(f"set = {key}={value}: use {OPTION_OF[key]} for this setting")
         common[key] = value
-    if common.get("data-dir"):  # the apps run in other folders
-        common["data-dir"] = str(Path(str(common["data-dir"])).expanduser().absolute())
+    common = with_absolute_paths(common)
     trials = plan(selectors, common, app_folder(), folder)
     check_data(common)
+    groups = groups_of(common)
+    check_clients(trials, groups, groups)
     return _Comparison(folder, trials)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
-    """Return the options that are on the command line."""
+    """Return the options that the user gave, by parameter name. Options with their defaults are left out."""
     written = click.core.ParameterSource.COMMANDLINE
     return {
         name: value for name, value in context.params.items() if context.get_parameter_source(name) is written
@@ -289,7 +331,21 @@ def _given(context: typer.Context) -> dict[str, Any]:
 
 
 def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
-    """Find an earlier run, and refuse to resume it with other settings."""
+    """Return an earlier comparison, to resume it.
+
+    Parameters
+    ----------
+    run : str
+        The folder of the comparison, or "last" for the newest one in runs/.
+    given : Mapping[str, Any]
+        The options that the user gave, by parameter name. They must equal the saved settings, except for the
+        number of rounds: a larger number replaces the saved number, a smaller number is ignored.
+
+    Raises
+    ------
+    ValueError
+        If there is no such comparison, or if an option differs from the saved settings.
+    """
     if run == "last":
         plans = sorted(Path("runs").glob(f"*/{PLAN}"))
         if not plans:
@@ -326,7 +382,22 @@ def _compare(
     at_once: bool,
     quiet: bool,
 ) -> None:
-    """Train the trials on the engine, show the progress and the results; exit with 1 if a trial failed."""
+    """Train the trials on the engine; show the progress, and then the results.
+
+    The command exits with 1 if a trial or the engine failed, and with 128 + n after signal n (130 after
+    Ctrl-C).
+
+    Parameters
+    ----------
+    engine : LocalCluster | RaySimulation | BatchedSimulation
+        The engine, not yet started.
+    comparison : _Comparison
+        The trials, and the folder for the results.
+    at_once : bool
+        Whether the trials train at the same time, or one after another.
+    quiet : bool
+        Whether to print failures and results only.
+    """
     folder, trials = comparison
     title = comparison.title
     console = Console(highlight=False, markup=False)
@@ -336,10 +407,10 @@ def _compare(
     else:
         display = PlainDisplay(console, rounds=not quiet)
     try:
-        with _exit_on_signals():
+        with raise_on_signals(lambda number: SystemExit(128 + number)):
             console.print(f"{title}: starting; all files go to {_short(folder)}", soft_wrap=True)
             if all(trial.done for trial in trials):
-                console.print("all rounds are trained already")
+                console.print("there is nothing left to train")
             else:
                 with engine:
                     console.print(engine.started)
@@ -359,7 +430,7 @@ def _compare(
 
 @contextlib.contextmanager
 def _exit_on_bad_input() -> Iterator[None]:
-    """Print what is wrong with the options, and exit."""
+    """If the block raises an error about an option, print the error's message and exit with 2."""
     try:
         yield
     except (ModuleNotFoundError, TypeError, ValueError) as error:
@@ -379,7 +450,7 @@ def plot(
 
 
 def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -> None:
-    """Print the results of a run, draw its figure, and list where its files are."""
+    """Print the results of a comparison, draw its figure, and print the paths of its files."""
     console.print(report(histories))
     short = _short(folder)
     files = {
@@ -404,7 +475,21 @@ def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -
 
 
 def _claim(comparison: _Comparison, *, again: bool) -> None:
-    """Make the run's folder, or take over that of a resumed run, and write the plan into it."""
+    """Prepare the folder of a comparison, and write the plan into it.
+
+    Parameters
+    ----------
+    comparison : _Comparison
+        The comparison.
+    again : bool
+        Whether the comparison is resumed. Then its folder exists and is taken over. Otherwise the folder must
+        be missing or empty.
+
+    Raises
+    ------
+    ValueError
+        If the folder cannot be used.
+    """
     folder = comparison.folder
     try:
         if again:
@@ -418,36 +503,27 @@ def _claim(comparison: _Comparison, *, again: bool) -> None:
 
 
 def _reclaim(folder: Path) -> None:
-    """Take over the folder of a run that has ended or was killed."""
-    # The old run's watchdog would kill the new processes too: it must have ended.
+    """Take over the folder of a comparison that has ended or was killed.
+
+    The state of the old processes is removed, and the folder of their logs is renamed.
+
+    Raises
+    ------
+    ValueError
+        If processes of the comparison's local cluster still run after `RECLAIM_TIMEOUT`.
+    """
+    # Wait for the old watchdog too: it would kill the new processes, which have the same mark.
     if not wait_until(lambda: not processes_with(MARK, str(folder.resolve())), RECLAIM_TIMEOUT):
         raise ValueError(f"resume = {folder}: this run is still going on; stop it first")
-    if sys.platform == "linux":  # elsewhere its processes cannot be found, and may still use it
+    if sys.platform == "linux":  # on other systems, old processes may still use the state
         shutil.rmtree(folder / "state", ignore_errors=True)
     if (folder / "logs").exists():
         number = next(n for n in count(1) if not (folder / f"logs-{n}").exists())
         (folder / "logs").rename(folder / f"logs-{number}")
 
 
-@contextlib.contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """Let SIGTERM, and SIGHUP from a closed terminal, end the block as cleanly as Ctrl-C does."""
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    # A script that starts this in the background leaves SIGINT ignored.
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _short(path: Path) -> str:
-    """Return a path relative to the current folder, if it lies below."""
+    """Return the path relative to the working directory if it lies below that directory, else absolute."""
     absolute = path.absolute()
     return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)
 

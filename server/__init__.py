@@ -1,1 +1,1 @@
-"""The ServerApp: run config -> strategy -> run; evaluation and history."""
+"""The ServerApp: makes the strategy of a run, runs it, evaluates the model and writes the run's files."""

@@ -1,13 +1,13 @@
-"""The ServerApp: run config -> strategy -> run."""
+"""The ServerApp: makes the strategy from the run config, and runs it."""
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 import tasks
-from strategies import Checkpoints, Overrides, RoundRecord, SelectionStrategy
+from strategies import Checkpoints, RoundRecord
 
-from .recording import Recording
-from .settings import RunSettings, parse_selector_settings, read_client_sizes
+from .recording import KnownClients, Recording
+from .settings import RunSettings
 
 app = ServerApp()
 
@@ -23,18 +23,8 @@ def main(grid: Grid, context: Context) -> None:
 def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
     task = tasks.create(settings.task, partition=settings.partition, data_dir=settings.data_dir)
     test_data = task.test_data()
-    rounds: list[RoundRecord] = []  # the round that the next evaluation is of
-    strategy = SelectionStrategy(
-        settings.selector,
-        clients_per_round=settings.clients_per_round,
-        selector_settings=parse_selector_settings(settings.selector_settings),
-        seed=settings.seed,
-        min_available_clients=settings.num_clients,
-        local_learning_rate=settings.learning_rate,
-        deadlines=settings.deadlines,
-        polling=settings.polling,
-        faults=settings.faults,
-        overrides=Overrides(read_client_sizes(settings.client_sizes), removed=settings.removed_clients or ()),
+    rounds: list[RoundRecord] = []  # the record of the last round, until the model is evaluated
+    strategy = settings.strategy(
         checkpoints=Checkpoints(recording.checkpoints, settings.resume) if recording.checkpoints else None,
         stop=lambda _, found: found is not None and recording.is_good_enough(float(str(found["accuracy"]))),
         on_round=rounds.append,
@@ -44,8 +34,10 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         model = {name: array.numpy() for name, array in arrays.items()}
         metrics = task.evaluate(model, test_data)
         if rounds:
-            roster = strategy.roster
-            recording.round(round, model, metrics, rounds.pop(), roster.ids(), roster.sizes())
+            clients = KnownClients(strategy.roster.ids(), strategy.roster.sizes(), strategy.groups())
+            measured = {name: dict(record) for name, record in strategy.group_metrics.items()}
+            traffic = strategy.traffic.take()
+            recording.round(round, model, metrics, rounds.pop(), clients, measured, traffic)
         else:
             recording.round(round, model, metrics)
         return MetricRecord({"loss": metrics.loss, "accuracy": metrics.accuracy})
@@ -54,13 +46,7 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         grid,
         ArrayRecord({name: Array(array) for name, array in task.initial_arrays(settings.seed).items()}),
         num_rounds=settings.num_rounds,
-        train_config=ConfigRecord(
-            {
-                "learning-rate": settings.learning_rate,
-                "local-steps": settings.local_steps,
-                "batch-size": settings.batch_size,
-            }
-        ),
+        train_config=ConfigRecord({**settings.train_config}),
         evaluate_fn=evaluate,
     )
     if not result.arrays:

@@ -1,4 +1,4 @@
-"""The history of a run: a JSONL file with everything needed to redraw the run. Its only writer and reader.
+"""Writes and reads the history of a run: a JSONL file with everything that is needed to draw the run again.
 
 Each line is an object with a ``type``:
 
@@ -6,21 +6,36 @@ Each line is an object with a ``type``:
 type   content
 ====== ===============================================================================================
 run    the first line: ``version`` of this format, every setting of the run, ``started``, ``flwr``
-round  one line per round. Round 0 is the model before training: ``test_loss``, ``test_accuracy``. From
-       round 1 on also the selection: ``clients`` (indexes in draw order) and, aligned with it,
-       ``client_ids``, ``counts``, ``probabilities``, ``weights``, ``responded``, ``update_norms``,
-       ``train_losses``; ``failures`` and ``clipped`` (each a ``client`` and a ``reason``);
-       ``quarantined`` (ids of clients that were online but not selectable); ``skipped`` (why the round
-       changed nothing; empty if it did); ``train_loss``, ``num_available``, ``seconds``
-roster all registered clients in the order of their indexes: ``client_ids``, ``client_sizes``; written
-       before the first round and after every change
-resume the run was interrupted and continues after ``round``; later rounds are written anew:
+round  one line per round, with ``test_loss`` and ``test_accuracy``. Round 0 is the model before training.
+       The lines from round 1 on also hold:
+       the selection: ``clients`` (indexes in draw order) and, aligned with ``clients``, ``client_ids``,
+       ``counts``, ``probabilities``, ``weights``, ``responded``, ``update_norms``, ``reported_norms`` (the
+       norms as the clients report them, before the guard), ``train_losses``;
+       ``failures`` and ``clipped``: lists of a ``client`` and a ``reason``;
+       ``quarantined``: ids of the online clients that were in quarantine;
+       ``silent``: ids of the clients in ``quarantined`` that did not answer in time; the other quarantined
+       clients committed offences;
+       ``skipped``: why the round left the model unchanged; empty if it changed the model;
+       ``train_loss``, ``num_available``, ``seconds``;
+       ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received`` since the line of the
+       previous round, if the engine exchanges messages;
+       ``group_metrics``: for each group ``loss`` and ``accuracy`` on the samples of those of its clients that
+       evaluated the model
+roster all registered clients in the order of their indexes: ``client_ids``, ``client_sizes``,
+       ``client_groups`` (names, null for none); written before the first round and when clients are added
+sizes  the clients whose sizes have changed since the last roster or sizes: ``clients`` (indexes) and,
+       aligned with ``clients``, ``client_sizes``
+lost   lines are missing here, because they could not be written: ``lines`` (their number), ``first_round``
+       and ``last_round`` (of the rounds whose lines are missing; null if only other lines are missing)
+resume the run was interrupted and continues after ``round``; the lines of later rounds are written again:
        ``started``, ``num_rounds``
-end    the last line: ``rounds``, ``seconds``, ``model`` (path), ``reason`` if the run ended early
-error  the run failed: ``reason``; the last line, unless a resume follows
+end    the last line: ``rounds``, ``seconds``, ``model`` (path), ``best_round``, ``reason`` (empty unless the
+       run ended early)
+error  the run failed: ``reason``; the last line, unless the run is resumed
 ====== ===============================================================================================
 
-Readers ignore unknown types and keys. NaN is written as null.
+No other module writes or reads the file. Readers ignore unknown types and keys. NaN is written as null. Some
+texts come from clients: `RunHistory` returns them with escapes instead of control characters.
 """
 
 from __future__ import annotations
@@ -28,7 +43,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import asdict, dataclass, field
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,6 +52,7 @@ import numpy as np
 from flwr.common import log
 
 from strategies.checkpoint import replacing
+from strategies.clients.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,25 +62,37 @@ if TYPE_CHECKING:
     from strategies import RoundRecord
 
 FILE_NAME = "history.jsonl"
+KEPT = 16 * 1024 * 1024
+"""The most bytes of lines that wait in memory while the disk is full. Beyond, the oldest lines are lost."""
 VERSION = 2
 """The format of the file; a history of another version is refused."""
 Line = dict[str, Any]
+_NEVER_LOST = ("run", "resume")
 
 
 class HistoryWriter:
-    """Writes the lines of one run, each at once so that others can follow.
+    """Writes the lines of one run. Each line is written at once, so that another process can follow the run.
 
-    On a full disk the run continues: lines are kept until there is room.
+    On a full disk the run continues. At most `KEPT` bytes of lines wait in memory until the disk has room. If
+    lines are lost, a line of the type ``lost`` says which.
 
     Parameters
     ----------
     path : Path or None
-        The file, which must not exist yet; None writes nothing.
+        The file, which must not exist yet. None: nothing is written.
+
+    Attributes
+    ----------
+    lost : int
+        How many lines were lost so far.
     """
 
     def __init__(self, path: Path | None) -> None:
+        self.lost = 0
         self._descriptor: int | None = None
-        self._waiting = b""  # what could not be written yet
+        self._begun = b""  # the rest of a line that is partly written
+        self._waiting: deque[_Waiting] = deque()  # the lines that follow the partly written line
+        self._gap: _Gap | None = None  # the lost lines, which precede the waiting lines
         if path is not None:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
 
@@ -71,15 +100,15 @@ class HistoryWriter:
     def resume(cls, path: Path, round: int, run: Mapping[str, Any]) -> HistoryWriter:
         """Continue the history of a run after a round, with a ``resume`` line.
 
-        Later rounds, which will come again, are dropped, and so is an incomplete last line. All this happens
-        at once or not at all.
+        The lines of later rounds are dropped, since these rounds are repeated. An incomplete last line is
+        dropped, too. All changes to the file happen at once or not at all.
 
         Parameters
         ----------
         path : Path
             The file; created if it is missing.
         round : int
-            The last round that counts; 0 if the run starts anew.
+            The last round whose line stays; 0 if all rounds are repeated.
         run : mapping
             The content of a ``run`` line, which is written if the file has none.
 
@@ -88,7 +117,7 @@ class HistoryWriter:
         OSError
             If the file cannot be read or written.
         ValueError
-            If it is a history of another version.
+            If the file is a history of another version.
         """
         lines = _until(read_lines(path), round) or [{"type": "run", "version": VERSION, **run}]
         again = {"type": "resume", "round": round, "started": run["started"], "num_rounds": run["num_rounds"]}
@@ -119,16 +148,46 @@ class HistoryWriter:
         """Append one line durably: it survives a power failure."""
         if self._descriptor is None:
             return
-        self._waiting += _encoded({"type": kind, **values})
+        round = values.get("round") if kind == "round" else None
+        self._waiting.append(_Waiting(_encoded({"type": kind, **values}), round, kind in _NEVER_LOST))
         try:
-            while self._waiting:
-                self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+            while self._begun or self._gap or self._waiting:
+                if not self._begun:
+                    self._begun = self._next()
+                self._begun = self._begun[os.write(self._descriptor, self._begun) :]
             os.fsync(self._descriptor)
         except OSError as error:
-            log(WARNING, "THE HISTORY CANNOT BE WRITTEN; its lines are kept until it can: %s", error.strerror)
+            self._drop()
+            lost = f"; {self._gap} are lost" if self._gap else ""
+            log(
+                WARNING,
+                "THE HISTORY CANNOT BE WRITTEN; its lines are kept until it can%s: %s",
+                lost,
+                error.strerror,
+            )
+
+    def _next(self) -> bytes:
+        """Return the next line to be written."""
+        if self._gap is None or (self._waiting and self._waiting[0].needed):
+            return self._waiting.popleft().text
+        gap, self._gap = self._gap, None
+        return _encoded({"type": "lost", **asdict(gap)})
+
+    def _drop(self) -> None:
+        """Drop the oldest lines beyond `KEPT` bytes."""
+        size = sum(len(line.text) for line in self._waiting)
+        kept: deque[_Waiting] = deque()
+        for line in self._waiting:
+            if size <= KEPT or line.needed:
+                kept.append(line)
+                continue
+            size -= len(line.text)
+            self.lost += 1
+            self._gap = (self._gap or _Gap()).with_(line)
+        self._waiting = kept
 
     def write_round(self, record: RoundRecord, client_ids: Sequence[str], **more: Any) -> None:
-        """Append the line of a round from 1 on; ``client_ids`` are those of all registered clients."""
+        """Append the line of a round from 1 on; ``client_ids`` are the ids of all registered clients."""
 
         def by_id(reasons: Mapping[int, str]) -> list[dict[str, str]]:
             return [{"client": client_ids[client], "reason": why} for client, why in reasons.items()]
@@ -144,15 +203,43 @@ class HistoryWriter:
             weights=record.weights,
             responded=record.feedback.responded,
             update_norms=record.feedback.update_norms,
+            reported_norms=record.reported_norms,
             train_losses=record.feedback.losses,
             train_loss=record.train_loss,
             failures=by_id(record.failures),
             clipped=by_id(record.clipped),
             skipped=record.skipped,
             quarantined=[client_ids[client] for client in record.quarantined],
+            silent=[client_ids[client] for client in record.silent],
             seconds=record.seconds,
             **more,
         )
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A line of the history that is not written yet."""
+
+    text: bytes
+    round: int | None  # the round, if the line is of the type ``round``
+    needed: bool  # whether the history cannot be read without this line
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """The lines that are lost at one place of the history."""
+
+    lines: int = 0
+    first_round: int | None = None
+    last_round: int | None = None
+
+    def with_(self, line: _Waiting) -> _Gap:
+        first = line.round if self.first_round is None else self.first_round
+        return _Gap(self.lines + 1, first, self.last_round if line.round is None else line.round)
+
+    def __str__(self) -> str:
+        rounds = f" (rounds {self.first_round} to {self.last_round})" if self.first_round is not None else ""
+        return f"{self.lines} lines{rounds}"
 
 
 class VersionError(ValueError):
@@ -161,7 +248,7 @@ class VersionError(ValueError):
 
 @dataclass
 class RunHistory:
-    """What a history tells so far about its run; it can be followed while it grows.
+    """The content of a history so far; it can be read while the run goes on.
 
     Attributes
     ----------
@@ -173,27 +260,30 @@ class RunHistory:
         (M,) durable identities in the order of the clients' indexes.
     client_sizes : list of float
         (M,) samples held.
+    client_groups : list of str or None
+        (M,) names of the clients' groups, None for a client without a group.
     rounds : list of dict
         The rounds, from round 0 (the model before training) on.
     end : dict or None
-        The last line, once the run is over; None again when it is resumed.
+        The last line, once the run has ended or failed; None again when the run is resumed.
     starts : int
-        How often the run began or was resumed.
+        How often the run was started or resumed.
     """
 
     path: Path
     settings: Line = field(default_factory=dict)
     client_ids: list[str] = field(default_factory=list)
     client_sizes: list[float] = field(default_factory=list)
+    client_groups: list[str | None] = field(default_factory=list)
     rounds: list[Line] = field(default_factory=list)
     end: Line | None = None
     starts: int = 0
     _offset: int = 0  # bytes read
-    _file: int | None = None  # inode of the file that they were read from
+    _file: int | None = None  # inode of the file that was read last
 
     @property
     def label(self) -> str:
-        """The name of the run in tables: its selector with the given settings."""
+        """The name of the run in tables: the selector, with its settings if some were given."""
         if not self.settings:
             return self.path.parent.name
         given = self.settings["selector_settings"]
@@ -212,13 +302,15 @@ class RunHistory:
     def read(self) -> list[Line]:
         """Read the lines that were written since the last call and return them.
 
-        A last line without its newline is still being written and left for the next call. A resumed run
-        replaces its file: then everything is read again, and the lines since the resume are returned.
+        If the last line has no newline yet, it is still being written, and the next call reads it. A resume
+        replaces the file of the run. The next call then reads the whole new file, and returns the lines from
+        the ``resume`` line on.
 
         Raises
         ------
         ValueError
-            If a complete line is not a JSON object of the known form, or of another version.
+            If a complete line is not a JSON object of the known form, or the history is of another version.
+            The next call continues after this line.
         """
         if not self.path.exists():
             return []
@@ -231,16 +323,18 @@ class RunHistory:
             file.seek(self._offset)
             written = file.read()
         complete = written[: written.rfind(b"\n") + 1]
-        self._offset += len(complete)
         lines = []
-        for text in complete.splitlines():
+        for text in complete.split(b"\n")[:-1]:
+            self._offset += len(text) + 1
             try:
                 line = json.loads(text)
                 _check_version(self.path, line)
+                if b"\\" in text:
+                    line = _printable(line)
                 self._take(line)
             except VersionError:
                 raise
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
                 raise ValueError(f"{self.path}: not a line of a history: {text[:80]!r}") from error
             lines.append(line)
         if replaced:
@@ -260,7 +354,13 @@ class RunHistory:
                 self.starts += 1
             case "roster":
                 self.client_ids, self.client_sizes = line["client_ids"], line["client_sizes"]
+                self.client_groups = line.get("client_groups") or [None] * len(self.client_ids)
+            case "sizes":
+                for client, size in zip(line["clients"], line["client_sizes"], strict=True):
+                    self.client_sizes[client] = size
             case "round":
+                if not isinstance(line["round"], int):
+                    raise TypeError("round")
                 self.rounds.append(line)
             case "end" | "error":
                 self.end = line
@@ -272,7 +372,7 @@ def read_run(folder: Path) -> list[RunHistory]:
     Raises
     ------
     ValueError
-        If there is none, or one of them is damaged.
+        If the folder holds no history, or if a history is damaged.
     """
     runs = [RunHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     if not runs:
@@ -285,20 +385,20 @@ def read_run(folder: Path) -> list[RunHistory]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of a history; none if there is no file.
+    """Return the complete lines of a history that have a known form; an empty list if there is no file.
 
     Raises
     ------
     ValueError
-        If it is a history of another version.
+        If the file is a history of another version.
     """
     lines = []
     for text in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(line, dict) and "type" in line:
+        if isinstance(line, dict) and "type" in line and isinstance(line.get("round", 0), int):
             lines.append(line)
             _check_version(path, line)
     return lines
@@ -313,9 +413,12 @@ def _check_version(path: Path, line: Line) -> None:
 
 
 def _until(lines: list[dict[str, Any]], last: int) -> list[dict[str, Any]]:
-    """Return the lines that stay when the run continues after a round: up to it, then resumes and errors."""
+    """Return the lines that stay in the history when the run continues after the round ``last``.
+
+    The ``resume`` and ``error`` lines of later rounds stay, too.
+    """
     rounds = [at for at, line in enumerate(lines) if line["type"] == "round" and 0 < line["round"] <= last]
-    cut = rounds[-1] + 1 if rounds else 1  # the run's settings stay in any case
+    cut = rounds[-1] + 1 if rounds else 1  # the first line, the run's settings, always stays
     return [
         line
         for at, line in enumerate(lines)
@@ -323,12 +426,23 @@ def _until(lines: list[dict[str, Any]], last: int) -> list[dict[str, Any]]:
     ]
 
 
+def _printable(value: Any) -> Any:
+    """Return a JSON value whose texts are safe to print to a terminal."""
+    if isinstance(value, str):
+        return printable(value, None, keep="\n\t")
+    if isinstance(value, list):
+        return [_printable(each) for each in value]
+    if isinstance(value, dict):
+        return {_printable(key): _printable(each) for key, each in value.items()}
+    return value
+
+
 def _encoded(line: Mapping[str, Any]) -> bytes:
     return (json.dumps(_plain(dict(line)), allow_nan=False) + "\n").encode()
 
 
 def _plain(value: Any) -> Any:
-    """Turn NumPy values into what JSON has."""
+    """Turn NumPy values into JSON values."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (np.ndarray, list, tuple)):

@@ -17,27 +17,31 @@ from tasks.base import Metrics
 
 BEST = "best.safetensors"
 FINAL = "model.safetensors"
-ABOUT = "cohort"  # metadata entry: JSON with the round and metrics of the model
+ABOUT = "cohort"  # name of the metadata entry: JSON with the model's round and metrics
 
 
 class Models:
-    """Writes safetensors files, each completely or not at all, with their round and metrics as metadata.
+    """Writes the model files, each completely or not at all.
+
+    The files are in the safetensors format. Their metadata hold the model's round; the metadata of the best
+    model also hold its test accuracy and test loss.
 
     Parameters
     ----------
     folder : Path or None
-        The folder of the files. The best model in it counts as the best so far. None writes nothing.
+        The folder of the files. A best model that it already holds counts as the best so far. None: nothing
+        is written.
 
     Attributes
     ----------
     best_round : int or None
-        The round of the best model, None if there is none.
+        The round of the best model; None if there is no best model yet.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self.best_round: int | None = None
-        self._best = (-math.inf, -math.inf)  # accuracy, then minus the loss
+        self._best = (-math.inf, -math.inf)  # its test accuracy, and minus its test loss
         if folder is not None and (folder / BEST).exists():
             try:
                 with safe_open(folder / BEST, "numpy") as file:
@@ -48,7 +52,10 @@ class Models:
                 log(WARNING, "%s is ignored: %s", folder / BEST, error)
 
     def offer(self, round: int, arrays: Mapping[str, NDArray[Any]], test: Metrics) -> None:
-        """Write a model if it is the best so far. A full disk does not stop the run."""
+        """Write a model if it is the best so far: by test accuracy, and at equal accuracy by test loss.
+
+        If the file cannot be written, as on a full disk, a warning is logged and the run goes on.
+        """
         worth = (test.accuracy, -test.loss)
         if self._folder is None or math.isnan(test.loss) or worth <= self._best:
             return
@@ -60,18 +67,19 @@ class Models:
         self._best, self.best_round = worth, round
 
     def save_final(self, round: int, arrays: Mapping[str, NDArray[Any]]) -> Path | None:
-        """Write the last model and return its file, None if there is no folder.
+        """Write the last model and return the path of its file; None if there is no folder.
 
         Raises
         ------
         OSError
-            If it cannot be written.
+            If the file cannot be written.
         """
         return None if self._folder is None else _write(self._folder / FINAL, arrays, round=round)
 
 
 def _write(path: Path, arrays: Mapping[str, NDArray[Any]], **about: float) -> Path:
     with replacing(path) as file:
-        # One entry: several would be written in random order, and equal runs would get different files.
+        # The metadata are one entry. Several entries would be written in random order, so equal runs would
+        # get different files.
         file.write(save(dict(arrays), metadata={ABOUT: json.dumps(about)}))
     return path

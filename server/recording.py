@@ -1,12 +1,13 @@
-"""The files of a run: a line of history each round, and its models."""
+"""Writes the files of a run: its history and its models."""
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from strategies import RoundRecord
 from strategies.checkpoint import CheckpointFolder
+from strategies.flower.traffic import Traffic
 from tasks.base import Metrics
 
 from .history import FILE_NAME, HistoryWriter, read_lines
@@ -21,25 +23,33 @@ from .models import Models
 from .settings import CHECKPOINTS, RunSettings, check_same_run
 
 
+class KnownClients(NamedTuple):
+    """All clients that were ever registered, in the order of their indexes."""
+
+    ids: Sequence[str]  # (M,) durable identities
+    sizes: npt.ArrayLike  # (M,) samples held
+    groups: Sequence[str | None]  # (M,) names; None for a client without a group
+
+
 class Recording:
-    """Writes a run into its folder, which it locks against other processes.
+    """Writes the files of a run into the run's folder. Other processes are locked out of the folder.
 
     Parameters
     ----------
     settings : RunSettings
-        The run's settings; with ``resume`` the history continues after the last checkpoint's round.
+        The run's settings. With ``resume``, the history continues after the round of the last checkpoint.
 
     Attributes
     ----------
     folder : Path or None
-        The folder of the run; None writes nothing.
+        The folder of the run. None: nothing is written.
     checkpoints : Path or None
-        The folder of its checkpoints.
+        The folder of the run's checkpoints; None without a folder of the run.
 
     Raises
     ------
     CheckpointError, ValueError
-        On entry, if the folder belongs to another run, or another process writes there.
+        On entry, if the folder belongs to another run, or another process writes into it.
     OSError
         On entry, if the folder cannot be written to.
     """
@@ -49,7 +59,8 @@ class Recording:
         self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None
         self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
         self._held = ExitStack()
-        self._sizes = np.empty(0)  # in the last roster line
+        self._sizes = np.empty(0)  # (M,) the sizes as the history has them
+        self._lost = 0  # `HistoryWriter.lost` when the last roster was written
         self._began = time.monotonic()
 
     def __enter__(self) -> "Recording":
@@ -63,7 +74,7 @@ class Recording:
         self._held.__exit__(*error)
 
     def _begun(self, held: ExitStack) -> HistoryWriter:
-        """Return a new history, or continue it from the last checkpoint."""
+        """Return the writer of a new history, or of the history of the run that is resumed."""
         if self.folder is None or self.checkpoints is None:
             return HistoryWriter(None)
         run = {
@@ -72,7 +83,8 @@ class Recording:
             **self._settings.model_dump(),
         }
         path = self.folder / FILE_NAME
-        checkpoints = CheckpointFolder(self.checkpoints, report=lambda line: None)  # the strategy reports it
+        # Damaged checkpoints are not reported here, since the strategy reports them.
+        checkpoints = CheckpointFolder(self.checkpoints, report=lambda line: None)
         checkpoints.claim()
         held.callback(checkpoints.release)
         if self._settings.resume:
@@ -89,38 +101,60 @@ class Recording:
         model: Mapping[str, NDArray[Any]],
         metrics: Metrics,
         record: RoundRecord | None = None,
-        client_ids: Sequence[str] = (),
-        client_sizes: npt.ArrayLike = (),
+        clients: KnownClients | None = None,
+        group_metrics: Mapping[str, Mapping[str, Any]] | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
-        """Write a round (round 0 has no record), and its model if it is the best so far.
+        """Write the line of a round, and its model if this is the best so far.
 
         Parameters
         ----------
         number : int
             The round.
         model : mapping of str to array
-            The model after it.
+            The model after the round.
         metrics : Metrics
-            Its metrics on the test data.
+            The model's metrics on the test data.
         record : RoundRecord, optional
-            What happened in the round.
-        client_ids, client_sizes : sequence
-            The roster, by index; written when clients were added or sizes have changed. An index keeps its
-            identity.
+            The record of the round; None for round 0, the model before training.
+        clients : KnownClients, optional
+            All registered clients; needed with a record. They are written when clients were added. In other
+            rounds only the sizes that have changed are written.
+        group_metrics : mapping of str to mapping, optional
+            For each group, the mean of the metrics that its clients measured.
+        traffic : Traffic, optional
+            The messages since the line of the previous round; None in a simulation without messages.
         """
         test = {"test_loss": metrics.loss, "test_accuracy": metrics.accuracy}
-        if record is None:
+        if record is None or clients is None:
             self._history.write("round", round=number, **test)
         else:
-            sizes = np.asarray(client_sizes, dtype=np.float64)
-            if not np.array_equal(sizes.view(np.int64), self._sizes.view(np.int64)):  # NaN equals NaN
-                self._history.write("roster", client_ids=client_ids, client_sizes=sizes)
-                self._sizes = sizes.copy()
-            self._history.write_round(record, client_ids, **test)
+            self._write_roster(clients)
+            exchanged = asdict(traffic) if traffic else {}
+            measured = {"group_metrics": group_metrics or {}}
+            self._history.write_round(record, clients.ids, **test, **measured, **exchanged)
         self._models.offer(number, model, metrics)
 
+    def _write_roster(self, clients: KnownClients) -> None:
+        """Write the roster if clients were added or lines were lost, otherwise the sizes that have changed.
+
+        The whole roster is not written in each round: it may be long, and clients may report another size
+        each time.
+        """
+        sizes = np.asarray(clients.sizes, dtype=np.float64)
+        if sizes.size != self._sizes.size or self._history.lost != self._lost:
+            self._lost = self._history.lost
+            self._history.write(
+                "roster", client_ids=clients.ids, client_sizes=sizes, client_groups=clients.groups
+            )
+        else:
+            changed = np.flatnonzero(sizes.view(np.int64) != self._sizes.view(np.int64))  # NaN equals NaN
+            if changed.size:
+                self._history.write("sizes", clients=changed, client_sizes=sizes[changed])
+        self._sizes = sizes.copy()
+
     def end(self, last: int, model: Mapping[str, NDArray[Any]]) -> None:
-        """Write the end of the run after a round, and its model."""
+        """Write the last line of the history, and the model, after the round ``last``."""
         path = self._models.save_final(last, model)
         target = f"target-accuracy = {self._settings.target_accuracy:g} is reached"
         self._history.write(
@@ -133,5 +167,5 @@ class Recording:
         )
 
     def is_good_enough(self, accuracy: float) -> bool:
-        """Return whether the run's target accuracy is reached, if it has one."""
+        """Return whether ``accuracy`` reaches the run's target accuracy; False if the run has no target."""
         return 0 < self._settings.target_accuracy <= accuracy

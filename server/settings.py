@@ -1,23 +1,39 @@
-"""The settings of a run: read from Flower's run config, checked before anything starts."""
+"""The settings of a run: read from Flower's run config, and checked before anything starts."""
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from flwr.serverapp.strategy import Strategy
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 import tasks
-from strategies.options import Deadlines, Faults, Overrides, Polling, check_selector
-from strategies.selectors import selector_type
+from strategies import SelectionStrategy
+from strategies.options import Budgets, Deadlines, Faults, Overrides, Polling, read_rates
+from strategies.selectors import available, selector_type
+from strategies.selectors.settings import Schedule
+from strategies.server_steps.named import create_server_strategy
 from tasks.partitions import parse
 
+# The names of settings in the error messages of the strategy, and their names in the run config.
+_NAMES = {
+    "overrides.settings": "client-settings",
+    "overrides.sizes": "client-sizes",
+    "server_strategy": "server-strategy",
+    "masked_updates": "masked-updates",
+    "faults.over_selection": "over-selection",
+    "faults.correction": "correction",
+    "local_learning_rate": "learning-rate",
+}
 SettingValue = str | int | float | bool
-CHECKPOINTS = "checkpoints"  # folder of a run's checkpoints, below output-dir
-# Settings that a resume may change, since they affect no earlier round.
+CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, inside output-dir
+# Settings that a resume may change, since the rounds before the resume do not depend on them.
 MAY_CHANGE = {
     *("num_rounds", "poll_interval", "target_accuracy", "client_sizes", "removed_clients"),
     *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
+    "shortest_deadline",
 }
 OF_THE_START = {
     "type",
@@ -27,32 +43,61 @@ OF_THE_START = {
     "output_dir",
     "data_dir",
     "resume",
-}  # folders may have moved
+}  # entries of the ``run`` line that belong to its start; folders may have moved since
 
 
-def parse_selector_settings(text: str) -> dict[str, Any]:
-    """Read "alpha=0.4 learning-rate-multiplier=100" as a selector's settings.
+def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
+    """Read "alpha=0.4 learning-rate-multiplier=100" as settings by name.
 
-    Values are JSON scalars (0.4, 100, true); anything else is a string.
+    Values are JSON scalars (0.4, 100, true); every other value is taken as text.
+
+    Parameters
+    ----------
+    text : str
+        Entries of the form name=value, with blanks or commas between them.
+    of : str (default: "selector-settings")
+        The setting of the run that holds the text, for error messages.
 
     Raises
     ------
     ValueError
-        If a part is not of the form name=value.
+        If an entry is not of the form name=value, or its value is not a scalar or text.
     """
     settings: dict[str, Any] = {}
     for part in text.replace(",", " ").split():
         name, equals, value = part.partition("=")
         if not (name and equals and value):
-            raise ValueError(f"selector-settings = {text!r}: {part!r} must be of the form name=value")
+            raise ValueError(f"{of} = {text!r}: {part!r} must be of the form name=value")
         try:
             parsed = json.loads(value)
         except ValueError:
             parsed = value
         if not isinstance(parsed, SettingValue):
-            raise ValueError(f"selector-settings = {text!r}: {part!r} must have a plain value")
+            raise ValueError(f"{of} = {text!r}: {part!r} must have a plain value")
         settings[name.replace("-", "_")] = parsed
     return settings
+
+
+def _learning_rate(value: Any) -> float | str:
+    if isinstance(value, str):
+        try:
+            read_rates("", value)
+        except ValueError as error:
+            raise ValueError(str(error).partition(": ")[2]) from None
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError('must be a number, or a schedule such as "0.5@1/0.25@150"')
+    if not isfinite(value):
+        raise ValueError("must be a finite number")
+    if value <= 0:
+        raise ValueError("must be greater than 0")
+    return value
+
+
+def _budget(value: Any) -> float | str:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError('must be a number, or a schedule such as "20@1/5@50"')
+    return value
 
 
 def _known_task(name: str) -> str:
@@ -67,7 +112,7 @@ def _known_partition(text: str) -> str:
 
 
 def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValidator:
-    """Let the options object that takes the value check it."""
+    """Return a validator of a setting: ``options`` checks the value as its field ``name``."""
 
     def check(value: Any) -> Any:
         try:
@@ -80,11 +125,11 @@ def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValid
 
 
 class RunSettings(BaseModel):
-    """Every setting of a run; names and defaults stand in pyproject.toml, [tool.flwr.app.config]."""
+    """Every setting of a run. Names and defaults are in pyproject.toml, [tool.flwr.app.config]."""
 
     model_config = ConfigDict(
         frozen=True,
-        strict=True,  # else true would pass for 1
+        strict=True,  # otherwise true would count as 1
         extra="forbid",
         allow_inf_nan=False,
         alias_generator=lambda name: name.replace("_", "-"),
@@ -95,24 +140,35 @@ class RunSettings(BaseModel):
     num_clients: int = Field(ge=1)
     num_rounds: int = Field(ge=1)
     clients_per_round: int = Field(ge=1)
+    budget: Annotated[Any, AfterValidator(_budget)]  # a number, or text: a schedule
     task: Annotated[str, AfterValidator(_known_task)]
     partition: Annotated[str, AfterValidator(_known_partition)]
     data_dir: str
-    learning_rate: float = Field(gt=0)
+    learning_rate: Annotated[Any, AfterValidator(_learning_rate)]  # a number, or text: a schedule
     local_steps: int = Field(ge=1)
     batch_size: int = Field(ge=1)
     seed: int = Field(ge=0, lt=2**63)
     quorum: Annotated[int, checked_by(Faults, "quorum")]
     over_selection: Annotated[float, checked_by(Faults, "over_selection")]
+    server_strategy: str
+    variates: Literal["", "fedvarp", "scaffold"]
+    proximal_mu: float = Field(ge=0)
+    personal_mu: float = Field(gt=0)
+    personal_holdout: float = Field(gt=0, lt=1)
+    masked_updates: bool
     correction: Annotated[Literal["equal", "rates"], checked_by(Faults, "correction")]
     client_sizes: str
+    client_settings: str
     removed_clients: str
     guard: bool
+    silence: bool
     round_deadline: Annotated[float, checked_by(Deadlines, "round")]  # s
     join_deadline: Annotated[float, checked_by(Deadlines, "join")]  # s
     absence_deadline: Annotated[float, checked_by(Deadlines, "absence")]  # s
     status_deadline: Annotated[float, checked_by(Deadlines, "status")]  # s
+    shortest_deadline: Annotated[float, checked_by(Deadlines, "shortest")]  # s
     poll_interval: float = Field(ge=0.01, le=60)  # s
+    evaluate_share: float = Field(ge=0, le=1)
     target_accuracy: float = Field(ge=0, le=1)
     output_dir: str
     resume: bool
@@ -124,7 +180,8 @@ class RunSettings(BaseModel):
         Raises
         ------
         ValueError
-            One line for each wrong setting: its name, its value and what is allowed.
+            If a setting is wrong. The message has a line for each wrong setting: its name, its value and what
+            is allowed.
         """
         try:
             settings = cls.model_validate(dict(config))
@@ -137,28 +194,108 @@ class RunSettings(BaseModel):
             )
         if settings.resume and not settings.output_dir:
             raise ValueError("resume = True: needs output-dir, the folder of the run to resume")
-        try:
-            check_selector(
-                settings.selector,
-                settings.clients_per_round,
-                parse_selector_settings(settings.selector_settings),
-                settings.num_rounds,
+        asked = selector_type(settings.selector).polls_for if settings.selector in available() else ()
+        if "gradient_variance" in asked and settings.local_steps == 1:
+            raise ValueError(
+                f"local-steps = 1: must be at least 2 with selector = {settings.selector!r}, which needs the "
+                "variance of gradients over the steps; fed-is needs none"
             )
-            kind = selector_type(settings.selector)
-            Overrides().check(kind)
-            settings.faults.check(kind, settings.clients_per_round)
+        try:
+            settings.budgets.check(settings.quorum, settings.num_clients)
+            settings.strategy()
         except (TypeError, ValueError) as error:
-            raise ValueError(str(error).removeprefix("faults.")) from None
+            raise ValueError(_in_names_of_the_run(str(error))) from None
         return settings
+
+    def strategy(self, **more: Any) -> SelectionStrategy:
+        """Return the strategy of the run.
+
+        Parameters
+        ----------
+        **more
+            Parameters of `SelectionStrategy` that the settings do not determine.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If settings do not fit together, or a file that they name cannot be read.
+        """
+        options = self.strategy_options
+        return SelectionStrategy(
+            self.selector,
+            clients_per_round=self.clients_per_round,
+            num_rounds=self.num_rounds,
+            min_available_clients=self.num_clients,
+            local_learning_rate=self.learning_rate,
+            deadlines=self.deadlines,
+            polling=self.polling,
+            **options,
+            **more,
+        )
+
+    @property
+    def strategy_options(self) -> dict[str, Any]:
+        """The arguments that `SelectionStrategy` and the simulator share.
+
+        Each access reads the files of client sizes and client settings again.
+        """
+        return {
+            "selector_settings": parse_settings(self.selector_settings),
+            "server_strategy": self._server_strategy(),
+            "seed": self.seed,
+            "budget": self.budgets.budget,
+            "faults": self.faults,
+            "overrides": Overrides(
+                read_client_sizes(self.client_sizes),
+                read_client_settings(self.client_settings),
+                removed=self.removed_clients or (),
+            ),
+            "variates": self.variates or None,
+            "masked_updates": self.masked_updates,
+        }
+
+    def _server_strategy(self) -> Strategy:
+        name, _, settings = self.server_strategy.partition(":")
+        steps = self.learning_rates.steps
+        return create_server_strategy(
+            name,
+            parse_settings(settings, f"server-strategy = {self.server_strategy!r}: its settings"),
+            learning_rate=steps[0][1] if len(steps) == 1 else None,
+            proximal_mu=self.proximal_mu,
+            fraction_evaluate=self.evaluate_share,
+        )
+
+    @property
+    def budgets(self) -> Budgets:
+        """K of each round."""
+        return Budgets(self.clients_per_round, None if self.budget == "" else self.budget)
+
+    @property
+    def learning_rates(self) -> Schedule:
+        """The clients' learning rate in each round."""
+        return read_rates("learning-rate", self.learning_rate)
+
+    @property
+    def train_config(self) -> dict[str, int | float]:
+        """The config of every TRAIN message. A learning rate that has a schedule is added by the strategy."""
+        config: dict[str, int | float] = {"local-steps": self.local_steps, "batch-size": self.batch_size}
+        if not isinstance(self.learning_rate, str):
+            config["learning-rate"] = float(self.learning_rate)
+        if mu := self.proximal_mu or getattr(self._server_strategy(), "proximal_mu", 0.0):
+            config["proximal-mu"] = mu
+        if selector_type(self.selector).part_names:
+            config |= {"personal-mu": self.personal_mu, "personal-holdout": self.personal_holdout}
+        return config
 
     @property
     def deadlines(self) -> Deadlines:
-        """How long the run waits."""
+        """How long the run waits for clients and replies."""
         return Deadlines(
             join=self.join_deadline,
             absence=self.absence_deadline,
             round=self.round_deadline,
             status=self.status_deadline,
+            shortest=self.shortest_deadline,
         )
 
     @property
@@ -168,46 +305,72 @@ class RunSettings(BaseModel):
 
     @property
     def faults(self) -> Faults:
-        """What a round does about missing and bad replies."""
+        """How a round treats missing and bad replies."""
         return Faults(
             quorum=self.quorum,
             over_selection=self.over_selection,
             correction=self.correction,
             guard=self.guard,
+            silence=self.silence,
         )
 
 
 def read_client_sizes(path: str) -> dict[str, float]:
-    """Read the client sizes that the operator declares, by identity; "" declares none.
+    """Read the file of the client sizes that the operator declares, by identity; "" means no file.
 
     Raises
     ------
     ValueError
         If the file cannot be read or has another form.
     """
-    if not path:
-        return {}
-    try:
-        sizes = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"client-sizes = {path!r}: cannot be read: {error}") from error
-    if not isinstance(sizes, dict) or not all(type(size) in (int, float) for size in sizes.values()):
+    sizes = _read_object("client-sizes", path)
+    if not all(type(size) in (int, float) for size in sizes.values()):
         raise ValueError(f'client-sizes = {path!r}: must be of the form {{"client-00": 120, ...}}')
     return sizes
 
 
-def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to resume a run with other settings; `MAY_CHANGE` lists those that may change.
-
-    Parameters
-    ----------
-    before, now : mapping
-        ``run`` lines of a history. Settings that ``before`` lacks are not compared.
+def read_client_settings(path: str) -> dict[str, dict[str, Any]]:
+    """Read the file of the selector's settings per client, by name and identity; "" means no file.
 
     Raises
     ------
     ValueError
-        One line for each setting: its name, its value and that of the run.
+        If the file cannot be read or has another form.
+    """
+    settings = _read_object("client-settings", path)
+    if not all(isinstance(values, dict) for values in settings.values()):
+        raise ValueError(
+            f'client-settings = {path!r}: must be of the form {{"lipschitz": {{"client-00": 3.5, ...}}, ...}}'
+        )
+    return settings
+
+
+def _read_object(name: str, path: str) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name} = {path!r}: cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} = {path!r}: must hold a JSON object")
+    return found
+
+
+def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to resume a run with other settings, apart from the settings in `MAY_CHANGE`.
+
+    Parameters
+    ----------
+    before, now : mapping
+        The ``run`` line of the history to be resumed, and the ``run`` line that the settings would write now.
+        Settings that ``before`` lacks are not compared.
+
+    Raises
+    ------
+    ValueError
+        If a setting differs. The message has a line for each such setting: its name, its value now and its
+        value in the run to be resumed.
     """
     differences = [
         f"{name.replace('_', '-')} = {now.get(name)!r}: the run to be resumed has {value!r}"
@@ -228,3 +391,11 @@ def _explain(details: Any) -> str:
         return f"{name} = {details['input']!r}: unknown setting; the settings are {known}"
     reason = details["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("should", "must")
     return f"{name} = {details['input']!r}: {reason}"
+
+
+def _in_names_of_the_run(message: str) -> str:
+    """Replace the names of the strategy's parameters in a message by the names of the run's settings."""
+    message = message.removeprefix("faults.")
+    for parameter, name in _NAMES.items():
+        message = message.replace(parameter, name)
+    return message.replace("() with", " with")

@@ -1,1 +1,1 @@
-"""Federations without a network: an in-process Grid, and a simulator that trains clients in batches."""
+"""Federations without a network: a Grid in one process, and a simulator that trains many clients at once."""

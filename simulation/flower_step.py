@@ -36,7 +36,7 @@ def _quiet() -> Iterator[None]:
 
 
 class FlowerStep:
-    """Lets a Flower strategy take the step from a round's aggregate; arguments as of `ServerStep`."""
+    """Lets a Flower strategy take the server step of a round. The arguments are those of `ServerStep`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class FlowerStep:
         return float(getattr(self._step.base, "proximal_mu", 0.0))
 
     def step(self, round: int, arrays: Arrays, outcome: Outcome) -> tuple[Arrays | None, str]:
-        """Return the new model and ""; or None and the reason.
+        """Return the new model and ""; or None and why there is no new model.
 
         Parameters
         ----------
@@ -81,9 +81,9 @@ class FlowerStep:
             return self._step.step(round, arrays, outcome.arrays, each, messages)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the strategy's own state."""
+        """Return copies of the arrays that the strategy keeps between rounds."""
         return self._step.state_dict()
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from a state that `state_dict` returned."""
         self._step.load_state_dict(state)

@@ -41,7 +41,7 @@ SUPERLINK = 1
 Handler = Callable[[Message], "Message | list[Message] | None"]
 """A client as a plain function.
 
-It returns None for no reply, or a list of replies, which may answer earlier messages.
+It returns a reply, a list of replies, or None for no reply. Replies in a list may answer earlier messages.
 """
 
 _TRAIN = "train"
@@ -66,13 +66,13 @@ class SimulatedClock:
 class _Node:
     call: Callable[[Message], Any]
     name: str
-    context: Context | None  # None: a plain function
-    client: int  # number of nodes that were added before
+    context: Context | None  # None if the client is a plain function
+    client: int  # how many nodes were added before this one
 
 
 @dataclass(order=True)
 class _InFlight:
-    """A message whose reply is due at a later time; sorted by this time, then by the order of sending."""
+    """A message whose reply is due later. Messages are sorted by this time, then by the order of sending."""
 
     due: float  # s
     number: int
@@ -84,24 +84,27 @@ class InProcessGrid(Grid):
     """Runs all clients in the process of the strategy.
 
     **Messages.** Each client receives copies of the records it is sent. The model's arrays are decoded once
-    for all clients and handed out as copies, or read-only (``frozen``). If a client raises an exception, the
-    exception is logged and becomes the error reply that Flower would send. Messages are handled in the order
-    in which their replies are due, ties in the order of sending. A client's `Context`, including its state,
-    lasts as long as the grid, even if the client comes back under another node id.
+    for all clients and handed out as copies, or read-only (``frozen``). An exception of a client becomes the
+    error reply that Flower would send; the exception of a ClientApp is also logged. Messages are handled in
+    the order in which their replies are due. Messages whose replies are due at the same time are handled in
+    the order of sending. A client's `Context`, including its state, lasts as long as the grid, even if the
+    client comes back under another node id.
 
-    **Time** is the clock's. A message is handled, and its reply available, ``latency`` seconds after it was
-    sent. A message not handled within its ttl gets Flower's error 3 as its reply. A message whose node has
-    left gets error 5, with the SuperLink as its source.
+    **Time** is the time of ``clock``. A message is handled ``latency`` seconds after it was sent, and its
+    reply is available at once. A message that is not handled within its ttl gets Flower's error 3 as its
+    reply. A message whose node has left gets error 5, with the SuperLink as its source.
 
-    **Availability.** With an ``availability``, the online nodes depend on the time: `availability_round` is
-    the number of periods of ``round_length`` seconds that have begun, counted from ``first_round``. After
-    TRAIN messages were sent, the next call of `get_nodes` or `get_node_ids` advances the clock to the next
-    period, unless training took longer anyway. Hence round t of a strategy sees the clients of round t of the
-    process as long as training takes at most ``round_length`` seconds. A round without TRAIN messages does
-    not advance the clock. While a strategy waits for clients, time passes, and others come online. The nodes
-    returned by one call stay reachable until the next call, and reply to all messages; for clients that drop
-    out use ``latency``. Flower's own strategies wait for clients in real time, in which simulated time stands
-    still: let them wait for no more clients than are always available.
+    **Availability.** With an ``availability``, the time determines which nodes are online. Time is divided
+    into periods of ``round_length`` seconds. The first period is the round ``first_round`` of the
+    availability, and each further period is its next round (`availability_round`). After TRAIN messages were
+    sent, the next call of `get_nodes` or `get_node_ids` advances the clock to the next period, unless
+    training has already taken longer. So as long as training takes at most ``round_length`` seconds, round t
+    of a strategy sees the clients that are available in round t. A round without TRAIN messages does not
+    advance the clock. While a strategy waits for clients, time passes, and other clients come online.
+
+    The nodes that a call returned stay reachable until the next call, and reply to all messages. Clients that
+    drop out need a ``latency`` of infinity. Flower's own strategies wait for clients in real time, while
+    simulated time stands still: let them wait for no more clients than are always available.
 
     Parameters
     ----------
@@ -113,21 +116,21 @@ class InProcessGrid(Grid):
         ``context.run_config`` of all clients.
     latency : float, callable or ResponseTimes (default: 0)
         Seconds, >= 0, from sending a message to its reply, or a function of the message; inf: no reply.
-        `ResponseTimes` apply to TRAIN messages; all others are answered at once.
+        `ResponseTimes` apply to TRAIN messages; all other messages are answered at once.
     clock : Clock, optional
         Default: a `SimulatedClock`. Python's `time` runs the grid in real time.
     frozen : bool (default: False)
-        Hand out the arrays that clients are sent read-only and without copying; writing to them raises an
-        error. Not for clients that use `torch.from_numpy`, which ignores the flag.
+        Whether clients receive arrays that are read-only and not copied; writing to them raises an error. Not
+        for clients that use `torch.from_numpy`, which ignores that an array is read-only.
     offline_after : float (default: 50)
         Seconds from a node's departure until its messages are answered with error 5.
     availability : Availability, optional
-        Determines which clients are online; client m is the m-th node added, from 0, and stays client m
-        under a new node id. Default: all nodes, always.
+        Determines which clients are online (default: all nodes are always online). Nodes are numbered from 0
+        in the order of `add_node`; client m is node m, and stays client m under a new node id.
     round_length : float (default: 60)
         Seconds, > 0, per round of the availability.
     first_round : int (default: 1)
-        The round of the availability in which the grid begins: for a resumed run, its next round.
+        The round of the availability at the grid's start. For a resumed run this is the next round.
 
     Raises
     ------
@@ -170,7 +173,7 @@ class InProcessGrid(Grid):
     ) -> None:
         if not round_length > 0:
             raise ValueError(f"round_length = {round_length}: must be > 0")
-        if TaskIdentity._run_id is None:  # else this runs inside a Flower process, which has an identity
+        if TaskIdentity._run_id is None:  # otherwise this is a Flower process, which has an identity
             TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, SUPERLINK
         self.clock: Clock = SimulatedClock() if clock is None else clock
         if isinstance(latency, int | float) and not latency >= 0:
@@ -183,7 +186,7 @@ class InProcessGrid(Grid):
         self.round_length = round_length
         self._first_round, self._began = first_round, self.clock.monotonic()
         self._trained_in = 0  # the round of the availability in which TRAIN messages were last sent
-        self._online: set[int] | None = None  # the nodes that `get_node_ids` last returned; None: all
+        self._online: set[int] | None = None  # the nodes that `get_node_ids` last returned; None: all nodes
         self._app = app
         self._run_config = dict(run_config or {})
         self._copies = Copies(frozen)
@@ -216,20 +219,20 @@ class InProcessGrid(Grid):
         Parameters
         ----------
         node_config : mapping, optional
-            ``context.node_config`` of its client.
+            ``context.node_config`` of the node's client.
         app : callable, optional
-            Its app (default: the grid's).
+            The node's app (default: the grid's).
         handler : callable, optional
             A plain function instead of an app.
         node_id : int, optional
-            Its id, not that of a present node (default: a new one).
+            The node's id, which no present node may have (default: a new id).
         name : str
             The name under which an operator registered the node.
 
         Returns
         -------
         int
-            Its node id.
+            The node's id.
 
         Raises
         ------
@@ -249,7 +252,7 @@ class InProcessGrid(Grid):
         return self._enter(_Node(lambda message: used(message, context), name, context, client), node_id)
 
     def remove_node(self, node_id: int) -> None:
-        """Remove a node; it does not reply to earlier messages any more."""
+        """Remove a node. It no longer replies, not even to earlier messages."""
         del self._nodes[node_id]
         self._gone[node_id] = self.clock.monotonic()
 
@@ -380,7 +383,7 @@ class InProcessGrid(Grid):
             self.clock.sleep(wake - now)
 
     def _handle_due(self, now: float) -> None:
-        """Handle all messages whose replies are due, whether or not these replies are pulled."""
+        """Handle all messages whose replies are due, even if the strategy never pulls these replies."""
         while self._in_flight and self._in_flight[0].due <= now:
             due = heapq.heappop(self._in_flight)
             message = due.message
@@ -403,7 +406,7 @@ class InProcessGrid(Grid):
         return node_id in self._nodes and (self._online is None or node_id in self._online)
 
     def _undeliverable(self, sent: _InFlight) -> _InFlight:
-        """Return the message with the error reply that the SuperLink sends for a node that has left."""
+        """Return a message in flight whose reply is the SuperLink's error for a node that has left."""
         node_id = sent.message.metadata.dst_node_id
         noticed = self._gone.get(node_id, -inf) + self.offline_after
         error = Error(ErrorCode.NODE_UNAVAILABLE, f"Node {node_id} is not online")
@@ -423,7 +426,7 @@ class InProcessGrid(Grid):
 
 
 def _server_round(message: Message) -> int:
-    """Return the round of a message, which Flower's strategies write into its config."""
+    """Return the round of a message, which Flower's strategies write into the message's config."""
     for config in message.content.config_records.values():
         number = config.get("server-round")
         if isinstance(number, int):

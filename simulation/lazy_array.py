@@ -1,4 +1,4 @@
-"""Copies of messages for an in-process grid, whose arrays are serialised only on request."""
+"""Copies of messages for an in-process grid. Their arrays are serialised only if the bytes are read."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class LazyArray(Array):
     Parameters
     ----------
     values : ndarray
-        Of any shape and dtype.
+        An array of any shape and dtype.
     copy : bool (default: True)
-        Keep a copy of the values, as serialisation does. False: share the memory, which must then not change.
+        True: keep a copy of the values, as serialisation does. False: share the memory of ``values``, which
+        must then not change.
     writable : bool (default: False)
         True: `numpy` returns a new copy each time, as Flower's own arrays do. False: it returns a read-only
         view.
@@ -80,7 +81,7 @@ class Copies:
         self._decoded: dict[int, tuple[Array, LazyArray]] = {}  # id of a sent array -> this array, decoded
 
     def of(self, messages: Iterable[Message]) -> Iterator[Message]:
-        """Yield a copy of each message; arrays of the previous call are not decoded again."""
+        """Yield a copy of each message. Arrays that the previous call decoded are not decoded again."""
         before, self._decoded = self._decoded, {}
         for message in messages:
             own = _shallow_copy(message)
@@ -91,7 +92,7 @@ class Copies:
 
     def _content(self, content: RecordDict, before: Mapping[int, tuple[Array, LazyArray]]) -> RecordDict:
         own = content.copy()
-        records = own.__dict__["_data"]  # bypasses the checks of types, made before
+        records = own.__dict__["_data"]  # bypasses the type checks, which these records have passed
         for name, record in records.items():
             records[name] = mine = record.copy()
             entries = mine.__dict__["_data"]

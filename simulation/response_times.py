@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from strategies.numerics.arrays import Bools, Floats, Ints
 from strategies.numerics.streams import generator
+
+if TYPE_CHECKING:
+    from strategies.rounds.waiting.pace import Wait
 
 
 class ResponseTimes:
@@ -25,7 +29,7 @@ class ResponseTimes:
     seed : int (default: 0)
         Seed of all draws, >= 0.
     median : float (default: 10)
-        Median over the clients, in seconds, for ``work`` 1; > 0.
+        Median of the clients' times, in seconds, if the work of each client is 1; > 0.
     sigma : float (default: 0.5)
         Standard deviation of the logarithm of ``slowness``, >= 0; 0: all clients are equally fast.
     tail : float, optional
@@ -35,10 +39,10 @@ class ResponseTimes:
     jitter : float (default: 0.1)
         Standard deviation of the logarithm of ``jitter``, >= 0.
     work : array_like, shape (M,), optional
-        Amount of work of each client, >= 0, such as samples × steps, divided by the median of that product
-        (default: 1).
+        Amount of work of each client, >= 0 (default: 1). For example: samples × steps of the client, divided
+        by the median of this product over the clients.
     dropout : float or array_like, shape (M,) (default: 0)
-        Probability that a client never replies, in [0, 1]; drawn in each round.
+        Probability that a client does not reply in a round, in [0, 1]; drawn anew in each round.
 
     Raises
     ------
@@ -126,8 +130,8 @@ class ResponseTimes:
 def _uniforms(start: np.uint64, clients: Ints) -> Floats:
     """Return (S,) independent numbers in (0, 1], each a function of start and client.
 
-    The number of client m is output m + 1 of SplitMix64 (Steele, Lea, Flood 2014) seeded with ``start``; this
-    generator computes any output without those before.
+    The number of client m is output m + 1 of SplitMix64 (Steele, Lea, Flood 2014) seeded with ``start``. This
+    generator computes any output without computing the earlier outputs.
     """
     z = start + (clients.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -142,7 +146,9 @@ def _normals(start: np.uint64, other: np.uint64, clients: Ints) -> Floats:
     return radius * np.cos(2 * np.pi * _uniforms(other, clients))
 
 
-def arrivals(seconds: Floats, deadline: float = inf, enough: int | None = None) -> tuple[Bools, float]:
+def arrivals(
+    seconds: Floats, deadline: float = inf, enough: int | None = None, wait: Wait | None = None
+) -> tuple[Bools, float]:
     """Return which replies arrive in time, and how long the round waits.
 
     Parameters
@@ -154,11 +160,13 @@ def arrivals(seconds: Floats, deadline: float = inf, enough: int | None = None) 
     enough : int, optional
         The round ends at the ``enough``-th reply (default: all); replies that arrive at that moment count
         too.
+    wait : Wait, optional
+        Learns how long each client takes, and may end the round earlier.
 
     Returns
     -------
     ndarray of bool, shape (S,)
-        Which clients reply in time.
+        Whether each client replies in time.
     float
         Seconds until the last reply that the round waits for, at most the deadline; inf if this reply never
         comes and there is no deadline.
@@ -169,4 +177,19 @@ def arrivals(seconds: Floats, deadline: float = inf, enough: int | None = None) 
     if last < 1:
         raise ValueError(f"enough = {enough}: must be >= 1")
     end = float(min(np.partition(seconds, last - 1)[last - 1], deadline))
+    if wait is not None:
+        end = _waited(seconds, end, wait)
     return np.isfinite(seconds) & (seconds <= end), end
+
+
+def _waited(seconds: Floats, end: float, wait: Wait) -> float:
+    """Let ``wait`` learn of each reply in turn; return the seconds, at most ``end``, after which it ends."""
+    now = 0.0
+    for position in np.argsort(seconds, kind="stable").tolist():
+        if seconds[position] > min(end, wait.end()):
+            break
+        now = float(seconds[position])
+        wait.answered(position, now)
+    end = min(end, max(now, wait.end())) if now < end else end
+    wait.close(end)
+    return end

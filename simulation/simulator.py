@@ -1,17 +1,17 @@
-"""The rounds of a federation in one process; all selected clients are trained as one batch.
+"""Simulates the rounds of a federation in one process, and trains all selected clients at once.
 
-The round's logic, the selectors and the random streams are those of `strategies.SelectionStrategy`: the same
-seed gives the same selections, mini-batches and model as the same federation over gRPC, in Flower's
-simulation or on the in-process Grid, to the rounding of float32. There are no messages, and no client is an
-object.
+The round logic, selectors and random streams are those of `strategies.SelectionStrategy`. So the same seed
+gives the same selections and mini-batches as over gRPC, in Flower's simulation or on the in-process Grid, and
+the same model up to float32 rounding. There are no messages, and clients are rows of arrays, not objects.
 
-Clients have fixed indexes. If some join late, `SelectionStrategy` numbers clients in the order in which they
-join, and groups in the order of their first client; `simulation.availability.InOrderOfArrival` does the same.
+Clients have fixed indexes. If clients join late, `SelectionStrategy` numbers them in the order in which they
+join; `simulation.availability.InOrderOfArrival` does the same. Groups are numbered as in `SelectionStrategy`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,14 +19,16 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from strategies.options import Faults
+from strategies.clients.overrides import Groups, numbered
+from strategies.options import Budget, Budgets, Faults, Overrides
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord
 from strategies.rounds.replies import Reply
-from strategies.rounds.seeds import client_seed
-from strategies.rounds.trained_clients import ClientUpdates, TrainedClients
+from strategies.rounds.seeds import client_seed, evaluators
+from strategies.rounds.trained_clients import ClientUpdates, TrainedClients, WeightedUpdates
 from strategies.rounds.variates import create_variates
 from strategies.selectors import Selector, create, selector_type
+from strategies.server_steps.compatibility import check_masked
 from tasks.base import Arrays, Metrics, batches
 from tasks.data import Dataset, FederatedData, federate
 
@@ -57,7 +59,7 @@ class Simulator:
     Parameters
     ----------
     data : FederatedData
-        The samples of all clients; each client must have some.
+        The samples of all clients; each client must have at least one.
     kernel : Kernel
         Trains the clients' models, see `simulation.kernels`.
     selector : str
@@ -65,7 +67,7 @@ class Simulator:
     clients_per_round : int
         K.
     num_rounds : int
-        T, the horizon of some selectors; `run` may stop earlier or go beyond.
+        T, the horizon of some selectors. `run` may stop before this round or continue after it.
     learning_rate : float or callable
         The learning rate of local SGD, > 0, or a function of the round.
     batch_size : int
@@ -74,27 +76,35 @@ class Simulator:
         The mini-batches of each client, or its passes over its samples: exactly one of the two, >= 1.
     seed : int (default: 0)
         The seed of all random draws.
+    budget : number, str or callable, optional
+        K(t), if K varies over the rounds, as in `SelectionStrategy`.
     selector_settings : mapping, optional
-        The selector's settings; ``groups`` are taken from the data if the data have groups.
+        The selector's settings. ``groups`` are names or numbers, one per client (default: the data's groups).
     client_sizes : array_like, shape (M,), optional
-        λ is proportional to these (default: the samples of each client).
+        The sizes to which λ is proportional (default: the number of samples of each client).
     availability : Availability, optional
         Which clients are available in each round (default: all).
     response_times : ResponseTimes, optional
         When each client replies, if at all (default: at once).
     round_deadline : float (default: inf)
         Seconds after which a round goes on without the missing replies.
+    shortest_deadline : float (default: inf)
+        Shorter deadlines are learned from the replies, of at least this many seconds, see
+        `Deadlines.shortest`. Infinite: no deadline is learned.
     server_strategy : Strategy, optional
         The Flower strategy that takes the server step, as in `SelectionStrategy` (default: FedAvg).
     variates : {"fedvarp", "scaffold"}, optional
-        What the server remembers of each client.
+        The kind of array that the server remembers for each client (default: none).
     proximal_mu : float (default: 0.0)
-        μ of FedProx (default: that of the server strategy, if it is Flower's FedProx).
+        μ of FedProx, >= 0. 0: the μ of the server strategy if this is Flower's FedProx, otherwise no term.
+    masked_updates : bool (default: False)
+        Whether the server sees only the sum of the updates, as in `SelectionStrategy`. If so, clients report
+        the norms, and a round in which a reply is missing is skipped.
     initial_arrays : Arrays, optional
         The model before round 1 (default: the kernel's initial model for this seed).
     faults : Faults, optional
-        Quorum, over-selection, correction and guard, as in `SelectionStrategy` (default: no guard, since
-        simulated clients are honest).
+        Quorum, over-selection, correction, guard and silence, as in `SelectionStrategy` (default: no guard,
+        and no quarantine for silence, since simulated clients are honest).
 
     Attributes
     ----------
@@ -103,7 +113,7 @@ class Simulator:
     round : int
         The last round, 0 before the first.
     history : list of RoundRecord
-        The record of each round; about 3 KB for ten clients.
+        The record of each round. A record of ten selected clients takes about 3 KB.
     seconds : float
         The simulated time that all rounds waited for replies. Infinite once a round without a deadline has
         waited for a client that dropped out.
@@ -141,14 +151,17 @@ class Simulator:
         local_steps: int = 0,
         local_epochs: int = 0,
         seed: int = 0,
+        budget: Budget | None = None,
         selector_settings: Mapping[str, Any] | None = None,
         client_sizes: npt.ArrayLike | None = None,
         availability: Availability | None = None,
         response_times: ResponseTimes | None = None,
         round_deadline: float = inf,
+        shortest_deadline: float = inf,
         server_strategy: Strategy | None = None,
         variates: Literal["fedvarp", "scaffold"] | None = None,
         proximal_mu: float = 0.0,
+        masked_updates: bool = False,
         initial_arrays: Arrays | None = None,
         faults: Faults | None = None,
     ) -> None:
@@ -163,10 +176,13 @@ class Simulator:
             raise ValueError(f"learning_rate = {learning_rate}: must be a finite number above 0")
         if not 0 <= proximal_mu < inf:
             raise ValueError(f"proximal_mu = {proximal_mu}: must be a finite number >= 0")
-        if not round_deadline > 0:
-            raise ValueError(f"round_deadline = {round_deadline}: must be greater than 0")
-        self.faults = faults or Faults(guard=False)
+        for name, seconds in (("round_deadline", round_deadline), ("shortest_deadline", shortest_deadline)):
+            if not seconds > 0:
+                raise ValueError(f"{name} = {seconds}: must be greater than 0")
+        self.faults = faults or Faults(guard=False, silence=False)
         self.faults.check(selector_type(selector), clients_per_round)
+        budgets = Budgets(clients_per_round, budget)
+        budgets.check(self.faults.quorum, data.num_clients)
         held = data.sizes()
         if not (held > 0).all():
             raise ValueError(f"data: client {int(np.argmin(held))} has no samples; each must have some")
@@ -183,8 +199,11 @@ class Simulator:
         self._batch_size, self._steps, self._epochs = batch_size, local_steps, local_epochs
         settings = dict(selector_settings or {})
         kind = selector_type(selector)
-        if data.groups is not None and "groups" in kind.per_client:
-            settings.setdefault("groups", data.groups)
+        if "groups" in kind.per_client:
+            labels = settings.pop("groups", None)
+            labels = data.groups if labels is None else labels
+            each = [None] * held.size if labels is None else np.asarray(labels).tolist()
+            settings["groups"] = _group_numbers(kind, settings, each)
         each = {"client_sizes": client_sizes, **{name: settings.pop(name, None) for name in kind.per_client}}
         self._per_client = {"client_sizes": held} | {
             name: np.asarray(values) for name, values in each.items() if values is not None
@@ -202,6 +221,10 @@ class Simulator:
             **{name: values[:known] for name, values in self._per_client.items()},
             **settings,
         )
+        if chosen.part_names:
+            raise ValueError(
+                f"selector = {selector!r}: its clients keep models of their own, which needs messages"
+            )
         if "group" in chosen.polls_for:
             raise ValueError(
                 f"selector = {selector!r}: its clients decide for themselves, which needs messages"
@@ -215,19 +238,35 @@ class Simulator:
         self._server: FlowerStep | None = None
         if server_strategy is not None:
             self._server = FlowerStep(
-                server_strategy, selector, settings, clients_per_round=clients_per_round, variates=variates
+                server_strategy,
+                selector,
+                settings,
+                clients_per_round=min(clients_per_round, budgets.smallest),
+                variates=variates,
             )
+        if masked_updates:
+            check_masked(kind, server_strategy, variates, self.faults)
+        self._masked = masked_updates
         self._proximal_mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
         self._logic = RoundLogic(
             chosen,
             self.faults,
             variates=create_variates(variates) if variates else None,
-            updates="noised" if self._server is not None and self._server.is_private else "open",
+            budgets=budgets,
+            shortest_deadline=shortest_deadline,
+            updates="masked" if masked_updates else "noised" if self._is_private else "open",
         )
         self.arrays: Arrays = kernel.initial_arrays(seed) if initial_arrays is None else dict(initial_arrays)
         self.round = 0
         self.seconds = 0.0
         self.history: list[RoundRecord] = []
+        # (n, 4) replies that arrive after the end of their round: simulated time of arrival (s), round,
+        # client, response time (s).
+        self._late = np.empty((0, 4))
+
+    @property
+    def _is_private(self) -> bool:
+        return self._server is not None and self._server.is_private
 
     @property
     def selector(self) -> Selector:
@@ -259,7 +298,12 @@ class Simulator:
             proximal_mu=self._proximal_mu,
             measure_variance=self._measures_variance,
         )
-        opened = self._logic.open(number, self._available(number))
+        available = self._available(number)
+        self._hear_late_replies()
+        opened = self._logic.open(number, available)
+        if self.selector.asks_norms:
+            clients = opened.selectable(self.selector.registered)
+            self._logic.learn_norms(opened, clients, self._norms(replace(plan, round=0), clients))
         reports = None if opened.candidates is None else self._reports(plan, opened.candidates)
         chosen = self._logic.choose(opened, reports)
         replies, seconds = self._train(plan, chosen)
@@ -274,7 +318,7 @@ class Simulator:
         return record
 
     def _available(self, number: int) -> Ints | None:
-        """Return the clients that are available in a round, None for all, after newcomers have joined."""
+        """Let new clients join, and return the clients that are available in a round; None for all."""
         if self.availability is None:
             return None
         available = self.availability.available(number)
@@ -283,8 +327,18 @@ class Simulator:
             self._logic.add_clients(**{name: each[joining] for name, each in self._per_client.items()})
         return available
 
+    def _hear_late_replies(self) -> None:
+        """Learn response times from replies that arrived after the end of their round, as they arrived."""
+        due = self._late[:, 0] <= self.seconds
+        come = self._late[due]
+        for _, number, client, seconds in come[np.argsort(come[:, 0], kind="stable")]:
+            wait = self._logic.wait("train", int(number), np.array([int(client)]), self.round_deadline)
+            if wait is not None:
+                wait.late(0, float(seconds))
+        self._late = self._late[~due]
+
     def _server_step(self, outcome: Outcome) -> tuple[Arrays | None, str]:
-        """Return the new model and ""; or None and why the round changes nothing."""
+        """Return the new model and ""; or None and why the round leaves the model unchanged."""
         if self._server is None or outcome.arrays is None:
             return outcome.arrays, outcome.record.skipped
         return self._server.step(outcome.record.round, self.arrays, outcome)
@@ -295,7 +349,7 @@ class Simulator:
         Raises
         ------
         TypeError
-            If ``data`` is no `Dataset`; federated data hold one: ``Dataset(data.inputs, data.labels)``.
+            If ``data`` is not a `Dataset`. For federated data, use ``Dataset(data.inputs, data.labels)``.
         """
         if not isinstance(data, Dataset):
             raise TypeError(
@@ -303,6 +357,24 @@ class Simulator:
                 "such as task.test_data(), or Dataset(data.inputs, data.labels) of federated data"
             )
         return self.kernel.evaluate(self.arrays, data)
+
+    def evaluate_groups(self, names: Sequence[str | None], share: float = 1.0) -> dict[str, Metrics]:
+        """Return the metrics of the model on the samples of each group's evaluating clients.
+
+        Parameters
+        ----------
+        names : sequence of str or None
+            (M,) the group of each client, None if it has none.
+        share : float (default: 1.0)
+            The share of all clients that evaluate, from 0 to 1. `SelectionStrategy` draws the same clients.
+        """
+        drawn = evaluators(self.seed, self.round, np.arange(self.data.num_clients), share)
+        found = {}
+        for name in sorted({names[client] for client in drawn} - {None}, key=str):
+            rows = [np.arange(*self.data.offsets[m : m + 2]) for m in drawn if names[m] == name]
+            mine = np.concatenate(rows)
+            found[str(name)] = self.evaluate(Dataset(self.data.inputs[mine], self.data.labels[mine]))
+        return found
 
     def client_losses(self, clients: Ints | None = None) -> Floats:
         """Return the mean loss of the model on all samples of each of these clients (default: all)."""
@@ -315,22 +387,23 @@ class Simulator:
         return float(np.average(self.client_losses(joined), weights=self.selector.client_sizes))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all arrays needed to go on, bit for bit, without the history."""
+        """Return copies of all arrays that are needed to continue bit for bit, but not the history."""
         state: dict[str, NDArray[Any]] = {
             f"model/{name}": array.copy() for name, array in self.arrays.items()
         }
         state |= {f"logic/{name}": array for name, array in self._logic.state_dict().items()}
         if self._server is not None:
             state |= {f"step/{name}": array for name, array in self._server.state_dict().items()}
-        return state | {"round": np.array(self.round), "seconds": np.array(self.seconds)}
+        own = {"round": np.array(self.round), "seconds": np.array(self.seconds), "late": self._late.copy()}
+        return state | own
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from the `state_dict` of a simulator with the same arguments.
+        """Continue from the `state_dict` of a simulator that was made with the same arguments.
 
         Raises
         ------
         KeyError, ValueError
-            If the state is of another simulator.
+            If the state is that of a simulator with other arguments.
         """
 
         def part(prefix: str) -> dict[str, NDArray[Any]]:
@@ -346,12 +419,13 @@ class Simulator:
             self._server.load_state_dict(part("step/"))
         self.arrays = {name: array.copy() for name, array in model.items()}
         self.round, self.seconds = int(state["round"]), float(state["seconds"])
+        self._late = np.array(state["late"])
         self.history = [record for record in self.history if record.round <= self.round]
 
     # --- a round ---------------------------------------------------------------------------------------
 
     def _reports(self, plan: Plan, candidates: Ints) -> dict[str, Floats]:
-        """Return what the candidates would report to a poll."""
+        """Return the numbers that the candidates would report to a poll."""
         polls_for = self.selector.polls_for
         reports: dict[str, Floats] = {name: np.empty(0) for name in polls_for}
         if not candidates.size:
@@ -362,7 +436,7 @@ class Simulator:
             if size is not None:
                 asked, who = self._some_samples(plan, candidates, int(size)), np.arange(candidates.size)
             reports["loss"] = self.kernel.losses(self.arrays, asked, who)
-        if polls_for - {"loss"}:  # known only after training
+        if polls_for - {"loss"}:  # numbers that are known only after training
             trained = self.kernel.train(self.arrays, self.data, candidates, plan)
             reports["update_norm"] = trained.updates.norms() / plan.learning_rate
             reports["gradient_variance"] = trained.gradient_variances
@@ -370,8 +444,14 @@ class Simulator:
                 reports["diversity"] = self._diversities(trained.updates, candidates) / plan.learning_rate
         return {name: values for name, values in reports.items() if name in polls_for}
 
+    def _norms(self, plan: Plan, clients: Ints, at_a_time: int = 1000) -> Floats:
+        """Return (n,) the norms of the clients' updates; ``at_a_time`` clients are trained at once."""
+        parts = [clients[first : first + at_a_time] for first in range(0, clients.size, at_a_time)]
+        norms = [self.kernel.train(self.arrays, self.data, part, plan).updates.norms() for part in parts]
+        return np.concatenate([np.empty(0), *norms])
+
     def _some_samples(self, plan: Plan, candidates: Ints, size: int) -> FederatedData:
-        """Return one mini-batch of each candidate, the one that its ClientApp would take."""
+        """Return one mini-batch of each candidate: the mini-batch that its ClientApp would draw."""
         parts = []
         for client in candidates.tolist():
             begin, end = self.data.offsets[client], self.data.offsets[client + 1]
@@ -380,8 +460,8 @@ class Simulator:
         return federate(Dataset(self.data.inputs, self.data.labels), parts)
 
     def _diversities(self, updates: ClientUpdates, clients: Ints) -> Floats:
-        """Return (R,) the distance of each update from their weighted mean."""
-        # An update that is not finite has no part in the mean, and no diversity.
+        """Return (R,) the distance of each update from the weighted mean of all R updates."""
+        # An update that is not finite has weight 0 in the mean, and its diversity is not finite.
         weights = np.where(np.isfinite(updates.norms()), self.selector.client_sizes[clients], 0.0)
         mean = updates.combined(weights / (weights.sum() or 1.0))
         apart = np.zeros(clients.size)
@@ -392,12 +472,19 @@ class Simulator:
         return np.sqrt(apart)
 
     def _train(self, plan: Plan, chosen: Chosen) -> tuple[TrainedClients | list[Reply], float]:
-        """Train the selected clients that reply in time; return also the seconds that the round waits."""
+        """Train the selected clients that reply in time; return the replies and the seconds of the wait."""
         clients, waited = chosen.selection.clients, 0.0
         answered = np.ones(clients.size, dtype=np.bool_)
         if self.response_times is not None:
             seconds = self.response_times.seconds(plan.round, clients)
-            answered, waited = arrivals(seconds, self.round_deadline, chosen.enough if clients.size else None)
+            enough = chosen.enough if clients.size else None
+            wait = self._logic.wait("train", plan.round, clients, self.round_deadline)
+            answered, waited = arrivals(seconds, self.round_deadline, enough, wait)
+            late = ~answered & np.isfinite(seconds)
+            if wait is not None and late.any():
+                rounds = np.full(clients.size, float(plan.round))
+                coming = np.column_stack([self.seconds + seconds, rounds, clients, seconds])[late]
+                self._late = np.concatenate([self._late, coming])
         positions = np.flatnonzero(answered)
         training = clients[positions]
         if not training.size:
@@ -407,12 +494,29 @@ class Simulator:
             sent = {m: self._logic.variates.outgoing(m) for m in training.tolist()}
             controls = {m: control for m, control in sent.items() if control is not None} or None
         trained = self.kernel.train(self.arrays, self.data, training, plan, controls)
+        updates = trained.updates
+        if self._masked:  # each client multiplies its own update by its weight
+            updates = WeightedUpdates(
+                updates, chosen.selection.weights[positions] * clients.size, self.arrays
+            )
         replies = TrainedClients(
             positions,
-            trained.updates,
+            updates,
             trained.losses,
             plan.num_steps(self.data.offsets[training + 1] - self.data.offsets[training]),
             trained.gradient_variances,
             dict.fromkeys(np.flatnonzero(~answered).tolist(), _LATE),
         )
         return replies, waited
+
+
+def _group_numbers(
+    kind: type[Selector], settings: Mapping[str, Any], labels: Sequence[str | int | None]
+) -> Ints:
+    """Return (M,) the numbers of the clients' groups, as `SelectionStrategy` numbers them."""
+    own = {name: value for name, value in settings.items() if name not in kind.per_client}
+    groups = Groups.of(Overrides(), kind.settings_type.of(own))
+    for label in dict.fromkeys(labels):
+        if refusal := groups.refusal("", label):
+            raise ValueError(f"groups: client {labels.index(label)} cannot take part: {refusal}")
+    return numbered(groups.names, labels)

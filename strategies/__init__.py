@@ -1,4 +1,4 @@
-"""Cohort's strategies for Flower: who trains in each round, and what their updates then weigh."""
+"""Cohort's strategies for Flower: which clients train in each round, and how much their updates weigh."""
 
 from .checkpoint import CheckpointError
 from .clients.reports import Report
@@ -6,7 +6,7 @@ from .flower.attendance import NotEnoughClientsError
 from .flower.messages import read_report, write_report
 from .flower.polling import MissingHandlerError
 from .options import Checkpoints, Deadlines, Faults, GuardSettings, Overrides, Polling
-from .presets import AdaptiveOSMD, Delta, Flics, Forecast, PowerOfChoice
+from .presets import AdaptiveOSMD, Delta, Flics, Forecast, PersonalisedOSMD, PowerOfChoice
 from .rounds.record import RoundRecord
 from .strategy import SelectionStrategy
 
@@ -23,6 +23,7 @@ __all__ = [
     "MissingHandlerError",
     "NotEnoughClientsError",
     "Overrides",
+    "PersonalisedOSMD",
     "Polling",
     "PowerOfChoice",
     "Report",

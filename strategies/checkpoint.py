@@ -1,7 +1,9 @@
-"""The state of a run on disk: one file per round, written so that a crash never loses more than one round.
+"""The state of a run on disk. Each round has a file of its own, so a crash never loses more than one round.
 
-A file is an ``.npz`` (``numpy.load`` opens it): ``meta``, a JSON object as UTF-8 bytes, and each array under
-``arrays/``. It is written under another name, fsynced and renamed; zip's checksums detect later damage.
+A file is an ``.npz``, which ``numpy.load`` opens. It holds ``meta``, a JSON object as UTF-8 bytes, and each
+array under ``arrays/``. The file is first written under another name, then fsynced, and then renamed. The
+checksums of the zip format detect later damage. In the same folder, ``results.jsonl`` holds the results of
+all rounds, see `results_file`.
 """
 
 import json
@@ -11,9 +13,9 @@ import re
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -22,34 +24,42 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from .results_file import ResultsFile, sync_folder
+
 if sys.platform != "win32":
     import fcntl
 
 MAGIC = "cohort-checkpoint"
-VERSION = 2
+VERSION = 5
 _FILE_NAME = re.compile(r"round-(\d{8,})\.npz")
-_UNFINISHED = ".unfinished"  # suffix of a file that is being written
-_REFUSED = ".refused"  # suffix of an unusable file whose round was repeated
-_POLL_INTERVAL = 0.05  # seconds between two tries to get the lock
+_RESULTS = "results.jsonl"
+_UNFINISHED = ".unfinished"  # the suffix of a file while it is written
+_REFUSED = ".refused"  # the suffix of a refused file, once the run has continued from an earlier file
+_POLL_INTERVAL = 0.05  # the seconds between two attempts to lock the folder
 _NOWHERE = object()
 
 
 class CheckpointError(ValueError):
-    """A run cannot continue from a folder; the message says why, and what to do."""
+    """A run cannot continue from a folder; the message gives the reason and what to do."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run's state after a round."""
+    """The state of a run after a round."""
 
     round: int
     """The last completed round, >= 0."""
     arrays: Mapping[str, NDArray[Any]]
-    """Arrays by name, of any shape (0-d and empty too) and any dtype except object, in C or Fortran order."""
+    """Arrays by name. Each has any shape (also 0-d or empty), any dtype except object, and C or Fortran
+    order."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """The rest of the state: a JSON object. JSON returns tuples as lists and keys as strings."""
+    """The rest of the state: a JSON object. When it is read from disk, tuples are lists and keys are text."""
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    """What a resume must not change: a JSON object, compared by `CheckpointFolder.newest`."""
+    """The settings that a resume must not change: a JSON object. `CheckpointFolder.newest` compares it."""
+    results: Sequence[Any] = ()
+    """JSON values that later rounds do not need. A checkpoint that is given to `CheckpointFolder.save` holds
+    only the values since the checkpoint before. A checkpoint that `CheckpointFolder.newest` returns holds the
+    values of the whole run."""
 
 
 class CheckpointFolder:
@@ -58,12 +68,12 @@ class CheckpointFolder:
     Parameters
     ----------
     path : str or Path
-        The folder; created when it is claimed.
+        The folder. `claim` creates it.
     keep : int (default: 3)
-        The number of checkpoints to keep; at least 2, so that a damaged one leaves the one before.
+        The number of checkpoints to keep, >= 2. If the last checkpoint is damaged, an earlier one is left.
     report : callable, optional
-        Called with one line for each file that is refused and each checkpoint that could not be written;
-        default: a warning to this module's logger.
+        Called with one line of text for each file that is refused and each checkpoint that could not be
+        written. Default: the line is logged as a warning by this module's logger.
 
     Raises
     ------
@@ -94,22 +104,24 @@ class CheckpointFolder:
         self.keep = keep
         self._report = report or logging.getLogger(__name__).warning
         self._lock: IO[str] | None = None
+        self._results = ResultsFile(self.path / _RESULTS)
 
     def claim(self, wait: float = 30.0) -> None:
-        """Create the folder, lock it against other processes, and remove unfinished files of a killed one.
+        """Create the folder, lock it, and remove unfinished files that a killed process left.
 
-        The claim ends with `release` or with the process, even if it is killed. A second claim by the same
-        process does nothing.
+        While this process holds the lock, no other process can claim the folder: two processes must not
+        continue the same run. The claim ends when `release` is called or when this process ends, even if the
+        process is killed. If this object already has the claim, the call does nothing.
 
         Parameters
         ----------
         wait : float (default: 30)
-            Seconds to wait for another process to release it, which may be about to end.
+            How many seconds to wait for another process to release the folder, >= 0.
 
         Raises
         ------
         CheckpointError
-            If another process still has the folder: two processes must not continue the same run.
+            If another process still has the folder after this time.
         OSError
             If the folder cannot be created or written to.
         """
@@ -144,45 +156,61 @@ class CheckpointFolder:
             self._lock = None
 
     def is_claimed(self) -> bool:
-        """Return whether another process has the folder. Not for the owner, whose claim would end."""
+        """Return whether another process has claimed the folder.
+
+        The process that has the claim must not call this method: its own claim would end.
+        """
         if not self._lock_file.exists():
             return False
         with self._lock_file.open("a") as lock:
             return not _locked(lock)
 
     def is_abandoned(self) -> bool:
-        """Return whether the last owner of the folder was killed. Not for the owner."""
+        """Return whether the last process that claimed the folder ended without `release`.
+
+        The process that has the claim must not call this method.
+        """
         return self._lock_file.exists() and self._lock_file.stat().st_size > 0 and not self.is_claimed()
 
+    def last_claim(self) -> int | None:
+        """Return when the folder was last claimed or released, in ns since 1970; None if never."""
+        try:
+            return self._lock_file.stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+
     def rounds(self) -> list[int]:
-        """Return the rounds that have a file, usable or not, ascending."""
+        """Return the rounds that have a checkpoint file, ascending. The file may be damaged."""
         found = (_FILE_NAME.fullmatch(file.name) for file in self.path.glob("round-*"))
         return sorted(int(match[1]) for match in found if match)
 
     def save(self, checkpoint: Checkpoint) -> bool:
-        """Write a checkpoint, then remove the oldest ones. Claims the folder if necessary.
+        """Write a checkpoint, and then remove all but the last ``keep`` checkpoints.
 
-        Files of later rounds, which `newest` refused, are renamed.
+        If the folder has not been claimed, this method claims it. Files of later rounds, which `newest`
+        refused, are renamed.
 
         Returns
         -------
         bool
-            Whether it is safely on disk. If the disk is full or broken, this is reported, all earlier files
-            are kept, and the run can continue.
+            True if the checkpoint is durably on disk. False if it could not be written, for example because
+            the disk is full. The error is then reported, all earlier files are kept, and the run can
+            continue. The next checkpoint also writes the results of this one.
 
         Raises
         ------
         CheckpointError
             If another process has the folder.
         TypeError, ValueError
-            If the checkpoint holds something that cannot be stored.
+            If the round is negative, or the checkpoint holds a value that cannot be stored.
         """
         if checkpoint.round < 0:
             raise ValueError(f"round = {checkpoint.round}: must be at least 0")
         try:
             self.claim()
+            results = self._results.write(checkpoint.results)
             with replacing(self._file(checkpoint.round)) as output:
-                _write(output, checkpoint)
+                _write(output, checkpoint, results)
             self._tidy(checkpoint.round)
         except OSError as error:
             self._report(
@@ -193,12 +221,12 @@ class CheckpointFolder:
         return True
 
     def newest(self, fingerprint: Mapping[str, Any] | None = None) -> Checkpoint | None:
-        """Return the last intact checkpoint; each later file is reported with what is wrong with it.
+        """Return the last intact checkpoint, and report why each later file is refused.
 
         Parameters
         ----------
         fingerprint : mapping, optional
-            The fingerprint of this run; default: not compared.
+            The fingerprint of this run. Default (None): fingerprints are not compared.
 
         Returns
         -------
@@ -208,16 +236,19 @@ class CheckpointFolder:
         Raises
         ------
         CheckpointError
-            If the checkpoint belongs to another run: the message lists the differences. Or if there are files
-            but none is usable: only a person may decide to start anew.
+            If the last intact checkpoint has another fingerprint; the message lists the differences. Also if
+            there are checkpoint files and none of them is usable. Then the operator must decide whether to
+            start anew.
         """
         rounds = self.rounds()
         for round in reversed(rounds):
             file = self._file(round)
             try:
-                checkpoint = _read(file)
+                checkpoint, results = _read(file)
                 if checkpoint.round != round:
                     raise CheckpointError(f"holds round {checkpoint.round}, not {round}")
+                if lacking := self._results.find(results):
+                    raise CheckpointError(lacking)
             except MemoryError:
                 raise
             except Exception as error:  # zipfile and NumPy raise all kinds of errors for damaged files
@@ -227,7 +258,9 @@ class CheckpointFolder:
                 continue
             if fingerprint is not None:
                 _compare(checkpoint.fingerprint, fingerprint)
-            return checkpoint
+            if results["length"] and not self._results.path.exists():
+                self._report(f"{self._results.path}: missing: the run continues without its earlier results")
+            return replace(checkpoint, results=self._results.read())
         if rounds:
             raise CheckpointError(
                 f"{self.path}: none of its {len(rounds)} checkpoints can be used; to start anew, empty it"
@@ -242,9 +275,12 @@ class CheckpointFolder:
         return self.path / f"round-{round:08d}.npz"
 
     def _tidy(self, last: int) -> None:
-        """Keep the last few files; rename those that would be mistaken for later ones."""
+        """Remove all but the last ``keep`` files up to round ``last``, and rename the files of later rounds.
+
+        Otherwise `newest` would take a file of a later round for the newest checkpoint of this run.
+        """
         rounds = self.rounds()
-        with suppress(OSError):  # what cannot be removed now is removed the next time
+        with suppress(OSError):  # a file that cannot be removed now is removed after a later round
             for round in [each for each in rounds if each <= last][: -self.keep]:
                 self._file(round).unlink()
             for round in [each for each in rounds if each > last]:
@@ -253,14 +289,15 @@ class CheckpointFolder:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file to write; at the end of the block it replaces ``path``, durably.
+    """Yield an open file; at the end of the ``with`` block, this file durably replaces the file ``path``.
 
-    Even after a crash ``path`` has either its old content or all of the new.
+    Even after a crash, ``path`` has either its old content or the complete new content. If the block raises
+    an error, ``path`` stays as it is.
 
     Raises
     ------
     OSError
-        If it cannot be written.
+        If the file cannot be written.
     """
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
@@ -269,13 +306,13 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     finally:
         with suppress(OSError):  # the first error is the informative one
             unfinished.unlink(missing_ok=True)
 
 
-def _write(output: IO[bytes], checkpoint: Checkpoint) -> None:
+def _write(output: IO[bytes], checkpoint: Checkpoint, results: Mapping[str, Any]) -> None:
     meta = {
         "magic": MAGIC,
         "version": VERSION,
@@ -283,8 +320,9 @@ def _write(output: IO[bytes], checkpoint: Checkpoint) -> None:
         "arrays": list(checkpoint.arrays),
         "fingerprint": dict(checkpoint.fingerprint),
         "meta": dict(checkpoint.meta),
+        "results": dict(results),
     }
-    with zipfile.ZipFile(output, "w") as archive:  # uncompressed: weights hardly compress
+    with zipfile.ZipFile(output, "w") as archive:  # not compressed: the arrays of models hardly compress
         _write_array(archive, "meta", np.frombuffer(json.dumps(meta).encode(), np.uint8))
         for name, array in checkpoint.arrays.items():
             _write_array(archive, f"arrays/{name}", np.asarray(array))
@@ -300,7 +338,8 @@ def _write_array(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> No
         npy.write_array(file, array, allow_pickle=False)
 
 
-def _read(file: Path) -> Checkpoint:
+def _read(file: Path) -> tuple[Checkpoint, dict[str, Any]]:
+    """Return a checkpoint without its results, and the length and checksum that `ResultsFile.find` takes."""
     with zipfile.ZipFile(file) as archive:
         members = set(archive.namelist())
         meta = _meta(archive) if "meta.npy" in members else {}
@@ -312,11 +351,11 @@ def _read(file: Path) -> Checkpoint:
                 f"format {meta['version']}, of {age} version of Cohort; this one reads {VERSION}"
             )
         arrays = {name: _read_array(archive, f"arrays/{name}") for name in meta["arrays"]}
-    return Checkpoint(meta["round"], arrays, meta["meta"], meta["fingerprint"])
+    return Checkpoint(meta["round"], arrays, meta["meta"], meta["fingerprint"]), meta["results"]
 
 
 def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
-    """Return the meta object, {} if a foreign file has something else there."""
+    """Return the JSON object under ``meta``; {} if it is anything else, as in a file of another program."""
     with suppress(ValueError, TypeError):
         found = json.loads(_read_array(archive, "meta").tobytes())
         if isinstance(found, dict):
@@ -325,15 +364,16 @@ def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    # Read to its end first, where zip compares checksums: a damaged shape must not be used.
+    # The whole member is read first, since zip compares checksums at its end. A damaged header, which holds
+    # the shape, is then never used.
     content = BytesIO(archive.read(f"{name}.npy"))
     array: NDArray[Any] = npy.read_array(content, allow_pickle=False)
     return array
 
 
 def _compare(stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse the checkpoint of another run: one line for each difference."""
-    # Through JSON, like the stored one.
+    """Refuse a checkpoint with another fingerprint; the error has one line for each difference."""
+    # The given fingerprint is converted to JSON and back, as the stored one was.
     differences = list(_differences(stored, json.loads(json.dumps(dict(given))), ""))
     if differences:
         raise CheckpointError("\n".join(differences))
@@ -353,20 +393,10 @@ def _differences(stored: Any, given: Any, name: str) -> Iterator[str]:
 
 
 def _locked(lock: IO[str]) -> bool:
-    """Try to lock a file for this process; always succeeds where the system has no such locks."""
+    """Try to lock a file for this process, and return whether it is locked. On Windows, return True."""
     if sys.platform != "win32":
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # POSIX allows either
+        except (BlockingIOError, PermissionError):  # POSIX allows both errors for a file that is locked
             return False
     return True
-
-
-def _sync_folder(path: Path) -> None:
-    """Make the new name of a renamed file survive a power failure."""
-    if sys.platform != "win32":
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

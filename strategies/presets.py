@@ -1,10 +1,11 @@
-"""Strategies by name: each is `SelectionStrategy` with one selector, whose settings are plain arguments.
+"""Strategies with a fixed selector: each is a `SelectionStrategy` with the selector's settings as arguments.
 
 They are used as any strategy of Flower::
 
     strategy.start(grid, initial_arrays, num_rounds=100)
 
-An argument of a selector has the selector's own name and default, see its `allowed_settings`.
+An argument that is a setting of the selector has the name and the default of this setting, see the selector's
+`allowed_settings`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +15,11 @@ from typing import Any, Literal, TypedDict, Unpack
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from .options import Checkpoints, Deadlines, Faults, Overrides, Polling
+from .options import Budget, Checkpoints, Deadlines, Faults, Overrides, Polling
 from .rounds.record import RoundRecord
 from .strategy import SelectionStrategy
 
 VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
-_NO_SHARE = 1e-100  # of clients whose group has no share: the least that a selector takes
 
 
 class Options(TypedDict, total=False):
@@ -29,7 +29,8 @@ class Options(TypedDict, total=False):
     seed: int
     num_rounds: int | None
     min_available_clients: int | None
-    local_learning_rate: float | None
+    local_learning_rate: float | str | None
+    budget: Budget | None
     deadlines: Deadlines | None
     polling: Polling | None
     faults: Faults | None
@@ -42,11 +43,12 @@ class Options(TypedDict, total=False):
 
 
 class Forecast(SelectionStrategy):
-    """The default: forecasts the norm of each client's update from its size and its earlier updates.
+    """The default strategy: it forecasts the norm of each client's update from its size and its past norms.
 
-    Not from a paper. It mixes 32 forecasts, from data size, last norm and averaged norms, and gives the
-    largest weights to those that explained the last draws best. The aggregate is unbiased in every round.
-    There is nothing to tune. `strategies.selectors.forecast.forecast` says where it gains and where it loses.
+    It is not from a paper. It mixes 32 forecasts, and the forecasts that explained the last draws best get
+    the largest weights. The aggregate is unbiased in every round. There is nothing to tune.
+    `strategies.selectors.forecast.forecast` has measurements: where it does better than others, and where
+    worse.
 
     Parameters
     ----------
@@ -54,6 +56,8 @@ class Forecast(SelectionStrategy):
         K, the number of draws a round (with replacement, so fewer clients may train).
     replacement : bool (default: True)
         False draws without replacement.
+    ask_norms : bool (default: False)
+        Ask all available clients once, before round 1, for the norm of an update (``query.norm``).
     **options
         The other parameters of `SelectionStrategy`.
 
@@ -65,12 +69,17 @@ class Forecast(SelectionStrategy):
     """
 
     def __init__(
-        self, clients_per_round: int, *, replacement: bool = True, **options: Unpack[Options]
+        self,
+        clients_per_round: int,
+        *,
+        replacement: bool = True,
+        ask_norms: bool = False,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(
             "forecast",
             clients_per_round=clients_per_round,
-            selector_settings={"replacement": replacement},
+            selector_settings={"replacement": replacement, "ask_norms": ask_norms},
             **options,
         )
 
@@ -88,13 +97,22 @@ class AdaptiveOSMD(SelectionStrategy):
     alpha : float (default: 0.4)
         Each client keeps a probability of at least alpha / M; in (0, 1].
     learning_rate_multiplier : float (default: 1.0)
-        1 is the printed theory, which adapts slowly; try 100 where clients differ a lot.
+        A factor of all learning rates, > 0. With 1, the rates are the paper's, which adapt slowly. Try 100 if
+        the norms of the clients' updates differ much.
     replacement : bool (default: True)
         False draws without replacement (Algorithm 6).
-    expert_base : {"K", "K2"} (default: "K")
-        The factor of the experts' rates: K (the paper's later version) or K² (eq. 13).
+    rates : {"v1", "v2"} (default: "v2")
+        Whether the experts' learning rates and the number of experts are those of the first version of the
+        paper or of the later version.
+    gamma : {"scale-free", "printed"} (default: "scale-free")
+        The learning rate of the experts' weights. The paper's ("printed") depends on the unit of gradients.
+    a_max : float, optional
+        A fixed bound ā of λ_m² ‖g_m‖² (v2: A_max), > 0 (default: the largest value observed so far).
+    ask_norms : bool (default: False)
+        Ask all available clients once, before round 1, for the norm of an update (``query.norm``), and fix
+        ā at the largest λ_m² ‖g_m‖², as the paper does. It must be False if ``a_max`` is given.
     initial : {"uniform", "sizes"} (default: "uniform")
-        The distribution that all experts start from: the uniform one (the paper's) or by data size.
+        The initial distribution of all experts: uniform (as in the paper) or in proportion to data sizes.
     **options
         The other parameters of `SelectionStrategy`.
 
@@ -112,7 +130,10 @@ class AdaptiveOSMD(SelectionStrategy):
         alpha: float = 0.4,
         learning_rate_multiplier: float = 1.0,
         replacement: bool = True,
-        expert_base: Literal["K", "K2"] = "K",
+        rates: Literal["v1", "v2"] = "v2",
+        gamma: Literal["scale-free", "printed"] = "scale-free",
+        a_max: float | None = None,
+        ask_norms: bool = False,
         initial: Literal["uniform", "sizes"] = "uniform",
         **options: Unpack[Options],
     ) -> None:
@@ -123,7 +144,67 @@ class AdaptiveOSMD(SelectionStrategy):
                 "alpha": alpha,
                 "learning_rate_multiplier": learning_rate_multiplier,
                 "replacement": replacement,
-                "expert_base": expert_base,
+                "rates": rates,
+                "gamma": gamma,
+                "a_max": a_max,
+                "ask_norms": ask_norms,
+                "initial": initial,
+            },
+            **options,
+        )
+
+
+class PersonalisedOSMD(SelectionStrategy):
+    """Adaptive-OSMD for clients with personal models: one sampler for each part of the gradient.
+
+    Zhao et al., appendix H.1 (later version: D.1). A client's update is the sum of two parts. The client
+    multiplies each part by its number in ``part-scales`` of the TRAIN config. Its report holds
+    ``num-parts`` = 2 and the norms of the parts (``model-norm``, ``personal-norm``). The client of this
+    repository supports this for personal models that are kept near the global model, see `client.personal`.
+    TRAIN configs then need ``personal-mu`` and ``personal-holdout``.
+
+    Parameters
+    ----------
+    clients_per_round : int
+        K, the number of draws a round of both samplers together.
+    personal_share : float (default: 0.5)
+        The share, in [0, 1], of the draws for the part of the gradient that goes through the personal models.
+        Each sampler gets at least one draw.
+    alpha, learning_rate_multiplier, replacement, rates, gamma, initial
+        Settings of both samplers, see `AdaptiveOSMD`. ``a_max`` and ``ask_norms`` are not available.
+    **options
+        The other parameters of `SelectionStrategy`.
+
+    Examples
+    --------
+    >>> strategy = PersonalisedOSMD(clients_per_round=10, learning_rate_multiplier=100)
+    >>> strategy.selector_name
+    'personalised-osmd'
+    """
+
+    def __init__(
+        self,
+        clients_per_round: int,
+        *,
+        personal_share: float = 0.5,
+        alpha: float = 0.4,
+        learning_rate_multiplier: float = 1.0,
+        replacement: bool = True,
+        rates: Literal["v1", "v2"] = "v2",
+        gamma: Literal["scale-free", "printed"] = "scale-free",
+        initial: Literal["uniform", "sizes"] = "uniform",
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            "personalised-osmd",
+            clients_per_round=clients_per_round,
+            selector_settings={
+                "personal_share": personal_share,
+                "alpha": alpha,
+                "learning_rate_multiplier": learning_rate_multiplier,
+                "replacement": replacement,
+                "rates": rates,
+                "gamma": gamma,
                 "initial": initial,
             },
             **options,
@@ -131,33 +212,37 @@ class AdaptiveOSMD(SelectionStrategy):
 
 
 class Delta(SelectionStrategy):
-    """FedPracDELTA: draws clients whose updates differ from the others', or vary much between mini-batches.
+    """FedPracDELTA: draws clients with a large diversity or a large local variance more often.
 
-    Wang, Guo, Lin, Tang, *DELTA: Diverse Client Sampling for Fasting Federated Learning* (NeurIPS 2023),
-    eq. 16. The aggregate is unbiased in every round. Clients measure the variance of their gradients while
-    they train (``gradient-variance`` in their report); where an app does not, diversity alone decides.
+    The diversity of a client is the distance of its update from the mean update. The local variance is the
+    variance of its gradient between mini-batches. Wang, Guo, Lin, Tang, *DELTA: Diverse Client Sampling for
+    Fasting Federated Learning* (NeurIPS 2023), eq. 16. The aggregate is unbiased in every round. Clients
+    measure the local variance while they train (``gradient-variance`` in their report). If an app does not
+    report it, only diversities have an effect.
 
     Parameters
     ----------
     clients_per_round : int
         n, the number of draws a round (with replacement, so fewer clients may train).
     local_steps : int (default: 1)
-        The number of local steps that an update sums; without it diversity outweighs the variance.
+        The number of local steps that a client makes in a round, >= 1. Diversities are divided by it, because
+        they grow with the number of steps, and the local variance does not.
     alpha_1, alpha_2 : float (default: 0.5)
         Weights of the squared diversity and of the local variance, >= 0, not both 0.
     floor : float (default: 0.1)
-        The share of draws that is uniform, in (0, 1]; without it a client that scores 0 once is never drawn
-        again.
+        The share of the draws that is uniform, in (0, 1]. Without it, a client with a score of 0 would never
+        be drawn again.
     design : {"draws", "systematic"} (default: "draws")
-        "systematic" takes exactly ``clients_per_round`` distinct clients, with less variance than draws.
+        "systematic" selects exactly ``clients_per_round`` distinct clients; the aggregate has less variance.
     replacement : bool (default: True)
-        False draws without replacement; without effect if ``design="systematic"``.
+        False draws without replacement. It has no effect if ``design="systematic"``.
     smoothness, global_learning_rate : float, optional
-        L of the gradients and η of the server: with ``local_learning_rate`` (η_L, a parameter of
-        `SelectionStrategy`) they replace ``alpha_1`` and ``alpha_2`` by the paper's constants.
+        The smoothness L of the gradients and the learning rate η of the server. If both are given, and also
+        ``local_learning_rate`` (η_L, a parameter of `SelectionStrategy`), the paper's constants are used
+        instead of ``alpha_1`` and ``alpha_2``.
     diversity_mean : {"weighted", "plain"} (default: "weighted")
-        The mean that diversities are distances from: with the weights of the estimate, or plain (the paper's,
-        biased where sampling is not uniform).
+        The mean update, to which diversities are distances: weighted by the weights of the round, or plain.
+        The paper's is the plain mean, which is biased if sampling is not uniform.
     **options
         The other parameters of `SelectionStrategy`.
 
@@ -204,40 +289,46 @@ class Delta(SelectionStrategy):
 
 
 class PowerOfChoice(SelectionStrategy):
-    """Power-of-Choice: of some candidates, those with the largest losses train.
+    """Power-of-Choice: of d candidates, the clients with the largest losses train.
 
     Cho, Wang, Joshi, *Towards Understanding Biased Client Selection in Federated Learning* (AISTATS 2022).
-    Faster at first. The aggregate is the plain mean of the updates of the clients with the largest losses, so
-    it is biased on purpose: the loss ends at a floor that rises with the number of candidates. ``adapow-d``
-    removes the floor.
+    The model converges faster at first. The aggregate is by default the plain mean of the selected clients'
+    updates, so it is biased on purpose, and the final loss is larger with more candidates. ``adapow-d``
+    reduces the number of candidates during the run, and so the final loss.
 
     Parameters
     ----------
     clients_per_round : int
-        m, the number of clients that train.
+        The number of clients that train in a round (m in the paper).
     variant : {"pow-d", "cpow-d", "rpow-d", "adapow-d"} (default: "pow-d")
-        What a candidate's loss is. pow-d: the loss of the current model on all its data, for which each
-        candidate downloads the model and evaluates it. cpow-d: the same on one mini-batch. rpow-d: the loss
-        of its last local training, which costs no message. adapow-d: pow-d with fewer and fewer candidates.
+        Which loss of a candidate is used. pow-d: the loss of the current model on all of the candidate's
+        data; each candidate downloads and evaluates the model. cpow-d: the loss of the current model on one
+        mini-batch. rpow-d: the loss in the candidate's last local training, which costs no message. adapow-d:
+        the loss of pow-d, with a number of candidates that decreases over rounds.
     num_candidates : int or schedule, optional
-        d, at least ``clients_per_round``, or a schedule over rounds such as "20@1/10@100" (default: twice
-        ``clients_per_round`` for pow-d and cpow-d, half of all clients for rpow-d, all of them at first for
-        adapow-d). A larger d is faster, to a higher floor.
+        d, the number of candidates, at least ``clients_per_round``, or a schedule over rounds such as
+        "20@1/10@100". Default: twice ``clients_per_round`` for pow-d and cpow-d, half of all clients for
+        rpow-d, and at first all clients for adapow-d. With a larger d the model converges faster, but to a
+        larger final loss.
     batch_size : int, optional
-        Size of cpow-d's mini-batch (default: 64).
+        The number of samples of cpow-d's mini-batch (default: 64).
+    averaging : {"plain", "sizes", "scaled-sizes"}, optional
+        The weights of the selected clients: all equal ("plain", the default), or by their data, see
+        `strategies.selectors.power_of_choice.plain_mean` (the paper's appendix E).
     halve_every : int, optional
-        adapow-d halves the candidates after every ``halve_every`` rounds (default: it does not).
+        adapow-d halves the number of candidates after every ``halve_every`` rounds (default: never).
     drop_at : int, optional
-        adapow-d has ``clients_per_round`` candidates from this round on (default: from half of the rounds on,
-        unless ``halve_every`` or a schedule is given).
+        From this round on adapow-d has ``clients_per_round`` candidates. Default: half of the number of
+        rounds, or never if ``halve_every`` or a schedule is given.
     **options
-        The other parameters of `SelectionStrategy`. An app without a ``query.loss`` handler is evaluated
-        instead; ``Polling(poll_with="evaluate", loss_metric="loss")`` does so at once.
+        The other parameters of `SelectionStrategy`. If an app has no ``query.loss`` handler, its candidates
+        are asked to evaluate the model instead. ``Polling(poll_with="evaluate", loss_metric="loss")`` asks
+        them to evaluate from the start.
 
     Raises
     ------
     ValueError
-        If the variant is unknown or has no such parameter.
+        If the variant is unknown or does not have one of the given parameters.
 
     Examples
     --------
@@ -256,6 +347,7 @@ class PowerOfChoice(SelectionStrategy):
         variant: Literal["pow-d", "cpow-d", "rpow-d", "adapow-d"] = "pow-d",
         num_candidates: int | str | None = None,
         batch_size: int | None = None,
+        averaging: Literal["plain", "sizes", "scaled-sizes"] | None = None,
         halve_every: int | None = None,
         drop_at: int | None = None,
         **options: Unpack[Options],
@@ -265,6 +357,7 @@ class PowerOfChoice(SelectionStrategy):
         settings: dict[str, Any] = {}
         for name, value, of in (
             ("num_candidates", num_candidates, variant),
+            ("averaging", averaging, variant),
             ("batch_size", batch_size, "cpow-d"),
             ("halve_every", halve_every, "adapow-d"),
             ("drop_at", drop_at, "adapow-d"),
@@ -278,45 +371,51 @@ class PowerOfChoice(SelectionStrategy):
 
 
 class Flics(SelectionStrategy):
-    """FLICS: groups of clients that come and go take part as evenly, over time, as availability allows.
+    """FLICS: each group of clients takes part, over time, as closely to its share as availability allows.
 
     Ribero, Vikalo, de Veciana, *Federated Learning at Scale: Addressing Client Intermittency and Resource
-    Constraints*. The aggregate is unbiased over time, not in each round: early rounds lack the groups that
-    were not available yet. More than ``clients_per_round`` clients may train in one round, fewer in another.
+    Constraints*. The aggregate is unbiased over time, not in each round: in early rounds, groups that were
+    not available yet are missing. The number of clients that train varies around ``clients_per_round``.
 
     Parameters
     ----------
     clients_per_round : int
-        K, the number of clients that train, on average.
+        K, the mean number of clients that train in a round. ``budget`` gives K(t) if K varies over rounds.
     groups : mapping of str to str or int, optional
-        The group of each client, by identity; takes precedence over the ``group`` that a client reports. A
-        client without either is a group of its own.
+        The group of each client, by identity. It takes precedence over the ``group`` that a client reports.
+        If neither is given, the client is a group of its own.
     group_shares : mapping of str to float, or sequence of float, optional
-        The weight of each group, by name, in any unit (default: its data). Clients of other groups then
-        hardly ever train. With ``private`` a sequence, for the groups 0, 1, ...
-    min_shares : mapping of str to float, optional
-        By name, the least share of a group among all clients that trained so far (default: 0).
+        The weight of each group in the objective, in any unit (default: the size of the group's data). A
+        mapping is by name; a sequence is for the groups 0, 1, .... If it is given, clients of other groups
+        are refused.
+    min_shares : mapping of str to float, or sequence of float, optional
+        The least share of each group among all clients that trained so far, in [0, 1] (default: 0).
+    beta : float (default: 0.0)
+        A number of participants, >= 0, that is added to the count of each group. It limits the first weight
+        of a group that takes part late. It causes a bias that goes to 0 over rounds.
     cost_budget : float, optional
-        What the selected clients of a round may cost together, on average. The costs are
+        The limit of the mean total cost of the selected clients of a round (default: none). The costs are
         ``Overrides(settings={"costs": {...}})``, by identity.
-    energy_budgets : float or mapping of str to float, optional
-        The energy that may be spent per round, for all groups together or by name (then 0 for other groups).
-        The energies are ``Overrides(settings={"energies": {...}})``, by identity.
+    energy_budgets : float, mapping of str to float, or sequence of float, optional
+        The energy that may be spent per round, by all groups together (a number) or by each group (default:
+        no limit). Unused energy may be spent in later rounds. If budgets are given by group, clients of
+        other groups are refused. The energies are ``Overrides(settings={"energies": {...}})``, by identity.
     private : bool (default: False)
-        The server learns no client's group: clients report it by randomised response and decide themselves
-        whether they take part. Needs the handlers ``query.group`` and ``query.invitation``, and
-        ``group_shares``.
+        If True, the server does not learn any client's group: clients report their groups by randomised
+        response, and decide themselves whether they take part. The app then needs the handlers
+        ``query.group`` and ``query.invitation``, and ``group_shares`` must be given.
     epsilon : float, optional
-        ε of that report (default: 2.0); with ``private`` only.
+        ε of the report of the group, > 0 (default: 2.0). Only if ``private``.
     coin_epsilon : float, optional
-        ε of what taking part reveals of the group in a round (default: no bound); with ``private`` only.
+        ε of the information about the group that the decision to take part in a round reveals (default: no
+        limit). Only if ``private``.
     **options
         The other parameters of `SelectionStrategy`.
 
     Raises
     ------
     TypeError, ValueError
-        If parameters do not go together.
+        If a parameter must not be combined with another one; the message names it.
 
     Examples
     --------
@@ -337,9 +436,10 @@ class Flics(SelectionStrategy):
         *,
         groups: Mapping[str, str | int] | None = None,
         group_shares: Mapping[str, float] | Sequence[float] | None = None,
-        min_shares: Mapping[str, float] | None = None,
+        min_shares: Mapping[str, float] | Sequence[float] | None = None,
+        beta: float | None = None,
         cost_budget: float | None = None,
-        energy_budgets: float | Mapping[str, float] | None = None,
+        energy_budgets: float | Mapping[str, float] | Sequence[float] | None = None,
         private: bool = False,
         epsilon: float | None = None,
         coin_epsilon: float | None = None,
@@ -348,6 +448,7 @@ class Flics(SelectionStrategy):
         known_groups = {
             "groups": groups,
             "min_shares": min_shares,
+            "beta": beta,
             "cost_budget": cost_budget,
             "energy_budgets": energy_budgets,
         }
@@ -357,26 +458,20 @@ class Flics(SelectionStrategy):
                 raise ValueError(f"{name} = {value!r}: must be None with private = {private}")
         settings: dict[str, Any]
         if private:
-            if group_shares is None or isinstance(group_shares, Mapping):
-                raise ValueError(
-                    f"group_shares = {group_shares!r}: must be a sequence with private = True, the weights "
-                    "of the groups 0, 1, ..."
-                )
-            settings = {"group_shares": tuple(group_shares), **hidden_groups}
+            if group_shares is None:
+                raise ValueError("group_shares = None: must be given with private = True")
+            settings = {"group_shares": group_shares, **hidden_groups}
         else:
             overrides = options.get("overrides") or Overrides()
             if groups is not None:
                 overrides = replace(overrides, settings={**overrides.settings, "groups": groups})
-            given = [each for each in (group_shares, min_shares, energy_budgets) if isinstance(each, Mapping)]
-            names = tuple(dict.fromkeys(name for each in given for name in each))
-            options["overrides"] = replace(overrides, group_names=names)
+            options["overrides"] = overrides
             settings = {
-                "group_shares": _by_group("group_shares", group_shares, names, others=_NO_SHARE),
-                "min_shares": _by_group("min_shares", min_shares, names, others=0.0),
+                "group_shares": group_shares,
+                "min_shares": min_shares,
+                "beta": beta,
                 "cost_budget": cost_budget,
-                "energy_budgets": energy_budgets
-                if isinstance(energy_budgets, int | float)
-                else _by_group("energy_budgets", energy_budgets, names, others=0.0),
+                "energy_budgets": energy_budgets,
             }
         super().__init__(
             "flics-private" if private else "flics",
@@ -384,12 +479,3 @@ class Flics(SelectionStrategy):
             selector_settings={name: value for name, value in settings.items() if value is not None},
             **options,
         )
-
-
-def _by_group(name: str, given: object, names: tuple[str, ...], *, others: float) -> tuple[float, ...] | None:
-    """Return a number for each named group and one for all others, in the order of their numbers."""
-    if given is None:
-        return None
-    if not isinstance(given, Mapping):
-        raise TypeError(f"{name} = {given!r}: must be a mapping of each group's name to its number")
-    return (*(given.get(each, others) for each in names), others)

@@ -1,4 +1,4 @@
-"""The progress of a run: in memory, and as a checkpoint."""
+"""How far a run has come, and the conversion of this progress to and from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,34 +12,37 @@ from flwr.common import log
 from flwr.serverapp.strategy import Result
 
 from .checkpoint import Checkpoint
+from .clients.printable import printable
 from .flower.arrays import ReceivedArrays, encode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_RESULTS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+_LONGEST_LINE = 2000  # the most characters of a round's metrics that are logged
 
 
 @dataclass
 class Progress:
-    """The current state of a run.
+    """How far a run has come.
 
     Attributes
     ----------
     round : int
-        The last completed round.
+        The last completed round, >= 0; 0 before round 1.
     arrays : ArrayRecord
-        The model after it.
+        The model after this round.
     result : Result
-        The return value of `start`; it has a model once a round has changed it.
+        The value that `SelectionStrategy.start` returns. Its model is empty until a round has changed the
+        model.
     """
 
     round: int
     arrays: ArrayRecord
     result: Result = field(default_factory=Result)
+    _unsaved: list[list[Any]] = field(default_factory=list)  # [attribute of result, round, metrics]
 
     def move(self, arrays: ArrayRecord | None) -> None:
-        """Continue from the new model of a round, if there is one."""
+        """Continue from the new model of a round; None means that the round was skipped."""
         if arrays is not None:
             self.arrays = self.result.arrays = arrays
 
@@ -49,10 +52,21 @@ class Progress:
         round: int,
         metrics: MetricRecord | None,
     ) -> None:
-        """Keep the metrics of a round, if there are any."""
+        """Log the metrics of a round and add them to the results; None means that there are no metrics.
+
+        Parameters
+        ----------
+        what : str
+            The attribute of `Result` that holds the metrics of all rounds.
+        round : int
+            The round.
+        metrics : MetricRecord, optional
+            The metrics of the round.
+        """
         if metrics is not None:
-            log(INFO, "\t└──> %s", metrics)
+            log(INFO, "\t└──> %s", printable(metrics, _LONGEST_LINE))
             getattr(self.result, what)[round] = metrics
+            self._unsaved.append([what, round, dict(metrics)])
 
     def checkpoint(
         self,
@@ -60,31 +74,42 @@ class Progress:
         notes: Mapping[str, Any],
         fingerprint: Mapping[str, Any],
     ) -> Checkpoint:
-        """Return the checkpoint: this progress, the state of each part by its name, and notes (JSON)."""
+        """Return a checkpoint of this progress and of the state of the strategy.
+
+        The checkpoint holds only the results that were noted since the last call.
+
+        Parameters
+        ----------
+        parts : mapping of str to mapping of str to ndarray
+            The state of each part of the strategy, by the name of the part.
+        notes : mapping of str to value
+            The rest of the state, as JSON values.
+        fingerprint : mapping of str to value
+            The settings that a resume must not change, as JSON values.
+        """
         states = {"model": ReceivedArrays(self.arrays), **parts}
         arrays = {f"{part}/{name}": array for part, state in states.items() for name, array in state.items()}
-        results = {
-            what: [[round, dict(metrics)] for round, metrics in getattr(self.result, what).items()]
-            for what in _RESULTS
-        }
-        meta = {**notes, "moved": bool(self.result.arrays), "results": results}
-        return Checkpoint(self.round, arrays, meta, fingerprint)
+        results, self._unsaved = self._unsaved, []
+        meta = {**notes, "moved": bool(self.result.arrays)}
+        return Checkpoint(self.round, arrays, meta, fingerprint, results)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, initial_arrays: ArrayRecord) -> Progress:
-        """Return the progress of a checkpoint; of the initial model only the order of its names matters."""
+        """Return the progress that a checkpoint holds.
+
+        The arrays of the model are in the order of ``initial_arrays``, whose values are not used.
+        """
         model = state_of("model", checkpoint)
         progress = cls(checkpoint.round, ArrayRecord({name: encode(model[name]) for name in initial_arrays}))
         if checkpoint.meta["moved"]:
             progress.result.arrays = progress.arrays
-        for what in _RESULTS:
-            for round, metrics in checkpoint.meta["results"][what]:
-                getattr(progress.result, what)[round] = MetricRecord(metrics)
+        for what, round, metrics in checkpoint.results:
+            getattr(progress.result, what)[round] = MetricRecord(metrics)
         return progress
 
 
 def state_of(part: str, checkpoint: Checkpoint) -> dict[str, NDArray[Any]]:
-    """Return the state of one part, as given to `Progress.checkpoint`."""
+    """Return the state of one part that was given to `Progress.checkpoint`, by the part's name."""
     prefix = f"{part}/"
     arrays = checkpoint.arrays
     return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}

@@ -1,11 +1,10 @@
-"""SelectionStrategy, the one Flower Strategy; the presets are constructions of it."""
+"""SelectionStrategy, the only Flower Strategy here. Each preset is a subclass that fixes the selector."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from logging import INFO, WARNING
-from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,27 +14,40 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
 from .checkpoint import CheckpointError, CheckpointFolder
-from .clients.overrides import Removals, per_client, sizes_of
-from .clients.reports import REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
+from .clients.overrides import Groups, Removals, per_client, sizes_of
+from .clients.printable import listed
+from .clients.reports import LEARNING_RATE, PART_SCALES, REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
 from .flower.arrays import ReceivedArrays, to_record
 from .flower.attendance import Attendance
-from .flower.grids import NodesGrid, PollingGrid, clock_of
+from .flower.grids import NodesGrid, PollingGrid
 from .flower.messages import CLOCKS_DIFFER, TrainingRound
 from .flower.metrics import averaged, has_size
 from .flower.polling import Poll
-from .numerics.streams import generator
-from .options import Checkpoints, Deadlines, Faults, Overrides, Polling, check_selector
+from .flower.traffic import Traffic
+from .options import (
+    AFTER_TRAINING,
+    GROUPS,
+    Budget,
+    Budgets,
+    Checkpoints,
+    Deadlines,
+    Faults,
+    Overrides,
+    Polling,
+    check_selector,
+    read_rates,
+)
 from .progress import Progress, state_of
 from .rounds.aggregation import Arrays
-from .rounds.limits import believed_sizes
+from .rounds.limits import believed_numbers, believed_sizes
 from .rounds.logic import RoundLogic
 from .rounds.record import RoundRecord
 from .rounds.replies import Reply
-from .rounds.seeds import client_seed
-from .rounds.stages import Chosen, Outcome
+from .rounds.seeds import client_seed, evaluators
+from .rounds.stages import Chosen, Opened, Outcome
 from .rounds.variates import CONTROL, create_variates
 from .selectors import checks
-from .server_steps.compatibility import View, view_of
+from .server_steps.compatibility import check_masked
 from .server_steps.replies import contributions_of
 from .server_steps.step import ServerStep, Step
 
@@ -45,55 +57,78 @@ if TYPE_CHECKING:
 
 
 class SelectionStrategy(Strategy):
-    """Lets a selector choose the clients that train, and aggregates their updates without its bias.
+    """Selects the clients that train in each round, and aggregates their updates with the selector's weights.
 
     Parameters
     ----------
     selector : str
-        A name of `strategies.selectors.available()`.
+        One of the names in `strategies.selectors.available()`.
     clients_per_round : int
-        K, the number of clients (or draws) a round; at least 1.
-    selector_settings : mapping, optional
-        The selector's own settings, for example ``{"alpha": 0.4}``.
+        K, the number of clients (or of draws) in a round, >= 1.
+    selector_settings : mapping of str to value, optional
+        The settings of the selector by name, for example ``{"alpha": 0.4}`` (default: the selector's
+        defaults).
     server_strategy : Strategy, optional
-        Takes the step from the aggregate: FedAvg (the default), FedAvgM, FedAdam, FedYogi, FedAdagrad or
-        FedProx with every selector; others where the mathematics allows it, see
-        `server_steps.compatibility`. Of its sampling settings only ``fraction_evaluate`` is used.
+        The Flower strategy that takes the server step from the aggregate. FedAvg (the default), FedAvgM,
+        FedAdam, FedYogi, FedAdagrad and FedProx work with every selector. Other strategies work with some
+        selectors, see `server_steps.compatibility`. Its sampling settings are ignored, except
+        ``fraction_evaluate``.
     seed : int (default: 0)
-        Every draw is a function of (seed, round).
+        The seed of the run, >= 0. Every random draw is a function of (seed, round, purpose), except the noise
+        of differential privacy.
     num_rounds : int, optional
-        The horizon that some selectors tune themselves to (default: the ``num_rounds`` of `start`). A resumed
-        run keeps its first horizon.
+        The number of rounds for which some selectors tune themselves, >= 1 (default: the ``num_rounds`` of
+        `start`). A resumed run keeps the number of its first start.
     min_available_clients : int, optional
-        Round 1 waits for this many clients; at least (and by default) ``clients_per_round``.
-    local_learning_rate : float, optional
-        The clients' learning rate; required by SCAFFOLD. It divides the norms of the updates, see
-        `RoundLogic` (default: 1, which is enough for selectors that only compare clients with each other).
+        Round 1 waits for this many clients, >= ``clients_per_round`` (default: ``clients_per_round``).
+    local_learning_rate : float or str, optional
+        The clients' learning rate, > 0, by which the norms of updates are divided, see `RoundLogic`. SCAFFOLD
+        requires it. The default of 1 is enough for selectors that only compare clients with each other. Text
+        is a schedule: "0.5@1/0.25@150" is 0.5 from round 1 on and 0.25 from round 150 on. With a schedule,
+        each TRAIN message holds the round's rate as ``learning-rate``.
+    budget : number, str or callable, optional
+        K(t), if the number of clients differs between rounds: a number, a schedule such as "20@1/5@50" (20,
+        and from round 50 on 5), or a function of the round. K(t) is rounded down. If it is 0, the round is
+        skipped. Default: K is ``clients_per_round`` in every round.
     deadlines : Deadlines, optional
-        How long the run waits for clients and for their replies.
+        How long the run waits for clients and for their replies (default: ``Deadlines()``).
     polling : Polling, optional
-        How clients are asked, and how often the run looks for replies.
+        How the server asks clients, and how often it looks for replies (default: ``Polling()``).
     faults : Faults, optional
-        Quorum, over-selection, correction for missing replies, and the guard.
+        Quorum, over-selection, correction for missing replies, guard, and quarantine for silence (default:
+        ``Faults()``).
     overrides : Overrides, optional
-        What the operator declares about clients; takes precedence over client reports.
+        What the operator declares about clients; it takes precedence over client reports (default: nothing).
     checkpoints : Checkpoints, optional
-        Where the run is saved after each round, and whether it continues from there.
+        Where each round is saved, and whether the run continues from there (default: nothing is saved).
     variates : {"fedvarp", "scaffold"}, optional
-        What the server remembers of each client to reduce variance or drift; see `rounds.variates`.
+        The variates for which the server remembers arrays of each client, to reduce variance or client drift,
+        see `rounds.variates` (default: none).
     masked_updates : bool (default: False)
-        The server sees only the sum of the updates. Each client receives its weight (``update-weight``),
-        multiplies its update by it before it adds its mask, and reports the norm (``report-update-norm``).
-        The sum needs every client: a round in which a reply is missing is skipped.
+        Whether clients mask their updates, so that the server sees only the sum of the updates. Each client
+        receives its weight (``update-weight``), multiplies its update by the weight, and then adds its mask.
+        It also reports the norm of its update (``report-update-norm``). A round in which a reply is missing
+        is skipped, since the masks cancel only in the sum over all selected clients.
     stop : callable, optional
-        Called after each round with its number and the server's evaluation; True ends the run.
+        A function that is called after each round with the number of the round and the metrics of
+        ``evaluate_fn`` (None if there are none). If it returns True, the run ends.
     on_round : callable, optional
-        Called with the `RoundRecord` of each round, before the model is evaluated.
+        A function that is called with the `RoundRecord` of each round, before the model is evaluated.
+
+    Attributes
+    ----------
+    roster : Roster
+        The registered clients.
+    traffic : Traffic
+        The messages and bytes that `start` has exchanged with clients since the last `Traffic.take`.
+    group_metrics : dict of str to MetricRecord
+        For each group, the average of its clients' metrics in the last federated evaluation. Clients evaluate
+        only if the server strategy's ``fraction_evaluate`` is above 0.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range; the message names it, its value and what is allowed.
+        If a parameter is out of range. The message names the parameter, its value and what is allowed.
     TypeError
         If a parameter has a wrong type, or ``server_strategy`` cannot take the step.
     """
@@ -108,7 +143,8 @@ class SelectionStrategy(Strategy):
         seed: int = 0,
         num_rounds: int | None = None,
         min_available_clients: int | None = None,
-        local_learning_rate: float | None = None,
+        local_learning_rate: float | str | None = None,
+        budget: Budget | None = None,
         deadlines: Deadlines | None = None,
         polling: Polling | None = None,
         faults: Faults | None = None,
@@ -119,7 +155,7 @@ class SelectionStrategy(Strategy):
         stop: Callable[[int, MetricRecord | None], bool] | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
     ) -> None:
-        # Refuse wrong parameters now, not once the clients are known.
+        # Refuse wrong parameters now, and not only in the first round, when the clients are known.
         check_selector(
             selector, clients_per_round, selector_settings or {}, 1 if num_rounds is None else num_rounds
         )
@@ -128,26 +164,26 @@ class SelectionStrategy(Strategy):
         self.faults, self.overrides = faults or Faults(), overrides or Overrides()
         self.faults.check(self._kind, clients_per_round)
         self.overrides.check(self._kind)
+        self._budgets = Budgets(clients_per_round, budget)
+        self._budgets.check(self.faults.quorum)
         checks.integer("seed", seed, low=0)
         if min_available_clients is not None:
             low, why = clients_per_round, "clients_per_round"
             checks.integer("min_available_clients", min_available_clients, low=low, why=why)
-        if local_learning_rate is not None and not 0 < local_learning_rate < inf:
-            raise ValueError(
-                f"local_learning_rate = {local_learning_rate}: must be finite and greater than 0"
-            )
+        rate = 1.0 if local_learning_rate is None else local_learning_rate
+        self._rates = read_rates("local_learning_rate", rate)
         if variates == "scaffold" and local_learning_rate is None:
             raise ValueError(
                 "local_learning_rate = None: must be the clients' learning rate with variates = 'scaffold'"
             )
         if masked_updates:
-            _check_masked(self._kind, server_strategy, variates, self.faults)
+            check_masked(self._kind, server_strategy, variates, self.faults)
         self.selector_name = selector
         self.selector_settings = dict(selector_settings or {})
         self.clients_per_round = clients_per_round
         self.seed = seed
         self.num_rounds = num_rounds
-        self.local_learning_rate = local_learning_rate or 1.0
+        self.local_learning_rate = rate
         self.masked_updates = masked_updates
         self.stop = stop
         self.on_round = on_round
@@ -156,7 +192,7 @@ class SelectionStrategy(Strategy):
             server_strategy or _fedavg(),
             selector,
             self.selector_settings,
-            clients_per_round=clients_per_round,
+            clients_per_round=min(clients_per_round, self._budgets.smallest),
             variates=variates,
         )
         self._poll = Poll(
@@ -166,6 +202,9 @@ class SelectionStrategy(Strategy):
             self._step.base.arrayrecord_key,
             self._step.base.configrecord_key,
         )
+        self._groups = Groups()
+        if GROUPS in self._kind.per_client:
+            self._groups = Groups.of(self.overrides, self._kind.settings_type.of(self.selector_settings))
         self._attendance = Attendance(
             min_available_clients=min_available_clients or clients_per_round,
             clients_per_round=clients_per_round,
@@ -173,25 +212,35 @@ class SelectionStrategy(Strategy):
             deadlines=self.deadlines,
             polling=self.polling,
             removals=Removals(self.overrides.removed, report=_warn),
+            groups=self._groups,
         )
         self.roster = self._attendance.roster
+        self.traffic = Traffic()
+        self.group_metrics: dict[str, MetricRecord] = {}
         self._checkpoints = CheckpointFolder(checkpoints.folder, report=_warn) if checkpoints else None
         self._resume = checkpoints is not None and checkpoints.resume
         self._logic: RoundLogic | None = None
-        self._restored: Mapping[str, NDArray[Any]] | None = None  # the logic's, until the clients are here
-        self._seen_changes = -1  # how many of the roster's changes the selector knows
+        # The saved state of the logic, until the clients are known and the logic is created.
+        self._restored: Mapping[str, NDArray[Any]] | None = None
+        self._seen_changes = -1  # the value of `Roster.changes` when the selector was last updated
         self._training: TrainingRound | None = None
-        self._wait = self.deadlines.round  # s; `start` may be told less
+        self._wait = self.deadlines.round  # s; less if `start` gets a smaller timeout
         self._evaluate_config = ConfigRecord()
 
     @property
     def selector(self) -> selectors.Selector:
-        """The selector; it exists once the clients are known, which is in the first round of this process."""
+        """The selector. It is created in the first round of this process, when the clients are known.
+
+        Raises
+        ------
+        RuntimeError
+            If it is accessed earlier.
+        """
         return self._known.selector
 
     @property
     def server_strategy(self) -> Strategy:
-        """What takes the step from the aggregate: a copy of what was given, or FedAvg."""
+        """The Flower strategy that takes the server step: a copy of the given strategy, or of FedAvg."""
         server_strategy: Strategy = self._step.strategy
         return server_strategy
 
@@ -201,9 +250,19 @@ class SelectionStrategy(Strategy):
             raise RuntimeError("no client is known before the first round")
         return self._logic
 
+    @property
+    def asks_everybody(self) -> bool:
+        """Whether all available clients train in each round, before the selection."""
+        return bool(self._kind.polls_for & AFTER_TRAINING)
+
     def summary(self) -> None:
         """Log the strategy's settings."""
         log(INFO, "\t├──> Selector: %s %s", self.selector_name, self.selector_settings or "")
+        if self.asks_everybody:
+            _warn(
+                f"{self.selector_name} lets all available clients train before each selection: a round costs "
+                "more than one of the selector 'full', which uses all of these updates"
+            )
         log(INFO, "\t├──> Clients per round: %d", self.clients_per_round)
         log(INFO, "\t└──> Server strategy: %s", type(self.server_strategy).__name__)
 
@@ -219,26 +278,51 @@ class SelectionStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run rounds 1 to ``num_rounds``, as Flower's own strategies do.
+        """Run rounds 1 to ``num_rounds``, and return the final model and the metrics of all rounds.
 
-        A strategy is for one run: in a second `start` the selector would still know the first one.
+        Call this once for each strategy object. In a second call, the selector would still have the state of
+        the first run. With ``checkpoints.resume``, the run continues after its last checkpoint.
 
-        With ``checkpoints.resume`` the run continues after its last checkpoint. Then only the names, shapes
-        and types of ``initial_arrays`` matter, and the result covers all rounds of the run.
+        Parameters
+        ----------
+        grid : Grid
+            The grid that Flower gives to the ServerApp.
+        initial_arrays : ArrayRecord
+            The initial model. If the run continues from a checkpoint, only the names, shapes and types of the
+            arrays are used.
+        num_rounds : int (default: 3)
+            The number of the last round.
+        timeout : float, optional
+            The longest time that a round waits for replies, in seconds, if it is less than
+            ``deadlines.round`` (default: ``deadlines.round``).
+        train_config, evaluate_config : ConfigRecord, optional
+            Entries for the config of TRAIN and EVALUATE messages (default: none).
+        evaluate_fn : callable, optional
+            A function that evaluates the model on the server. It is called with the round and the model,
+            after each round and for the initial model (round 0). Default: the server does not evaluate.
 
         Raises
         ------
+        ValueError
+            If ``train_config`` sets ``learning-rate`` although ``local_learning_rate`` is a schedule.
         NotEnoughClientsError
-            If too few clients are available for too long. ``checkpoints`` holds the rounds so far.
+            If too few clients are available for too long. The completed rounds are in ``checkpoints``.
         CheckpointError
-            If the folder of ``checkpoints`` belongs to another run, holds a run that is not to be resumed, or
+            If the folder of ``checkpoints`` holds another run, holds a run although ``resume`` is False, or
             cannot be written to.
+        MissingHandlerError
+            If the clients' app cannot answer the polls of the selector.
         """
         self.num_rounds = self.num_rounds or num_rounds
-        polling = PollingGrid(grid, self.polling.interval)
+        polling = PollingGrid(grid, self.polling.interval, self.traffic)
         self._wait = self.deadlines.round if timeout is None else min(timeout, self.deadlines.round)
         self._evaluate_config = evaluate_config or ConfigRecord()
         train_config = train_config or ConfigRecord()
+        if isinstance(self.local_learning_rate, str) and LEARNING_RATE in train_config:
+            raise ValueError(
+                f"train_config[{LEARNING_RATE!r}] = {train_config[LEARNING_RATE]!r}: must be left out, since "
+                f"local_learning_rate = {self.local_learning_rate!r} sets it in each round"
+            )
         log(INFO, "Starting %s:", type(self).__name__)
         self.summary()
         progress = self._resumed(initial_arrays)
@@ -249,15 +333,14 @@ class SelectionStrategy(Strategy):
             log(INFO, "")
             log(INFO, "[ROUND %d/%d]", number, num_rounds)
             messages = list(self.configure_train(number, progress.arrays, train_config, polling))
-            enough = None if self._training is None else self._training.chosen.enough
-            replies = polling.send_and_receive(messages, timeout=self._wait, enough=enough)
-            del messages  # each holds the model
+            replies = self._trained(polling, messages)
+            del messages  # frees memory: each message holds the model
             arrays, metrics = self.aggregate_train(number, replies)
             del replies
             progress.move(arrays)
             progress.note("train_metrics_clientapp", number, metrics)
             messages = list(self.configure_evaluate(number, progress.arrays, self._evaluate_config, polling))
-            replies = polling.send_and_receive(messages, timeout=self._wait) if messages else []
+            replies = self._evaluated(polling, number, messages)
             progress.note("evaluate_metrics_clientapp", number, self.aggregate_evaluate(number, replies))
             if evaluate_fn:
                 progress.note("evaluate_metrics_serverapp", number, evaluate_fn(number, progress.arrays))
@@ -266,6 +349,27 @@ class SelectionStrategy(Strategy):
         log(INFO, "")
         log(INFO, "Finished after round %d: %s", progress.round, progress.result)
         return progress.result
+
+    def _trained(self, grid: PollingGrid, messages: list[Message]) -> list[Message]:
+        """Send the TRAIN messages of a round, and return the replies."""
+        if self._training is None or not messages:
+            return []
+        training, chosen = self._training, self._training.chosen
+        wait = self._known.wait("train", chosen.opened.number, chosen.selection.clients, self._wait)
+        # Usable replies are counted only if needed, since this takes a pass over each model.
+        enough = chosen.enough if chosen.enough < len(messages) else None
+        return grid.send_and_receive(
+            messages, timeout=self._wait, enough=enough, counts=training.is_usable, wait=wait
+        )
+
+    def _evaluated(self, grid: PollingGrid, number: int, messages: list[Message]) -> list[Message]:
+        """Send the EVALUATE messages of a round, and return the replies."""
+        if not messages:
+            return []
+        clients = [self.roster.client_at(message.metadata.dst_node_id) for message in messages]
+        known = np.array([-1 if client is None else client for client in clients], dtype=np.int64)
+        wait = self._known.wait("evaluate", number, known, self._wait) if (known >= 0).all() else None
+        return grid.send_and_receive(messages, timeout=self._wait, wait=wait)
 
     def _is_stopped(self, progress: Progress) -> bool:
         if self.stop is None or progress.round == 0:
@@ -279,20 +383,21 @@ class SelectionStrategy(Strategy):
     # --- on disk ---------------------------------------------------------------------------------------
 
     def _fingerprint(self, arrays: ArrayRecord) -> dict[str, Any]:
-        """Return the settings that a resumed run must share."""
+        """Return the settings that a resume must not change."""
         guard = self.faults.guard_settings
         return {
             "selector": self.selector_name,
             "selector_settings": {
                 name: repr(value) for name, value in sorted(self.selector_settings.items())
             },
-            "clients_per_round": self.clients_per_round,
+            "clients_per_round": repr(self._budgets),
             "seed": self.seed,
             "local_learning_rate": self.local_learning_rate,
             "server_strategy": type(self.server_strategy).__name__,
             "server_settings": self._step.settings,
             "guard": None if guard is None else asdict(guard),
             "correction": self.faults.correction,
+            "silence": self.faults.silence,
             "variates": None if self._variates is None else self._variates.name,
             "masked_updates": self.masked_updates,
             "arrays": {name: [list(array.shape), array.dtype] for name, array in arrays.items()},
@@ -305,7 +410,7 @@ class SelectionStrategy(Strategy):
             self._checkpoints.save(progress.checkpoint(parts, notes, self._fingerprint(progress.arrays)))
 
     def _resumed(self, initial_arrays: ArrayRecord) -> Progress:
-        """Return the progress so far: none, or that of the newest checkpoint."""
+        """Return the progress in the newest checkpoint if the run resumes; otherwise that of a new run."""
         if self._checkpoints is None:
             return Progress(0, initial_arrays)
         folder = self._checkpoints.path
@@ -333,7 +438,7 @@ class SelectionStrategy(Strategy):
     # --- a round ---------------------------------------------------------------------------------------
 
     def _update_selector(self) -> None:
-        """Bring the selector up to date with the roster; create it once the first clients are known."""
+        """Update the selector with the changes of the roster. The first call creates the selector."""
         if self._seen_changes == self.roster.changes:
             return
         self._seen_changes = self.roster.changes
@@ -342,8 +447,7 @@ class SelectionStrategy(Strategy):
             self._logic = self._create_logic(sizes)
         known = self.selector.num_clients
         if len(sizes) > known:
-            each = per_client(self.overrides, self._kind, self.roster, known)
-            self._logic.add_clients(sizes[known:], **each)
+            self._logic.add_clients(sizes[known:], **self._per_client(known))
         registered = self.selector.registered
         removed = [client for client in self.roster.removed() if registered[client]]
         if removed:
@@ -360,14 +464,15 @@ class SelectionStrategy(Strategy):
             clients_per_round=self.clients_per_round,
             num_rounds=self.num_rounds or 1,
             seed=self.seed,
-            **per_client(self.overrides, self._kind, self.roster),
+            **self._per_client(),
             **self.selector_settings,
         )
         logic = RoundLogic(
             selector,
             self.faults,
-            local_learning_rate=self.local_learning_rate,
             variates=self._variates,
+            budgets=self._budgets,
+            shortest_deadline=self.deadlines.shortest,
             updates="masked" if self.masked_updates else "noised" if self._step.is_private else "open",
         )
         if self._restored is not None:
@@ -375,31 +480,61 @@ class SelectionStrategy(Strategy):
             self._restored = None
         return logic
 
+    def _per_client(self, first: int = 0) -> dict[str, NDArray[Any]]:
+        """Return the selector's settings per client, as arrays (M - first,) from index ``first`` on."""
+        guard = self.faults.guard_settings
+        reported = {
+            "costs": believed_numbers(self.roster.costs(), guard),
+            "energies": believed_numbers(self.roster.energies(), guard),
+        }
+        each = per_client(
+            self.overrides, self._kind, self.roster, first, groups=self._groups, reported=reported
+        )
+        settings = self._kind.settings_type.of(self.selector_settings)
+        for name in sorted(settings.needs_per_client - each.keys()) if first == 0 else ():
+            log(WARNING, "No client reports %s, and none is declared: each counts as 1", name)
+        if (
+            GROUPS in each
+            and first == 0
+            and not any(self._groups.of_client(self.roster, client) for client in range(len(self.roster)))
+        ):
+            log(WARNING, "No client reports a group, and none is declared: each client is a group of its own")
+        return each
+
     def _sizes(self) -> NDArray[np.float64]:
-        """Return (M,) the data size that counts for each client."""
+        """Return (M,) the data size of each client that the server uses, see `believed_sizes`."""
         overrides = sizes_of(self.roster, self.overrides.sizes)
         return believed_sizes(self.roster.sizes(), overrides, self.faults.guard_settings)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Select this round's clients and return one TRAIN message for each of them.
+        """Select the clients of a round, and return one TRAIN message for each selected client.
 
-        Each message's config holds ``server-round`` and, unless the caller's config has one, ``seed``: a
-        function of (seed, round, client).
+        The config of each message holds ``server-round`` and ``seed``, which is a function of (seed, round,
+        client). If ``config`` already has a ``seed``, that value is kept.
 
         Raises
         ------
         NotEnoughClientsError
-            If too few clients joined within ``deadlines.join`` (first round), or are available.
+            If too few clients joined within ``deadlines.join`` (in the first round), or if fewer clients than
+            the quorum were available for ``deadlines.absence`` seconds.
+        MissingHandlerError
+            If the clients' app cannot answer the poll of the selector.
         """
-        clock = clock_of(grid)
+        grid = PollingGrid.of(grid, self.polling.interval)
+        clock = grid.clock
         if self._logic is None:
             self._attendance.wait_for_first(grid)
         available = self._attendance.wait_for_quorum(grid)
         began = clock.monotonic()
+        grid.listen()
         self._update_selector()
+        self._known.local_learning_rate = self._rates.at(server_round)
         opened = self._known.open(server_round, available)
+        if self.selector.asks_norms:
+            self._ask_norms(opened, arrays, config, grid)
+        wait = self._wait if self.asks_everybody else self.deadlines.poll
         polled = self._poll.ask(
             grid,
             self.selector,
@@ -408,13 +543,33 @@ class SelectionStrategy(Strategy):
             self.roster,
             arrays,
             evaluate_config=self._evaluate_config,
+            train_config=ConfigRecord({**config, **self._rate_of(server_round)}),
+            learning_rate=self._known.local_learning_rate,
             budget=opened.budget,
+            wait_for=lambda clients: self._known.wait("poll", server_round, clients, wait),
+            train_deadline=wait,
         )
         chosen = self._known.choose(opened, polled.reports)
         messages = self._messages(chosen, arrays, config, grid, polled.train_config)
-        self._training = TrainingRound(chosen, arrays, messages, began, clock)
+        self._training = TrainingRound(
+            chosen, arrays, messages, began, clock, self._step.base.weighted_by_key
+        )
         log(INFO, "configure_train: selected %s", self._describe(chosen.selection))
         return messages
+
+    def _ask_norms(self, opened: Opened, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+        """Ask all selectable clients for the norm of an update, and let the selector learn these norms."""
+        clients = opened.selectable(self.selector.registered)
+        norms = self._poll.ask_norms(
+            grid,
+            clients,
+            self.roster,
+            arrays,
+            config=ConfigRecord({**config, **self._rate_of(opened.number)}),
+            round=opened.number,
+            deadline=self._wait,
+        )
+        self._known.learn_norms(opened, clients, norms)
 
     def _messages(
         self,
@@ -424,7 +579,7 @@ class SelectionStrategy(Strategy):
         grid: Grid,
         extra: Mapping[str, Any],
     ) -> list[Message]:
-        """Return the TRAIN messages to the selected clients, in their order."""
+        """Return the TRAIN messages to the selected clients, in selection order."""
         number, selection = chosen.opened.number, chosen.selection
         clients = [int(client) for client in selection.clients]
         nodes = [self.roster.node_of(client) for client in clients]
@@ -434,12 +589,16 @@ class SelectionStrategy(Strategy):
             extra = {**extra, REPORT_VARIANCE: True}
         if self.masked_updates:
             extra = {**extra, REPORT_NORM: True}
+        extra = {**extra, **self._rate_of(number)}
         messages = []
-        for client, node, weight in zip(clients, nodes, selection.weights, strict=True):
+        parts = [()] * len(clients) if selection.parts is None else selection.parts.tolist()
+        for client, node, weight, scales in zip(clients, nodes, selection.weights, parts, strict=True):
             content = RecordDict(dict(content_for[node]))
             key = self._step.base.configrecord_key
             seed = client_seed(self.seed, number, client)
             mine = {UPDATE_WEIGHT: float(weight * len(clients))} if self.masked_updates else {}
+            if scales:
+                mine[PART_SCALES] = scales
             content[key] = ConfigRecord({"seed": seed, **extra, **mine, **content.config_records[key]})
             control = None if self._variates is None else self._variates.outgoing(client)
             if control is not None:
@@ -448,19 +607,29 @@ class SelectionStrategy(Strategy):
             messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(number)))
         return messages
 
+    def _rate_of(self, round: int) -> dict[str, float]:
+        """Return the config entry with the learning rate of a round; no entry if there is no schedule."""
+        is_schedule = isinstance(self.local_learning_rate, str)
+        return {LEARNING_RATE: float(self._rates.at(round))} if is_schedule else {}
+
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the replies into the new model and let the selector learn.
+        """Aggregate the replies to the new model, let the selector learn, and return the model and metrics.
 
-        A client that failed, was late, or sent an unusable reply has no part in it. A skipped round returns
-        (None, None): the model stays as it is.
+        Clients that failed, were late, or sent an unusable reply are left out. If the round is skipped, the
+        result is (None, None), and the model does not change.
+
+        Raises
+        ------
+        RuntimeError
+            If `configure_train` was not called for this round.
         """
         training = self._training
         if training is None or training.chosen.opened.number != server_round:
             raise RuntimeError(f"round {server_round} was not configured")
         self._training = None
-        answers = training.match(replies, self._step.base.weighted_by_key)
+        answers = training.match(replies)
         for client, answer in zip(training.chosen.selection.clients, answers, strict=True):
             if not answer.failure or not answer.report.available:
                 self.roster.note(int(client), answer.report)
@@ -482,7 +651,7 @@ class SelectionStrategy(Strategy):
         return to_record(stepped.arrays), metrics
 
     def _server_step(self, outcome: Outcome, arrays: Arrays, messages: Sequence[Message]) -> Step:
-        """Let the server strategy take its step from the aggregate, or from the models of single clients."""
+        """Let the server strategy take its step, from the aggregate or from the models of single clients."""
         if outcome.arrays is None:
             return Step(None, outcome.record.skipped)
         each = contributions_of(outcome)
@@ -496,13 +665,16 @@ class SelectionStrategy(Strategy):
         for client, line in record.clipped.items():
             log(WARNING, "Round %d, %s: %s", record.round, name(client), line)
         if record.quarantined:
-            quarantined = ", ".join(map(name, record.quarantined))
-            log(WARNING, "Quarantined in round %d: %s", record.round, quarantined)
+            quarantined = [
+                f"{name(client)} (silent)" if client in record.silent else name(client)
+                for client in record.quarantined
+            ]
+            log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined))
         if record.skipped:
             log(WARNING, "Round %d is skipped: %s", record.round, record.skipped)
 
     def _average_metrics(self, answers: list[Reply], record: RoundRecord) -> MetricRecord:
-        """Average the clients' metrics with the server strategy's own function, as FedAvg does."""
+        """Average the clients' metrics with the server strategy's function, weighted by data size."""
         key, sizes = self._step.base.weighted_by_key, self.selector.client_sizes
         contents = [
             RecordDict({"metrics": MetricRecord({**answer.metrics, key: float(sizes[client])})})
@@ -521,75 +693,90 @@ class SelectionStrategy(Strategy):
 
     def _describe(self, selection: selectors.Selection) -> str:
         drawn = zip(selection.clients, selection.counts, selection.probabilities, strict=True)
-        return (
-            ", ".join(
-                f"{self.roster.id_of(client)}{f' x{count}' if count > 1 else ''} (p={probability:.3g})"
-                for client, count, probability in drawn
-            )
-            or "no client"
-        )
+        selected = [
+            f"{self.roster.id_of(client)}{f' x{count}' if count > 1 else ''} (p={probability:.3g})"
+            for client, count, probability in drawn
+        ]
+        return listed(selected) or "no client"
 
     # --- federated evaluation, as the server strategy does it ------------------------------------------
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the server strategy's EVALUATE messages, to a share ``fraction_evaluate`` of the nodes."""
+        """Return the server strategy's EVALUATE messages to a random share of the available clients.
+
+        The share is the server strategy's ``fraction_evaluate``. Clients that are quarantined for silence are
+        left out.
+        """
         here = self.roster.available(grid.get_node_ids())
-        count = round(len(here) * self._step.fraction_evaluate)
-        if count == 0:
+        if self._logic is not None:
+            here = np.setdiff1d(here, self._logic.silent(server_round + 1))
+        drawn = evaluators(self.seed, server_round, here, self._step.fraction_evaluate)
+        if not drawn.size:
             return []
-        drawn = generator(self.seed, server_round, "evaluate").choice(here, count, replace=False)
         shown = NodesGrid(grid, [self.roster.node_of(int(client)) for client in drawn])
         prepared = self._step.base.configure_evaluate(server_round, arrays, ConfigRecord(dict(config)), shown)
         messages = sorted(prepared, key=lambda message: message.metadata.dst_node_id)
         for message in messages:
             message.metadata.ttl = self.deadlines.round + CLOCKS_DIFFER
+            message.metadata.group_id = str(server_round)
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the metrics of the usable replies as the server strategy does."""
+        """Average the metrics of the usable replies with the server strategy, over all clients and by group.
+
+        The averages of the groups are stored in ``group_metrics``.
+        """
         key = self._step.base.weighted_by_key
-        # Sums of floats depend on the order, which must not be that of arrival.
+        # The order of a sum changes its last digits, so it must not depend on which reply arrives first.
         replies = sorted(replies, key=lambda reply: self.roster.client_at(reply.metadata.src_node_id) or 0)
         sized = [reply for reply in replies if has_size(reply, key)]
         if len(sized) < len(replies):
             left = len(replies) - len(sized)
             log(WARNING, "Evaluation of round %d: %d replies without a usable size", server_round, left)
+        self.group_metrics = {}
+        for group, members in sorted(self._by_group(sized).items()):
+            metrics = self._averaged_evaluations(
+                server_round, members, f"evaluations of group {group}, round {server_round}"
+            )
+            if metrics is not None:
+                self.group_metrics[group] = metrics
+        return self._averaged_evaluations(server_round, sized, f"evaluations of round {server_round}")
+
+    def _by_group(self, replies: Iterable[Message]) -> dict[str, list[Message]]:
+        """Return the replies by group. Replies of clients without a group are left out."""
+        found: dict[str, list[Message]] = {}
+        for reply in replies:
+            client = self.roster.client_at(reply.metadata.src_node_id)
+            group = None if client is None else self._groups.of_client(self.roster, client)
+            if group is not None:
+                found.setdefault(group, []).append(reply)
+        return found
+
+    def _averaged_evaluations(
+        self, server_round: int, replies: Sequence[Message], what: str
+    ) -> MetricRecord | None:
         return averaged(
             lambda fit: self._step.base.aggregate_evaluate(server_round, fit),
-            sized,
-            [reply.content for reply in sized],
-            f"evaluations of round {server_round}",
+            replies,
+            [reply.content for reply in replies],
+            what,
         )
+
+    def groups(self) -> list[str | None]:
+        """Return (M,) the name of each client's group; None if the client has no group."""
+        return [self._groups.of_client(self.roster, index) for index in range(len(self.roster))]
 
 
 def _fedavg() -> FedAvg:
-    """Return FedAvg without evaluation on clients; as an argument of FedAvg, 0.0 would log a warning."""
+    """Return FedAvg without evaluation on clients.
+
+    ``FedAvg(fraction_evaluate=0.0)`` would log a warning.
+    """
     strategy = FedAvg()
     strategy.fraction_evaluate = 0.0
     return strategy
-
-
-def _check_masked(
-    kind: type[selectors.Selector], server_strategy: Strategy | None, variates: str | None, faults: Faults
-) -> None:
-    """Refuse what needs single updates, or leaves some out, where the server sees only their sum."""
-    if variates or faults.over_selection > 1 or faults.correction != "equal":
-        raise ValueError(
-            "masked_updates = True: must be without variates, which need single updates, and without "
-            "faults.over_selection and faults.correction = 'rates', since the sum needs every client"
-        )
-    if "diversity" in kind.feedback_used:
-        raise ValueError(
-            f"selector = {kind.name!r} with masked_updates = True: learns how far single updates are from "
-            "their mean, and they are hidden"
-        )
-    if server_strategy is not None and view_of(server_strategy) is not View.AGGREGATE:
-        raise ValueError(
-            f"server_strategy = {type(server_strategy).__name__}() with masked_updates = True: must step "
-            "from the average, since single updates are hidden"
-        )
 
 
 def _warn(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Learning tasks: a model, its data and their partition, with NumPy or torch behind one interface.
+"""The learning tasks. Each has a model, a data set and a partition; the model is in NumPy or in torch.
 
 `create` imports a task's module only when that task is asked for, so a device that trains a NumPy model never
 imports torch.
@@ -38,11 +38,11 @@ def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model:
     Parameters
     ----------
     name : str
-        One of `available()`: a data set, followed by the model where there are several.
+        One of `available()`: the name of a data set, and of a model if the data set has several.
     partition : str (default: "skewed")
         How the samples are distributed over the clients; see `partitions.FORMS`.
     data_dir : str (default: "")
-        The folder or file of the data; see `datasets`. The digits need none.
+        The folder or file of the data; see `datasets`. The digits need neither.
     **model
         Further arguments of the model, for example ``bias=False`` or ``hidden=(100,)``.
 

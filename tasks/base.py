@@ -1,4 +1,4 @@
-"""The interface of every task: a model as arrays goes in, a trained model comes out."""
+"""The interface of all tasks. A task takes a model as arrays, and returns the trained model as arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TrainResult(NamedTuple):
     """The result of local training."""
 
     arrays: Arrays
-    loss: float  # mean over the mini-batches, each measured before its step
+    loss: float  # mean of the losses of the mini-batches, each measured before its step
     steps: int
     gradient_variance: float = nan  # σ²; NaN if it was not measured or there was only one step
 
@@ -89,7 +89,7 @@ class Task(ABC):
             c - c_m of SCAFFOLD, added to each gradient (Karimireddy et al. 2020, eq. 3).
         measure_variance : bool (default: False)
             Whether to measure the variance of the loss's gradient over the mini-batches (`GradientVariance`).
-            The terms that ``proximal_mu`` and ``control`` add are left out of it.
+            The terms that ``proximal_mu`` and ``control`` add do not count.
 
         Raises
         ------
@@ -105,9 +105,10 @@ class Task(ABC):
 class GradientVariance:
     """The variance σ² of mini-batch gradients, in one pass (Welford's method on the gradient as one vector).
 
-    σ² = sum_b ||g_b - mean||² / (n - 1) over n gradients g_b. The memory is one model: the mean so far. The
-    estimate is unbiased if the gradients are drawn independently at one model. Local steps move the model, so
-    σ² includes the drift of the gradient; with one batch of all samples it is the drift alone.
+    σ² = sum_b ||g_b - mean||² / (n - 1) over n gradients g_b. The memory needed is that of one model, for the
+    mean so far. The estimate is unbiased if all gradients are drawn independently at one model. Local steps
+    move the model, so σ² includes the drift of the gradient. If each mini-batch holds all samples, σ² is the
+    drift alone.
     """
 
     def __init__(self) -> None:
@@ -137,8 +138,8 @@ class GradientVariance:
 def batches(num_samples: int, batch_size: int, steps: int, seed: int) -> Iterator[NDArray[np.intp]]:
     """Yield the sample indexes of ``steps`` mini-batches of min(batch_size, num_samples) samples each.
 
-    Samples are drawn without replacement; they are shuffled again when too few are left for a batch. All
-    models use these batches, so that models are compared on the same samples.
+    Samples are drawn without replacement. When too few are left for a mini-batch, all samples are shuffled
+    again. All models use these mini-batches, so that models are compared on the same samples.
 
     Raises
     ------

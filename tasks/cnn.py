@@ -9,7 +9,7 @@ from .network import Network
 
 
 def _handwriting(num_classes: int) -> list[nn.Module]:
-    """28 x 28 grey: the network of McMahan et al. 2017, section 3 (LEAF's has 2,048 units instead of 512)."""
+    """For 28 x 28 grey pixels: McMahan et al. 2017, section 3. LEAF has 2,048 units instead of these 512."""
     return [
         nn.Conv2d(1, 32, 5, padding=2),
         nn.ReLU(),
@@ -25,7 +25,7 @@ def _handwriting(num_classes: int) -> list[nn.Module]:
 
 
 def _objects(num_classes: int) -> list[nn.Module]:
-    """32 x 32 in colour: Power-of-Choice paper, appendix F, with LeNet's 6 and 16 filters of 5 x 5."""
+    """For 32 x 32 colour pixels: Power-of-Choice paper, appendix F, with the 6 and 16 filters of LeNet."""
     modules: list[nn.Module] = [
         nn.Conv2d(3, 6, 5),
         nn.ReLU(),
@@ -42,10 +42,10 @@ def _objects(num_classes: int) -> list[nn.Module]:
 
 
 def _faces(num_classes: int) -> list[nn.Module]:
-    """84 x 84 in colour: LEAF's network for CelebA, four times convolution, norm, pooling and ReLU.
+    """For 84 x 84 colour pixels: LEAF's network for CelebA, four times convolution, norm, pooling and ReLU.
 
-    Group norm replaces LEAF's batch norm (Hsieh et al. 2020): running statistics are no parameters, and
-    clients with one class distort them for the others.
+    Group norm replaces LEAF's batch norm (Hsieh et al. 2020). The running statistics of batch norm are not
+    parameters, and clients whose samples are all of one class would distort them for other clients.
     """
     modules: list[nn.Module] = []
     for channels in (3, 32, 32, 32):
@@ -71,7 +71,7 @@ class CNN(Network):
     Parameters
     ----------
     dataset : str (default: "mnist")
-        Name of the data set. The digits are refused: their images are too small.
+        Name of the data set. "digits" is refused, since its images are too small.
     partition, data_dir : str
         As in `SharedOut`.
 

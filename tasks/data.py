@@ -26,7 +26,7 @@ class Dataset(NamedTuple):
 
 
 class Takes(Protocol):
-    """Samples that are read by row: a `Dataset`, or `datasets.Samples` whose pixels are still bytes."""
+    """Samples that can be read by row: a `Dataset`, or `datasets.Samples`, which decode images on demand."""
 
     def take(self, rows: NDArray[np.int64]) -> Dataset:
         """Return the samples in these rows."""
@@ -38,7 +38,7 @@ class FederatedData(NamedTuple):
     inputs: NDArray[np.float32]  # (N, features)
     labels: NDArray[np.int64]  # (N,)
     offsets: NDArray[np.int64]  # (M + 1,), ascending from 0 to N
-    groups: NDArray[np.int64] | None = None  # (M,)
+    groups: NDArray[np.int64] | None = None  # (M,) the group of each client; None: there are no groups
 
     @property
     def num_clients(self) -> int:
@@ -50,17 +50,17 @@ class FederatedData(NamedTuple):
         return np.diff(self.offsets)
 
     def check(self, num_features: int | None = None, num_classes: float = inf) -> None:
-        """Check that the arrays fit each other and, where its sizes are given, a model.
+        """Check that the arrays fit each other, and a model if the model's sizes are given.
 
         Parameters
         ----------
         num_features, num_classes : int, optional
-            The model's inputs and classes.
+            The numbers of the model's inputs and classes (default: not checked).
 
         Raises
         ------
         ValueError
-            If they do not fit; the message names the array.
+            If an array does not fit; the message names the array.
         """
         n = len(self.labels)
         features = self.inputs.shape[-1] if num_features is None else num_features
@@ -99,7 +99,7 @@ def federate(
     dataset : Dataset, or another object with its ``take``
         All samples.
     parts : sequence of numpy.ndarray
-        The sample indexes of each client. Samples in no part are left out.
+        The sample indexes of each client. A sample of no client is left out.
     groups : numpy.ndarray, optional
         (M,) whole numbers: the group of each client.
 

@@ -1,6 +1,6 @@
-"""Data sets by name, read from a file or folder on this machine or else through Flower Datasets.
+"""Data sets by name, read from a file or folder on this machine, or by Flower Datasets.
 
-The setting ``data-dir``, or else the environment variable COHORT_DATA, names one of these:
+The setting ``data-dir``, or if it is empty the environment variable COHORT_DATA, names one of these:
 
 - an ``.npz`` file with x_train (n, ...) uint8, y_train (n,), x_test, y_test and, for the partition
   ``natural``, users_train (n,), the user who made each sample;
@@ -9,9 +9,9 @@ The setting ``data-dir``, or else the environment variable COHORT_DATA, names on
   (``train-images-idx3-ubyte.gz``, ...) or with a copy of the data set's repository on the Hugging Face Hub,
   which Flower Datasets reads.
 
-Without either, Flower Datasets downloads the data set or finds it in its cache. The command
-`python -m tasks.datasets NAME FILE` writes such an .npz file, for machines without a network; it is also much
-faster to read. The digits need none of this.
+Without the setting and the variable, Flower Datasets downloads the data set or finds it in its cache. The
+command `python -m tasks.datasets NAME FILE` writes an .npz file of this form. It serves machines without a
+network, and is read much faster. The data set "digits" needs no file, folder or download.
 """
 
 import gzip
@@ -47,7 +47,7 @@ class Description(NamedTuple):
 
     shape: tuple[int, ...]  # of an image: channels, height, width
     num_classes: int
-    hub: Hub | None = None  # None: a package contains it
+    hub: Hub | None = None  # None: an installed package contains the data set
 
     @property
     def num_features(self) -> int:
@@ -61,8 +61,9 @@ DESCRIPTIONS = {
     "fashion-mnist": Description((1, 28, 28), 10, Hub("zalando-datasets/fashion_mnist")),
     "kmnist": Description((1, 28, 28), 10, Hub("tanganke/kmnist")),
     "cifar10": Description((3, 32, 32), 10, Hub("uoft-cs/cifar10", image="img")),
-    # From LEAF (Caldas et al. 2018). FEMNIST: 62 characters, one client per writer, a tenth of the samples
-    # held out. CelebA: whether a celebrity smiles, one client per celebrity, images scaled to 84 x 84.
+    # Both are from LEAF (Caldas et al. 2018). FEMNIST: 62 characters, a user is a writer, a tenth of the
+    # samples are held out. CelebA: whether a celebrity smiles, a user is a celebrity, images are scaled to
+    # 84 x 84.
     "femnist": Description(
         (1, 28, 28), 62, Hub("flwrlabs/femnist", label="character", user="writer_id", held_out=0.1)
     ),
@@ -140,8 +141,8 @@ class FromHub(Samples):
         chosen = self._rows[rows]
         pixels = np.empty((len(chosen), channels, height, width), np.uint8)
         (column,) = self._images.column_names
-        # A few hundred at once: one by one takes seven times as long, and all of CelebA does not fit in
-        # memory.
+        # Images are read 256 at a time. To read them one by one takes seven times as long, and the whole of
+        # CelebA does not fit into memory.
         for start in range(0, len(chosen), 256):
             images = self._images[chosen[start : start + 256].tolist()][column]
             for i, image in enumerate(images, start):
@@ -160,12 +161,12 @@ def load(name: str, data_dir: str = "") -> Halves:
     name : str
         One of `DESCRIPTIONS`.
     data_dir : str
-        The folder or file of the data, as above; "" reads the environment variable.
+        The folder or file of the data, see the docstring of this module; "" means the environment variable.
 
     Raises
     ------
     ValueError
-        If the data set does not exist, or if the file or folder holds something else.
+        If there is no data set of this name, or if the file or folder does not hold this data set.
     ModuleNotFoundError
         If a package is missing; the message names the extra that installs it.
     """
@@ -214,7 +215,7 @@ def _from_npz(path: Path, description: Description) -> Halves:
 
 
 def _from_idx(folder: Path, description: Description) -> Halves:
-    """Read the four files in which MNIST is published, compressed or not."""
+    """Read the four files in which MNIST is published; each may be compressed by gzip."""
     return Halves(
         *(
             _checked(
@@ -289,7 +290,7 @@ def _from_hub(name: str, description: Description, folder: Path | None = None) -
     try:
         train = source("train")
         test = None if hub.held_out else source("test")
-    except Exception as error:  # whatever fails in the network, the cache or a library: say what to do
+    except Exception as error:  # any failure of the network, the cache or a library
         raise ValueError(
             f"data-dir = {str(folder or '')!r}: {name} cannot be read from {folder or hub.repository}: "
             f"{error}; without a network, put {name}.npz into a folder that data-dir or {VARIABLE} names"
@@ -315,7 +316,7 @@ def save(name: str, path: Path) -> None:
     if name not in DESCRIPTIONS or DESCRIPTIONS[name].hub is None:
         known = [each for each, description in DESCRIPTIONS.items() if description.hub]
         raise ValueError(f"data set = {name!r}: must be one of {', '.join(known)}")
-    if not path.parent.is_dir():  # refused now, not after an hour of downloading
+    if not path.parent.is_dir():  # refused now, and not after an hour of downloading
         raise ValueError(f"file = {str(path)!r}: there is no folder {path.parent}")
     arrays: dict[str, NDArray[Any]] = {}
     for half, samples in _from_hub(name, DESCRIPTIONS[name])._asdict().items():

@@ -1,4 +1,4 @@
-"""scikit-learn's digits: 1,797 handwritten digits of 8 x 8 pixels that the package contains.
+"""The data set "digits": 1,797 handwritten digits of 8 x 8 pixels, in a file of the package scikit-learn.
 
 Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI repository (test part).
 """
@@ -22,7 +22,7 @@ def load() -> tuple[Dataset, Dataset]:
     ModuleNotFoundError
         If scikit-learn is not installed.
     """
-    # Read without importing scikit-learn, which takes a client process more than a second.
+    # The file is read without importing scikit-learn: the import takes a client process more than a second.
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(
@@ -30,7 +30,8 @@ def load() -> tuple[Dataset, Dataset]:
         )
     with gzip.open(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)
-    # The file is ordered by writer: shuffle it, with a fixed seed, before the test set is held out.
+    # The samples in the file are ordered by writer. They are shuffled, with a fixed seed, before the test set
+    # is held out.
     table = table[np.random.default_rng(0).permutation(len(table))]
     data = Dataset(table[:, :-1] / np.float32(16), table[:, -1].astype(np.int64))
     return (

@@ -18,8 +18,8 @@ class MLP(Network):
     dataset : str (default: "digits")
         Name of the data set.
     hidden : sequence of int (default: (32,))
-        Units of each hidden layer. On 784 pixels (64, 30) is the network of the Power-of-Choice paper
-        (appendix F) without its dropout.
+        Units of each hidden layer, >= 1. For images of 784 pixels, (64, 30) gives the network of the
+        Power-of-Choice paper (appendix F) without its dropout.
     partition, data_dir : str
         As in `SharedOut`.
     """

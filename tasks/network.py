@@ -17,8 +17,8 @@ _CHUNK = 1000  # samples evaluated at once
 class Network(SharedOut):
     """A network whose parameters have torch's names and layouts. Subclasses define its layers.
 
-    Weights and biases start uniform in ±1/sqrt(fan in), as in torch's own layers, but are drawn from the
-    seed.
+    At the start, weights and biases are uniform in ±1/sqrt(fan in), as in torch's own layers, but are drawn
+    from the seed. Group norms start with the weight 1 and the bias 0.
     """
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Network(SharedOut):
         for batch in batches(len(data), batch_size, steps, seed):
             loss = cross_entropy(network(inputs[batch]), labels[batch])
             gradients = torch.autograd.grad(loss, parameters)
-            # Without torch.optim, whose import takes seconds in each client process.
+            # The step is written out here, since importing torch.optim takes seconds in each client process.
             with torch.no_grad():
                 if measure_variance:
                     variance.add(gradient.numpy() for gradient in gradients)
@@ -91,7 +91,7 @@ class Network(SharedOut):
         network = self._model(arrays)
         loss, accuracy = 0.0, 0.0
         with torch.inference_mode():
-            # In chunks, because convolutions need far more memory than their inputs.
+            # Samples are evaluated in chunks, because convolutions need far more memory than their inputs.
             for start in range(0, len(data), _CHUNK):
                 labels = torch.from_numpy(data.labels[start : start + _CHUNK])
                 logits = network(torch.from_numpy(data.inputs[start : start + _CHUNK]))

@@ -9,7 +9,7 @@ from .partitions import Parts, parse, share_out
 
 
 class SharedOut(Task):
-    """The data side of a task: a named data set and its partition. Subclasses add the model.
+    """A task without its model: a named data set and its partition. Subclasses add the model.
 
     Parameters
     ----------

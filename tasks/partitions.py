@@ -1,9 +1,10 @@
-"""Partitions: functions of the labels, the number of clients and a seed that distribute samples over clients.
+"""Partitions: functions of labels, number of clients and seed that distribute the samples over the clients.
 
 A run names its partition in the setting ``partition``: ``skewed``, ``balanced``, ``dirichlet:0.3``, ... (see
-`FORMS`). A partition returns one array of sample indexes per client; no sample goes to two clients. Each
-docstring names the equivalent partitioner of Flower Datasets, if there is one: same distribution, different
-random draws. `from_flower` accepts any partitioner of Flower Datasets.
+`FORMS`). A partition returns one array of sample indexes per client; no sample goes to two clients.
+
+Each docstring names the equivalent partitioner of Flower Datasets, if there is one. That partitioner has the
+same distribution, but makes other random draws. `from_flower` accepts any partitioner of Flower Datasets.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ class Parts(NamedTuple):
 
 
 def _round_to_sum(shares: NDArray[np.float64], total: int) -> Ints:
-    """Round to integers that sum to ``total`` by largest remainder. Ties go to the later entry."""
+    """Scale to the sum ``total`` and round by largest remainder; of equal remainders, the later is taken."""
     exact = shares / shares.sum() * total
     counts: Ints = np.floor(exact + 1e-9).astype(np.int64)
     by_remainder = np.lexsort((-np.arange(len(shares)), -(exact - counts).round(9)))
@@ -43,7 +44,7 @@ def _check_clients(num_clients: int, most: int, what: str = "the number of sampl
 
 
 def _filled(sizes: Ints) -> Ints:
-    """Move samples from the largest to the empty clients; return the sizes in ascending order."""
+    """Move a sample to each empty client, from the client with the most; return the sizes, ascending."""
     for _ in range(np.count_nonzero(sizes == 0)):
         sizes[np.argmin(sizes)] += 1
         sizes[np.argmax(sizes)] -= 1
@@ -120,7 +121,7 @@ def skewed(labels: Ints, num_clients: int, seed: int, unit: int | None = None) -
     """Distribute samples at random in the sizes of the OSMD paper's section G.
 
     By default the sizes are scaled to use all samples. With ``unit``, clients hold ``unit`` times 1, 5, 30 or
-    100 samples, and the other samples are unused; ``unit`` 1 and 500 clients are the paper's own.
+    100 samples, and other samples are unused. The paper has 500 clients and the unit 1.
 
     Raises
     ------
@@ -136,9 +137,10 @@ def skewed(labels: Ints, num_clients: int, seed: int, unit: int | None = None) -
 
 
 def balanced(labels: Ints, num_clients: int, seed: int, size: int | None = None) -> list[Ints]:
-    """Distribute samples at random: all of them, in sizes that differ by at most 1, or ``size`` per client.
+    """Distribute samples at random to clients of equal size.
 
-    Like Flower Datasets' `IidPartitioner` on shuffled data.
+    By default all samples are distributed, and sizes differ by at most 1. With ``size``, each client gets
+    this many samples, and other samples are unused. Flower Datasets: `IidPartitioner` on shuffled data.
 
     Raises
     ------
@@ -162,11 +164,11 @@ def power_law(labels: Ints, num_clients: int, seed: int, exponent: float = 1.0) 
 def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size: int = 1) -> list[Ints]:
     """Split each class in proportions drawn from Dir_M(α), so that sizes and classes both vary by client.
 
-    The form of the Power-of-Choice paper (appendix F: Dir_K(α) over the K clients, with which α sets "the
-    data size imbalance and degree of label skew across clients") and of DELTA (appendix H.2), introduced by
-    Yurochkin et al. 2019. Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``, which draws
-    up to ten times until every client has ``min_size`` samples. Here the largest clients give samples to
-    those below `min_size`, which also works for many clients and a small α.
+    Yurochkin et al. 2019 introduced this partition. The Power-of-Choice paper uses it (appendix F: Dir_K(α)
+    over the K clients, where α sets "the data size imbalance and degree of label skew across clients"), and
+    so does DELTA (appendix H.2). Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``. That
+    partitioner draws again, up to ten times, until every client has ``min_size`` samples. Here the largest
+    clients give samples to clients below ``min_size``, which also works for many clients and a small α.
 
     Parameters
     ----------
@@ -197,7 +199,7 @@ def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size:
 
 
 def _at_least(parts: list[Ints], min_size: int) -> list[Ints]:
-    """Move samples to clients with too few, each from the client that then has the most."""
+    """Move samples to clients below ``min_size``, each time from the client with the most samples."""
     largest = [(-len(part), m) for m, part in enumerate(parts)]
     heapify(largest)
     left = np.array([len(part) for part in parts])
@@ -219,9 +221,11 @@ def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) 
 
     From Hsu et al. 2019, where p are the shares of the classes in the data. Samples are drawn without
     replacement, client after client in random order. A used-up class is not drawn again; the other classes
-    keep their proportions. Flower Datasets: `InnerDirichletPartitioner` with equal ``partition_sizes`` and
-    the list α p as its ``alpha`` has the same q_m, but its clients take turns sample by sample. When all
-    samples are used, scarcity changes the proportions of all clients there, and of the last clients here.
+    keep their proportions.
+
+    Flower Datasets: `InnerDirichletPartitioner` with equal ``partition_sizes`` and the list α p as its
+    ``alpha`` has the same q_m, but its clients take turns sample by sample. Classes run out if all samples
+    are used. This changes the proportions of all clients there, and only of the last clients here.
 
     Raises
     ------
@@ -235,7 +239,7 @@ def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) 
     rows = [random.permutation(np.flatnonzero(classes == c)) for c in range(len(left))]
     proportions = random.dirichlet(alpha * left / len(labels), num_clients)
     parts: list[Ints] = [np.empty(0, np.int64)] * num_clients
-    # In random order, because the last clients find classes used up.
+    # The order of the clients is random, because the last clients find classes used up.
     for m in random.permutation(num_clients):
         taken = np.zeros(len(left), np.int64)
         while (missing := int(sizes[m] - taken.sum())) > 0:
@@ -243,7 +247,7 @@ def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) 
             if q.sum() <= 0:
                 q = (left - taken).astype(np.float64)
             taken = np.minimum(taken + random.multinomial(missing, q / q.sum()), left)
-        # From the end, which `left` excludes from now on.
+        # The samples are taken from the end of each class, which `left` no longer counts.
         parts[m] = np.concatenate([row[n - k : n] for row, n, k in zip(rows, left, taken, strict=True)])
         left = left - taken
     return parts
@@ -253,8 +257,8 @@ def label_shards(labels: Ints, num_clients: int, seed: int, shards_per_client: i
     """Sort the samples by class, cut them into equal shards, and give each client some shards at random.
 
     McMahan et al. 2017 (section 3) have 200 shards, two per client. Flower Datasets: `ShardPartitioner` with
-    ``num_shards_per_partition``, which leaves out samples that do not fill a shard; here shards differ by at
-    most 1 sample.
+    ``num_shards_per_partition``. That partitioner leaves out samples that do not fill a shard. Here all
+    samples are used, and the sizes of shards differ by at most 1.
 
     Raises
     ------
@@ -283,9 +287,9 @@ def label_split(labels: Ints, num_clients: int, seed: int, owners: int | None = 
     labels : numpy.ndarray
         (n,) classes, C >= 2 of them.
     num_clients, seed : int
-        M, and the seed of the shared class and the samples. The owners come first.
+        M, and the seed of the shared class and the samples. The owners are the first clients.
     owners : int, optional
-        Number of clients that hold the C - 1 other classes, >= C - 1 (default: C - 1, a class each).
+        Number of clients that hold the C - 1 other classes, >= C - 1 (default: C - 1, one class per owner).
 
     Raises
     ------
@@ -317,8 +321,8 @@ def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10
 
     From FLICS (section IV: "clients in group k are assigned samples with labels k and mod(k+1, 10)"). With
     fewer groups than classes, class c counts as class c mod G. Each class is divided equally among the
-    clients of its two groups. Flower Datasets: `PathologicalPartitioner` with two classes per client,
-    "deterministic", has the same classes, with client m in group m mod 10.
+    clients of its two groups. Flower Datasets: `PathologicalPartitioner` with two classes per client and the
+    mode "deterministic" gives a group the same classes, and puts client m into group m mod 10.
 
     Raises
     ------
@@ -348,8 +352,8 @@ def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10
 def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
     """Give each client the samples of one user: a writer of FEMNIST, a celebrity of CelebA.
 
-    If there are more users than clients, users are dealt out evenly: the number per client differs by at most
-    1. Flower Datasets: `NaturalIdPartitioner`; with fewer clients
+    If there are more users than clients, clients get several users, and the numbers of users per
+    client differ by at most 1. Flower Datasets: `NaturalIdPartitioner`; with fewer clients than users
     `GroupedNaturalIdPartitioner`.
 
     Parameters
@@ -481,7 +485,7 @@ def share_out(
     Raises
     ------
     ValueError
-        If the setting is invalid; the message gives it, its value and the allowed values in one line.
+        If the setting is invalid. The message has the setting, its value and the allowed values in one line.
     """
     try:
         name, number = parse(partition)

@@ -26,7 +26,7 @@ class Softmax(SharedOut):
     dataset : str (default: "digits")
         Name of the data set.
     bias : bool (default: True)
-        Whether the model has b; that of the OSMD paper's section G has none.
+        Whether the model has b. The model in section G of the OSMD paper has no b.
     partition, data_dir : str
         As in `SharedOut`.
     """
@@ -58,7 +58,7 @@ class Softmax(SharedOut):
     ) -> TrainResult:
         model = {name: array.copy() for name, array in arrays.items()}
         losses = []
-        variance = GradientVariance()  # of steps: that of the gradients times the squared learning rate
+        variance = GradientVariance()  # of the moves, which are gradients times the learning rate
         for batch in batches(len(data), batch_size, steps, seed):
             inputs, labels = data.inputs[batch], data.labels[batch]
             log_p = _log_probabilities(model, inputs)

@@ -1,11 +1,15 @@
 """The documents: their examples run, and their links lead somewhere."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from deploy import cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "strategies" / "README.md"])
@@ -47,3 +51,32 @@ def test_links_lead_somewhere(page: Path) -> None:
             headings = re.findall(r"^#+ (.*)$", linked.read_text("utf-8"), re.MULTILINE)
             slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in slugs, f"{target}#{anchor}"
+
+
+def test_every_line_of_the_security_tables_has_a_test() -> None:
+    rows = [
+        line for line in (ROOT / "docs" / "security.md").read_text().splitlines() if line.startswith("| ")
+    ]
+    rows = [row for row in rows if not row.endswith("| test |")]
+    assert len(rows) > 30
+    for row in rows:
+        named = re.search(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
+        assert named, row
+        assert f"def {named[2]}(" in (ROOT / named[1]).read_text(), row
+
+
+def _commands(page: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("cohort up")]
+
+
+@pytest.mark.parametrize("command", _commands("server-strategies.md"))
+def test_a_command_is_accepted(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the point where a federation would start."""
+    started: list[Any] = []
+    monkeypatch.setattr(cli, "_compare", lambda engine, comparison, **options: started.append(comparison))
+    arguments = shlex.split(command, comments=True)[1:]
+    result = CliRunner().invoke(cli.cli, [*arguments, "--out", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.stderr
+    assert len(started) == 1

@@ -20,8 +20,8 @@ ROOMS = (
 )
 # Inside strategies/: a folder or module may import those of the rows above its own.
 STRATEGIES = (
-    ("numerics", "checkpoint"),
-    ("selectors",),
+    ("numerics", "results_file"),
+    ("selectors", "checkpoint"),
     ("options",),
     ("clients",),
     ("rounds",),

@@ -1,13 +1,14 @@
-"""The papers' experiments, and that of `forecast`: `cohort bench papers` runs them all.
+"""The experiments of papers, and an experiment about the selector `forecast`.
 
-Each module holds experiments of one paper and lists them in ``EXPERIMENTS``.
+`cohort bench papers` runs them all. A folder holds the experiments of one paper. Each module with experiments
+lists them in ``EXPERIMENTS``.
 """
 
 from benchmarks.experiments.delta import mnist as delta_mnist
 from benchmarks.experiments.delta import synthetic as delta_synthetic
 from benchmarks.experiments.flics import table_1, theorem_2
 from benchmarks.experiments.forecast import streams
-from benchmarks.experiments.osmd import section_f, section_g
+from benchmarks.experiments.osmd import personalised, section_f, section_g
 from benchmarks.experiments.power_of_choice import mnist as power_of_choice_mnist
 from benchmarks.experiments.power_of_choice import quadratics
 from benchmarks.experiments.power_of_choice import synthetic as power_of_choice_synthetic
@@ -18,6 +19,7 @@ SELECTION: dict[str, Experiment] = {
     for module in (
         section_f,
         section_g,
+        personalised,
         quadratics,
         power_of_choice_synthetic,
         delta_synthetic,
@@ -26,7 +28,7 @@ SELECTION: dict[str, Experiment] = {
     )
     for each in module.EXPERIMENTS
 }
-"""The experiments about selection alone, by name: streams, toys and convex problems, no simulator."""
+"""The experiments that need no simulator, by name: streams of norms, small examples and convex problems."""
 
 EXPERIMENTS: dict[str, Experiment] = SELECTION | {
     each.name: each for module in (power_of_choice_mnist, delta_mnist, table_1) for each in module.EXPERIMENTS

@@ -1,4 +1,4 @@
-"""The body of `cohort bench papers` and `selectors`: run experiments, and write tables and figures."""
+"""What `cohort bench papers` and `cohort bench selectors` do: run experiments, write tables and figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def list_experiments(known: Mapping[str, Experiment]) -> None:
-    """Print one line per experiment."""
+    """Print a line about each experiment."""
     width = max(map(len, known))
     for each in known.values():
         data = f"; needs {each.data}" if each.data else ""
@@ -39,13 +39,32 @@ def run_experiments(
     quick: bool,
     fresh: bool,
 ) -> None:
-    """Run experiments, print their tables, and write tables, figures and numbers to the folder."""
+    """Run experiments, print their tables, and write tables, figures and numbers to a folder.
+
+    Parameters
+    ----------
+    known : Mapping[str, Experiment]
+        The experiments to choose from, by name.
+    names : list of str or None
+        Names of the experiments to run. Without names, all known experiments run whose data file is there.
+    out : Path
+        Folder for the output. The quick form writes to its subfolder ``quick``.
+    seeds, jobs, data, quick, fresh
+        See `run_all`.
+
+    Raises
+    ------
+    SystemExit
+        With code 2 if an argument is wrong, a named experiment lacks its data, or a file cannot be written;
+        1 if a seed failed; 130 after Ctrl-C.
+    """
     unknown = [name for name in names or () if name not in known]
     if unknown:
         _fail(f"experiment = {unknown[0]!r}: must be one of {', '.join(known)}")
     if data and not data.is_dir():
         _fail(f"data = {data}: must be a folder (--data, or COHORT_DATA)")
-    # An experiment that is named must be possible; without names, those that lack their data are skipped.
+    # If a named experiment lacks its data, the command fails. Without names, experiments that lack their data
+    # are skipped.
     wanted = [each for each in known.values() if not names or each.name in names]
     lacking = [each for each in wanted if missing_data(each, data)]
     if names and lacking:
@@ -84,13 +103,13 @@ def run_experiments(
 
 
 def _where(file: str, data: Path | None) -> str:
-    """Say where to put a data file, and how to make it."""
+    """Return a text that says where to put a data file, and how to make it."""
     where = f"put it into {data}" if data else "name its folder with --data or COHORT_DATA"
     return f"{where} (`python -m tasks.datasets {Path(file).stem} {file}` writes it, given a network)"
 
 
 def _write(report: Report, out: Path) -> None:
-    """Print a report's table, and write the table, the numbers and the figure."""
+    """Print a report's table, and write the table, the numbers and the figure to the folder `out`."""
     text, name = table(report), report.experiment.name
     typer.echo(text)
     (out / f"{name}.md").write_text(text, encoding="utf-8")

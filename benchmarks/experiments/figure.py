@@ -1,4 +1,4 @@
-"""The figure of an experiment: its curves over seeds."""
+"""The figure of an experiment, drawn from the curves of its seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def draw(report: Report, path: Path) -> None:
-    """Draw an experiment's curves as a PNG file: means over the seeds with a band of one standard deviation.
+    """Draw an experiment's curves as a PNG file: means over the seeds, with bands of ± a standard deviation.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def draw(report: Report, path: Path) -> None:
         figure.suptitle(f"{experiment.title}\n{experiment.source}; {spread}", fontsize=10)
         every = figure.subplots(down, across, squeeze=False).flat
         for (panel, lines), axes in zip(panels.items(), every, strict=False):
-            # All colours in the first line style, then all in the next: enough looks for all lines.
+            # The lines first go through all colours in one style, then through all in the next style.
             looks = ((colour, style) for style in STYLES for colour in COLOURS)
             for (label, curve), (colour, style) in zip(lines.items(), looks, strict=False):
                 y = np.stack([each.curves[panel][label].y for each in report.outcomes])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -22,7 +21,9 @@ from benchmarks.experiments.running import Job, Result, Watcher
 
 
 class Lines(Watcher):
-    """One line for each seed that ran or failed, and for each experiment with kept seeds.
+    """Prints a line for each seed that ran or failed, and for each experiment with kept seeds.
+
+    A kept seed has a result from an earlier run, so that it does not run again.
 
     Parameters
     ----------
@@ -44,9 +45,7 @@ class Lines(Watcher):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def done(self, job: Job, result: Result) -> None:
@@ -61,7 +60,7 @@ class Lines(Watcher):
         self._end(text, seeds)
 
     def failed(self, job: Job, reason: str) -> None:
-        """Print the reason."""
+        """Print the reason, and count the failure."""
         self.failures += 1
         self._end(f"{job.experiment.name}  seed {job.seed}  failed: {reason}")
 
@@ -74,7 +73,7 @@ class Lines(Watcher):
 
 
 class Bars(Lines):
-    """A bar for all seeds, and one for each running experiment; failures scroll by above them."""
+    """Shows a bar for all seeds and a bar for each running experiment, and prints failures above the bars."""
 
     def __init__(self, console: Console, totals: dict[str, int]) -> None:
         super().__init__(console, totals)
@@ -85,7 +84,7 @@ class Bars(Lines):
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
-            redirect_stdout=sys.stdout.isatty(),  # tables may be redirected to a file
+            redirect_stdout=sys.stdout.isatty(),  # on a terminal, tables are printed above the bars
         )
         self._all = self._progress.add_task("all seeds", total=sum(totals.values()))
         self._bars: dict[str, TaskID] = {}
@@ -94,9 +93,7 @@ class Bars(Lines):
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def started(self, job: Job) -> None:

@@ -1,7 +1,8 @@
-"""The regret of a sampler, and the oracle that has none: how test beds that know every client's norm score.
+"""The regret of a sampler, for experiments that know every client's norm, and an oracle without regret.
 
-The loss of round t is ``l_t(p) = (1/K) sum_m a_m / p_m`` with ``a_m = λ_m² ||g_m||²``, which is the variance
-of the aggregate of K draws from p, up to a constant. The regret of the round is ``l_t(p_t) - min_q l_t(q)``.
+The loss of the probabilities p in round t is ``l_t(p) = (1/K) sum_m a_m / p_m`` with ``a_m = λ_m² ||g_m||²``.
+It is the variance of the aggregate of K draws with the probabilities p, plus a constant that does not depend
+on p. The regret of round t is ``l_t(p_t) - min_q l_t(q)``, with the minimum over all probabilities q.
 """
 
 from __future__ import annotations
@@ -15,26 +16,38 @@ from strategies.selectors.probability import ProbabilitySelector
 
 
 def excess(r: Floats, p: Floats) -> float:
-    """Return K (l(p) - min_q l(q)) for r_m = λ_m ||g_m||; the minimum is at q in proportion to r."""
+    """Return K times the regret of the probabilities p (M,) in one round, where r (M,) holds λ_m ||g_m||.
+
+    The probabilities of least loss are proportional to r.
+    """
     return float((r**2 / p).sum() - r.sum() ** 2)
 
 
 def feedback_of(norms: Floats) -> Feedback:
-    """Return the feedback of a round in which every selected client replies, with these norms (S,)."""
+    """Return the feedback of a round in which all S selected clients reply; `norms` (S,) are their norms."""
     missing = np.full(norms.size, np.nan)
     return Feedback(norms, missing, missing, missing, np.ones(norms.size, dtype=np.bool_))
 
 
 class Oracle(ProbabilitySelector):
-    """The p >= floor of least variance for the norms of this round, which the test bed sets beforehand.
+    """Selector with the probabilities of least variance, which knows all clients' norms of the round.
 
-    ``p_m = max(floor, c λ_m ||g_m||)`` with the c that makes the sum 1 minimises sum_m a_m/p_m over all
-    p >= floor; with floor 0 it is `optimal`.
+    Its probabilities are ``p_m = max(floor, c λ_m ||g_m||)``, where c makes their sum 1. Of all probabilities
+    that are at least `floor`, these minimise sum_m a_m / p_m. With floor 0 they are those of the selector
+    `optimal`.
+
+    Parameters
+    ----------
+    num_clients, clients_per_round, seed
+        See `ProbabilitySelector`.
+    floor : float
+        The least probability of a client, in [0, 1/M].
 
     Attributes
     ----------
     norms : ndarray, shape (M,)
-        Every client's ||g_m|| in the coming round.
+        Every client's ||g_m|| in the next round. The experiment sets them before `select`; at first all are
+        1.
     """
 
     name = "oracle"

@@ -1,8 +1,8 @@
-"""The definition of an experiment, and the table made from its seeds.
+"""The definition of an experiment, and the table made from the results of its seeds.
 
-For one seed an experiment gives named cells (row, column) and curves. Over the seeds a cell becomes mean ±
-standard deviation, printed beside the figure of an independent implementation. `running` runs the seeds and
-keeps their results; `figure` draws the curves.
+One seed of an experiment yields curves and a number for each cell (row, column) of the table. The table shows
+a cell's mean ± standard deviation over the seeds, followed in brackets by a known result to compare it with,
+if there is one. `running` runs the seeds and keeps their results. `figure` draws the curves.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Cell = tuple[str, str]
 
 
 class Curve(NamedTuple):
-    """One line of a figure, of one seed.
+    """One line of a figure, from one seed.
 
     Attributes
     ----------
     x, y : ndarray, shape (P,)
-        The points; every seed of an experiment has the same x. y may hold NaN.
+        The coordinates of the points. A curve has the same x in every seed. y may contain NaN.
     """
 
     x: Floats
     y: Floats
 
     def first(self, reached: npt.NDArray[np.bool_]) -> float:
-        """Return the first x where `reached` (P,) is true, NaN if there is none."""
+        """Return the x of the first point where `reached` (P,) is true, or NaN if it is true nowhere."""
         return float(self.x[np.argmax(reached)]) if reached.any() else math.nan
 
 
@@ -45,10 +45,11 @@ class Outcome(NamedTuple):
     Attributes
     ----------
     cells : Mapping[Cell, float]
-        The figures of the table. NaN, or no cell where another seed has one, means not reached: such seeds
-        are counted and not averaged. Rows and columns are printed in the order of their first appearance.
+        The numbers of the table. A cell that is NaN, or that only other seeds have, has no value in this
+        seed, for example if an accuracy was never reached. The seed is then left out of the cell's mean, and
+        the table shows "(n of N)". Rows and columns are printed in the order in which they first appear.
     curves : Mapping[str, Mapping[str, Curve]]
-        Panel -> line -> curve.
+        The curves of the figure: title of the panel -> label of the line -> curve.
     """
 
     cells: Mapping[Cell, float]
@@ -63,27 +64,31 @@ class Experiment:
     ----------
     name : str
         Name on the command line.
-    title, source : str
-        What is measured, and the section, figure or table of the paper that it repeats.
+    title : str
+        What the experiment measures.
+    source : str
+        The section, figure or table of the paper that the experiment repeats.
     run : Callable
-        ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns one `Outcome`, a function of the seed
-        alone. ``quick=True`` runs a small form that takes about a minute. Picklable.
+        ``run(seed)``, or ``run(seed, path)`` if `data` is set, returns the `Outcome` of a seed, which depends
+        on nothing but the seed and the data file. If the function has a parameter ``quick``, ``quick=True``
+        runs a small form of the experiment, which takes at most about a minute. It must be picklable.
     seeds : int
-        Number of seeds that show the paper's point within minutes on one core.
+        Default number of seeds, enough to show the paper's result.
     known : Mapping[Cell, str]
-        Figures of an independent implementation, printed behind ours.
+        Results to compare ours with, printed in brackets after them. They are those of an independent
+        implementation, unless `note` names another source.
     claim : str
         The result that the paper claims.
     note : str
         How to read the table, and what differs from the paper.
     digits : int
-        Decimal places.
+        Number of decimal places in the table.
     x, y : str
-        The figure's axes, with units.
+        Labels of the figure's axes, with units.
     log_y : bool
-        Whether y is logarithmic; curves then get geometric means.
+        Whether the figure's y axis is logarithmic. The mean of a curve is then a geometric mean.
     data : str
-        Name of the file that ``run`` needs, for example ``mnist.npz``; "" = none.
+        Name of the file that ``run`` needs, for example ``mnist.npz``, or "" if it needs none.
     """
 
     name: str
@@ -109,11 +114,11 @@ class Report(NamedTuple):
     experiment : Experiment
         The experiment.
     outcomes : Sequence[Outcome]
-        One per seed.
+        The outcome of each seed.
     seconds : float
         CPU time of all seeds together.
     quick : bool
-        Whether this is the small form, whose figures do not compare with the paper's.
+        Whether the small form ran. Its numbers cannot be compared with the paper's.
     """
 
     experiment: Experiment
@@ -127,9 +132,20 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def known_cells(rows: Mapping[str, str], columns: Sequence[str]) -> dict[Cell, str]:
-    """Return `Experiment.known` from rows with the figures of the first columns, separated by ";".
+    """Return `Experiment.known`, made from one line of text per row.
 
-    An empty figure is not known.
+    Parameters
+    ----------
+    rows : Mapping[str, str]
+        For each row of the table, its numbers separated by ";", from the first column on. An empty number
+        stands for an unknown result. A line may end before the last column.
+    columns : Sequence[str]
+        The columns of the table, in their order.
+
+    Raises
+    ------
+    ValueError
+        If a row has more numbers than there are columns.
     """
     known: dict[Cell, str] = {}
     for row, line in rows.items():
@@ -141,7 +157,11 @@ def known_cells(rows: Mapping[str, str], columns: Sequence[str]) -> dict[Cell, s
 
 
 def summarise(values: Sequence[float], digits: int) -> str:
-    """Return "mean ± standard deviation", with "(n of N)" if only n of N seeds have a value."""
+    """Return "mean ± standard deviation" of the values (N,), one per seed; NaN stands for no value.
+
+    The text ends with "(n of N)" if only n of the N seeds have a value, has no "±" if only one seed has a
+    value, and is "never" if no seed has one.
+    """
     there = [value for value in values if not math.isnan(value)]
     if not there:
         return "never"
@@ -154,7 +174,8 @@ def summarise(values: Sequence[float], digits: int) -> str:
 def table(report: Report) -> str:
     """Return the report as Markdown: a heading, the paper's claim, a note and the table.
 
-    A cell with a known figure reads ``ours [known]``, except in the quick form, which is smaller.
+    A cell with a known result reads ``ours [known]``. Known results are left out of reports on the quick
+    form, since they cannot be compared with its numbers.
     """
     experiment = report.experiment
     known = {} if report.quick else experiment.known
@@ -186,7 +207,10 @@ def table(report: Report) -> str:
     if experiment.note:
         head.append(experiment.note)
     if report.quick:
-        head.append("Quick form, smaller than the experiment: it shows that all runs, not what comes out.")
+        head.append(
+            "Quick form, smaller than the experiment: it only checks that everything works; "
+            "the numbers mean nothing."
+        )
     of = "One seed" if seeds == 1 else f"Mean ± standard deviation over {seeds} seeds"
     if any(f" of {seeds})" in text for line in lines for text in line):
         of += f", or over the n that got there (n of {seeds})"

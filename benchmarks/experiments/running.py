@@ -1,6 +1,7 @@
-"""Running experiments: every finished seed is a file, so that an interrupted run can go on.
+"""Runs experiments, and writes the result of each seed to a file, so that an interrupted run can go on.
 
-Each seed has a process of its own. It writes its file at the end, and by renaming: the whole file or none.
+Each seed runs in a process of its own. The process writes the file at its end, under a temporary name, and
+then renames it, so that the file is complete as soon as it exists.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class Result(NamedTuple):
     Attributes
     ----------
     outcome : Outcome
-        The result.
+        The cells and curves of the seed.
     seconds : float
         CPU time of the seed.
     sources : str
-        Digest of the code that ran, see `sources`.
+        Digest of the code that produced the outcome, from the function `sources`.
     """
 
     outcome: Outcome
@@ -64,9 +65,9 @@ class Job(NamedTuple):
     file : Path
         File of the result.
     data : Path or None
-        The data file that the experiment needs.
+        The data file that the experiment needs, if any.
     digest : str
-        SHA-256 of the data file, "" without one: results from other data are not used.
+        SHA-256 of the data file, "" without one. A result with another digest is not used.
     """
 
     experiment: Experiment
@@ -84,7 +85,7 @@ class Job(NamedTuple):
         return self.experiment.run(self.seed, *([] if self.data is None else [self.data]), **settings)
 
     def write(self, result: Result) -> None:
-        """Write the result: the whole file or none."""
+        """Write the result to the job's file, which becomes visible only when it is complete."""
         content = {"experiment": self.experiment.name, "seed": self.seed, "quick": self.quick}
         content |= {"data": self.digest, "sources": result.sources, "seconds": result.seconds}
         text = json.dumps(content | _plain(result.outcome), allow_nan=False)
@@ -93,7 +94,7 @@ class Job(NamedTuple):
         beside.replace(self.file)
 
     def read(self) -> Result | None:
-        """Return the result, or None if the file is missing, damaged or of another job."""
+        """Return the result from the job's file, or None if the file is missing, damaged or another job's."""
         try:
             content = json.loads(self.file.read_text())
             made = [content[key] for key in ("experiment", "seed", "quick", "data")]
@@ -105,7 +106,7 @@ class Job(NamedTuple):
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome as JSON values: NaN is null, infinities are strings."""
+    """Return an outcome as JSON values. NaN becomes null, and an infinity becomes a string."""
 
     def number(value: float) -> float | str | None:
         value = float(value)
@@ -124,7 +125,7 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
 
 
 def _outcome(content: dict[str, Any]) -> Outcome:
-    """Return the outcome that `_plain` was made of."""
+    """Return the outcome that `_plain` turned into this content."""
 
     def number(value: float | str | None) -> float:
         return math.nan if value is None else float(value)
@@ -142,7 +143,7 @@ def _outcome(content: dict[str, Any]) -> Outcome:
 
 
 def sources() -> str:
-    """Return a digest of the code that determines the results of experiments."""
+    """Return a digest of all Python files in `ROOMS`."""
     digest = hashlib.sha256()
     for room in ROOMS:
         for file in sorted((ROOT / room).rglob("*.py")):
@@ -151,7 +152,7 @@ def sources() -> str:
 
 
 class Watcher:
-    """Listener for the progress of seeds; this one ignores it."""
+    """Listener for the progress of seeds. This base class does nothing; subclasses override its methods."""
 
     def started(self, job: Job) -> None:
         """Note that a seed has started."""
@@ -160,19 +161,19 @@ class Watcher:
         """Note that a seed has finished."""
 
     def kept(self, experiment: Experiment, seeds: int, stale: int) -> None:
-        """Note how many seeds are kept from earlier runs; `stale` of them ran with other code."""
+        """Note how many seeds have a result from earlier runs; `stale` of these ran with other code."""
 
     def failed(self, job: Job, reason: str) -> None:
-        """Note that a seed has no result."""
+        """Note that a seed has ended without a result, and why."""
 
 
 def missing_data(experiment: Experiment, data: Path | None) -> bool:
-    """Return whether the experiment needs a file that is not in the folder."""
+    """Return whether the experiment needs a file that is not in the folder `data`."""
     return bool(experiment.data) and not (data and (data / experiment.data).is_file())
 
 
 def num_seeds(experiment: Experiment, seeds: int | None, quick: bool) -> int:
-    """Return the number of seeds to run: `seeds` if given, else one if quick, else the experiment's own."""
+    """Return the number of seeds to run: `seeds` if given, else 1 if quick, else `Experiment.seeds`."""
     return seeds or (1 if quick else experiment.seeds)
 
 
@@ -187,27 +188,29 @@ def run_all(
     fresh: bool = False,
     watcher: Watcher | None = None,
 ) -> Iterator[Report]:
-    """Run the seeds without a result, and yield the reports in order, each as soon as it is complete.
+    """Run the seeds that have no result yet, and yield a report on each experiment.
 
-    An experiment with a failed seed has no report; the watcher is told, and the other experiments go on.
+    The reports come in the order of the experiments, each as soon as all seeds of the experiment have ended.
+    If a seed fails, its experiment has no report. The watcher learns of the failure, and the other seeds and
+    experiments go on.
 
     Parameters
     ----------
     experiments : Sequence[Experiment]
         The experiments.
     out : Path
-        Folder for the results of all seeds, created if missing: ``NAME-SEED.json``, or ``NAME-SEED.error``
-        for a failed seed.
+        Folder for the results of the seeds, created if missing. The result of a seed is the file
+        ``NAME-SEED.json``. If the seed fails, its traceback is the file ``NAME-SEED.error``.
     seeds : int or None
-        Run seeds 0..seeds-1 of each; None = see `num_seeds`.
+        Number of seeds of each experiment: seeds 0 to seeds - 1 run. For None see `num_seeds`.
     jobs : int
-        Number of parallel processes, of one thread each.
+        Number of seeds that run in parallel, >= 1, each in a process with one thread.
     data : Path or None
         Folder with the data files that experiments need.
     quick : bool
-        Whether to run the small form of each.
+        Whether to run the small form of each experiment.
     fresh : bool
-        Whether to repeat seeds that have a result.
+        Whether to run also the seeds that already have a result.
     watcher : Watcher or None
         Listener for progress.
 
@@ -226,7 +229,7 @@ def run_all(
     files = {each.name: data / each.data for each in experiments if data and each.data}
     digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in set(files.values())}
     plan: dict[str, list[Job]] = {}
-    results: dict[Path, Result | None] = {}  # of the seeds that have ended; None = failed
+    results: dict[Path, Result | None] = {}  # results of the seeds that have ended; None = failed
     for each in experiments:
         file = files.get(each.name)
         plan[each.name] = [
@@ -252,9 +255,9 @@ def run_all(
 
 def _run(to_run: Sequence[Job], jobs: int, now: str, watcher: Watcher) -> Generator[Job]:
     """Run each job in a process of its own, and yield it when it has ended, successfully or not."""
-    # Small matrix products are slower on several threads; one process per seed uses the cores better.
+    # Several threads make small matrix products slower. One process per seed uses the cores better.
     os.environ |= ONE_THREAD
-    # Forked from a process with everything imported, a process per seed starts at once.
+    # The processes are forked from one that has already imported everything, so each starts at once.
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
     context.set_forkserver_preload(["benchmarks.experiments"])
@@ -263,7 +266,7 @@ def _run(to_run: Sequence[Job], jobs: int, now: str, watcher: Watcher) -> Genera
         while waiting or running:
             while waiting and len(running) < jobs:
                 job = waiting.pop()
-                # The files read at the end must be this run's, not an earlier one's.
+                # Files of an earlier run must not be taken for the result of this process.
                 for old in (job.file, job.file.with_suffix(".error")):
                     old.unlink(missing_ok=True)
                 process = context.Process(target=_run_one, args=(job, now), daemon=True)
@@ -287,8 +290,8 @@ def _run(to_run: Sequence[Job], jobs: int, now: str, watcher: Watcher) -> Genera
 
 
 def _run_one(job: Job, now: str) -> None:
-    """Run a seed; the main function of its process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets it, and ends this process
+    """Run a seed. This is the main function of the seed's process; `now` is the digest of the code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets the signal too, and ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
     start = time.process_time()
     try:

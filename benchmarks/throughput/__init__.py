@@ -1,1 +1,1 @@
-"""Client updates per second and CPU time per update: this project's simulators beside others, in one run."""
+"""Client updates per second and CPU time per update of this project's simulators and other simulators."""

@@ -1,4 +1,4 @@
-"""Check that all engines compute the same: one client, one round, against explicit gradients in float64."""
+"""Compares the engines' models after one round of one client with a reference trained in float64."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from benchmarks.throughput.workloads import Workload
     from tasks.data import Dataset
 
-TOLERANCE = 1e-4  # of any parameter
+TOLERANCE = 1e-4  # largest allowed difference of a parameter from the reference
 
 
 def reference(workload: Workload, client: Dataset) -> list[NDArray[np.float64]]:
-    """Return the model after the local steps of one client, each on all its samples."""
+    """Return the reference model: one client's gradient steps in float64, each on all its samples."""
     model = [values.astype(np.float64) for values in workload.initial()]
     inputs = client.inputs.astype(np.float64)
     truth = np.eye(workload.layers[-1])[client.labels]
@@ -45,7 +45,11 @@ def reference(workload: Workload, client: Dataset) -> list[NDArray[np.float64]]:
 def check(
     workload: Workload, names: Sequence[str], *, peers_python: Path, data: Path | None = None
 ) -> dict[str, float | str]:
-    """Return each engine's largest difference from the reference, or the reason why there is none."""
+    """Return the largest parameter difference between each engine's model and the reference.
+
+    If an engine has no model, the reason takes the place of the difference. The parameters are those of
+    `measure.measure`.
+    """
     alone = workload.alone()
     failures: dict[str, str] = {}
     found: dict[str, float | str] = {}

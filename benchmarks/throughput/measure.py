@@ -1,4 +1,4 @@
-"""The engines take turns: each in a process of its own, all others stopped meanwhile."""
+"""Measures engines in turns: while one engine runs, the processes of all other engines are stopped."""
 
 from __future__ import annotations
 
@@ -26,35 +26,39 @@ from deploy.processes.groups import processes_with
 from deploy.processes.watchdog import watchdog_command
 
 ROOT = Path(__file__).parents[2]
-MARK = "COHORT_THROUGHPUT"  # the environment variable by which the workers' processes are known
+MARK = "COHORT_THROUGHPUT"  # environment variable that marks the workers' processes, so that all can be ended
 PATIENCE = 300.0  # seconds that an engine may take to start, or to run a block of rounds
-WARM_UP = 0.5  # seconds at least, after the first round
-LOG = 3000  # characters of a failed engine's log to print
-CLOSING = 10.0  # seconds that an engine has to exit by itself
+WARM_UP = 0.5  # least duration of the rounds that run before the measurement, in seconds
+LOG = 3000  # number of characters of a failed engine's log that are printed
+CLOSING = 10.0  # seconds that an engine may take to exit before it is killed
 
 
 class EngineError(Exception):
-    """An engine cannot be measured; the message has the reason and a remedy."""
+    """An engine cannot be measured.
+
+    The message gives the reason. It ends with the last lines of the engine's log, or with the command that
+    installs a missing package.
+    """
 
 
 class Cost(NamedTuple):
-    """The cost of an engine's updates; the first two are medians over its blocks."""
+    """The cost of an engine's client updates."""
 
-    updates_per_s: float
-    cpu_ms: float  # CPU time of all its processes, per update
-    start_s: float  # from starting its process to the end of the first round
-    peak_mb: float  # resident memory of all its processes, shared memory counted for each
+    updates_per_s: float  # median over the blocks
+    cpu_ms: float  # CPU time of all the engine's processes per update, median over the blocks
+    start_s: float  # from the start of the engine's process to the end of its first round
+    peak_mb: float  # sum of the processes' peak resident memory; memory that n processes share counts n times
 
 
 class Worker:
-    """An engine in a process of its own, which is stopped (SIGSTOP) except during its turns.
+    """An engine in a process of its own, which is stopped (SIGSTOP) outside its turns.
 
     Parameters
     ----------
     name : str
         Name in `ENGINES`.
     folder : Path
-        Folder with the workload and its samples; also of the log.
+        Folder with the workload and its samples. The engine's log is written to it.
     python : Path
         Interpreter that runs the engine.
 
@@ -70,7 +74,7 @@ class Worker:
         self._model = folder / f"{name}.npz"
         if shutil.which(python) is None:
             raise _not_installed(name, str(python))
-        # Ray's socket paths are long, so its folder needs a short one.
+        # Ray adds long names to its folder, and the path of a socket must stay below about 108 bytes.
         own = {MARK: str(folder), "PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(folder)}
         start = time.monotonic()
         with self._log.open("wb") as log:
@@ -91,13 +95,13 @@ class Worker:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Continue its processes (SIGCONT) within the block."""
+        """Let the engine's processes run (SIGCONT) within the `with` block."""
         processes.send(self.pid, signal.SIGCONT)
         yield
         processes.send(self.pid, signal.SIGSTOP)
 
     def run(self, rounds: int) -> float:
-        """Run some rounds; return their seconds."""
+        """Run `rounds` rounds, and return the seconds that they took."""
         seconds: float = self._ask(rounds=rounds)["seconds"]
         return seconds
 
@@ -108,17 +112,17 @@ class Worker:
             return list(arrays.values())
 
     def end(self) -> None:
-        """End all its processes, by force if necessary."""
+        """End all processes of the engine, by force if necessary."""
         processes.send(self.pid, signal.SIGCONT)
         try:
-            self._process.communicate(timeout=CLOSING)  # it exits at the end of its input
+            self._process.communicate(timeout=CLOSING)  # the worker exits at the end of its input
         except subprocess.TimeoutExpired:
             processes.send(self.pid, signal.SIGKILL)
             self._process.wait()
 
     def _ask(self, **command: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the answer is then missing, too
+        with contextlib.suppress(BrokenPipeError):  # the worker has ended, so `_answer` raises
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
         return self._answer()
@@ -142,19 +146,23 @@ def _not_installed(name: str, missing: str) -> EngineError:
 
 @contextlib.contextmanager
 def prepared(workload: Workload, data: Path | None) -> Iterator[Path]:
-    """Make a folder with a workload's samples for the workers; remove it and end the workers afterwards."""
+    """Write a workload and its samples to a new folder for the workers.
+
+    Afterwards the workers are ended and the folder is removed. If this process is killed, a watchdog ends the
+    workers.
+    """
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 30 else "/tmp"
     folder = Path(tempfile.mkdtemp(prefix="cohort-", dir=short))
     watchdog = subprocess.Popen(watchdog_command(MARK, str(folder), folder), start_new_session=True)
     try:
         save(workload, workload.data(data), folder)
-        os.sync()  # so that nothing is written out during a measurement
+        os.sync()  # so that Linux writes none of it to disk during a measurement
         yield folder
     finally:
         watchdog.kill()
         watchdog.wait()
         for pid in processes_with(MARK, str(folder)):
-            with contextlib.suppress(ProcessLookupError):  # it has ended
+            with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -163,7 +171,10 @@ def prepared(workload: Workload, data: Path | None) -> Iterator[Path]:
 def workers(
     names: Sequence[str], folder: Path, peers_python: Path, failures: dict[str, str]
 ) -> Iterator[list[Worker]]:
-    """Start the engines one after another; record in ``failures`` why an engine cannot start."""
+    """Start the engines one after another, and end them afterwards.
+
+    If an engine cannot start, its reason is recorded in ``failures``.
+    """
     with contextlib.ExitStack() as stack:
         started = []
         for name in names:
@@ -196,9 +207,11 @@ def measure(
     names : sequence of str
         Names in `ENGINES`.
     seconds : float
-        Time that each engine runs, in all its turns together; at least one round per turn.
+        Approximate time that each engine runs in all turns together. An engine runs at least one round per
+        turn, so a slow engine takes longer.
     turns : int
-        >= 1. In each turn all engines run a block of rounds one after another; the first one rotates.
+        Number of blocks of rounds that each engine runs, >= 1. In a turn every engine runs one block, one
+        engine after another. Each turn begins with a different engine.
     peers_python : Path
         Interpreter of the peers' environment.
     data : Path, optional
@@ -210,7 +223,7 @@ def measure(
         The cost of each engine, or the reason why it could not be measured.
     """
     failures: dict[str, str] = {}
-    blocks: dict[str, list[tuple[float, float]]] = {}  # (wall, CPU) seconds of an update
+    blocks: dict[str, list[tuple[float, float]]] = {}  # (wall, CPU) seconds per update, of each block
     costs: dict[str, Cost] = {}
     with prepared(workload, data) as folder, workers(names, folder, peers_python, failures) as running:
         rounds = {}
@@ -239,7 +252,7 @@ def measure(
 
 @contextlib.contextmanager
 def noting(failures: dict[str, str], worker: Worker) -> Iterator[None]:
-    """Record why an engine fails, and go on without it."""
+    """Catch an `EngineError`, and record its reason."""
     try:
         yield
     except EngineError as error:
@@ -247,7 +260,7 @@ def noting(failures: dict[str, str], worker: Worker) -> Iterator[None]:
 
 
 def _rounds_in(seconds: float, worker: Worker) -> int:
-    """Warm up an engine; return how many rounds it then runs in `seconds`."""
+    """Warm up an engine, and return about how many rounds it runs in `seconds` afterwards, at least 1."""
     rounds, took, total = 1, 0.0, 0.0
     while total < WARM_UP:
         took = worker.run(rounds)

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
-_CPU_CLOCK = 2  # of a whole process: CPUCLOCK_SCHED of the kernel's posix-timers.h
+_CPU_CLOCK = 2  # a clock of the CPU time of a process: CPUCLOCK_SCHED in Linux's posix-timers.h
 
 
 def tree(root: int) -> list[int]:
-    """Return a process and its descendants, except those that have ended."""
+    """Return the id of a process, followed by the ids of its descendants that have not ended."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             state, parent = stat(int(folder.name))[:2]
             if state != "Z":
                 children.setdefault(int(parent), []).append(int(folder.name))
@@ -27,18 +27,19 @@ def tree(root: int) -> list[int]:
 
 
 def cpu_seconds(root: int) -> float:
-    """Return the CPU time of a process and its descendants, including those that have ended."""
+    """Return the CPU seconds of a process and its descendants, including descendants that have ended."""
     total = 0.0
     for pid in tree(root):
         with contextlib.suppress(OSError):
-            # Finer than the hundredths of a second in /proc, which is all there is for ended children.
+            # This clock counts nanoseconds. The times of ended children are only in /proc, which counts in
+            # ticks of usually 10 ms.
             total += time.clock_gettime((~pid << 3) | _CPU_CLOCK)
             total += sum(int(ticks) for ticks in stat(pid)[13:15]) / _TICK
     return total
 
 
 def peak_megabytes(root: int) -> float:
-    """Return the sum of the peak resident memories of a process and its descendants."""
+    """Return the sum of the peak resident memories of a process and its running descendants, in MB."""
     kilobytes = 0
     for pid in tree(root):
         with contextlib.suppress(OSError):
@@ -56,5 +57,8 @@ def send(root: int, number: signal.Signals) -> None:
 
 
 def stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on; the second may contain spaces."""
+    """Return the fields of /proc/PID/stat from the third field on.
+
+    The second field is the program's name in parentheses. It may contain spaces.
+    """
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,22 +1,26 @@
-"""The tables of client updates per second and CPU time per update, for this project's simulators and others.
+"""The tables of client updates per second and CPU time per update, of this project's simulators and others.
 
 ``cohort bench throughput [--workload W1|W2|W3|W4|all] [--engines batched,loop,...] [--seconds 6] [--turns 5]
 [--data mnist.npz] [--peers-python .peers/bin/python] [--check] [--json]``
 
-Each engine has a process of its own, with one thread for computing, and the same samples. The engines take
-turns: each runs a block of rounds, in an order that rotates, while all others are stopped (SIGSTOP), Ray's
-daemons and polling threads included. The CPU time of an update is that of all processes of its engine. The
-table has the medians over the blocks. Ray has a process for every core, so it may do more updates per second
-than its CPU time suggests.
+Each engine runs in a process of its own, computes with one thread, and trains on the same samples as the
+other engines. The engines take turns. In its turn an engine runs a block of rounds, while all processes of
+the other engines are stopped (SIGSTOP), including Ray's daemons and polling threads. After every engine has
+had its turn, the next engine of the list begins. The CPU time per update counts all processes of the engine.
+The table has medians over the blocks. Ray has a worker process for every core, so it may do more updates per
+second than its CPU time suggests.
 
-This project's engines select by `adaptive-osmd` and learn from each round before the next; the others select
-uniformly. `in-process` guards against bad clients, as `SelectionStrategy` does by default; `batched` does
-not, since all its clients are its own. ``--check`` measures no time: each engine trains one client on the
-same batches, and its model is compared with one from gradients in float64.
+This project's engines select by `adaptive-osmd`, which learns from each round before it selects for the next.
+The other engines select uniformly. `in-process` guards against bad clients, as `SelectionStrategy` does by
+default. `batched` has no guard, since its clients are simulated and honest. ``--check`` measures no time:
+each engine trains one client on the same batches, and its model is compared with a reference model trained
+with float64 gradients.
 
-pfl-research and FedJAX need other packages than this project, and so an environment of their own:
-benchmarks/peers.txt. ``--json`` prints {engine: {"updates_per_s": ..., "cpu_ms": ...}}; for all workloads,
-one such object by the name of each.
+pfl-research and FedJAX run in a Python environment of their own, made from benchmarks/peers.txt. ``--json``
+prints {engine: {"updates_per_s": ..., "cpu_ms": ..., "start_s": ..., "peak_mb": ...}}, see `measure.Cost`. An
+engine that cannot be measured has {"error": reason} instead. With ``--check``, it prints {engine: largest
+parameter difference, or the reason why there is none}. With ``--workload all``, the output has one such
+object for each workload: {workload: {engine: ...}}.
 """
 
 import json
@@ -30,11 +34,11 @@ from benchmarks.throughput.engines import ENGINES
 from benchmarks.throughput.measure import Cost, measure
 from benchmarks.throughput.workloads import FOR_ALL, WORKLOADS, Workload
 
-BASE = "loop"  # the engine that the others are compared with
+BASE = "loop"  # the engine whose CPU time is 1 in the table
 
 
 def table(workload: Workload, costs: dict[str, Cost | str]) -> str:
-    """Return the table of what `measure` returned, as Markdown."""
+    """Return the result of `measure` as a Markdown table."""
     base = costs.get(BASE)
     lines = [
         f"**{workload.name}**: {workload.title}",
@@ -78,7 +82,10 @@ def run(
     checks: bool,
     as_json: bool,
 ) -> bool:
-    """Print tables or JSON; return False if an engine fails its check."""
+    """Print tables or JSON; return False if the model of an engine differs from the reference.
+
+    An engine that cannot run is reported, but does not count as different. Without `checks`, return True.
+    """
     chosen = [WORKLOADS[each] for each in (FOR_ALL if workload == "all" else [workload])]
     found: dict[str, object] = {}
     right = True
@@ -88,7 +95,7 @@ def run(
             right &= all(isinstance(value, str) or value <= TOLERANCE for value in distances.values())
             found[each.name] = distances
             failures = {name: value for name, value in distances.items() if isinstance(value, str)}
-            lines = [f"**{each.name}**: largest difference of a parameter, at most {TOLERANCE:g}"]
+            lines = [f"**{each.name}**: largest parameter difference (allowed: {TOLERANCE:g})"]
             lines += [f"- `{name}`: {_first_line(str(value))}" for name, value in distances.items()]
             text = "\n".join(lines)
         else:

@@ -1,8 +1,10 @@
-"""One engine in a process of its own: it is set up, and then runs rounds on command.
+"""The process of one engine: it sets the engine up, and then runs rounds on command.
 
-``python -m benchmarks.throughput.worker ENGINE FOLDER`` reads commands as lines of JSON and answers each with
-a line: ``{"rounds": n}``, ``{"model": path}``. The first answer comes after the first round. The worker also
-runs in the peers' environment, where of this project's packages only NumPy is certain.
+``python -m benchmarks.throughput.worker ENGINE FOLDER`` reads commands from standard input, one line of JSON
+each. ``{"rounds": n}`` runs n rounds, and ``{"model": path}`` saves the global model. The worker answers each
+command with a line of JSON. It prints one more answer before the first command, as soon as it has set up the
+engine and run the first round. This module also runs in the peers' environment, where NumPy is the only
+package of this project that is certain to be installed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from benchmarks.throughput.workloads import load, read
 
 
 def answer(engine: Engine, command: dict[str, Any]) -> dict[str, Any]:
-    """Execute a command."""
+    """Execute a command, and return the answer."""
     if "rounds" in command:
         start = time.perf_counter()
         engine.run(command["rounds"])
@@ -36,8 +38,8 @@ def answer(engine: Engine, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve until standard input ends."""
-    # Libraries print to standard error, so that their lines do not mix with the answers.
+    """Set up the engine, and execute commands until standard input ends."""
+    # What libraries print goes to standard error, so that it does not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     logging.getLogger("flwr").setLevel(logging.WARNING)

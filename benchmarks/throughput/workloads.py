@@ -1,4 +1,4 @@
-"""The workloads that every engine trains: their shapes, their samples and their first model."""
+"""The workloads that the engines train: the sizes of each, its samples and its initial model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEATURES, CLASSES = 784, 10
-HORIZON = 1000  # rounds that Adaptive-OSMD is tuned for; it may run longer
+HORIZON = 1000  # number of rounds that Adaptive-OSMD's learning rates assume; it may run for more
 
 Parameters = list["NDArray[np.float32]"]
-"""A model: weight (in, out) and bias (out,) of each layer, in turn."""
+"""A model: the weight (in, out) and the bias (out,) of the first layer, then of the second, and so on."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Workload:
 
     name: str
     title: str
-    layers: tuple[int, ...]  # widths, from the inputs to the classes; ReLU between
-    shares: tuple[tuple[float, int], ...]  # (share of the clients, samples of each)
+    layers: tuple[int, ...]  # widths, from the features to the classes; ReLU between two layers
+    shares: tuple[tuple[float, int], ...]  # (share of the clients, samples of each of these clients)
     num_clients: int  # M
     clients_per_round: int  # K
-    steps: int  # of SGD, in an update
-    batch_size: int  # a client with fewer samples takes all of them
+    steps: int  # SGD steps of a selected client in one round
+    batch_size: int  # the mini-batch of a client with fewer samples is all its samples
     learning_rate: float
     seed: int = 0
 
@@ -46,7 +46,7 @@ class Workload:
         return np.random.default_rng(self.seed).permutation(sizes)
 
     def initial(self) -> Parameters:
-        """Return the first model: uniform Kaiming, as in torch's `Linear`."""
+        """Return the initial model: uniform in ± 1/√fan_in, as torch initialises `Linear`."""
         random = np.random.default_rng(self.seed)
         parameters: Parameters = []
         for fan_in, fan_out in pairwise(self.layers):
@@ -55,19 +55,21 @@ class Workload:
         return parameters
 
     def data(self, file: Path | None = None) -> FederatedData:
-        """Return every client's samples: noise in [0, 1], or samples drawn from an .npz file like MNIST's.
+        """Return every client's samples: uniform noise with random labels, or samples drawn from a file.
 
         Parameters
         ----------
         file : Path, optional
-            With ``x_train``, (n, 28, 28) bytes, and ``y_train``, (n,). Clients may share samples.
+            An .npz file with images ``x_train``, (n, 28, 28) bytes, and labels ``y_train``, (n,), such as
+            MNIST's. Samples are drawn with replacement, so that clients may share them. Without a file, the
+            inputs are noise in [0, 1).
 
         Raises
         ------
         OSError, KeyError
             If the file or one of its arrays is missing.
         ValueError
-            If the workload has another number of features than the images.
+            If a file is given and the workload does not have 784 features.
         """
         if file is not None and self.layers[0] != FEATURES:
             raise ValueError(f"data = {file}: must be left out, {self.name} has {self.layers[0]} features")
@@ -85,9 +87,10 @@ class Workload:
         return federate(pool, np.split(drawn, np.cumsum(sizes)[:-1]))
 
     def alone(self) -> Workload:
-        """Return this workload with one client, whose batches are all its samples.
+        """Return this workload with a single client, whose every mini-batch is all its samples.
 
-        Every engine must then compute the same model, whatever its order of batches.
+        Engines shuffle samples in different orders. With this workload the order does not matter, so all
+        engines must compute the same model.
         """
         samples = min(self.batch_size, max(samples for _, samples in self.shares))
         return replace(self, shares=((1.0, samples),), num_clients=1, clients_per_round=1)
@@ -146,7 +149,10 @@ WORKLOADS = {
 }
 
 FOR_ALL = ("W1", "W2", "W3")
-"""The workloads that every engine can run; W4 is for engines that keep no state per client."""
+"""The workloads of ``--workload all``, which every engine can run.
+
+W4 has too many clients for engines that keep state for each client.
+"""
 
 
 def save(workload: Workload, data: FederatedData, folder: Path) -> None:
@@ -165,6 +171,9 @@ def read(folder: Path) -> Workload:
 
 
 def load(folder: Path) -> FederatedData:
-    """Return saved samples; processes share the memory until they write to it (copy on write)."""
+    """Return saved samples.
+
+    The arrays map the files, so processes share their memory until one of them writes to it (copy on write).
+    """
     arrays = (np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("inputs", "labels", "offsets"))
     return FederatedData(*(array.view(np.ndarray) for array in arrays))

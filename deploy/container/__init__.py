@@ -1,7 +1,7 @@
 """The roles of the containers in docker-compose.yml; `python -m deploy.container ROLE` is the entry point.
 
-What stays in memory beside a client uses the standard library only; other packages are imported by the roles
-that need them.
+To take little memory beside a client, the client's supervisor imports only the standard library and
+cryptography. A role that needs other packages imports them in its own module.
 """
 
 import os
@@ -10,9 +10,10 @@ from pathlib import Path
 VOLUMES = Path(os.environ.get("COHORT_VOLUMES", "/volumes"))
 PUBLIC = VOLUMES / "public"  # the authority's certificate and the clients' public keys
 SERVER = VOLUMES / "server"  # the SuperLink's private key
-EXECUTOR = VOLUMES / "executor"  # the secret that lets the executor run ServerApps
-KEYS = VOLUMES / "keys"  # the clients' private keys
-LEASES = VOLUMES / "leases"  # the client name that each container holds
+EXECUTOR = VOLUMES / "executor"  # the secret with which the executor of ServerApps authenticates itself
+OPERATOR = VOLUMES / "operator"  # the secret that the SuperLink's control API demands
+KEYS = VOLUMES / "keys"  # the clients' private keys, which only `setup` can read
+LEASES = VOLUMES / "leases"  # a file for each client name (see `leases`), and the socket of the key service
 STATE = VOLUMES / "state"  # the SuperLink's database
 DEVICES = VOLUMES / "devices"  # the registered and the revoked devices
 RESULTS = VOLUMES / "results"  # histories, models, figures
@@ -20,14 +21,19 @@ DATA = VOLUMES / "data"  # data sets other than the digits
 
 AUTHORITY = PUBLIC / "ca.crt"
 EXECUTOR_SECRET = EXECUTOR / "private" / "secret"
-READY = Path("/tmp/ready")  # exists while the container is ready
+OPERATOR_SECRET = OPERATOR / "private" / "secret"
+READY = Path("/tmp/ready")  # this file exists while the container is ready
 
-# Names of the SuperLink in the two networks: clients reach the Fleet API and nothing else.
+# The SuperLink's host name and port in each of the two networks. Clients are only in the network of the Fleet
+# API, so they reach no other API.
 FLEET_HOST, FLEET_PORT = "superlink", 9092
 CONTROL_HOST, CONTROL_PORT = "control", 8000
 
 
 def client_names(count: int) -> list[str]:
-    """Return the names of the cluster's own clients, padded so that they sort as numbers do."""
+    """Return the names of the clients in containers: "client-00", "client-01" and so on.
+
+    The numbers have leading zeros, so that the names sort in the order of the numbers.
+    """
     width = max(2, len(str(count - 1)))
     return [f"client-{index:0{width}d}" for index in range(count)]

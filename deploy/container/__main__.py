@@ -1,4 +1,4 @@
-"""`python -m deploy.container ROLE`: runs the role of a service in docker-compose.yml."""
+"""`python -m deploy.container ROLE` runs a role: a service of docker-compose.yml, or a command inside one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import sys
 
 ROLES = {
-    "setup": "check the settings, make certificates and keys, then sleep",
+    "setup": "check the settings, make certificates and keys, and hand keys to clients",
     "superlink": "run the SuperLink, and register the clients' keys",
     "serverapp": "run the executor of ServerApps",
     "client": "run a SuperNode under a client name that no other container holds",
@@ -17,7 +17,7 @@ ROLES = {
 
 
 def main() -> int:
-    """Run the role that the command line names; return the exit code."""
+    """Run the role that the command line names. Return its exit code, or 2 if there is no such role."""
     if len(sys.argv) < 2 or sys.argv[1] not in ROLES:
         print("usage: python -m deploy.container ROLE", file=sys.stderr)
         for name, what in ROLES.items():

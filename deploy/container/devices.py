@@ -1,4 +1,4 @@
-"""Devices outside the cluster that join it: `cohort server register, revoke, list` in a container."""
+"""The command for devices outside the cluster: registers, revokes and lists them, as `cohort server` does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deploy.container import DEVICES, STATE
 from deploy.container.superlink import CONNECTION
 from deploy.flower.flwr_cli import flwr
-from deploy.hosting.server import Server, ServerError
+from deploy.hosting.server import STRANGER, Server, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +18,29 @@ USAGE = "usage: python -m deploy.container devices {register NAME KEY | revoke N
 
 
 class Cluster(Server):
-    """The part of a server's folder that holds the registered devices, on a volume."""
+    """A server that exists only for its registered devices. Its folder is on a volume."""
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each device, by name.
+
+        If there are more other nodes than the cluster has clients, the other nodes and a warning are added.
+        """
+        states = super().states()
+        others = [name for name in states if name.startswith(STRANGER)]
+        own = len(list((STATE / "registered").glob("*")))
+        devices = {name: state for name, state in states.items() if name not in others}
+        if len(others) <= own:
+            return devices
+        return {**states, "WARNING": f"{len(others)} nodes are no devices, and the cluster has {own} clients"}
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command against this container's SuperLink."""
+        """Run a `flwr` command on this container's SuperLink, and return the answer.
+
+        Raises
+        ------
+        ServerError
+            If the command fails.
+        """
         answer = flwr(*arguments, CONNECTION, environment=os.environ)
         if not answer["success"]:
             raise ServerError(str(answer["error-message"]).strip())
@@ -29,7 +48,7 @@ class Cluster(Server):
 
 
 def main() -> int:
-    """Run the command; return the exit code."""
+    """Run the command that the command line names; return the exit code."""
     cluster = Cluster(DEVICES, hosts=())
     cluster.prepare_clients()
     try:
@@ -41,6 +60,7 @@ def main() -> int:
 
 
 def _answer(cluster: Cluster, arguments: Sequence[str]) -> str:
+    """Execute a command, and return the text to print."""
     match arguments:
         case ["register", name, *key] if key:
             if (STATE / "registered" / name).exists():

@@ -1,13 +1,13 @@
-"""The SuperLink's health check: it is ready, and both its ports answer over TLS."""
+"""The health check of the SuperLink's container: ready, and both ports answer over TLS."""
 
 from __future__ import annotations
 
 import sys
 
 from deploy.container import AUTHORITY, CONTROL_HOST, CONTROL_PORT, FLEET_HOST, FLEET_PORT, READY
-from deploy.tls.reach import unreachable
+from deploy.tls.probe import unreachable
 
-TIMEOUT = 3.0  # seconds
+TIMEOUT = 3.0  # seconds for each port to answer
 
 
 def main() -> int:

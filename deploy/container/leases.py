@@ -1,9 +1,11 @@
-"""Leases on client names: they decide which container is which client.
+"""Leases on client names: they decide which client a container is.
 
-`docker compose up --scale client=N` starts identical containers. Each takes a lease on a client's name, and
-with it the client's key, Flower node and part of the data. A lease is a locked file. The kernel releases the
-lock whenever the container ends, so no two containers are ever the same client. The file names the last
-holder, so a restarted container becomes the same client again.
+`docker compose up --scale client=N` starts identical containers. Each container takes a lease on a client
+name. The name determines the client's key, its Flower node and its part of the data. A lease is a lock on a
+file. Only one container at a time can have the lock, and the kernel releases the lock when the container
+ends. So no two containers are the same client at the same time. The file contains the name of its last
+holder, so that a restarted container becomes the same client again. Containers open the files for reading
+only: `deploy.container.key_service` writes the holder's name into the file when it hands out the key.
 """
 
 from __future__ import annotations
@@ -11,72 +13,89 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# Seconds to wait while another container takes a name. A container that hangs must not block the others.
+WAIT = 10.0
+PAUSE = 0.05  # seconds between two checks whether the other container has finished
+
 
 class Lease:
-    """A name that belongs to this process until the process ends or calls `release`.
+    """A client name that belongs to this process until the process ends or calls `release`.
 
     Parameters
     ----------
     name : str
         The client's name.
     descriptor : int
-        The open, locked file.
+        The file descriptor of the locked file.
     """
 
     def __init__(self, name: str, descriptor: int) -> None:
         self.name = name
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     def release(self) -> None:
-        """Let another container have the name."""
-        os.close(self._descriptor)
+        """Release the lock, so that another container can take the name."""
+        os.close(self.descriptor)
+
+
+def prepare(folder: Path, names: Sequence[str]) -> None:
+    """Make the missing files: one for each name, and one for the lock of `_one_at_a_time`."""
+    for name in (".lock", *names):
+        (folder / name).touch()
 
 
 def take(folder: Path, names: Sequence[str], holder: str) -> Lease | None:
-    """Take a lease on one of the names.
+    """Take a lease on a free name.
 
     Parameters
     ----------
     folder : Path
-        Folder of the leases, shared by all containers of one machine.
+        The folder of the leases, which all containers on a machine share.
     names : Sequence[str]
-        The names; of equally suitable ones the first is taken.
+        The client names. Of several equally suitable names, the first one is taken.
     holder : str
-        Name of this container, the same after each restart.
+        The name of this container, which stays the same when the container restarts.
 
     Returns
     -------
     Lease | None
-        On the name that `holder` had last if it is free, else on a name that was never taken, else on one
-        whose holder has ended. None if all names are taken.
+        The lease on a free name: the name that `holder` had last, or else a name that was never taken, or
+        else a name whose last holder has ended. None if no name is free.
     """
     with _one_at_a_time(folder):
-        last = {name: _read(folder / name) for name in names}
+        last = {name: (folder / name).read_text() for name in names}
         for name in sorted(names, key=lambda name: (last[name] != holder, last[name] != "")):
-            descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = os.open(folder / name, os.O_RDONLY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(descriptor)
                 continue
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, holder.encode())
             return Lease(name, descriptor)
     return None
 
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Execute the block in one container at a time, so that each container finds its most suitable name free.
+
+    After `WAIT` seconds, the block is executed in any case.
+    """
+    end = time.monotonic() + WAIT
+    with (folder / ".lock").open() as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    break  # the locks on the names still keep two containers from taking one name
+                time.sleep(PAUSE)
         yield
-
-
-def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""

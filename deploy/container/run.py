@@ -1,7 +1,7 @@
-"""Submits the trials that the environment asks for, follows them to their end, and prints the results.
+"""The role that trains: submits the trials that the environment describes, and prints the results.
 
-A ServerApp that dies is started again and resumes from its checkpoint. If this container is restarted, it
-resumes unfinished trials, unless their settings have changed.
+If the ServerApp of a trial dies, the trial is resumed from its checkpoint. If this container is restarted, it
+resumes the unfinished trials, unless their settings have changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from deploy.runs.trials import PLAN, read_plan, write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from deploy.flower.config import ConfigValue
     from deploy.runs.trials import Trial
@@ -38,7 +38,11 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Train with each selector in turn; return 0 if all trials reached their planned end."""
+    """Train with one selector after another.
+
+    Return 0 if all trials reached their planned end, 1 if a trial did not, and 2 if a setting is wrong or the
+    engine failed.
+    """
     signal.signal(signal.SIGTERM, _leave)
     try:
         folder, trials = _last_or_new(RESULTS)
@@ -53,7 +57,10 @@ def main() -> int:
 
 
 def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
-    """Return the last run if it is unfinished and the settings have not changed; else a new run.
+    """Return the folder and the trials of a comparison.
+
+    If the newest comparison is unfinished and the settings have not changed, it is this comparison.
+    Otherwise it is a new comparison.
 
     Raises
     ------
@@ -77,24 +84,20 @@ def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
 
 
 class _Cluster(SuperLink):
-    """The cluster's SuperLink; a run that still goes on after a restart of this container is followed."""
+    """The cluster's SuperLink. A run that has survived a restart of this container is followed again."""
 
     def __init__(self) -> None:
         super().__init__(CONNECTION, app_folder(), RESULTS, os.environ)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, SystemExit):  # Docker stops this container: the clients must stop training too
+    def __exit__(self, *raised: object) -> None:
+        # If Docker stops this container, end the runs, so that the clients stop training.
+        if isinstance(raised[1], SystemExit):
             for run in self.runs:
                 run.abort()
-        super().__exit__(kind, error, trace)
+        super().__exit__(*raised)
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> SubmittedRun:
-        """Submit a run, or follow the trial's earlier run if that has not ended."""
+        """Submit a run. If an earlier run of the trial has not ended, follow that run instead."""
         folder = Path(str(run_config["output-dir"]))
         note = folder.with_name(f"{folder.name}.run-id")
         if note.exists() and not self._wait_for_result(note.read_text()):
@@ -106,13 +109,14 @@ class _Cluster(SuperLink):
         return run
 
     def _wait_for_result(self, run_id: str) -> str:
+        """Return `result(run_id)` as soon as the SuperLink answers."""
         while (result := self.result(run_id)) is None:
             time.sleep(RETRY)
         return result
 
 
 def _conclude(folder: Path, histories: Sequence[RunHistory]) -> None:
-    """Print the comparison, draw the figure, and say how to copy the results."""
+    """Print the results, draw the figure, and print the command that copies the results."""
     trained = [history for history in histories if history.trained]
     if trained:
         Console(highlight=False, markup=False, width=100).print(report(trained))

@@ -1,4 +1,7 @@
-"""The executor of ServerApps, apart from the SuperLink so that runs survive the SuperLink's restart."""
+"""The role of the executor of ServerApps.
+
+The executor has a container of its own, so that runs survive a restart of the SuperLink.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from deploy.flower import commands
 
 
 def main() -> int:
-    """Keep it running."""
+    """Keep the executor running until the container is stopped."""
     return ContainerSupervisor(_command, ready_line="Starting Flower SuperExec").supervise()
 
 

@@ -1,4 +1,4 @@
-"""The settings of a cluster: read from the environment (or `.env`) and checked."""
+"""The settings of a cluster. They are read from environment variables, and checked."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploy.container import DATA, DEVICES
+from deploy.container import DATA, DEVICES, client_names
+from deploy.container.client_variables import REPORTED, node_config
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
 from deploy.hosting.server import REVOKED
-from deploy.runs.trials import check_data, parse_setting, plan
+from deploy.runs.trials import check_clients, check_data, groups_of, parse_setting, plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
     from deploy.runs.trials import Trial
 
-# The variables and their settings of the run; an empty variable leaves the app's default.
+# The environment variables, and the run-config setting that each variable gives. If a variable is empty, the
+# setting keeps the app's default.
 VARIABLES = {
     "COHORT_CLIENTS": "num-clients",
     "COHORT_ROUNDS": "num-rounds",
@@ -28,24 +30,26 @@ VARIABLES = {
     "COHORT_SEED": "seed",
     "COHORT_SELECTOR": "selector",
 }
-OTHERS = "COHORT_SET"
+OTHERS = "COHORT_SET"  # the environment variable for all other settings
 
 
 def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[Trial]:
-    """Return the trials that the environment asks for, one for each selector.
+    """Return the trials that the environment variables describe: one for each selector.
 
     Parameters
     ----------
     folder : Path
         Each trial writes into its own folder below this one.
     environment : Mapping[str, str]
-        Holds `VARIABLES`, where COHORT_SELECTOR is one or more NAME[:SETTING=VALUE,...], and `OTHERS`: one or
-        more SETTING=VALUE for other settings of the run config in pyproject.toml.
+        The environment variables, by name: `VARIABLES`, `OTHERS` and those of `client_variables`.
+        COHORT_SELECTOR contains one or more NAME[:SETTING=VALUE,...], separated by blanks. `OTHERS` contains
+        SETTING=VALUE for other settings of the run config in pyproject.toml, separated by blanks. (default:
+        the environment of this process)
 
     Raises
     ------
     ValueError
-        One line for each wrong setting: its variable, its value, the allowed values.
+        If a setting is wrong. The message names the variable, its value and the allowed values.
     """
     settings = default_config(app_folder())
     given: dict[str, ConfigValue] = {}
@@ -65,6 +69,14 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[T
         trials = plan(selectors, given, app_folder(), folder)
         settings.update(given)
         check_data(settings)
+        names, partition = client_names(int(settings["num-clients"])), groups_of(settings)
+        configs = [node_config(number, environment) for number in range(len(names))]
+        groups, private = (
+            {name: config.get(key, partition[name]) for name, config in zip(names, configs, strict=True)}
+            for key in ("group", "private-group")
+        )
+        known = [name for variable, name in REPORTED.items() if environment.get(variable, "").strip()]
+        check_clients(trials, groups, private, known)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise ValueError(str(error)) from None
@@ -76,7 +88,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[T
 
 
 def _with_variables(message: str) -> str:
-    """Name each setting by its variable, as the user wrote it."""
+    """Replace the names of settings in a message by the names of their environment variables."""
     for variable, name in {**VARIABLES, OTHERS: "set"}.items():
         message = re.sub(rf"^{name} = ", f"{variable} = ", message, flags=re.MULTILINE)
-    return message.replace(f"data-dir = {str(DATA)!r}", "COHORT_DATA")  # the variable of the mounted folder
+    return message.replace(f"data-dir = {str(DATA)!r}", "COHORT_DATA")  # the variable that mounts this folder

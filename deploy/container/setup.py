@@ -1,10 +1,11 @@
-"""The first role to run: checks the settings, then makes missing certificates and keys."""
+"""The role that runs first: checks the settings, makes missing certificates and keys, hands out keys."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -14,11 +15,15 @@ from deploy.container import (
     EXECUTOR_SECRET,
     FLEET_HOST,
     KEYS,
+    LEASES,
+    OPERATOR_SECRET,
     PUBLIC,
     READY,
     RESULTS,
     SERVER,
     client_names,
+    key_service,
+    leases,
 )
 from deploy.container.settings import planned
 from deploy.container.supervisor import say
@@ -26,13 +31,19 @@ from deploy.tls import certificates
 
 
 def main() -> int:
-    """Prepare the volumes, then sleep: with --exit-code-from, a container that exits stops all others."""
+    """Prepare the volumes, then hand out keys until the container is stopped.
+
+    This role keeps running after the preparation, because Docker may stop all containers when one of them
+    exits. It returns 2 if a setting or a volume is wrong.
+    """
     try:
         trials = planned(RESULTS)
         count = int(trials[0].run_config["num-clients"])
         names = [FLEET_HOST, CONTROL_HOST, *os.environ.get("COHORT_NAMES", "").split()]
         prepare(PUBLIC, SERVER / "private", KEYS / "private", names, count)
-        write_secret(EXECUTOR_SECRET)
+        write_secret(EXECUTOR_SECRET, secrets.token_bytes(32))
+        write_secret(OPERATOR_SECRET, secrets.token_hex(32).encode())
+        leases.prepare(LEASES, client_names(count))
         _check_writable(RESULTS)
     except ValueError as error:
         print(error, file=sys.stderr)
@@ -43,33 +54,34 @@ def main() -> int:
         return 2
     say(f"{count} clients, {' and '.join(trial.name for trial in trials)}: everything is ready")
     READY.touch()
-    os.execvp("sleep", ["sleep", "infinity"])
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    key_service.serve(LEASES, KEYS / "private", client_names(count))
     return 0  # not reached
 
 
 def prepare(public: Path, server: Path, keys: Path, names: list[str], num_clients: int) -> None:
-    """Make the certificates and client keys that are missing.
+    """Make missing certificates and client keys, and copy their public parts.
 
     Parameters
     ----------
     public : Path
-        Gets the authority's certificate and the clients' public keys.
+        The folder that receives the authority's certificate and the clients' public keys.
     server : Path
-        Gets the SuperLink's certificate and its private key.
+        The folder that receives the SuperLink's certificate, its private key and the authority's key.
     keys : Path
-        Gets the clients' private keys.
+        The folder that receives the clients' private keys.
     names : list[str]
-        The SuperLink's names. If its certificate lacks one or expires soon, the authority signs a new
-        certificate, which clients and devices accept as before.
+        The SuperLink's host names and addresses. If its certificate lacks one of them or expires soon, the
+        same authority signs a new certificate, so clients and devices need no change.
     num_clients : int
-        Number of clients in the cluster.
+        The number of clients in the cluster.
 
     Raises
     ------
     PermissionError
         If one of the folders belongs to another user.
     """
-    certificate = server / "server.pem"  # the last to be written
+    certificate = server / "server.pem"  # the file that is written last
     if not (certificate.exists() and (server / certificates.AUTHORITY_KEY).exists()):
         shutil.rmtree(server, ignore_errors=True)
         certificates.write_certificates(server, names, renewable=True)
@@ -84,15 +96,15 @@ def prepare(public: Path, server: Path, keys: Path, names: list[str], num_client
         _copy(keys / f"{name}.pub", public / f"{name}.pub")
 
 
-def write_secret(path: Path) -> None:
-    """Make the secret that the SuperLink shares with its executor, if it is missing."""
+def write_secret(path: Path, secret: bytes) -> None:
+    """Write a secret that the SuperLink shares with another container. Keep the file if it exists."""
     certificates.private_folder(path.parent)
     if not path.exists():
-        certificates.write_private(path, secrets.token_bytes(32))
+        certificates.write_private(path, secret)
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file atomically."""
+    """Copy a file. Readers of the target never see an incomplete file."""
     new = target.with_name(f"{target.name}.new")
     shutil.copyfile(source, new)
     new.replace(target)

@@ -1,4 +1,4 @@
-"""The SuperLink: the Fleet API for clients, and all other APIs on the control network only."""
+"""The role of the SuperLink. Clients reach its Fleet API; the other APIs are on the control network only."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ from deploy.container import (
     DEVICES,
     EXECUTOR_SECRET,
     FLEET_PORT,
+    OPERATOR_SECRET,
     PUBLIC,
     SERVER,
     STATE,
     client_names,
 )
-from deploy.container.supervisor import ContainerSupervisor
+from deploy.container.supervisor import ContainerSupervisor, say
 from deploy.flower import commands
+from deploy.flower.database import move_aside_if_corrupt
 from deploy.flower.flwr_cli import remote, write_connection
 from deploy.flower.registration import registration_command
 from deploy.hosting.server import Server
 
 CONNECTION = "cluster"  # the SuperLink's name in Flower's config.toml
-REGISTRATION_TIMEOUT = 60.0  # seconds
+REGISTRATION_TIMEOUT = 60.0  # seconds to register the clients' keys
+DATABASE, REGISTERED = STATE / "superlink.db", STATE / "registered"
 
 
 def main() -> int:
-    """Keep the SuperLink running; the clients' keys are registered after each start."""
+    """Keep the SuperLink running, and register the clients' keys after each of its starts."""
     connect()
     Server(DEVICES, hosts=()).prepare_clients()
     return ContainerSupervisor(
         _command,
+        environment=commands.guarded(OPERATOR_SECRET, DEVICES),
         ready_line="Uvicorn running on",
         on_ready=_register,
         hidden=lambda line: b"[uvicorn.access]" in line and b'" 200' in line,
@@ -42,20 +46,20 @@ def main() -> int:
 
 
 def connect() -> None:
-    """Let `flwr` commands in this container find the SuperLink."""
+    """Write the connection to the SuperLink that `flwr` commands in this container use."""
     settings = remote(f"{CONTROL_HOST}:{CONTROL_PORT}", AUTHORITY)
-    write_connection(Path(os.environ["FLWR_HOME"]), CONNECTION, settings)
+    write_connection(Path(os.environ["FLWR_HOME"]), CONNECTION, settings, OPERATOR_SECRET)
 
 
 def _command() -> list[str]:
+    move_aside_if_corrupt(DATABASE, say, REGISTERED)
     command = commands.superlink(
-        # The address of the control network only: whoever reaches this port may submit runs and register
-        # keys, so it must not listen in the clients' network.
+        # Only the address in the control network, which clients cannot reach.
         control=(socket.gethostbyname(CONTROL_HOST), CONTROL_PORT),
         fleet=("0.0.0.0", FLEET_PORT),
         keys=SERVER / "private",
-        database=STATE / "superlink.db",
-        # ServerApps run in another container, and so survive a restart of this one.
+        database=DATABASE,
+        # ServerApps run in another container, so they survive a restart of this container.
         secret=EXECUTOR_SECRET,
     )
     return commands.patched(command, installed=False)
@@ -63,5 +67,5 @@ def _command() -> list[str]:
 
 def _register() -> None:
     keys = [PUBLIC / f"{name}.pub" for name in client_names(int(os.environ["COHORT_CLIENTS"]))]
-    command = registration_command(CONNECTION, keys, STATE / "registered", installed=False)
+    command = registration_command(CONNECTION, keys, REGISTERED, installed=False)
     subprocess.run(command, check=True, timeout=REGISTRATION_TIMEOUT)

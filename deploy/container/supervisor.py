@@ -1,8 +1,8 @@
 """Keeps one of Flower's programs running in a container.
 
-Flower's programs end when they are refused, and a killed SuperNode is refused for about a minute, until the
-SuperLink has noticed. Docker would restart the container ever more rarely; the supervisor restarts only the
-program, at a pace that fits the reason.
+Flower's programs end when the server refuses them, for example before the clients' keys are registered. If
+the container ended too, Docker would restart it, each time after a longer pause. The supervisor restarts only
+the program, after a shorter pause.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 MARK = "COHORT_CONTAINER"  # the environment variable that marks the program and its children
-PAUSE = 5.0  # seconds before a program is started again
-PATIENCE = 100.0  # seconds in which it may fail again and again for reasons that pass by themselves
-LONG_PAUSE = 30.0  # seconds, after that
+AT_ONCE = 1.0  # seconds before a program that was ready is started again
+PAUSE = 5.0  # seconds before a program that never became ready is started again
+PATIENCE = 100.0  # seconds of failed starts, after which LONG_PAUSE replaces PAUSE
+LONG_PAUSE = 30.0  # seconds before the program is started again, after PATIENCE
 
 
 def say(text: str) -> None:
-    """Print a line of the supervisor's own."""
+    """Print a message of this project, marked to distinguish it from the lines of Flower's programs."""
     print(f"cohort: {text}", flush=True)
 
 
@@ -41,16 +42,20 @@ class ContainerSupervisor(Supervisor):
     Parameters
     ----------
     command : Callable[[], Sequence[str]]
-        Returns the command to run; called before each start.
+        Returns the program's name and arguments. Called before each start.
     ready_line : str
-        The program is ready when it has printed a line that contains this.
+        The program is ready once it has printed a line that contains this text.
+    environment : Mapping[str, str] | None
+        Variables that are added to the program's environment, which is otherwise this process's environment.
+        (default: no variables)
     on_ready : Callable[[], None]
-        Called then, before the container counts as healthy. If it raises, the program is started again.
+        Called in another thread when the program is ready, before the container counts as healthy. If this
+        function raises an exception, the program is started again. (default: do nothing)
     hidden : Callable[[bytes], bool]
-        Tells which of its lines are not printed.
+        Tells whether a line of the program is not printed. (default: all lines are printed)
     """
 
-    grace = 4.0  # Docker gives the container 10 s
+    grace = 4.0  # less than the 10 s after which Docker kills the container
     look = 0.25
 
     def __init__(
@@ -58,22 +63,24 @@ class ContainerSupervisor(Supervisor):
         command: Callable[[], Sequence[str]],
         *,
         ready_line: str,
+        environment: Mapping[str, str] | None = None,
         on_ready: Callable[[], None] = lambda: None,
         hidden: Callable[[bytes], bool] = lambda line: False,
     ) -> None:
         super().__init__()
         self._command = command
         self._ready_line = ready_line.encode()
+        self._more = environment or {}
         self._on_ready = on_ready
         self._hidden = hidden
         self._mark = f"{socket.gethostname()}-{os.getpid()}"
-        self._waiting = True  # for the ready line
+        self._waiting = True  # whether the ready line is still missing
         self._ready = threading.Event()
         self._was_ready = False
         self._failing_since: float | None = None
 
     def supervise(self) -> int:
-        """Run until the container is stopped; return the exit code."""
+        """Keep the program running until the container is stopped; return the exit code."""
         self.stop_at(signal.SIGTERM, signal.SIGINT)
         self.run()
         return 0
@@ -83,7 +90,7 @@ class ContainerSupervisor(Supervisor):
         return self._command()
 
     def environment(self) -> Mapping[str, str]:
-        return {**os.environ, MARK: self._mark}
+        return {**os.environ, **self._more, MARK: self._mark}
 
     def line(self, line: bytes) -> None:
         if not self._hidden(line):
@@ -91,11 +98,11 @@ class ContainerSupervisor(Supervisor):
             sys.stdout.buffer.flush()
         if self._waiting and self._ready_line in line:
             self._waiting = False
-            # In another thread: a program whose output nobody reads stops when the pipe is full.
+            # In another thread. This thread must go on reading, or the pipe is full and the program stops.
             threading.Thread(target=self._become_ready, args=(self._ready,), daemon=True).start()
 
     def _become_ready(self, ready: threading.Event) -> None:
-        """Do what comes first, then report that the program is ready."""
+        """Call `on_ready`, then mark the container as ready."""
         try:
             self._on_ready()
         except Exception as error:
@@ -109,15 +116,16 @@ class ContainerSupervisor(Supervisor):
             READY.unlink(missing_ok=True)
 
     def ask(self, program: subprocess.Popen[bytes]) -> None:
-        # Only the program: a ServerApp that received SIGTERM would end its run as failed, and not be resumed.
+        # SIGTERM goes to the program alone. A ServerApp that received SIGTERM would end its run as failed,
+        # and the run would not be resumed.
         program.terminate()
 
     def clean_up(self, program: subprocess.Popen[bytes]) -> None:
-        """Kill the program and its children, which may outlive it in groups of their own."""
+        """Kill the program and its children, including children in other process groups."""
         self._ready, was_ready = threading.Event(), self._ready
         READY.unlink(missing_ok=True)
         for pid in processes_with(MARK, self._mark):
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
                 os.kill(pid, signal.SIGKILL)
         self._was_ready = was_ready.is_set()
 
@@ -125,6 +133,7 @@ class ContainerSupervisor(Supervisor):
         if self._failing_since is None or self._was_ready:
             self._failing_since = time.monotonic()
         pause = PAUSE if time.monotonic() - self._failing_since < PATIENCE else LONG_PAUSE
-        what = "it" if self._was_ready else "it did not become ready and"
+        pause = AT_ONCE if self._was_ready else pause
+        what = "the program" if self._was_ready else "the program did not become ready and"
         say(f"{what} ended with code {code}; it is started again in {pause:g} s")
         return pause

@@ -1,1 +1,1 @@
-"""Devices that join a federation: keys, invitations and a supervised SuperNode."""
+"""A device that joins a federation: its key, its invitation, and its SuperNode under a supervisor."""

@@ -1,4 +1,4 @@
-"""The commands of `cohort client`: join a federation with this device."""
+"""The commands of `cohort client`, which run on a device that joins a federation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from client.device import why_unavailable
+from deploy.device.invitation import check_bundle
 from deploy.device.state import PAUSE_FILE, Device, Settings, default_folder
 from deploy.device.supervisor import ADMITTED, STATUS, DeviceSupervisor
 from deploy.device.unit import install, unit
-from deploy.tls.reach import unreachable
+from deploy.tls.probe import unreachable
+from strategies.clients.printable import printable
 
 client = typer.Typer(no_args_is_help=True, help="Take part in a federation with this device.")
 
@@ -48,7 +50,8 @@ def join(
     invitation: Annotated[
         Path | None,
         typer.Option(
-            help="A file from `cohort server invite`, instead of --server, --ca and --name. Works once.",
+            help="A file from `cohort server invite`, instead of --server, --ca and --name. Works once, "
+            "while the server can be reached.",
             show_default=False,
         ),
     ] = None,
@@ -68,6 +71,24 @@ def join(
         typer.Option(
             metavar="I/N", help="Instead of --data: part I of N of the task's own data.", show_default=False
         ),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="This client's group, a name or a number; the server learns it.", show_default=False
+        ),
+    ] = None,
+    private_group: Annotated[
+        str | None,
+        typer.Option(help="Its group for flics-private; the server does not learn it.", show_default=False),
+    ] = None,
+    cost: Annotated[
+        float | None,
+        typer.Option(help="Cost of its taking part in a round, for FLICS' budgets.", show_default=False),
+    ] = None,
+    energy: Annotated[
+        float | None,
+        typer.Option(help="Energy for its taking part in a round, for FLICS' budgets.", show_default=False),
     ] = None,
     nice: Annotated[
         int | None,
@@ -96,7 +117,7 @@ def join(
         float | None,
         typer.Option(
             metavar="CELSIUS",
-            help="Do not train while the processor is hotter. (default: 80)",
+            help="Do not train while the processor is hotter than this. (default: 80)",
             show_default=False,
         ),
     ] = None,
@@ -115,6 +136,10 @@ def join(
     """Join a federation and take part until Ctrl-C. Options are saved: later, `join` alone is enough."""
     device = Device((state_dir or default_folder()).absolute())
     options: dict[str, Any] = {
+        "group": group,
+        "private_group": private_group,
+        "cost": cost,
+        "energy": energy,
         "nice": nice,
         "threads": threads,
         "memory_limit": memory_limit,
@@ -126,7 +151,9 @@ def join(
     }
     try:
         if invitation is not None and (server, ca, name, new_key) != (None, None, None, False):
-            raise ValueError(f"invitation = {invitation}: already contains --server, --ca, --name and a key")
+            raise ValueError(
+                f"invitation = {invitation}: already contains --server, --ca and --name, and brings a new key"
+            )
         if (server is None) != (ca is None):
             raise ValueError("server, ca: must be given together (or use --invitation, which contains both)")
         changes = {key: value for key, value in options.items() if value is not None}
@@ -134,7 +161,7 @@ def join(
             changes.setdefault("partition", "")
         if partition is not None:
             changes.setdefault("data", "")
-        # Checked before anything is written: a wrong option must not use up an invitation.
+        # Check the options before anything is written: a wrong option must not use up an invitation.
         before = device.settings() if device.has_joined else Settings("device", "server:1")
         replace(before, **changes).check_data()
         if invitation is not None:
@@ -164,8 +191,8 @@ def join(
     if systemd:
         _write_unit(text)
         return
-    os.nice(max(0, settings.nice - os.nice(0)))  # systemd may have set it already
-    # Replaces this program, whose imports would only take memory.
+    os.nice(max(0, settings.nice - os.nice(0)))  # systemd may have set the niceness already
+    # The supervisor replaces this process, because the imports of this process would waste memory.
     os.execve(command[0], command, device.environment(settings))
 
 
@@ -179,10 +206,27 @@ def pause(state_dir: StateDir = None) -> None:
 
 @client.command()
 def resume(state_dir: StateDir = None) -> None:
-    """Train again."""
+    """Take part in training again."""
     device = _joined(state_dir)
     (device.folder / PAUSE_FILE).unlink(missing_ok=True)
     typer.echo(f"{device.settings().name} takes part again")
+
+
+@client.command()
+def trust(
+    bundle: Annotated[
+        str,
+        typer.Argument(help="The hash of an app, as `cohort server bundle` prints it, or the word any."),
+    ],
+    state_dir: StateDir = None,
+) -> None:
+    """Let this device run one app only: the one whose bundle has this hash. Takes effect at the next run."""
+    device = _joined(state_dir)
+    try:
+        device.trust("" if bundle == "any" else check_bundle(bundle))
+    except (OSError, ValueError) as error:
+        _fail(str(error))
+    typer.echo(f"{device.settings().name} runs {_app(device.settings())}")
 
 
 @client.command()
@@ -191,20 +235,29 @@ def status(state_dir: StateDir = None) -> None:
     device = _joined(state_dir)
     settings = device.settings()
     last = _last_status(device.folder / STATUS) or {"state": "off", "text": "not running", "since": ""}
-    typer.echo(f"{settings.name}: {last['text']}" + (f", since {last['since']}" if last["since"] else ""))
+    text, since = printable(last["text"]), printable(last["since"])
+    typer.echo(f"{settings.name}: {text}" + (f", since {since}" if since else ""))
     reason = why_unavailable(device.limits())
     typer.echo(f"training: {'no, ' + reason if reason else 'whenever the server asks'}")
+    typer.echo(f"app: {_app(settings)}")
     typer.echo(f"server: {settings.server}, {unreachable(settings.server, device.authority) or 'reachable'}")
     typer.echo(f"state and log: {device.folder}")
     raise typer.Exit(0 if last["state"] == "online" else 1)
 
 
+def _app(settings: Settings) -> str:
+    """Describe which apps the device runs."""
+    if not settings.bundle:
+        return "any that the server sends (`cohort client trust HASH` allows one only)"
+    return f"only the one with the hash {settings.bundle}"
+
+
 def _last_status(path: Path) -> dict[str, str] | None:
-    """Return the last status that the supervisor wrote, None if it is out of date."""
+    """Return the last status that the supervisor wrote; None if it is missing or out of date."""
     try:
         status: dict[str, str] = json.loads(path.read_text())
         if status["state"] != "off":
-            # Another process may have its number by now, for example after a power failure.
+            # After a power failure, for example, another process may have the supervisor's process id.
             command = Path(f"/proc/{status['pid']}/cmdline").read_bytes()
             return status if DeviceSupervisor.__module__.encode() in command else None
     except (OSError, ValueError, KeyError):

@@ -1,4 +1,4 @@
-"""Invitations: files with all that a device needs to join (the server, its authority, a key)."""
+"""Invitations. An invitation is a file that contains everything a device needs to join a federation."""
 
 from __future__ import annotations
 
@@ -12,33 +12,38 @@ from deploy.tls import certificates
 if TYPE_CHECKING:
     from pathlib import Path
 
-SUFFIX = ".invitation"
+SUFFIX = ".invitation"  # the end of the file's name
+VERSION = 2  # the version of the file's format
 _NAME = re.compile(r"(?!node-)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Invitation:
-    """Lets its holder join as the client `name`; as secret as a password."""
+    """Lets one device join as the client `name`. An invitation is as secret as a password."""
 
     name: str
     """The client's name in the federation."""
     server: str
-    """Address of the SuperLink for devices: "host:port"."""
+    """The address at which devices reach the SuperLink: "host:port" or "[address]:port"."""
     ca: str
-    """The authority's certificate (PEM), which verifies the server's."""
-    key: str
-    """The client's private key in OpenSSH format; the public key is already registered."""
+    """The certificate of the authority that signed the server's certificate (PEM)."""
+    token: str
+    """A secret. The server registers the key of one device that sends it before the invitation expires."""
+    expires: str
+    """The expiry date, for people to read. The server decides by its own record and clock."""
+    bundle: str
+    """The only app that the device will run: the SHA-256 of its bundle in hexadecimal. "" allows any app."""
 
     def write(self, path: Path) -> None:
-        """Write a new file with mode 0600.
+        """Write the invitation into a new file with mode 0600.
 
         Raises
         ------
         FileExistsError
-            If the file exists.
+            If the file exists already.
         """
         certificates.write_private(
-            path, json.dumps({"cohort-invitation": 1, **asdict(self)}, indent=1).encode()
+            path, json.dumps({"cohort-invitation": VERSION, **asdict(self)}, indent=1).encode()
         )
 
     @classmethod
@@ -48,19 +53,23 @@ class Invitation:
         Raises
         ------
         ValueError
-            If the file is missing or not an invitation.
+            If the file is missing, or if it is not an invitation of this version.
         """
         try:
             content = json.loads(path.read_text())
             version = content.pop("cohort-invitation")
-            if version != 1 or content.keys() != {each.name for each in fields(cls)}:
+            if version != VERSION or content.keys() != {each.name for each in fields(cls)}:
                 raise ValueError("written by another version of cohort")
-            return cls(
-                check_name(content["name"]), check_server(content["server"]), content["ca"], content["key"]
-            )
+            if not all(isinstance(each, str) for each in content.values()):
+                raise ValueError("every value must be text")
+            check_name(content["name"])
+            check_server(content["server"])
+            if content["bundle"]:
+                check_bundle(content["bundle"])
+            return cls(**content)
         except FileNotFoundError:
             raise ValueError(
-                f"invitation = {path}: there is no such file; each invitation works once"
+                f"invitation = {path}: there is no such file; joining deletes an invitation, so it works once"
             ) from None
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ValueError(
@@ -69,12 +78,12 @@ class Invitation:
 
 
 def check_name(name: str) -> str:
-    """Return a valid client name unchanged.
+    """Check the name of a client, and return the name unchanged.
 
     Raises
     ------
     ValueError
-        If it is invalid.
+        If the name is not valid. The message says which names are valid.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
@@ -84,13 +93,28 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_server(server: str) -> str:
-    """Return a valid address (host:port or [address]:port) unchanged.
+def check_bundle(bundle: str) -> str:
+    """Check the hash of a bundle, and return the hash unchanged.
 
     Raises
     ------
     ValueError
-        If it is invalid.
+        If the hash does not have 64 hexadecimal digits in lower case.
+    """
+    if not re.fullmatch(r"[0-9a-f]{64}", bundle):
+        raise ValueError(
+            f"bundle = {bundle!r}: must be a hash of 64 hexadecimal digits, as `cohort server run` prints it"
+        )
+    return bundle
+
+
+def check_server(server: str) -> str:
+    """Check the address of a server, and return the address unchanged.
+
+    Raises
+    ------
+    ValueError
+        If the address is not of the form host:port or [address]:port, with a port in 1..65535.
     """
     host, _, port = server.rpartition(":")
     plain = re.fullmatch(r"[^\s:\[\]/]+|\[[\w:.%]+\]", host)

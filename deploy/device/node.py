@@ -1,13 +1,13 @@
-"""The SuperNode of devices and containers: it ends when its connection or its supervisor ends.
+"""The SuperNode of devices and containers, which ends when its connection or its supervisor ends.
 
 `python -m deploy.device.node OPTIONS` runs `flower-supernode` with the patches of `deploy.flower.patches`. It
-also differs from Flower's program in two points:
+has two more differences from Flower's program:
 
-- It ends with its supervisor, even if that is killed; and when its connection ends with an error that Flower
-  does not retry, such as a busy database of the SuperLink. Flower's main thread would then end while its HTTP
-  server goes on: a process that does nothing.
-- It takes 100 MB less. Its state is in memory, so Flower's database layer (SQLAlchemy, Alembic) is not
-  imported; and its forked processes share their memory until they end.
+- It ends when its supervisor ends, even if the supervisor is killed. It also ends when its connection ends
+  with an error after which Flower does not retry, such as a busy database of the SuperLink. In Flower's
+  program, only the main thread would end. The HTTP server would go on, in a process that does nothing.
+- It takes 100 MB less memory. Its state is in memory, so it does not import Flower's database layer
+  (SQLAlchemy, Alembic). Its forked processes share memory with it until they end.
 """
 
 import atexit
@@ -20,19 +20,20 @@ from deploy.processes.ports import LOOPBACK, free_ports
 
 
 def main() -> None:
-    """Run Flower's command on a free port, then end at once whatever its threads do."""
+    """Run `flower-supernode` on a free port. When it returns, end this process, even if threads still run."""
     end_with_parent()
-    # A garbage collector writes to the objects that it inspects, and so copies the memory that forked
-    # processes share. So does the clean-up at the end: forked processes end without it.
+    # Forked processes share memory until one of them writes to it. The garbage collector writes to the
+    # objects that it inspects, so objects are frozen before a fork. The interpreter's clean-up at exit writes
+    # too, so forked processes end without a clean-up.
     os.register_at_fork(before=gc.freeze)
     os.register_at_fork(after_in_child=lambda: atexit.register(_leave, 0))
 
-    # Late: these imports take a second, which must not delay the lines above.
+    # Imported here, because these imports take a second, which must not delay the lines above.
     from deploy.flower import commands, launch
     from deploy.flower.patches.supernode import leave_out_the_database
 
     leave_out_the_database()
-    (port,) = free_ports(1)  # for its ClientApps
+    (port,) = free_ports(1)  # at which ClientApps reach the SuperNode
     launch.main(commands.supernode(*sys.argv[1:], host=LOOPBACK, port=port))
     _leave(LOST)
 

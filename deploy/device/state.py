@@ -1,61 +1,85 @@
-"""A device's folder, readable by its owner only: key, authority's certificate, settings."""
+"""A device's folder. It contains the key, the authority's certificate and the settings.
+
+Only the folder's owner can read it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import sys
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography import x509
 
-from deploy.device.invitation import Invitation, check_name, check_server
+from deploy.device.enrolment import enrol
+from deploy.device.invitation import Invitation, check_bundle, check_name, check_server
 from deploy.device.supervisor import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
 from deploy.flower.commands import python
 from deploy.flower.config import write_config
 from deploy.flower.flwr_cli import flower_environment
 from deploy.tls import certificates
 from strategies.checkpoint import replacing
+from strategies.clients.printable import LONGEST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from deploy.flower.config import ConfigValue
 
-SECRET_FILE = "secret"  # seed of the client's private draws
-PAUSE_FILE = "paused"
-MIN_MEMORY = 100  # MB; a SuperNode alone takes more
-# The numbers of threads of OpenMP (torch, scikit-learn), OpenBLAS and MKL (NumPy).
+SECRET_FILE = "secret"  # the file with the seed of the client's private draws
+PAUSE_FILE = "paused"  # this file exists while the device is paused
+MIN_MEMORY = 100  # MB, the smallest memory limit; a SuperNode alone takes more
+# The environment variables that set the numbers of threads: of OpenMP (torch, scikit-learn), OpenBLAS and MKL
+# (NumPy).
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a device takes part: the options of `cohort client join`, saved for later starts."""
+    """How a device takes part: the options of `cohort client join`, saved for later starts.
+
+    The constructor raises ValueError if a value is not allowed.
+    """
 
     name: str
-    """The client's name; the server uses the name under which the key was registered."""
+    """The client's name. The server goes by the name under which the device's key is registered."""
     server: str
-    """Address of the SuperLink's Fleet API, "host:port"."""
+    """The address of the SuperLink's Fleet API, "host:port"."""
     nice: int = 10
-    """Scheduling niceness of its processes, in [0, 19]."""
+    """The scheduling niceness of the client's processes, in [0, 19]."""
     threads: int = 1
-    """Threads for computing, >= 1."""
+    """The number of threads for computing, in [1, 1024]."""
     memory_limit: int | None = None
-    """Memory of all its processes together, MB; None for no limit."""
+    """The memory limit of all the client's processes together, MB, >= `MIN_MEMORY`; None for no limit."""
     min_battery: float = 30.0
-    """%, in [0, 100]: below this charge it does not train, unless charging."""
+    """A charge of the battery, %, in [0, 100]. Below this charge the device trains only while charging."""
     max_temperature: float = 80.0
-    """Degrees Celsius of the processor, in [0, 150]: above it does not train."""
+    """A temperature of the processor, °C, in [0, 150]. Above this temperature the device does not train."""
     allow_metered: bool = False
-    """Whether it trains on metered networks."""
+    """Whether the device trains while it is on a metered network."""
     partition: str = ""
-    """"i/N": it trains on part i of N of the task's own data, i in 0..N-1."""
+    """"i/N" with i in 0..N-1: the device trains on part i of N of the task's own data; "" for `data`."""
     data: str = ""
-    """Instead of `partition`: an .npz file with its own samples (see `client.own_data`)."""
+    """The path of an .npz file with the device's own samples (see `client.own_data`); "" for `partition`."""
+    group: str = ""
+    """The client's group, which the client reports to the server; "" for no group."""
+    private_group: str = ""
+    """The client's group for selectors with private groups; "" for no group.
+
+    The client reports this group by randomised response only (see `client.private`).
+    """
+    cost: float | None = None
+    """The cost of taking part in a round, >= 0, in the operator's unit; None: not reported."""
+    energy: float | None = None
+    """The energy for taking part in a round, >= 0, in the operator's unit; None: not reported."""
+    bundle: str = ""
+    """The SHA-256 of the only app bundle that the device runs; "" for any app that the server sends."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -65,19 +89,26 @@ class Settings:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ValueError(f"{name.replace('_', '-')} = {value}: must be between {low} and {high}")
+        for name in ("group", "private_group"):
+            check_group(name, getattr(self, name))
+        for name in ("cost", "energy"):
+            if (number := getattr(self, name)) is not None and not 0 <= number < inf:
+                raise ValueError(f"{name} = {number}: must be a finite number of at least 0")
         if self.memory_limit is not None and self.memory_limit < MIN_MEMORY:
             raise ValueError(f"memory-limit = {self.memory_limit}: must be at least {MIN_MEMORY} (MB)")
+        if self.bundle:
+            check_bundle(self.bundle)
         if self.partition and self.data:
             raise ValueError(f"partition = {self.partition}: cannot be combined with data = {self.data}")
         self.part()
 
     def check_data(self) -> None:
-        """Raise ValueError if the file `data` does not exist."""
+        """Raise ValueError if `data` is given and this file does not exist."""
         if self.data and not Path(self.data).is_file():
             raise ValueError(f"data = {self.data}: there is no such file")
 
     def part(self) -> tuple[int, int] | None:
-        """Return (i, N) of `partition`, None without it."""
+        """Return i and N of `partition`; None if `partition` is empty."""
         if not self.partition:
             return None
         index, slash, count = self.partition.partition("/")
@@ -90,22 +121,23 @@ class Settings:
 
 @dataclass(frozen=True)
 class Device:
-    """A device's folder."""
+    """The state of a device, in its folder."""
 
     folder: Path
+    """The folder, which `accept` or `introduce` makes."""
 
     def key_line(self) -> str:
-        """Return the public key in the form that the operator registers."""
+        """Return the device's public key as the line of text that the operator registers."""
         return (self.folder / f"{KEY}.pub").read_text().strip()
 
     @property
     def has_joined(self) -> bool:
-        """Whether the folder holds a key, a certificate and settings."""
+        """Whether the device has joined. The settings are written last, after the key and the certificate."""
         return (self.folder / SETTINGS).exists()
 
     @property
     def authority(self) -> Path:
-        """The authority's certificate, which verifies the server's."""
+        """The file with the certificate of the authority that signed the server's certificate."""
         return self.folder / CA
 
     def settings(self) -> Settings:
@@ -114,7 +146,7 @@ class Device:
         Raises
         ------
         ValueError
-            If the device has not joined, or the file is damaged.
+            If the device has not joined, or if the file of the settings is damaged.
         """
         path = self.folder / SETTINGS
         try:
@@ -129,32 +161,56 @@ class Device:
             ) from error
 
     def accept(self, invitation: Path) -> Settings:
-        """Take over the key and the settings of an invitation, and delete its file.
+        """Join with an invitation, and return the settings.
+
+        The device makes a key, and the server registers the key in exchange for the invitation's token. Then
+        the invitation's file is deleted.
 
         Raises
         ------
         ValueError
-            If it is invalid, or this device has joined as another client or with this key.
+            If the invitation is invalid, if this device has joined as another client, or if the server cannot
+            be reached or refuses the key.
         """
         offer = Invitation.read(invitation)
-        if self.has_joined and (
-            self.settings().name != offer.name or certificates.public_key_of(offer.key) == self.key_line()
-        ):
+        if self.has_joined and self.settings().name != offer.name:
             raise ValueError(
                 f"invitation = {invitation}: {self.folder} belongs to {self.settings().name}, which has "
                 "already joined: use `cohort client join` without options; a second client on this device "
                 "needs an invitation and a --state-dir of its own"
             )
-        settings = self._joining(offer.name, offer.server)
+        settings = replace(self._joining(offer.name, offer.server), bundle=offer.bundle)
         _check_authority(offer.ca, invitation)
-        self._take_key(lambda folder: certificates.import_client_key(folder, KEY, offer.key))
+        # Keep the key even if this method is interrupted: once the server has registered a key for this
+        # token, it accepts no other key.
+        joining = self.folder / f"joining-{hashlib.sha256(offer.token.encode()).hexdigest()[:16]}"
+        certificates.private_folder(self.folder)
+        if not (joining / f"{KEY}.pub").exists():
+            shutil.rmtree(joining, ignore_errors=True)
+            certificates.write_client_key(joining, KEY)
+        (joining / CA).write_text(offer.ca)
+        enrol(offer.server, joining / CA, offer.token, (joining / f"{KEY}.pub").read_text().strip())
+        private = (joining / KEY).read_text()
+        self._take_key(lambda folder: certificates.import_client_key(folder, KEY, private))
         (self.folder / CA).write_text(offer.ca)
-        self._save(settings)  # before the file is deleted, or a crash could lose the key
+        self._save(settings)  # before the key's first copy is deleted, so that no crash can lose the key
+        shutil.rmtree(joining)
         invitation.unlink()
         return settings
 
     def introduce(self, name: str, server: str, ca: Path) -> Settings:
-        """Prepare a device to join with a key of its own, which is made if there is none.
+        """Prepare to join without an invitation, and return the settings.
+
+        The operator has to register the device's key, which is made if the device has none.
+
+        Parameters
+        ----------
+        name : str
+            The client's name.
+        server : str
+            The address of the Fleet API, "host:port".
+        ca : Path
+            The file with the authority's certificate.
 
         Raises
         ------
@@ -173,21 +229,39 @@ class Device:
         self._save(settings)
         return settings
 
+    def trust(self, bundle: str) -> None:
+        """Let this device run only the app whose bundle has this hash, or any app if the hash is "".
+
+        If the SuperNode is running, this takes effect at the next run.
+
+        Raises
+        ------
+        ValueError
+            If the device has not joined, or if the hash is invalid.
+        """
+        self._save(replace(self.settings(), bundle=bundle))
+
     def renew_key(self) -> None:
-        """Replace the key by a new one, which the operator must register."""
+        """Replace the device's key by a new key, which the operator must register."""
         self._take_key(lambda folder: certificates.write_client_key(folder, KEY))
 
     def _joining(self, name: str, server: str) -> Settings:
-        """Return the settings with which it joins; a device that has joined before keeps all others."""
+        """Return settings with this name and server.
+
+        All other settings keep their saved values, or their defaults if the device has not joined before.
+        """
         if self.has_joined:
             return replace(self.settings(), name=name, server=server)
         return Settings(name, server)
 
     def _take_key(self, write: Callable[[Path], object]) -> None:
-        """Write a key pair into a folder of its own, then replace the old one by it."""
+        """Replace the device's key pair by a new one.
+
+        `write` writes the new pair into the folder that it receives. The old pair is replaced afterwards.
+        """
         certificates.private_folder(self.folder)
         new = self.folder / "new"
-        shutil.rmtree(new, ignore_errors=True)  # of an interrupted call
+        shutil.rmtree(new, ignore_errors=True)  # left by an interrupted call
         try:
             write(new)
             for name in (f"{KEY}.pub", KEY):
@@ -197,7 +271,7 @@ class Device:
         (self.folder / ADMITTED).unlink(missing_ok=True)
 
     def limits(self) -> dict[str, ConfigValue]:
-        """Return the limits on training, as `client.device` reads them."""
+        """Return the entries of the node config that limit training, as `client.device` reads them."""
         settings = self.settings()
         return {
             "pause-file": str(self.folder / PAUSE_FILE),
@@ -207,7 +281,7 @@ class Device:
         }
 
     def prepare(self, settings: Settings) -> list[str]:
-        """Save the settings, write what a SuperNode needs, and return the supervisor's command."""
+        """Save the settings, write the node config, and return the command that runs the supervisor."""
         self._save(settings)
         config: dict[str, ConfigValue] = {
             "client-id": settings.name,
@@ -216,6 +290,10 @@ class Device:
         }
         if part := settings.part():
             config["partition-id"], config["num-partitions"] = part
+        mine = {"group": settings.group, "private-group": settings.private_group}
+        config |= {name: group for name, group in mine.items() if group}
+        numbers = {"cost": settings.cost, "energy": settings.energy}
+        config |= {name: number for name, number in numbers.items() if number is not None}
         if settings.data:
             config["data"] = str(Path(settings.data).absolute())
         write_config(self.folder / NODE_CONFIG, config)
@@ -224,27 +302,49 @@ class Device:
         return python("-m", "deploy.device.supervisor", str(self.folder))
 
     def environment(self, settings: Settings) -> dict[str, str]:
-        """Return the environment of the supervisor."""
+        """Return the environment for the supervisor and its programs."""
         programs = [Path(sys.executable).parent]  # Flower finds its programs by the PATH
         return {
             **flower_environment(programs, self.folder / "flwr", self.folder / "tmp"),
             **dict.fromkeys(THREAD_VARIABLES, str(settings.threads)),
-            "MALLOC_ARENA_MAX": "2",  # otherwise each thread has a heap of its own
+            "MALLOC_ARENA_MAX": "2",  # otherwise glibc gives each thread a heap of its own
         }
 
     def _save(self, settings: Settings) -> None:
-        with replacing(self.folder / SETTINGS) as file:  # atomic: the power may fail at any time
+        # The power may fail at any time. The file then has either its old content or its new content.
+        with replacing(self.folder / SETTINGS) as file:
             file.write(json.dumps(asdict(settings), indent=1).encode())
 
 
-def default_folder() -> Path:
-    """Return the default folder: the system's for root, else the user's."""
+def check_group(name: str, group: str) -> None:
+    """Raise ValueError if a group's name cannot be reported (see `strategies.clients.reports.Report`).
+
+    Parameters
+    ----------
+    name : str
+        The name of the setting, for the message.
+    group : str
+        The name of the group; "" for no group.
+    """
+    if group and not (len(group) <= LONGEST_NAME and group.isprintable() and group == group.strip()):
+        raise ValueError(
+            f"{name.replace('_', '-')} = {group!r}: must be up to {LONGEST_NAME} printable characters, "
+            "without blanks at its ends"
+        )
+
+
+def default_folder(name: str = "cohort-client") -> Path:
+    """Return the default folder for the state of a program.
+
+    For root the folder is in /var/lib, for other users in XDG_STATE_HOME (~/.local/state if that is unset).
+    """
     if os.geteuid() == 0:
-        return Path("/var/lib/cohort-client")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "cohort-client"
+        return Path("/var/lib", name)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", name)
 
 
 def _check_authority(text: str, source: Path) -> None:
+    """Raise ValueError if a text, read from `source`, is not the certificate of an authority (PEM)."""
     try:
         certificate = x509.load_pem_x509_certificate(text.encode())
         is_authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca

@@ -1,8 +1,8 @@
-"""Keeps a device's SuperNode connected whenever the SuperNode, the server or the network fails.
+"""Keeps a device's SuperNode connected, even if the SuperNode, the server or the network fails at times.
 
-`python -m deploy.device.supervisor STATE_DIR` runs until SIGTERM. It stays in memory as long as the device is
-in the federation, so it imports the standard library only. It prints one line whenever its state changes; the
-output of the SuperNode goes to a log of limited size.
+`python -m deploy.device.supervisor STATE_DIR` runs until SIGTERM. The supervisor stays in memory for as long
+as the device takes part, so it imports the standard library only. It prints one line whenever the state of
+the connection changes. The output of the SuperNode goes into a log of limited size.
 """
 
 from __future__ import annotations
@@ -22,29 +22,33 @@ from typing import TYPE_CHECKING
 
 from deploy.flower import commands
 from deploy.processes.supervisor import Supervisor
-from deploy.tls.reach import source_address, unreachable
+from deploy.tls.probe import source_address, unreachable
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-# The files of a device's folder; the first four exist before the supervisor starts.
+# The files of a device's folder. SETTINGS, NODE_CONFIG, KEY and CA exist before the supervisor starts.
 SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"
 STATUS, LOCK, LOG = "status.json", "lock", "supernode.log"
 ADMITTED = "admitted"  # exists once the server has admitted this device
-LOG_BYTES = 1_000_000  # then it becomes LOG.1: a device's disk is small and wears out
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # s before the next attempt; doubled each time
-SETTLED = 60.0  # s online after which the pauses begin anew
-MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s
-ALREADY_RUNNING = 4  # exit code
+# The size from which the log is renamed to LOG.1, which replaces an older LOG.1: disks of devices are small.
+LOG_BYTES = 1_000_000
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # s before the next attempt; doubled after each attempt
+SETTLED = 60.0  # s; after more than this time online, the next pause is FIRST_PAUSE again
+MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s between two checks of the memory, and of the network
+ALREADY_RUNNING = 4  # the exit code if another supervisor uses the folder
 
 
 def memory_of(group: int) -> dict[int, float]:
-    """Return the private memory of each process of a process group, MB (Linux; elsewhere nothing)."""
+    """Return the private memory of each process in a process group, MB, by process id.
+
+    On systems other than Linux, the result is empty.
+    """
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            # The name, in parentheses, may hold anything; after it come state, parent and group.
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+            # The program's name is in parentheses and may contain anything. State, parent and group follow.
             if int((folder / "stat").read_text().rpartition(")")[2].split()[2]) == group:
                 _, resident, shared, *_ = map(int, (folder / "statm").read_text().split())
                 found[int(folder.name)] = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -57,12 +61,12 @@ class DeviceSupervisor(Supervisor):
     Parameters
     ----------
     folder : Path
-        The device's state, as `cohort client join` wrote it (see `deploy.device.state`).
+        The device's folder, as `cohort client join` wrote it (see `deploy.device.state`).
     command : list[str] | None
-        The command to run instead of the SuperNode.
+        The command to run. (default: the SuperNode)
     """
 
-    grace = 8.0  # for the SuperNode to sign off
+    grace = 8.0  # enough for the SuperNode to sign off
 
     def __init__(self, folder: Path, command: list[str] | None = None) -> None:
         super().__init__()
@@ -81,15 +85,16 @@ class DeviceSupervisor(Supervisor):
         )
         self.memory_limit: float | None = settings["memory_limit"]  # MB
         self._printed = ""
-        self._reason = ""  # why the SuperNode is about to end, from its output
+        self._refuses = False  # whether the device has refused the server's current app
+        self._reason = ""  # why the SuperNode is about to end, if known
         self._online_since: float | None = None  # time.monotonic(), s
         self._next_pause = FIRST_PAUSE  # s
         self._node = 0  # the SuperNode's process id
-        self._address: str | None = None  # of this device, towards the server
+        self._address: str | None = None  # the address from which this device reaches the server
         self._checked_memory = self._checked_network = 0.0  # time.monotonic(), s
 
     def supervise(self) -> int:
-        """Keep the SuperNode running until a signal ends it; return the exit code."""
+        """Keep the SuperNode running until a signal asks the supervisor to end; return the exit code."""
         with (self.folder / LOCK).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,6 +122,9 @@ class DeviceSupervisor(Supervisor):
         self._checked_memory = self._checked_network = time.monotonic()
         return self._command
 
+    def environment(self) -> Mapping[str, str]:
+        return {**os.environ, commands.TRUST: str(self.folder / SETTINGS)}
+
     def started(self, program: subprocess.Popen[bytes]) -> None:
         self._node = program.pid
 
@@ -129,7 +137,7 @@ class DeviceSupervisor(Supervisor):
             self._checked_network = now
             current = source_address(self.server)
             if self._address and current and current != self._address:
-                # TCP would keep a connection from the old address for a quarter of an hour.
+                # TCP would give up the connection from the old address only after a quarter of an hour.
                 self._reason = f"this device's address was {self._address} and is {current}"
                 return False
             self._address = current or self._address
@@ -144,14 +152,14 @@ class DeviceSupervisor(Supervisor):
         self._online_since = None
         pause = self._next_pause
         self._next_pause = min(2 * pause, LONGEST_PAUSE)
-        # Many devices that lost the server at the same time must not return at the same time.
+        # Many devices may lose the server at the same time. They must not all return at the same time.
         return pause * random.uniform(0.75, 1.25)
 
     def line(self, line: bytes) -> None:
         self._hear(line.decode(errors="replace"))
 
     def _hear(self, line: str) -> None:
-        """Write a line to the log, and read from it how the SuperNode's connection is."""
+        """Write a line of output into the log, and learn the state of the connection from the line."""
         path = self.folder / LOG
         with path.open("a") as log:
             log.write(f"{line}\n")
@@ -162,21 +170,32 @@ class DeviceSupervisor(Supervisor):
             (self.folder / ADMITTED).touch()
             self._online_since = time.monotonic()
             self._say("online", f"online as {self.name} (node {found[1]})")
+        elif found := re.search(rf"{commands.REFUSED_BUNDLE} ([0-9a-f]{{64}})", line):
+            self._refuses = True
+            self._say(
+                "online",
+                f"online as {self.name}, but refuses the server's app, whose bundle is {found[1]}; "
+                f"to run it from now on: cohort client trust {found[1]}",
+            )
+        elif commands.ACCEPTED_BUNDLE in line and self._refuses:
+            self._refuses = False
+            self._say("online", f"online as {self.name} again")
         elif "Connection attempt failed" in line and not self._reason:
             self._say("waiting", f"{self.server}: connection lost; trying again until it works")
         elif "Connection successful" in line:
             self._say("online", f"online as {self.name} again")
         elif "[code: 2004]" in line:
             self._reason = (
-                "not let in: the server still counts the last connection (up to 60 s), or has revoked the key"
+                "not let in: another device is connected with this key, or the server has revoked it"
                 if (self.folder / ADMITTED).exists()
                 else f"not let in yet: the operator must register the key of {self.name}, or another has it"
             )
-        elif "terminated gracefully" in line:  # and the supervisor did not ask for it
+        # The supervisor did not ask the SuperNode to end: after asking, it reads no more lines.
+        elif "terminated gracefully" in line:
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
 
     def _limit_memory(self, group: int, limit: float) -> None:
-        """If the process group takes more than `limit` MB, kill its largest process."""
+        """If the processes of a group together take more than `limit` MB, kill the largest process."""
         taken = memory_of(group)
         if sum(taken.values()) > limit:
             largest = max(taken, key=lambda pid: taken[pid])
@@ -185,7 +204,15 @@ class DeviceSupervisor(Supervisor):
                 os.kill(largest, signal.SIGKILL)
 
     def _say(self, state: str, text: str) -> None:
-        """Print a line and write it down for `cohort client status`, if it is new."""
+        """Print a text, and save it for `cohort client status`. A repetition of the last text is ignored.
+
+        Parameters
+        ----------
+        state : str
+            "online", "waiting" (not connected) or "off" (the supervisor has ended).
+        text : str
+            The state in words.
+        """
         if text == self._printed:
             return
         self._printed = text

@@ -1,4 +1,4 @@
-"""The systemd unit that keeps a client running over crashes, logouts and reboots."""
+"""The systemd unit of a client: starts the client again after crashes, logouts and reboots."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from deploy.device.state import Settings
 
-NAME = "cohort-client.service"
-STOP_TIMEOUT = 20  # s; more than a SuperNode needs to sign off
-# Restrictions of a system unit; a user's systemd lacks the rights for most of them.
+NAME = "cohort-client.service"  # the file name of the unit
+STOP_TIMEOUT = 20  # s that the client has to end; a SuperNode needs less time to sign off
+# The restrictions of a system unit. A user's systemd lacks the rights for most of these restrictions.
 _HARDENING = """\
 # A user that exists only while the unit runs; the state folder belongs to that user.
 DynamicUser=yes
@@ -41,29 +41,29 @@ def unit(settings: Settings, folder: Path, *, system: bool) -> str:
     Parameters
     ----------
     settings : Settings
-        Niceness, threads and memory limit become limits of the unit.
+        The settings of the client. Niceness, threads and memory limit become limits of the unit.
     folder : Path
-        The device's folder; for a system unit it must lie in /var/lib.
+        The device's folder. For a system unit, the folder must be directly in /var/lib.
     system : bool
-        Whether it is a system unit (started at boot) or a user unit.
+        Whether to write a system unit (started at boot) or a user unit.
 
     Raises
     ------
     ValueError
-        If a system unit would not own its folder.
+        If the folder of a system unit is not directly in /var/lib.
     """
     if system and folder.parent != Path("/var/lib"):
-        raise ValueError(f"state-dir = {folder}: must lie in /var/lib for a system unit")
+        raise ValueError(f"state-dir = {folder}: must be a folder directly in /var/lib for a system unit")
     cohort = Path(sys.executable).parent / "cohort"
     command = [str(cohort), "client", "join", "--state-dir", str(folder)]
     limits = [f"Nice={settings.nice}", f"CPUQuota={100 * settings.threads}%"]
     if settings.memory_limit is not None:
-        # The kernel kills a process that needs more; the others and the unit go on.
+        # If the unit needs more memory, the kernel kills one of its processes. The unit itself goes on.
         limits += [f"MemoryMax={settings.memory_limit}M", "MemorySwapMax=0", "OOMPolicy=continue"]
     lines = [
         "[Unit]",
         "Description=Cohort: a client of a federation",
-        # The clock must be right: certificates and signatures contain the time.
+        # Start after the clock is set, because certificates and signatures contain times.
         *(["Wants=network-online.target", "After=network-online.target time-sync.target"] if system else []),
         "",
         "[Service]",
@@ -89,12 +89,24 @@ def unit(settings: Settings, folder: Path, *, system: bool) -> str:
 
 
 def install(text: str, *, system: bool) -> tuple[Path, str]:
-    """Write the unit where systemd looks for it, and let systemd verify it.
+    """Write the unit into the folder where systemd looks for units, and verify the unit.
+
+    Parameters
+    ----------
+    text : str
+        The text of the unit (see `unit`).
+    system : bool
+        Whether the unit is a system unit, not a user unit.
 
     Returns
     -------
     tuple[Path, str]
-        The file, and the messages of `systemd-analyze verify`: "" if there are none or no such program.
+        The file of the unit, and the messages of `verify`.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
     """
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     path = (Path("/etc/systemd/system") if system else config / "systemd" / "user") / NAME
@@ -104,17 +116,15 @@ def install(text: str, *, system: bool) -> tuple[Path, str]:
 
 
 def verify(path: Path, *, system: bool) -> str:
-    """Return the messages of `systemd-analyze verify`: "" if there are none or no such program."""
+    """Return what `systemd-analyze verify` complains about; "" if nothing, or if that program is missing."""
     program = shutil.which("systemd-analyze")
     if program is None:
         return ""
     manager = "--system" if system else "--user"
     done = subprocess.run(
         [program, "verify", manager, str(path)],
-        env={
-            "XDG_RUNTIME_DIR": tempfile.gettempdir(),
-            **os.environ,
-        },  # required, but not every login has one
+        # systemd-analyze requires XDG_RUNTIME_DIR, but not every login has it.
+        env={"XDG_RUNTIME_DIR": tempfile.gettempdir(), **os.environ},
         capture_output=True,
         text=True,
         check=False,
@@ -123,6 +133,6 @@ def verify(path: Path, *, system: bool) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote a word of a command as systemd reads it."""
+    """Quote an argument of a command, so that systemd passes the argument on unchanged."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{plain}"' if plain != text or any(each.isspace() for each in text) else plain

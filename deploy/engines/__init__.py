@@ -1,1 +1,1 @@
-"""Engines run the app: a local cluster, a SuperLink that runs already, or a simulation."""
+"""Engines. An engine runs the app: on a local cluster, on a running SuperLink, or in a simulation."""

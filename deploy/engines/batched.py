@@ -1,7 +1,8 @@
 """The batched simulator (`simulation.simulator`) as an engine.
 
-`python -m deploy.engines.batched RUN-CONFIG WORKERS` is the process of one run. It writes the same files as
-the ServerApp: history, checkpoints, models.
+`python -m deploy.engines.batched RUN-CONFIG WORKERS` executes one run. RUN-CONFIG is a JSON object with the
+settings of the run, and WORKERS is a number of processes (see `run`). The process writes the same files as a
+ServerApp: history, checkpoints and models.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ from deploy.flower.config import default_config
 from deploy.processes.groups import Process, end_with_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from deploy.flower.config import ConfigValue
+    from deploy.runs.trials import Trial
 
-SAVE_INTERVAL = 2.0  # seconds between two checkpoints
+SAVE_INTERVAL = 2.0  # seconds, at least, between two checkpoints during a run
 
 
 class BatchedSimulation(ProcessEngine):
-    """Runs each selector in one process, which trains the selected clients of a round as one batch.
+    """Executes each run in a process of its own, which trains the selected clients of a round as one batch.
 
     Parameters
     ----------
     folder : Path
-        `folder/logs` has what the processes print.
+        The engine's folder. `folder/logs` holds the output of the processes.
     num_clients : int
-        The number of clients.
+        The number of clients, at least 1.
     workers : int (default: 1)
-        The number of processes that train the clients of a round, each on one thread.
+        The number of processes that train the clients of a round, at least 1. Each process uses one thread,
+        unless the environment variables of OpenMP, OpenBLAS or MKL set another number.
 
     Raises
     ------
@@ -53,11 +56,11 @@ class BatchedSimulation(ProcessEngine):
 
     @property
     def started(self) -> str:
-        """The message for the user when a run can begin."""
+        """The message for the user when the engine has started."""
         return f"simulating {self.num_clients} clients, those selected in a round as one batch"
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
-        """Begin a run: one process on one thread."""
+        """Start a run in a process of its own."""
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         module = (sys.executable, "-m", "deploy.engines.batched")
         command = (*module, json.dumps(dict(run_config)), str(self._workers))
@@ -67,30 +70,64 @@ class BatchedSimulation(ProcessEngine):
         return ProcessRun(name, process, self)
 
 
-def run(config: Mapping[str, Any], workers: int = 1) -> None:
-    """Run or resume the federation that a run config describes.
-
-    Parameters
-    ----------
-    config : mapping
-        What differs from the defaults in pyproject.toml. Deadlines have no effect: clients reply at once.
-    workers : int (default: 1)
-        The number of processes that train, this one included. It changes the results by rounding only.
+def check_batched(trials: Sequence[Trial]) -> None:
+    """Refuse trials that the batched simulator cannot run.
 
     Raises
     ------
     ValueError
-        If a setting is wrong, or not supported by the batched simulator.
+        If the clients of a trial's selector keep models of their own or decide for themselves, or if a trial
+        uses over-selection. The message names the setting, its value and what is allowed.
+    """
+    from strategies.selectors import selector_type
+
+    for trial in trials:
+        name, over = trial.run_config["selector"], trial.run_config.get("over-selection", 1)
+        if selector_type(str(name)).part_names:
+            raise ValueError(
+                f"selector = {name!r}: must be without --engine batched: its clients keep models of their "
+                "own, which needs messages"
+            )
+        if selector_type(str(name)).clients_decide:
+            raise ValueError(
+                f"selector = {name!r}: must be without --engine batched: its clients decide for themselves, "
+                "which needs messages"
+            )
+        if over != 1:
+            raise ValueError(
+                f"over-selection = {over}: must be 1 with --engine batched, where all clients answer at once"
+            )
+
+
+def run(config: Mapping[str, Any], workers: int = 1) -> None:
+    """Execute the run that a run config describes, or resume it from its newest checkpoint.
+
+    Parameters
+    ----------
+    config : mapping
+        The settings that differ from the defaults in pyproject.toml. The run is resumed if `resume` is set
+        and there is a checkpoint. Deadlines have no effect, because simulated clients reply immediately.
+    workers : int (default: 1)
+        The number of processes that train, including this process; at least 1. This number changes
+        the results at most by rounding.
+
+    Raises
+    ------
+    ValueError
+        If a setting is wrong, or if the batched simulator does not support it.
     """
     import numpy as np
 
     import tasks
     from client.local import client_name
-    from server.recording import Recording
-    from server.settings import RunSettings, parse_selector_settings, read_client_sizes
+    from server.recording import KnownClients, Recording
+    from server.settings import RunSettings
     from simulation.kernels import Parallel, kernel_of
     from simulation.simulator import Simulator
     from strategies.checkpoint import Checkpoint, CheckpointFolder
+    from strategies.clients.overrides import declared_values
+    from strategies.options import GROUPS, Overrides
+    from strategies.selectors import selector_type
 
     settings = RunSettings.from_run_config({**default_config(app_folder()), **config})
     if settings.over_selection != 1:
@@ -106,21 +143,33 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         if workers > 1:
             kernel = stack.enter_context(Parallel(kernel, workers))
         names = [client_name(m, settings.num_clients) for m in range(settings.num_clients)]
-        overrides = read_client_sizes(settings.client_sizes)
-        sizes = np.array([overrides.get(name, held) for name, held in zip(names, data.sizes(), strict=True)])
+        options = settings.strategy_options
+        overrides: Overrides = options.pop("overrides")
+        sizes = np.array(
+            [overrides.sizes.get(name, held) for name, held in zip(names, data.sizes(), strict=True)]
+        )
+        options["selector_settings"] |= declared_values(overrides, selector_type(settings.selector), names)
+        if groups := overrides.settings.get(GROUPS):
+            others = data.groups if data.groups is not None else [None] * len(names)
+            options["selector_settings"][GROUPS] = [
+                groups.get(name, other) for name, other in zip(names, others, strict=True)
+            ]
+        groups = options["selector_settings"].get(GROUPS, data.groups)
+        clients = KnownClients(
+            names, sizes, [None] * len(names) if groups is None else [str(group) for group in groups]
+        )
         simulator = Simulator(
             data,
             kernel,
             settings.selector,
             clients_per_round=settings.clients_per_round,
             num_rounds=settings.num_rounds,
-            learning_rate=settings.learning_rate,
+            learning_rate=settings.learning_rates.at,
             batch_size=settings.batch_size,
             local_steps=settings.local_steps,
-            seed=settings.seed,
-            selector_settings=parse_selector_settings(settings.selector_settings),
             client_sizes=sizes,
-            faults=settings.faults,
+            proximal_mu=settings.proximal_mu,
+            **options,
         )
         fingerprint = {"engine": "batched", "seed": settings.seed, "selector": settings.selector}
         folder = CheckpointFolder(recording.checkpoints) if recording.checkpoints else None
@@ -137,8 +186,12 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         ):
             record = simulator.step()
             metrics = simulator.evaluate(test_data)
-            recording.round(simulator.round, simulator.arrays, metrics, record, names, sizes)
-            # Not each round: where rounds take milliseconds, the disk would take most of the time.
+            by_group = simulator.evaluate_groups(clients.groups, settings.evaluate_share)
+            measured = {name: quality._asdict() for name, quality in by_group.items()}
+            recording.round(
+                simulator.round, simulator.arrays, metrics, record, clients, group_metrics=measured
+            )
+            # Not after every round: if a round takes milliseconds, writing would take most of the time.
             if folder is not None and time.monotonic() > saved + SAVE_INTERVAL:
                 folder.save(Checkpoint(simulator.round, simulator.state_dict(), {}, fingerprint))
                 saved = time.monotonic()

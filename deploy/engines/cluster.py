@@ -1,8 +1,13 @@
-"""A real federation on this machine: one SuperLink, N SuperNodes, a process each, over TLS on loopback."""
+"""A real federation on this machine: a SuperLink and N SuperNodes.
+
+Each of them is a process. They communicate over TLS on the loopback interface.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
+import secrets
 import signal
 import sys
 import threading
@@ -12,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from client.local import client_name
 from deploy.engines.engine import STOP_GRACE, EngineError, ProcessEngine, ProcessRun
-from deploy.flower import commands, forking, launch
+from deploy.flower import commands, fork_client, launch
 from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, remote, write_connection
 from deploy.flower.fork_server import SOCKET
@@ -22,7 +27,7 @@ from deploy.processes.groups import POLL_INTERVAL, Process, wait_until
 from deploy.processes.marked import MarkedProcesses
 from deploy.processes.ports import LOOPBACK, free_ports, is_free
 from deploy.tls import certificates
-from deploy.tls.reach import serves
+from deploy.tls.probe import serves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,44 +37,51 @@ if TYPE_CHECKING:
 Programs = Literal["forked", "patched", "stock"]
 CONNECTION = "cluster"  # the name of the SuperLink in Flower's config.toml
 MARK = "COHORT_CLUSTER"  # the environment variable that marks the cluster's processes
-EXECUTOR_POLL_INTERVAL = 0.25  # seconds
-START_TIMEOUT = 120.0  # seconds until the SuperLink is up, and until all clients are online
+EXECUTOR_POLL_INTERVAL = 0.25  # seconds between two requests for new tasks by Flower's executor
+START_TIMEOUT = 120.0  # seconds for each step of the start, such as until all clients are online
 STOP_TIMEOUT = 30.0  # seconds for `flwr stop`
-PORT_ATTEMPTS = 3
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # ask a program to end
+PORT_ATTEMPTS = 3  # how often a program is started if other programs take its port each time
+# Seconds before a dead client is started again. The pause doubles, up to LONGEST_PAUSE, each time the client
+# dies within SETTLED seconds of its start.
+FIRST_PAUSE, LONGEST_PAUSE, SETTLED = 1.0, 30.0, 60.0
+HUNG = 20.0  # seconds that a client may be offline although its process runs; then it is killed
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that ask a program to end
 
 
 class LocalCluster(ProcessEngine):
-    """A SuperLink and its clients, from `__enter__` to `__exit__`.
+    """A SuperLink and its clients, which run for as long as the `with` block.
 
-    The SuperLink serves the gRPC Fleet API over TLS and admits only clients whose key is registered.
-    Client i runs with the node config `client-id="client-0i" partition-id=i num-partitions=N`; its id is also
-    its name as a SuperNode and the name of its log.
-    Nothing is written outside `folder`: `folder/logs` stays, `folder/state` (keys, database, Flower's
-    home) is removed at the end. Every process is ended at the end; on Linux also when this process is killed
-    with SIGKILL.
+    The SuperLink serves the gRPC Fleet API over TLS and admits only clients whose keys are registered.
+    For example, client 3 of 10 has the node config `client-id="client-03" partition-id=3 num-partitions=10`.
+    The client's id is also the registered name of its SuperNode, and the name of its log.
+    The cluster writes into `folder` only. At the end of the block, `folder/logs` is kept, `folder/state`
+    (keys, database, Flower's homes) is removed, and all processes are ended. On Linux the processes are ended
+    even if this process is killed with SIGKILL.
 
     Parameters
     ----------
     folder : Path
-        The cluster's own; made if it is missing. Two clusters cannot share one.
+        The cluster's folder, made if it is missing. Two clusters cannot share a folder.
     num_clients : int
-        The number of SuperNodes.
+        The number of SuperNodes, at least 1.
     app : Path | None
-        The Flower app that `submit` runs: the folder of its pyproject.toml. (default: this project's app)
+        The folder of the Flower app that `submit` runs; it contains pyproject.toml. (default: this project's
+        app)
     port : int | None
-        The SuperLink's port for `flwr`. All other ports are picked. (default: picked)
+        The port of the SuperLink's control API, which `flwr` uses. (default: a free port)
     programs : Programs
-        How Flower's programs run: "forked", patched and all forked from one process, which takes the least
-        time and memory (the default); "patched", patched and each started on its own, as on separate
-        machines; or "stock", unchanged with all their polling.
+        How Flower's programs run. "forked" (the default): with the patches, and all forked from one process.
+        This takes the least time and memory. "patched": with the patches, but each program is started on its
+        own, as on separate machines. "stock": without patches and guards. Then every user of this machine can
+        submit a run to the SuperLink, and the run executes as the user who started the cluster.
 
     Raises
     ------
     ValueError
-        If the port is taken or there are no clients.
+        If the port is taken, or if `num_clients` is below 1.
     EngineError
-        On entering, if a process dies or does not come up in time.
+        When the `with` block is entered: if `folder/state` exists, or if a process dies or does not come up
+        in time.
 
     Examples
     --------
@@ -102,11 +114,15 @@ class LocalCluster(ProcessEngine):
         self._pki = self._state / "pki"
         self._marked = MarkedProcesses(MARK, str(self.folder), self._state)
         self._fork_server_process: Process | None = None
-        self._fork_server: forking.ForkServer | None = None
+        self._fork_server: fork_client.ForkServer | None = None
         self._superlink: Process | None = None
         self._fleet_port = 0
         self._clients: dict[int, Process] = {}
-        self._dead: set[int] = set()
+        # By index of the client; times are of time.monotonic(), in seconds:
+        self._restart_at: dict[int, float] = {}  # when each dead client is to be started again
+        self._started_at: dict[int, float] = {}
+        self._pauses: dict[int, float] = {}  # seconds before each client's last restart
+        self._offline = _OfflineNodes(self.logs / "superlink.log")
 
     def __enter__(self) -> LocalCluster:
         if self._state.exists():
@@ -115,34 +131,35 @@ class LocalCluster(ProcessEngine):
 
     @property
     def client_processes(self) -> list[Process]:
-        """The SuperNodes."""
+        """The processes of the SuperNodes, in the order of the clients' first starts."""
         return list(self._clients.values())
 
     @property
     def fork_server_process(self) -> Process | None:
-        """The process that forks all others, if `programs` is "forked"."""
+        """The process from which the other processes are forked; None unless `programs` is "forked"."""
         return self._fork_server_process
 
     @property
     def started(self) -> str:
-        """The message for the user when all clients are online."""
+        """The message for the user when the cluster has started."""
         online = f"all {self.num_clients} clients are online"
         if self.programs == "forked" and self._fork_server is None:
             return f"{online}; rounds will be slow: see {self.logs / 'fork-server.log'}"
         return online
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
-        """Run the app on the cluster's clients; several runs may be under way at the same time."""
+        """Start a run of the app on the cluster's clients. Several runs may go on at the same time."""
         command = run_command(self.app, CONNECTION, run_config, self._state / f"run-{name}", self.folder)
         process = self._spawn(name, command)
         self._runs.append(process)
         return ProcessRun(name, process, self)
 
     def abort(self, run: ProcessRun) -> None:
-        """Tell the SuperLink that a run is over whose ServerApp was killed, and wait until it has stopped it.
+        """Stop a run whose ServerApp was killed. Wait until the SuperLink has stopped it (`STOP_TIMEOUT`).
 
-        By itself it notices after a minute. Until then a client that received only a part of a message from
-        the ServerApp waits for the rest, and serves no other run.
+        Otherwise the SuperLink would take a minute or two to notice the ServerApp's death. Until then, a
+        client that has received an incomplete message from the ServerApp would wait for the rest of the
+        message, and would serve no other run.
         """
         if run.run_id is not None:
             process = self._spawn(f"stop-{run.name}", ["flwr", "stop", run.run_id, CONNECTION])
@@ -150,37 +167,41 @@ class LocalCluster(ProcessEngine):
             wait_until(lambda: process.returncode is not None, STOP_TIMEOUT)
 
     def check(self) -> list[str]:
-        """Check the processes.
+        """Check the processes: start dead clients again after a pause, and kill hung clients.
 
         Returns
         -------
         list[str]
-            The clients that died since the last call. The cluster goes on without them.
+            The names of the clients that died since the last call.
 
         Raises
         ------
         EngineError
-            If the SuperLink died: nothing goes on without it.
+            If the SuperLink died, so that no run can go on.
         """
         self._require_superlink()
-        died = [i for i, p in self._clients.items() if i not in self._dead and p.returncode is not None]
-        self._dead.update(died)
-        return [self.client_names[i] for i in died]
-
-    def kill_client(self, index: int) -> None:
-        """Kill a client (SIGKILL): it vanishes like a device with an empty battery."""
-        process = self._clients[index]
-        if process.returncode is not None:
-            return
-        process.signal_group(signal.SIGKILL)
-        # Its helpers end by themselves once their parent has ended and was reaped.
-        wait_until(lambda: process.returncode is not None, STOP_GRACE)
+        now, died = time.monotonic(), []
+        offline = self._offline.since()
+        for index, process in list(self._clients.items()):
+            if process.returncode is None:
+                since = offline.get(_node_of(process) if offline else None, now)
+                if now - max(since, self._started_at[index]) > HUNG:
+                    process.signal_group(signal.SIGKILL)
+            elif index not in self._restart_at:
+                died.append(self.client_names[index])
+                settled = now - self._started_at[index] > SETTLED
+                pause = FIRST_PAUSE if settled else 2 * self._pauses.get(index, FIRST_PAUSE / 2)
+                self._pauses[index] = min(pause, LONGEST_PAUSE)
+                self._restart_at[index] = now + self._pauses[index]
+            elif now >= self._restart_at[index]:
+                self._start_client(index, *free_ports(1))
+        return died
 
     def close(self) -> None:
-        """End all processes and remove what only they needed. A second call does nothing."""
+        """End all processes and remove `folder/state`. A second call does nothing."""
         known = [*self._clients.values(), *self._runs, *filter(None, [self._superlink])]
         with _uninterrupted():
-            # The fork server is the parent of the others: it must live to report their ends.
+            # The fork server ends last: it is the parent of the other processes and reports their exit codes.
             self._marked.end(known, STOP_GRACE, last=filter(None, [self._fork_server_process]))
 
     def _start(self) -> None:
@@ -196,18 +217,22 @@ class LocalCluster(ProcessEngine):
         self._start_clients()
 
     def _start_fork_server(self) -> None:
-        """Start the parent of all Flower programs of this cluster; without it they start on their own."""
+        """Start the process from which Flower's programs are forked.
+
+        If this process does not start, each program is started on its own.
+        """
         folder = self._state / "fork-server"
         folder.mkdir()
-        command = forking.fork_server_command(commands.LAUNCHER, folder, launch.ALL)
+        command = fork_client.fork_server_command(commands.LAUNCHER, folder, launch.ALL)
         process = self._fork_server_process = self._spawn("fork-server", command)
         listens = folder / SOCKET
         wait_until(lambda: listens.exists() or process.returncode is not None, START_TIMEOUT)
         with contextlib.suppress(OSError):
-            self._fork_server = forking.ForkServer.connect(folder)
+            self._fork_server = fork_client.ForkServer.connect(folder)
 
     def _start_superlink(self) -> None:
-        authority = self._pki / "ca.crt"
+        authority, secret = self._pki / "ca.crt", self._pki / "control.secret"
+        certificates.write_private(secret, secrets.token_hex(32).encode())
         for _ in range(PORT_ATTEMPTS):
             control_port, self._fleet_port = free_ports(2)
             control_port = self.port or control_port
@@ -217,13 +242,17 @@ class LocalCluster(ProcessEngine):
                 keys=self._pki,
                 database=self._state / "superlink.db",
             )
-            process = self._superlink = self._spawn("superlink", command)
+            guarded = {} if self.programs == "stock" else commands.guarded(secret)
+            # ServerApps inherit the SuperLink's Flower home. It is not the home of `flwr`, which holds the
+            # secret of the control API.
+            home = "flwr-superlink"
+            process = self._superlink = self._spawn("superlink", command, home=home, extra=guarded)
             deadline = time.monotonic() + START_TIMEOUT
             while process.returncode is None and time.monotonic() < deadline:
                 if all(serves(each, authority) for each in (control_port, self._fleet_port)):
                     self.port = control_port
                     connection = remote(f"{LOOPBACK}:{control_port}", authority)
-                    write_connection(self._state / "flwr", CONNECTION, connection)
+                    write_connection(self._state / "flwr", CONNECTION, connection, secret)
                     return
                 time.sleep(POLL_INTERVAL)
             if not _lost_its_port(process):
@@ -266,29 +295,34 @@ class LocalCluster(ProcessEngine):
             key=self._keys[index],
             node_config=f'client-id="{name}" partition-id={index} num-partitions={self.num_clients}',
         )
-        # A home of its own, as on a device: two processes that unpack the app into the same home at the same
-        # time see each other's half-written files.
+        # Each client has a home of its own, as on a device: two processes that unpack the app into the same
+        # home at the same time see each other's half-written files.
         command = commands.supernode(*options, host=LOOPBACK, port=port)
+        self._started_at[index] = time.monotonic()
+        self._restart_at.pop(index, None)
         self._clients[index] = self._spawn(name, command, home=f"flwr-{name}")
 
     def _environment(self, home: str = "flwr") -> dict[str, str]:
-        # Flower finds its other programs by the PATH, whether the virtual environment is active or not.
+        # Flower's programs find each other by the PATH. This line makes that work even if the virtual
+        # environment is not active.
         programs = [Path(sys.executable).parent]
         environment = flower_environment(programs, self._state / home, self._state / "tmp")
         if self.programs != "stock":
             environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(EXECUTOR_POLL_INTERVAL)
         return environment | self._marked.mark
 
-    def _spawn(self, log: str, command: Sequence[str], *, home: str = "flwr") -> Process:
-        environment = self._environment(home)
-        if self.programs == "patched" and command[0] in launch.LAUNCHED:
-            command = commands.patched(command)
+    def _spawn(
+        self, log: str, command: Sequence[str], *, home: str = "flwr", extra: Mapping[str, str] | None = None
+    ) -> Process:
+        environment = {**self._environment(home), **(extra or {})}
         output = self.logs / f"{log}.log"
         try:
             if self._fork_server is not None and command[0] in launch.ALL:
-                environment[forking.VARIABLE] = str(self._state / "fork-server")
-                with contextlib.suppress(forking.Gone):
+                environment[fork_client.VARIABLE] = str(self._state / "fork-server")
+                with contextlib.suppress(fork_client.Gone):
                     return Process.forked(command, output, environment, self._fork_server)
+            if self.programs != "stock" and command[0] in launch.LAUNCHED:
+                command = commands.patched(command)
             return Process(command, output, environment)
         except FileNotFoundError as error:
             raise EngineError(str(error)) from error
@@ -302,7 +336,10 @@ class LocalCluster(ProcessEngine):
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ignore signals during the clean-up: a second Ctrl-C would leave processes behind."""
+    """Ignore `SIGNALS` in the block: a second Ctrl-C during the clean-up would leave processes behind.
+
+    Only the main thread can do this in Python. In another thread, the signals are not ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -315,13 +352,53 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _obituary(who: str, process: Process) -> str:
+    """Return an error message: the process ended or did not come up. The end of its log follows."""
     state = "did not come up" if process.returncode is None else f"ended with code {process.returncode}"
     return f"{who} {state}; the end of {process.log}:\n{process.tail()}"
 
 
+class _OfflineNodes:
+    """Reads from the SuperLink's log which nodes are offline.
+
+    Parameters
+    ----------
+    log : Path
+        The SuperLink's log. The file need not exist yet.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._offset = 0
+        self._since: dict[int | None, float] = {}
+
+    def since(self) -> dict[int | None, float]:
+        """Return the nodes that are offline now, by node id.
+
+        The value is the time at which this object read in the log that the node is offline
+        (time.monotonic(), s).
+        """
+        with contextlib.suppress(FileNotFoundError), self._log.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                if found := re.search(rb"Node (\d+) is offline", line):
+                    self._since[int(found[1])] = time.monotonic()
+                elif found := re.search(rb"Activated node_id=(\d+)|Node (\d+) is back", line):
+                    self._since.pop(int(found[1] or found[2]), None)
+        return self._since
+
+
+def _node_of(process: Process) -> int | None:
+    """Return the node id that a SuperNode printed last, None before it is online."""
+    found = re.findall(r"SuperNode ID: (\d+)", process.log.read_text(errors="replace"))
+    return int(found[-1]) if found else None
+
+
 def _is_online(process: Process) -> bool:
-    # Printed once the SuperLink has activated the node. Asking the SuperLink (`flwr supernode list`)
-    # takes a second of CPU time for the same answer.
+    # A SuperNode prints its id once the SuperLink has activated the node. `flwr supernode list` would give
+    # the same answer, but takes a second of CPU time.
     return "SuperNode ID:" in process.log.read_text(errors="replace")
 
 

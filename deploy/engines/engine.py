@@ -1,4 +1,4 @@
-"""What all engines share: an engine runs the app, on a cluster or simulated."""
+"""The interface of all engines, and the base class of engines whose processes run on this machine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from deploy.processes.groups import Process, stop, wait_until
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from deploy.flower.config import ConfigValue
 
-STOP_GRACE = 5.0  # seconds that a process has to end by itself
+STOP_GRACE = 5.0  # seconds between asking a process to end and killing it
 
 
 class EngineError(RuntimeError):
-    """An engine did not start, died or refused a run; the message has the end of its log."""
+    """An engine did not start, died, or refused a run. The message may contain the end of a log."""
 
 
 class Run(Protocol):
@@ -29,37 +28,57 @@ class Run(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether the engine says that the run has ended, however it ended."""
+        """Whether the run has ended, with or without success, as far as the engine knows."""
 
     @property
     def last_words(self) -> str:
-        """What the engine knows about the end of the run; never empty once it is over."""
+        """The engine's description of how the run ended. Not empty once the run is over."""
 
     def abort(self) -> None:
-        """End a run whose ServerApp is dead, which Flower would notice only after a minute."""
+        """End the run at once. Flower itself takes a minute or two to notice the death of a ServerApp."""
 
 
 class Engine(Protocol):
-    """Runs the app: a local cluster, a simulation, or a SuperLink that runs already."""
+    """Runs the app: on a local cluster, in a simulation, or on a running SuperLink."""
 
     logs: Path
+    """The folder of the log files."""
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> Run:
-        """Submit a run; `run_config` holds what differs from the defaults in the app's pyproject.toml."""
+        """Submit a run.
+
+        Parameters
+        ----------
+        run_config : Mapping[str, ConfigValue]
+            The settings that differ from the defaults in the app's pyproject.toml.
+        name : str
+            A name for the run, for its log and for messages.
+
+        Raises
+        ------
+        EngineError
+            If the engine refuses the run.
+        """
 
     def check(self) -> list[str]:
-        """Return the clients that died since the last call; raise EngineError if nothing can go on."""
+        """Return the names of the clients that died since the last call.
+
+        Raises
+        ------
+        EngineError
+            If the engine itself died, so that no run can go on.
+        """
 
 
 class ProcessEngine(ABC):
-    """An engine of processes on this machine, which run from `__enter__` to `__exit__` at most.
+    """An engine whose processes run on this machine. All of them end with the `with` block.
 
     Parameters
     ----------
     folder : Path
-        Where it writes: `folder/logs` has what its processes print, and stays.
+        The engine writes into this folder. `folder/logs` holds the output of its processes, and is kept.
     num_clients : int
-        The number of clients.
+        The number of clients, at least 1.
     """
 
     def __init__(self, folder: Path, num_clients: int) -> None:
@@ -72,21 +91,16 @@ class ProcessEngine(ABC):
         self.logs.mkdir(parents=True, exist_ok=True)
         try:
             self._start()
-        except BaseException:  # Ctrl-C too: no process must stay
+        except BaseException:  # also on Ctrl-C, no process may be left behind
             self.close()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self) -> None:  # noqa: B027 - not every engine has something to start
-        """Start what serves all runs."""
+        """Start the processes that all runs share."""
 
     def close(self) -> None:
         """End all processes. A second call does nothing."""
@@ -99,27 +113,33 @@ class ProcessEngine(ABC):
 
     @abstractmethod
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
-        """Begin a run.
+        """Start a run.
 
         Parameters
         ----------
         run_config : Mapping[str, ConfigValue]
-            What differs from the defaults in the app's pyproject.toml.
+            The settings that differ from the defaults in the app's pyproject.toml.
         name : str
-            The run's log is `logs/<name>.log`.
+            A name that no other run of this engine has. The run's log is `logs/<name>.log`.
         """
 
     def abort(self, run: ProcessRun) -> None:  # noqa: B027 - only a cluster outlives its runs
-        """End a run whose ServerApp was killed."""
+        """End a run whose ServerApp was killed. By default, do nothing."""
 
     def check(self) -> list[str]:
-        """Return the clients that died since the last call; raise EngineError if the engine itself died."""
+        """Return the names of the clients that died since the last call.
+
+        Raises
+        ------
+        EngineError
+            If the engine itself died.
+        """
         return []
 
 
 @dataclass(frozen=True)
 class ProcessRun:
-    """A run that is a process here, `flwr run --stream` for Flower's engines; both end together."""
+    """A run that lasts as long as one process on this machine, for example `flwr run --stream`."""
 
     name: str
     process: Process
@@ -127,23 +147,23 @@ class ProcessRun:
 
     @property
     def log(self) -> Path:
-        """The ServerApp's output."""
+        """The log of the process, which contains the ServerApp's output."""
         return self.process.log
 
     @property
     def run_id(self) -> str | None:
-        """Flower's id of the run, once it has one."""
+        """Flower's id of the run; None before Flower has printed it."""
         found = re.search(r"Successfully started run (\d+)", self.log.read_text(errors="replace"))
         return found and found[1]
 
     @property
     def over(self) -> bool:
-        """Whether the run is over; only its history tells whether it succeeded (`flwr run` exits with 0)."""
+        """Whether the run has ended. Only its history tells success from failure: `flwr run` exits with 0."""
         return self.process.returncode is not None
 
     @property
     def last_words(self) -> str:
-        """The end of the log."""
+        """The path of the log, and its last lines."""
         return f"the end of {self.log}:\n{self.process.tail()}"
 
     def abort(self) -> None:
@@ -151,14 +171,14 @@ class ProcessRun:
         self.engine.abort(self)
 
     def wait(self, timeout: float) -> None:
-        """Wait until the run is over.
+        """Wait until the run is over, at most `timeout` seconds.
 
         Raises
         ------
         TimeoutError
-            If it is not over after `timeout` seconds.
+            If the run is not over in time.
         EngineError
-            If the engine dies, or Flower refuses the run.
+            If the engine dies, or if the process fails, for example because Flower refuses the run.
         """
 
         def over() -> bool:
@@ -168,4 +188,7 @@ class ProcessRun:
         if not wait_until(over, timeout):
             raise TimeoutError(f"run {self.name}: not over after {timeout:g} s; its log: {self.log}")
         if self.process.returncode:
-            raise EngineError(f"run {self.name}: Flower refused it:\n{self.process.tail()}")
+            raise EngineError(
+                f"run {self.name}: its process ended with code {self.process.returncode}:\n"
+                f"{self.process.tail()}"
+            )

@@ -28,19 +28,21 @@ MARK = "COHORT_SIMULATION"  # the environment variable that marks the simulation
 
 
 class RaySimulation(ProcessEngine):
-    """`flwr run . local`: clients are tasks of Ray's worker processes, and nothing goes over a network.
+    """Executes each run with `flwr run . local`. Ray's worker processes run the clients, without a network.
 
-    Nothing is written outside `folder` but what Ray keeps in the system's temporary folder, and every process
-    is ended at the end, Ray's and the SuperLink that `flwr run` leaves behind included.
+    Ray also writes into the system's temporary folder; everything else is written into `folder`. At the end
+    of the `with` block all processes are ended, including Ray's processes and the SuperLink that `flwr run`
+    leaves behind.
 
     Parameters
     ----------
     folder : Path
-        As a cluster's: `folder/logs` stays, `folder/state` is removed at the end.
+        The engine's folder. At the end of the block, `folder/logs` is kept and `folder/state` is removed.
     num_clients : int
-        The number of virtual SuperNodes; client i has the node config `partition-id=i num-partitions=N`.
+        The number N of virtual SuperNodes, at least 1. Client i has the node config
+        `partition-id=i num-partitions=N`.
     app : Path | None
-        The Flower app that `submit` runs. (default: this project's app)
+        The folder of the Flower app that `submit` runs. (default: this project's app)
 
     Raises
     ------
@@ -71,7 +73,8 @@ class RaySimulation(ProcessEngine):
                 "options.backend.client-resources.num-cpus": 1,
             },
         )
-        # The paths of Ray's sockets add some 60 characters to its folder; the system allows 107 in all.
+        # Ray's sockets are below its folder. Their paths are about 60 characters longer than the path of the
+        # folder, and the system allows at most 107 characters.
         short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 30 else "/tmp"
         self._ray = Path(tempfile.mkdtemp(prefix="ray-", dir=short))
         self._environment = {
@@ -85,7 +88,7 @@ class RaySimulation(ProcessEngine):
         self._marked.watch(self.logs / "watchdog.log", self._environment)
 
     def close(self) -> None:
-        """End all processes and remove what only they needed. A second call does nothing."""
+        """End all processes; remove `folder/state` and Ray's folder. A second call does nothing."""
         try:
             self._marked.end(self._runs, STOP_GRACE)
         finally:
@@ -94,11 +97,11 @@ class RaySimulation(ProcessEngine):
 
     @property
     def started(self) -> str:
-        """The message for the user when a run can begin."""
+        """The message for the user when the engine has started."""
         return f"simulating {self.num_clients} clients with Ray, which starts anew for each selector"
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
-        """Begin a run of the app; its virtual clients end with it."""
+        """Start a run of the app. Its virtual clients end when the run ends."""
         command = run_command(self.app, CONNECTION, run_config, self._state / f"run-{name}", self.folder)
         process = Process(command, self.logs / f"{name}.log", self._environment)
         self._runs.append(process)

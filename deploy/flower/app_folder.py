@@ -8,15 +8,16 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-CODE = Path(__file__).resolve().parents[2]  # the folder of `deploy`: a clone, or site-packages
-_SHIPPED = CODE / "deploy" / "app.toml"  # the pyproject.toml in the wheel; a clone has none here
+CODE = Path(__file__).resolve().parents[2]  # the folder that contains `deploy`: a clone, or site-packages
+_SHIPPED = CODE / "deploy" / "app.toml"  # the wheel's copy of pyproject.toml; a clone has no such file
 
 
 def app_folder() -> Path:
     """Return the folder of the app.
 
-    In a clone this is the clone. In an environment into which the wheel was installed, the code lies beside
-    all other packages: the app is copied to a temporary folder, which is removed when this process ends.
+    If the code runs from a clone, the app's folder is the clone. If the wheel was installed, the code lies in
+    site-packages beside all other packages. The app is then copied to a temporary folder, which is removed
+    when this process ends.
     """
     return Path(_assembled().name) if _SHIPPED.is_file() else CODE
 

@@ -1,6 +1,6 @@
-"""A channel between two processes: one request and its answer at a time, as bytes over a socket pair.
+"""A channel between two processes: it carries one request and its answer at a time over a socket pair.
 
-It replaces Flower's HTTP stack, which takes 5 to 10 ms of CPU time on either side for an empty request.
+The channel replaces Flower's HTTP stack, in which an empty request takes each process 5 to 10 ms of CPU time.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-# Of a request: the lengths of the method's name and of the content.
-# Of an answer: whether there is one, and the length of its content.
+# The head of a request: the length of the method's name and the length of the content, in bytes.
+# The head of an answer: 1 if there is an answer and 0 if there is none, and the length of its content in
+# bytes.
 _HEAD = struct.Struct("!BQ")
 
 
 class Channel:
-    """The end that sends requests. Threads may share it; they take turns.
+    """The end of the channel that sends requests. Several threads may share it; they take turns.
 
     Parameters
     ----------
     end : socket.socket
-        Connected to a process that runs `serve`.
+        One socket of a pair. Another process runs `serve` on the other socket.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -33,7 +34,20 @@ class Channel:
         self._lock = threading.Lock()
 
     def ask(self, method: str, content: bytes) -> bytes | None:
-        """Return the answer to a request; None if the other end is closed or has no answer."""
+        """Send a request and wait for its answer, without a time limit.
+
+        Parameters
+        ----------
+        method : str
+            The name of the method, at most 255 bytes in UTF-8.
+        content : bytes
+            The content of the request.
+
+        Returns
+        -------
+        bytes | None
+            The content of the answer. None if the other process has closed its socket, or has no answer.
+        """
         name = method.encode()
         with self._lock, contextlib.suppress(OSError, EOFError):
             self._end.sendall(_HEAD.pack(len(name), len(content)) + name + content)
@@ -44,7 +58,15 @@ class Channel:
 
 
 def serve(end: socket.socket, answer: Callable[[str, bytes], bytes | None]) -> None:
-    """Answer the requests of the other end until that is closed."""
+    """Answer the requests that arrive at `end`, until the other process closes its socket; then close `end`.
+
+    Parameters
+    ----------
+    end : socket.socket
+        The other socket of the pair that a `Channel` uses.
+    answer : Callable[[str, bytes], bytes | None]
+        Returns the answer to a method's name and a content. None means that there is no answer.
+    """
     with end, contextlib.suppress(OSError, EOFError):
         while True:
             length_of_name, length = _HEAD.unpack(_receive(end, _HEAD.size))

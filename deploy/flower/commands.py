@@ -1,4 +1,7 @@
-"""The command lines of Flower's programs: the one place that knows their options. Standard library only."""
+"""Builds the command lines of Flower's programs. No other module knows the options of these programs.
+
+This module imports the standard library only.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-LAUNCHER = "deploy.flower.launch"  # the module that runs patched programs
+LAUNCHER = "deploy.flower.launch"  # the module that runs Flower's programs with patches
+# The next three are environment variables of Flower's programs. The value of each is the path of a file or
+# folder:
+REGISTRY = "COHORT_REGISTRY"  # the server's folder; the SuperLink accepts the invitations in it
+TRUST = "COHORT_TRUST"  # the file with the hash of the only bundle that a SuperNode runs
+CONTROL_SECRET = "COHORT_CONTROL_SECRET"  # the file with the secret of a SuperLink's control API
+INVITATION_HEADER = "cohort-invitation"  # the header of a device's request that holds its invitation's token
+# The words with which a SuperNode logs that it accepts or refuses a bundle.
+ACCEPTED_BUNDLE, REFUSED_BUNDLE = "Accepted bundle", "Refused bundle"
 
 
 def patched(command: Sequence[str], *, installed: bool = True) -> list[str]:
@@ -20,14 +31,15 @@ def patched(command: Sequence[str], *, installed: bool = True) -> list[str]:
     command : Sequence[str]
         The program and its arguments.
     installed : bool
-        Whether this project is installed. If not, it is imported from the working directory, and only then:
-        another project's folder `deploy` must not be taken for this one's.
+        Whether this project is installed in the environment of this Python. If it is not, Python imports this
+        project from the working directory. If it is, Python does not import from the working directory, which
+        may hold a folder `deploy` of another project. (default: installed)
     """
     return [*python("-m", LAUNCHER, installed=installed), *command]
 
 
 def python(*arguments: str, installed: bool = True) -> list[str]:
-    """Return the command that runs this Python; see `patched` for `installed`."""
+    """Return the command that runs this Python with some arguments. `patched` explains `installed`."""
     return [sys.executable, *(("-P",) if installed else ()), *arguments]
 
 
@@ -39,21 +51,22 @@ def superlink(
     database: Path,
     secret: Path | None = None,
 ) -> list[str]:
-    """Return the command of a SuperLink that admits registered SuperNodes only, over TLS.
+    """Return the command of a SuperLink that serves over TLS and admits only registered SuperNodes.
 
     Parameters
     ----------
     control : tuple[str, int]
-        The address and port for `flwr` and executors. Whoever reaches it may register keys and submit runs.
+        The address and port of the control API, which `flwr` and executors use. `guarded` protects it.
     fleet : tuple[str, int]
-        The address and port for SuperNodes.
+        The address and port of the Fleet API, which SuperNodes use.
     keys : Path
         The folder with `ca.crt`, `server.pem` and `server.key`.
     database : Path
-        Its file; made if it is missing.
+        The database's file. The SuperLink makes it if it is missing.
     secret : Path | None
-        The file with the secret that authenticates an executor of ServerApps (`superexec`). ServerApps then
-        survive a restart of the SuperLink. (default: ServerApps are the SuperLink's own children)
+        The file with the secret that authenticates an executor (`superexec`). The executor starts the
+        ServerApps, so they survive a restart of the SuperLink. (default: the SuperLink starts the ServerApps
+        itself)
     """
     return [
         *("flower-superlink", "--host", control[0], "--port", str(control[1])),
@@ -65,17 +78,36 @@ def superlink(
     ]
 
 
+def guarded(secret: Path, registry: Path | None = None) -> dict[str, str]:
+    """Return the environment variables with which a SuperLink's control API demands a secret.
+
+    With these variables, a SuperLink that runs without the guard of its control API
+    (`deploy.flower.patches.guards.local_apis`) ends at once.
+
+    Parameters
+    ----------
+    secret : Path
+        The file with the secret, which is one line of text. `flwr_cli.write_connection` gives `flwr` the
+        secret.
+    registry : Path | None
+        The server's folder, which holds its clients and invitations (`deploy.flower.registry`). (default: no
+        device can join by invitation)
+    """
+    accepts = {} if registry is None else {REGISTRY: str(registry)}
+    return {CONTROL_SECRET: str(secret), "FLWR_OIDC_ENABLED": "1", **accepts}
+
+
 def superexec(*, control: str, authority: Path, secret: Path) -> list[str]:
-    """Return the command of an executor of ServerApps.
+    """Return the command of an executor: a program that starts ServerApps for a SuperLink.
 
     Parameters
     ----------
     control : str
         HOST:PORT of the SuperLink's control API.
     authority : Path
-        The certificate of the authority that signed the SuperLink's.
+        The certificate of the authority that signed the SuperLink's certificate.
     secret : Path
-        The file that the SuperLink was started with.
+        The file with the secret that was given to `superlink`.
     """
     return [
         *("flower-superexec", "--runtime-api-address", control),
@@ -84,18 +116,18 @@ def superexec(*, control: str, authority: Path, secret: Path) -> list[str]:
 
 
 def supernode_options(*, fleet: str, authority: Path, key: Path, node_config: str) -> list[str]:
-    """Return the options of a SuperNode.
+    """Return the command-line options of a SuperNode.
 
     Parameters
     ----------
     fleet : str
         HOST:PORT of the SuperLink's Fleet API.
     authority : Path
-        The certificate of the authority that signed the SuperLink's.
+        The certificate of the authority that signed the SuperLink's certificate.
     key : Path
-        The private key that authenticates the SuperNode.
+        The file of the private key that authenticates the SuperNode.
     node_config : str
-        The node config as `key=value ...`, or the path of its TOML file.
+        The node config as text of the form `key=value ...`, or the path of a TOML file.
     """
     return [
         *("--superlink", fleet, "--root-certificates", str(authority)),
@@ -104,5 +136,13 @@ def supernode_options(*, fleet: str, authority: Path, key: Path, node_config: st
 
 
 def supernode(*arguments: str, host: str, port: int) -> list[str]:
-    """Return the command of a SuperNode with these options, whose ClientApps reach it at `host`:`port`."""
+    """Return the command of a SuperNode.
+
+    Parameters
+    ----------
+    *arguments : str
+        The options that `supernode_options` returns.
+    host, port : str, int
+        The address and port at which ClientApps reach the SuperNode.
+    """
     return ["flower-supernode", *arguments, "--host", host, "--port", str(port)]

@@ -21,11 +21,22 @@ def default_config(app: Path) -> dict[str, ConfigValue]:
 
 
 def write_config(path: Path, config: Mapping[str, ConfigValue], header: str = "") -> None:
-    """Write a run config, or with a header another table of scalars, as a TOML file."""
+    """Write a table of scalars, such as a run config, to a TOML file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which is overwritten.
+    config : Mapping[str, ConfigValue]
+        The keys and values of the table.
+    header : str
+        Text that precedes the table, such as its line `[NAME]` with a line break. (default: none)
+    """
     lines = "".join(f"{key} = {_toml(value)}\n" for key, value in config.items())
     path.write_text(header + lines, encoding="utf-8")
 
 
 def _toml(value: ConfigValue) -> str:
-    # JSON's scalars are TOML's, except for an emoji escaped as ASCII and the character DEL.
+    # A scalar of JSON is also valid TOML, except for escaped emoji (so nothing beyond ASCII is escaped) and
+    # for an unescaped DEL (so that character is escaped here).
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,13 +1,23 @@
-"""How `flwr` reaches a SuperLink, its environment, and its calls with a JSON answer."""
+"""Runs `flwr` commands: connects them to a SuperLink, sets their environment, reads their JSON answers."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import os
+import signal
 import subprocess
-from typing import TYPE_CHECKING, Any
+import sys
+import tempfile
+import time
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from deploy.flower.commands import LAUNCHER
 from deploy.flower.config import write_config
+from deploy.flower.fork_client import ForkServer, Gone, start_fork_server
+from deploy.processes.groups import POLL_INTERVAL, wait_until
+from deploy.tls.certificates import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,25 +25,47 @@ if TYPE_CHECKING:
 
     from deploy.flower.config import ConfigValue
 
-TIMEOUT = 60.0  # seconds for a `flwr` command
-UNAVAILABLE = "is unavailable"  # part of Flower's message when it cannot reach the SuperLink
+TIMEOUT = 60.0  # seconds after which a `flwr` command is killed
+UNAVAILABLE = "is unavailable"  # part of Flower's error message about a SuperLink that it cannot reach
 
 
-def write_connection(home: Path, name: str, settings: Mapping[str, ConfigValue]) -> None:
-    """Write Flower's config.toml with one connection, which is the default.
+def write_connection(
+    home: Path, name: str, settings: Mapping[str, ConfigValue], secret: Path | None = None
+) -> None:
+    """Write a config.toml of Flower that holds one connection and makes it the default.
 
     Parameters
     ----------
     home : Path
-        FLWR_HOME; made if it is missing.
+        The folder that FLWR_HOME names. It is made if it is missing.
     name : str
         The connection's name in `flwr` commands.
     settings : Mapping[str, ConfigValue]
-        Its settings; see `remote` for those of a SuperLink.
+        The connection's settings. `remote` returns the settings of a connection to a SuperLink.
+    secret : Path | None
+        The file with the secret that the SuperLink demands (`commands.guarded`). The secret is written into
+        Flower's credentials.yaml (mode 0600) as an access token, which `flwr` then sends. (default: the
+        SuperLink demands no secret)
     """
     home.mkdir(parents=True, exist_ok=True)
     header = f'[superlink]\ndefault = "{name}"\n\n[superlink.{name}]\n'
     write_config(home / "config.toml", settings, header)
+    if secret is not None:
+        credentials = {
+            "authn-type": "oidc",
+            "oidc-access-token": secret.read_text().strip(),
+            "oidc-refresh-token": "none",
+        }
+        account = f"flower.account-auth.{settings['address']}"
+        encoded = {
+            f"{account}.{key}": base64.b64encode(value.encode()).decode()
+            for key, value in credentials.items()
+        }
+        new = home / "credentials.new"
+        new.unlink(missing_ok=True)  # left by an interrupted call
+        # Flower reads the file as YAML. JSON is valid YAML.
+        write_private(new, json.dumps(encoded).encode())
+        new.replace(home / "credentials.yaml")
 
 
 def remote(control: str, authority: Path) -> dict[str, ConfigValue]:
@@ -42,50 +74,148 @@ def remote(control: str, authority: Path) -> dict[str, ConfigValue]:
 
 
 def flwr(*arguments: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run a `flwr` command and return its JSON answer.
+    """Run a `flwr` command in a new process that imports Flower, and return its answer; see `Flwr.ask`."""
+    return Flwr(environment).ask(*arguments)
+
+
+class Started(Protocol):
+    """The process of a `flwr` command."""
+
+    def poll(self) -> int | None:
+        """Return the process's exit code, or None while it runs."""
+
+    def kill(self) -> None:
+        """Kill the process if it still runs."""
+
+    def wait(self) -> int:
+        """Wait until the process has ended, and return its exit code."""
+
+
+class Flwr:
+    """Runs `flwr` commands.
+
+    A command imports Flower, which takes a second of CPU time. After a call of `fork`, commands do so no
+    more.
 
     Parameters
     ----------
-    *arguments : str
-        The command, with the name of the connection.
     environment : Mapping[str, str]
-        Its PATH finds `flwr`, its FLWR_HOME holds the connection.
-
-    Returns
-    -------
-    dict[str, Any]
-        "success" is false if the command failed; "error-message" then gives the reason, and contains
-        `UNAVAILABLE` if the SuperLink did not answer within `TIMEOUT`.
+        The environment of the commands. Its PATH must find `flwr`; its FLWR_HOME holds the connection.
     """
-    try:
-        done = subprocess.run(
-            ["flwr", *arguments, "--format", "json"],
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+        self._server: ForkServer | None = None
+        self._gone = False  # whether the fork server has ended by itself
+
+    def fork(self) -> None:
+        """Start a fork server, which imports Flower once and forks all later commands (not on Windows)."""
+        if sys.platform != "win32":
+            self._server = start_fork_server(LAUNCHER, ("flwr",), self._environment)
+
+    def close(self) -> None:
+        """End the fork server. Later commands import Flower again."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def start(self, *arguments: str, output: int, errors: int) -> Started:
+        """Start a `flwr` command, and return its process.
+
+        Parameters
+        ----------
+        *arguments : str
+            The arguments of `flwr`, among them the name of the connection.
+        output, errors : int
+            The file descriptors for the command's standard output and standard error.
+        """
+        command = ("flwr", *arguments)
+        if self._server is not None and not self._gone:
+            try:
+                return _Forked(
+                    self._server,
+                    self._server.run(
+                        command, environment=self._environment, output=(output, errors), own_session=True
+                    ),
+                )
+            except Gone:
+                self._gone = True
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=self._environment
         )
-    except subprocess.TimeoutExpired:
-        return {"success": False, "error-message": f"flwr {arguments[0]} {UNAVAILABLE}"}
-    try:
-        # `flwr supernode register` prints a sentence before the JSON.
-        answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
-    except ValueError:
-        message = (done.stderr or done.stdout).strip()
-        return {"success": False, "error-message": f"flwr {arguments[0]}: {message}"}
-    return {"success": False, "error-message": str(answer), **answer}
+
+    def ask(self, *arguments: str) -> dict[str, Any]:
+        """Run a `flwr` command and return its JSON answer.
+
+        Parameters
+        ----------
+        *arguments : str
+            The arguments of `flwr`, among them the name of the connection.
+
+        Returns
+        -------
+        dict[str, Any]
+            The answer. If the command failed, "success" is false and "error-message" is the reason. The
+            reason contains `UNAVAILABLE` if `flwr` could not reach the SuperLink or did not end within
+            `TIMEOUT`.
+        """
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            started = self.start(
+                *arguments, "--format", "json", output=output.fileno(), errors=errors.fileno()
+            )
+            try:
+                if not wait_until(lambda: started.poll() is not None, TIMEOUT):
+                    return {"success": False, "error-message": f"flwr {arguments[0]} {UNAVAILABLE}"}
+            finally:
+                started.kill()
+                started.wait()
+            said, complaint = (_content(file) for file in (output, errors))
+        try:
+            # `flwr supernode register` prints a sentence before the JSON.
+            answer: dict[str, Any] = json.loads(said[said.index("{") :])
+        except ValueError:
+            message = (complaint or said).strip()
+            return {"success": False, "error-message": f"flwr {arguments[0]}: {message}"}
+        return {"success": False, "error-message": str(answer), **answer}
+
+
+class _Forked:
+    """The process of a command that a fork server has forked."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server, self._pid = server, pid
+
+    def poll(self) -> int | None:
+        return self._server.returncode(self._pid)
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # the process has ended since `poll`
+                os.kill(self._pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        while (code := self.poll()) is None:
+            time.sleep(POLL_INTERVAL)
+        return code
+
+
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def flower_environment(path: list[Path], home: Path, temporary: Path) -> dict[str, str]:
     """Return an environment in which Flower's programs write into two folders only and send no telemetry.
 
+    In this environment, connections on this machine use no proxy, and a process uses one thread for numerical
+    work unless OMP_NUM_THREADS is set. All other variables are copied from the environment of this process.
+
     Parameters
     ----------
     path : list[Path]
-        Folders that precede this environment's PATH.
+        Folders that are searched for programs before the folders in this process's PATH.
     home, temporary : Path
-        Flower's home, and the folder for temporary files.
+        The two folders: Flower's home, and the folder for temporary files.
     """
     here = ",".join(filter(None, [os.environ.get("no_proxy"), "127.0.0.1", "localhost"]))
     return {
@@ -97,6 +227,6 @@ def flower_environment(path: list[Path], home: Path, temporary: Path) -> dict[st
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "no_proxy": here,
         "NO_PROXY": here,
-        # All clients share this machine's cores: together they are fastest with one thread each.
+        # All clients share the cores of this machine. They are fastest in total if each has one thread.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }

@@ -1,13 +1,14 @@
-"""The fork server: a process that has imported Flower and forks children that need not import it again.
+"""The fork server: a process that has imported Flower and forks children, which need not import it again.
 
-A SuperNode starts a `flwr-clientapp` for every message, which spends over a second of CPU time on importing
-Flower: with ten clients on two cores, most of the machine's work. The fork server instead forks a child that
-runs the same command after a few milliseconds: a fresh process with its own arguments, environment, folder
-and output, in which nothing is left of an earlier message. When an app imports a library of `LEARNED`, the
-server imports it too, for later children.
+In stock Flower, a SuperNode starts a process `flwr-clientapp` for every message. Each process spends over a
+second of CPU time on importing Flower. With ten clients on two cores, these imports are most of the machine's
+work. A fork server instead forks a child, which begins to run the command after a few milliseconds. Every
+child is a new process with its own arguments, environment, working directory and output, and keeps nothing
+from earlier children. When an app in a child imports a library of `LEARNED`, the server imports that library
+too, for later children.
 
-This file runs as a script and imports the rest of the project by name only; `deploy.flower.forking` is how
-other programs use it.
+This file runs as a script, so it has no import statements for modules of this project. `_main` imports the
+module that its first argument names. Other programs use the fork server through `deploy.flower.fork_client`.
 """
 
 from __future__ import annotations
@@ -32,17 +33,19 @@ if TYPE_CHECKING:
 
     Commands = Mapping[str, Callable[[], Any]]
 
-# What Flower and apps import late. Nothing of the app: its code comes in its bundle.
+# Modules that Flower and apps import only while they run. The app's own modules are not among them, because a
+# child imports these from the app's bundle (FAB).
 PRELOADED = ("numpy", "numpy.random", "pydantic", "httpcore", "encodings.cp437")
-# What the server imports after an app did: large, widely used, and safe to fork once imported.
+# Libraries that the server imports after an app has imported them. They are large and widely used, and a
+# process that has imported them can safely fork.
 LEARNED = frozenset({"joblib", "pandas", "safetensors", "scipy", "sklearn", "torch", "torchvision"})
 SOCKET = "fork-server.socket"
 CHANNEL = "COHORT_CHANNEL"  # environment variable of a child: the descriptor of its channel's socket
-_LONGEST = 1 << 20  # bytes of a request
+_LONGEST = 1 << 20  # the most bytes that a request, or a child's note of its imports, may have
 
 
 class _Requester:
-    """A connected process, and the descriptors that it sent."""
+    """A process that is connected to the server, and the file descriptors that it sent."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -50,7 +53,10 @@ class _Requester:
         self._text = b""
 
     def request(self) -> dict[str, Any] | None:
-        """Return a request once it has arrived completely; EOFError if the connection is closed."""
+        """Read from the connection. Return the request if it is complete now, and None otherwise.
+
+        Raises EOFError if the connection is closed or the request is too long, ValueError if it is not JSON.
+        """
         part, descriptors, _, _ = socket.recv_fds(self.connection, 65536, 3)
         self.descriptors += descriptors
         self._text += part
@@ -63,7 +69,7 @@ class _Requester:
         return request
 
     def send(self, **message: int) -> None:
-        with contextlib.suppress(OSError):  # it has ended or does not read: the server must not block
+        with contextlib.suppress(OSError):  # the requester has ended or does not read: drop the message
             self.connection.send(json.dumps(message).encode() + b"\n", socket.MSG_DONTWAIT)
 
     def close_descriptors(self) -> None:
@@ -78,11 +84,13 @@ class Server:
     Parameters
     ----------
     commands : Mapping[str, Callable[[], Any]]
-        The functions that run the commands, by name; their arguments are in `sys.argv`.
+        Under the name of each command, the function that runs it. The function reads its arguments from
+        `sys.argv`.
     folder : str | None
-        Where it listens for connections.
+        The folder whose socket `SOCKET` accepts connections. (default: the server accepts no connections)
     connection : socket.socket | None
-        A connection to serve. Without a folder, the server ends when this is closed.
+        A connection that the server serves from its start. If `folder` is None, the server ends when this
+        connection is closed. (default: none)
     """
 
     def __init__(
@@ -92,9 +100,9 @@ class Server:
         self._commands = commands
         self._imported = _learned()
         self._events = selectors.DefaultSelector()
-        self._children: dict[int, _Requester] = {}  # by process id
+        self._children: dict[int, _Requester] = {}  # by process id: the requester of the child
         self._requesters: set[_Requester] = set()
-        self._sockets: list[socket.socket] = []  # all others
+        self._sockets: list[socket.socket] = []  # sockets that are not connections; a child closes them
         self._listens = folder is not None
         self._ends, to_ends = socket.socketpair()
         self._notes, self._to_notes = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -108,17 +116,21 @@ class Server:
         if connection is not None:
             self._add(connection)
         if folder is not None:
-            os.chdir(folder)  # a socket's path may have about 100 characters
+            os.chdir(folder)  # the path of a socket may have only about 100 characters
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(f"{SOCKET}.new")
             listener.listen(128)
-            Path(f"{SOCKET}.new").rename(SOCKET)  # from now on it accepts connections
+            Path(f"{SOCKET}.new").rename(SOCKET)  # requesters can find the socket from now on
             self._sockets.append(listener)
             self._events.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
 
     def serve(self) -> Callable[[], Any] | None:
-        """Serve until nobody can connect any more, then return None; in a child, return its command."""
-        gc.freeze()  # a collector that touched shared objects would copy their memory
+        """Answer requests. In the server, return None at the end; in a child, return its command's function.
+
+        A server with a folder serves until its process is ended. A server without a folder serves until its
+        only connection is closed.
+        """
+        gc.freeze()  # garbage collection in a child would write to shared objects, and so copy their memory
         while self._listens or self._requesters:
             for key, _ in self._events.select():
                 if run := key.data():
@@ -127,7 +139,7 @@ class Server:
         return None
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it was closed before it was accepted
+        with contextlib.suppress(OSError):  # the requester closed the connection before it was accepted
             self._add(listener.accept()[0])
 
     def _add(self, connection: socket.socket) -> None:
@@ -138,7 +150,7 @@ class Server:
     def _answer(self, requester: _Requester) -> Callable[[], Any] | None:
         try:
             request = requester.request()
-        except (OSError, EOFError, ValueError):  # closed, perhaps within a request
+        except (OSError, EOFError, ValueError):  # the connection is closed, or the request is bad
             self._events.unregister(requester.connection)
             self._requesters.discard(requester)
             requester.close_descriptors()
@@ -164,19 +176,20 @@ class Server:
     def _learn(self) -> None:
         for name in json.loads(self._notes.recv(_LONGEST)):
             if name not in self._imported:
-                self._imported.add(name)  # tried once, whether or not it succeeds
+                self._imported.add(name)  # first, so that a failing import is not repeated
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
         gc.freeze()
 
     def _become(self, request: dict[str, Any], requester: _Requester) -> Callable[[], Any]:
-        """Turn this child into the requested process; return the function that runs its command."""
+        """Turn this child into the requested process, and return the function that runs its command."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if request["own_session"]:
             os.setsid()
-        # Only now: whoever knows the process id may signal its group.
+        # This comes after `setsid`: once the requester knows the process id, it may signal the process group
+        # that has the id as its number.
         requester.send(pid=os.getpid(), number=request["number"])
         channel = requester.descriptors.pop() if len(requester.descriptors) > 2 else None
         for target, descriptor in enumerate(requester.descriptors, start=1):
@@ -191,12 +204,13 @@ class Server:
             os.environ[CHANNEL] = str(channel)
         os.chdir(request["folder"])
         sys.argv = request["command"]
-        with contextlib.suppress(OSError):  # Linux: the name in `top` and `ps -o comm`
+        with contextlib.suppress(OSError):  # on Linux, set the name that `top` and `ps -o comm` show
             Path("/proc/self/comm").write_text(sys.argv[0])
-        # The app may have modules of the same name as this project's.
+        # The app may have a package `deploy` of its own, so this project's is forgotten.
         for name in [name for name in sys.modules if name.partition(".")[0] == "deploy"]:
             del sys.modules[name]
-        # The import seeded the global generator: without this all clients would draw the same numbers.
+        # NumPy seeded its global generator when the server imported it. Without a new seed, all children
+        # would draw the same numbers.
         sys.modules["numpy.random"].seed()
         return lambda: self._run(self._commands[sys.argv[0]])
 
@@ -210,18 +224,21 @@ class Server:
 
 
 def preload() -> None:
-    """Import what apps import late."""
+    """Import the modules of `PRELOADED`, which apps import while they run."""
     for module in PRELOADED:
         importlib.import_module(module)
 
 
 def _learned() -> set[str]:
-    # A copy: another thread may import something.
+    # `list` makes a copy, because another thread may import something during the loop.
     return {name for name in list(sys.modules) if name.partition(".")[0] in LEARNED}
 
 
 def run(server: Server) -> NoReturn:
-    """Serve until nobody is connected, then exit; in a child: run its command, then exit."""
+    """Let a server answer requests until its end, then exit.
+
+    In a child of the server, run the child's command, then exit.
+    """
     command = server.serve()
     if command is None:
         sys.exit(0)
@@ -233,38 +250,42 @@ def run(server: Server) -> NoReturn:
         code = ended.code
     if code is None or isinstance(code, int):
         _leave(code or 0, shared)
-    sys.exit(code)  # Python prints it
+    sys.exit(code)  # not a number: Python prints it and exits with 1
 
 
 def _leave(code: int, shared: set[str]) -> None:
-    """End a child as Python ends, but without freeing the objects that it shares with the server.
+    """End a child as Python would, but do not free the objects that the child shares with the server.
 
-    Freeing them would copy nearly all of the shared memory: 80 MB, and two thirds of the time of a child that
-    does little.
+    Freeing these objects would copy nearly all of the shared memory, which is 80 MB. In a child that does
+    little, this copying would take two thirds of the child's time.
 
     Parameters
     ----------
     code : int
         The exit code.
     shared : set[str]
-        The names of the modules that the server had imported.
+        The names of the modules that the server had imported before the fork.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for non-daemon threads
     atexit._run_exitfuncs()
-    own = gc.get_objects()  # without the frozen ones
+    own = gc.get_objects()  # without the objects of the server, which are frozen
     kinds = {kind for kind in set(map(type, own)) if issubclass(kind, io.IOBase)}  # faster than isinstance
     for file in [sys.stdout, sys.stderr, *(each for each in own if type(each) in kinds)]:
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # it is None, or closed
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # the file is None or closed
             file.flush()
     del own, file
     for name in set(sys.modules) - shared:
         if name.partition(".")[0] not in LEARNED:
             sys.modules.pop(name, None)
-    gc.collect()  # runs the finalizers of what the app left
+    gc.collect()  # runs the finalizers of objects that the app left
     os._exit(code & 0xFF)
 
 
 def _main(module: str, where: str, *names: str) -> None:
+    if where.isdigit():
+        # Ctrl-C in a terminal reaches the server too. The server ignores it and ends with the process that
+        # started the server.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     commands = importlib.import_module(module).commands(names)
     del sys.path[0]

@@ -1,14 +1,18 @@
 """Runs Flower's programs with the patches of `deploy.flower.patches`.
 
-``python -m deploy.flower.launch flower-supernode ARGUMENTS`` runs Flower's own `flower-supernode`, or another
-program of `LAUNCHED`, patched. With another version of Flower than the one that the patches were written for,
-it logs a warning and runs the stock program.
+``python -m deploy.flower.launch PROGRAM ARGUMENTS`` runs PROGRAM, one of `LAUNCHED`, such as
+`flower-supernode`.
+
+A program has guards, which protect it, and one more patch, which makes it faster and more robust. If that
+patch cannot be applied (on Windows, or because Flower lacks a name that the patch uses), this module logs a
+warning and runs the program with its guards alone. If the guards cannot be applied (because Flower has
+another version or lacks a name that the guards use), the program does not start. With another version of
+Flower, only programs without guards run.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from functools import partial
 from importlib.metadata import entry_points, version
@@ -18,42 +22,80 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.flower.commands import LAUNCHER
 from deploy.flower.patches import clientapp, serverapp, shared, superexec, superlink, supernode
+from deploy.flower.patches.guards import bundles, front_door, local_apis, reply_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
 class _Program(NamedTuple):
-    """One of Flower's programs."""
+    """How one of Flower's programs is patched.
+
+    Names of Flower have the form MODULE:ATTRIBUTE.
+    """
 
     patch: Callable[[], None]
+    """Applies all changes to the program except its guards."""
     used: tuple[str, ...]
-    """The names of Flower that the patch uses; if one is missing, the program stays as it is."""
+    """The names of Flower that `patch` uses. If Flower lacks one of them, `patch` is not applied."""
     starts: tuple[str, ...] = ()
-    """The programs that it starts by itself."""
+    """The programs that this program starts."""
+    guards: tuple[Callable[[], None], ...] = ()
+    """Functions that apply the guards. Without its guards the program does not start."""
+    guards_use: tuple[str, ...] = ()
+    """The names of Flower that the guards use."""
 
 
 PROGRAMS = {
-    "flower-supernode": _Program(supernode.patch, supernode.USED, starts=("flwr-clientapp",)),
-    "flower-superlink": _Program(superlink.patch, superlink.USED, starts=("flwr-serverapp",)),
+    "flower-supernode": _Program(
+        supernode.patch,
+        supernode.USED,
+        starts=("flwr-clientapp",),
+        guards=(local_apis.guard_supernode, bundles.check_bundles),
+        guards_use=(*local_apis.USED_BY_SUPERNODE, *bundles.USED),
+    ),
+    "flower-superlink": _Program(
+        superlink.patch,
+        superlink.USED,
+        starts=("flwr-serverapp",),
+        guards=(front_door.patch, local_apis.guard_superlink),
+        guards_use=(*front_door.USED, *local_apis.USED_BY_SUPERLINK),
+    ),
     "flower-superexec": _Program(
-        superexec.patch, superexec.USED, starts=("flwr-serverapp", "flwr-clientapp")
+        superexec.patch,
+        superexec.USED,
+        starts=("flwr-serverapp", "flwr-clientapp"),
+        guards=(shared.guard_apps,),
+        guards_use=shared.USED_TO_START_APPS,
     ),
     "flwr-clientapp": _Program(clientapp.patch, clientapp.USED),
-    "flwr-serverapp": _Program(serverapp.patch, serverapp.USED),
+    "flwr-serverapp": _Program(
+        serverapp.patch, serverapp.USED, guards=(reply_check.patch,), guards_use=reply_check.USED
+    ),
     "flwr": _Program(lambda: None, ()),
 }
 ALL = tuple(PROGRAMS)
-LAUNCHED = tuple(name for name, program in PROGRAMS.items() if program.starts)
+LAUNCHED = tuple(name for name, program in PROGRAMS.items() if program.starts or program.guards)
 
 
 def unsupported(names: Iterable[str]) -> str | None:
-    """Return the reason why these programs cannot be patched, None if they can. Imports what they use."""
+    """Return the reason why these programs cannot be patched, or None if they can be patched.
+
+    The check imports the modules of Flower that the patches use.
+    """
     if sys.platform == "win32":
         return "Windows cannot fork processes"
+    return _differs(used for name in names for used in PROGRAMS[name].used)
+
+
+def _differs(uses: Iterable[str]) -> str | None:
+    """Return how the installed Flower differs from the version that the patches were written for.
+
+    Returns None if the version is equal and Flower has all names in `uses`.
+    """
     if version("flwr") != shared.WRITTEN_FOR:
         return f"Flower is {version('flwr')}, and the patches were written for {shared.WRITTEN_FOR}"
-    for used in (each for name in names for each in PROGRAMS[name].used):
+    for used in uses:
         module, _, attributes = used.partition(":")
         try:
             found = importlib.import_module(module)
@@ -65,32 +107,43 @@ def unsupported(names: Iterable[str]) -> str | None:
 
 
 def commands(names: Iterable[str]) -> dict[str, Callable[[], Any]]:
-    """Return functions that run these programs, patched where that is supported. Imports what they use."""
+    """Return a function for each of these programs that runs it, patched if that is supported.
+
+    The call imports the programs, and the modules of Flower that their patches use.
+    """
     names = list(names)
     scripts = entry_points(group="console_scripts")
     programs: dict[str, Callable[[], Any]] = {name: scripts[name].load() for name in names}
-    if reason := unsupported(names):
+    reason = unsupported([*names, *(app for name in names for app in PROGRAMS[name].starts)])
+    if reason:
         _warn(reason)
-        return programs
-    return {name: partial(_run, name, program) for name, program in programs.items()}
+    return {
+        name: partial(_run, name, program, patched=not reason)
+        if PROGRAMS[name].guards or not reason
+        else program
+        for name, program in programs.items()
+    }
 
 
-def _run(name: str, program: Callable[[], Any]) -> Any:
-    if starts := PROGRAMS[name].starts:
-        shared.apps.connect(starts, commands, LAUNCHER)
-    PROGRAMS[name].patch()
+def _run(name: str, program: Callable[[], Any], *, patched: bool) -> Any:
+    known = PROGRAMS[name]
+    if known.guards and (reason := _differs(known.guards_use)):
+        raise SystemExit(f"{name} does not start, because it would be unprotected: {reason}")
+    for guard in known.guards:
+        guard()
+    if patched:
+        if known.starts:
+            shared.apps.connect(known.starts, commands, LAUNCHER)
+        known.patch()
     return program()
 
 
 def main(arguments: Sequence[str]) -> Any:
-    """Run one of Flower's programs; see the module's docstring."""
+    """Run one of Flower's programs, see the module's docstring. The first argument is its name."""
     if not arguments or arguments[0] not in LAUNCHED:
         raise SystemExit(f"usage: python -m {LAUNCHER} {{{','.join(LAUNCHED)}}} ARGUMENTS")
     name = arguments[0]
-    if reason := unsupported([name, *PROGRAMS[name].starts]):
-        _warn(reason)
-        os.execvp(name, list(arguments))
-    if sys.path[0] in ("", str(Path.cwd())):  # an installed command does not import from there
+    if sys.path[0] in ("", str(Path.cwd())):  # the commands that Flower installs do not import from there
         del sys.path[0]
     sys.argv = list(arguments)
     return commands([name])[name]()

@@ -1,6 +1,7 @@
-"""Registers clients' keys with a SuperLink; run as a module, it registers many in one process.
+"""Registers clients' keys with a SuperLink.
 
-Importing Flower is most of the work of `flwr supernode register`.
+Run as a program, this module registers any number of keys and imports Flower once. `flwr supernode register`
+registers one key per process, and spends most of its time on importing Flower.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from deploy.flower.commands import python
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-KNOWN = "Public key already in use"  # part of Flower's message for a key that is registered
+KNOWN = "Public key already in use"  # part of Flower's error message about a key that is already registered
 
 
 def registration_command(
     connection: str, keys: Sequence[Path], records: Path, *, installed: bool = True
 ) -> list[str]:
-    """Return the command that registers these public keys; see `register` and `commands.patched`."""
+    """Return the command that registers public keys in a process of its own.
+
+    `connection`, `keys` and `records` are parameters of `register`; `installed` is one of `commands.patched`.
+    """
     arguments = (connection, str(records), *map(str, keys))
     return python("-m", "deploy.flower.registration", *arguments, installed=installed)
 
@@ -30,25 +34,25 @@ def registration_command(
 def register(
     connection: str, keys: Sequence[Path], records: Path, flwr: Callable[[list[str]], object]
 ) -> list[str]:
-    """Register the public keys that have not been registered yet.
+    """Register those of the public keys that `records` does not hold yet.
 
-    Each key is registered once and never again, so that a revoked key stays out when the SuperLink restarts.
+    A key in `records` is never registered again, so a revoked key stays revoked after the SuperLink restarts.
 
     Parameters
     ----------
     connection : str
-        The SuperLink's connection in Flower's config.toml.
+        The name of the SuperLink's connection in Flower's config.toml.
     keys : Sequence[Path]
-        The public keys, NAME.pub each; NAME becomes the SuperNode's name.
+        The files of the public keys. The file NAME.pub registers a SuperNode under the name NAME.
     records : Path
-        The folder for a copy of each registered key, under its client's name; made if it is missing.
+        The folder that holds a copy of each registered key, in a file NAME. It is made if it is missing.
     flwr : Callable[[list[str]], object]
-        Runs `flwr` with these arguments.
+        Runs `flwr` with the given arguments. Raises click.ClickException if the command fails.
 
     Returns
     -------
     list[str]
-        The names of the newly registered clients.
+        The names of the clients whose keys were newly registered.
 
     Raises
     ------
@@ -64,7 +68,7 @@ def register(
         try:
             flwr(["supernode", "register", str(key), connection, "--name", key.stem])
         except click.ClickException as error:
-            if KNOWN not in error.format_message():  # else: killed last time before the record was written
+            if KNOWN not in error.format_message():  # KNOWN: an earlier call ended before it wrote the record
                 raise
         record.write_bytes(key.read_bytes())
         new.append(key.stem)

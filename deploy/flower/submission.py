@@ -1,9 +1,12 @@
-"""How an app is handed to Flower as a run: a copy of its files, its run config, and the command."""
+"""Prepares the submission of an app to Flower: copies its files, writes its run config, makes the command."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,20 +24,23 @@ BUNDLED_NAMES = {"LICENSE", ".gitignore"}
 def run_command(
     app: Path, connection: str, run_config: Mapping[str, ConfigValue], folder: Path, leave_out: Path
 ) -> list[str]:
-    """Write the files of a run into a new folder, and return the command that runs it and ends with it.
+    """Write the files of a run into a folder, and return the command that submits the run.
+
+    The command prints the run's log and ends when the run ends.
 
     Parameters
     ----------
     app : Path
         The folder of the app's pyproject.toml.
     connection : str
-        The SuperLink's name in Flower's config.toml.
+        The name of the SuperLink's connection in Flower's config.toml.
     run_config : Mapping[str, ConfigValue]
-        What differs from the app's defaults.
+        The settings that differ from the app's defaults.
     folder : Path
-        For a copy of the app and the run config.
+        The folder for the copy of the app (`app/`, which must not exist yet) and the run config
+        (`config.toml`). It is made if it is missing.
     leave_out : Path
-        A folder that does not belong to the app, should it lie inside.
+        A folder that is not copied, even if it lies inside the app's folder.
     """
     copy_app(app, folder / "app", leave_out)
     write_config(folder / "config.toml", run_config)
@@ -42,11 +48,56 @@ def run_command(
     return [*command, "--run-config", str(folder / "config.toml")]
 
 
+def bundle_hash(app: Path, environment: Mapping[str, str], leave_out: Path) -> str:
+    """Return the SHA-256 hash, in hexadecimal, of the bundle (FAB) that Flower builds from an app.
+
+    The hash depends only on the files in the bundle.
+
+    Parameters
+    ----------
+    app : Path
+        The folder of the app's pyproject.toml.
+    environment : Mapping[str, str]
+        The environment of the command `flwr build`. Its PATH must find `flwr`.
+    leave_out : Path
+        A folder that is not bundled, even if it lies inside the app's folder.
+
+    Raises
+    ------
+    ValueError
+        If `flwr build` fails. The message contains its output.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        copy_app(app, Path(temporary, "app"), leave_out)
+        done = subprocess.run(
+            ["flwr", "build", "--app", "app"],
+            cwd=temporary,
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ValueError(f"app = {app}: {(done.stderr or done.stdout).strip()}")
+        (bundle,) = Path(temporary).glob("*.fab")
+        return hashlib.sha256(bundle.read_bytes()).hexdigest()
+
+
 def copy_app(app: Path, target: Path, leave_out: Path) -> None:
     """Copy the files that Flower may bundle.
 
-    Flower itself looks at every file below the app's folder before it leaves most of them out; with a virtual
-    environment among them, that takes several seconds a run.
+    Flower examines every file below the app's folder, and leaves most of them out only afterwards. If a
+    virtual environment lies in the folder, this examination takes several seconds per run.
+
+    Parameters
+    ----------
+    app : Path
+        The folder of the app's pyproject.toml.
+    target : Path
+        The folder for the copy, which must not exist yet.
+    leave_out : Path
+        A folder that is not copied, with its symbolic links resolved. Hidden folders, `__pycache__` and
+        virtual environments are not copied either.
     """
     app = app.resolve()
     for parent, folders, files in os.walk(app):

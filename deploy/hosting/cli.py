@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from dataclasses import asdict
 from datetime import datetime
@@ -14,24 +12,29 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from deploy.device.invitation import SUFFIX
+from deploy.device.state import default_folder
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import SuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
 from deploy.hosting.programs import MARK, Programs
-from deploy.hosting.server import CONNECTION, FILE, Server, ServerError
+from deploy.hosting.server import CONNECTION, FILE, STRANGER, Server, ServerError
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import is_free
+from deploy.processes.signals import raise_on_signals
 from deploy.runs.follower import Events, train
-from deploy.runs.trials import Trial, parse_setting
+from deploy.runs.trials import Trial, parse_setting, with_absolute_paths
+from deploy.tls.certificates import AUTHORITY_KEY
 from server.history import FILE_NAME, RunHistory
 from server.settings import RunSettings, check_same_run
+from strategies.clients.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import FrameType
 
-RECLAIM_TIMEOUT = 5.0  # seconds for the processes of a killed server to end
+_LINES = "\n\t"  # the characters that are not printable and are kept in messages
+PROGRAM = "cohort-server"  # the name of a server's default folder
+RECLAIM_TIMEOUT = 5.0  # seconds that the processes of a killed server may take to end
 
 server = typer.Typer(no_args_is_help=True, help="Run a server for real devices.")
 
@@ -81,7 +84,7 @@ def up(
     folder: Dir = None,
 ) -> None:
     """Run the server until Ctrl-C. Options and clients are saved: later, `up` alone is enough."""
-    where = (folder or _default_folder()).absolute()
+    where = (folder or default_folder(PROGRAM)).absolute()
     given = {"hosts": host and tuple(host), "port": port, "control_port": control_port, "listen": listen}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     try:
@@ -94,7 +97,8 @@ def up(
                 raise ServerError(f"port = {each}: taken by another program; choose another one")
         if done := this.save():
             _say(f"{done} a certificate for {', '.join(this.hosts)}")
-        with _interrupt_on_signals(), Programs(this, _say):
+            _say(f"{this.authority.with_name(AUTHORITY_KEY)} is needed once a year only: keep it elsewhere")
+        with raise_on_signals(lambda _: KeyboardInterrupt()), Programs(this, _say):
             _say(_greeting(this))
             while True:
                 time.sleep(1)
@@ -110,13 +114,41 @@ def invite(
     out: Annotated[
         Path | None, typer.Option(help="File to write. (default: NAME.invitation)", show_default=False)
     ] = None,
+    expires: Annotated[
+        float, typer.Option(metavar="DAYS", min=0.001, max=365, help="Days until the invitation expires.")
+    ] = 7.0,
+    any_app: Annotated[
+        bool,
+        typer.Option(
+            "--any-app", help="Let the device run any app that this server sends, not only today's."
+        ),
+    ] = False,
     folder: Dir = None,
 ) -> None:
-    """Write an invitation for client NAME: a file with which one device can join. Keep it secret."""
+    """Write an invitation for client NAME: a file with which one device can join, once. Keep it secret.
+
+    The device will run this project's app as it is now and no other; `cohort client trust` changes that.
+    """
     file = out or Path(f"{name}{SUFFIX}")
     with _exit_on_error():
-        _load(folder).invite(name, file)
+        this = _load(folder)
+        this.invite(name, file, expires, "" if any_app else this.bundle())
     typer.echo(f"{file}: copy it to the device and run there: cohort client join --invitation {file.name}")
+
+
+@server.command()
+def bundle(
+    app: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of the app's pyproject.toml. (default: this project)", show_default=False
+        ),
+    ] = None,
+    folder: Dir = None,
+) -> None:
+    """Print the hash of an app's bundle; devices run it after `cohort client trust HASH`."""
+    with _exit_on_error():
+        typer.echo(_load(folder).bundle(app))
 
 
 @server.command()
@@ -134,8 +166,10 @@ def register(
 
 
 @server.command()
-def revoke(name: Annotated[str, typer.Argument(help="Name of the client.")], folder: Dir = None) -> None:
-    """Remove client NAME: its key is no longer accepted, and its connection is closed."""
+def revoke(
+    name: Annotated[str, typer.Argument(help="Name of the client, as `list` prints it.")], folder: Dir = None
+) -> None:
+    """Remove client NAME: its key and its invitation are no longer accepted, its connection is closed."""
     with _exit_on_error():
         _load(folder).revoke(name)
     typer.echo(f"{name} is revoked")
@@ -143,12 +177,19 @@ def revoke(name: Annotated[str, typer.Argument(help="Name of the client.")], fol
 
 @server.command("list")
 def list_clients(folder: Dir = None) -> None:
-    """List the registered clients, and whether each is online."""
+    """List the registered and the invited clients, and nodes that others registered.
+
+    Prints whether each is online. Exits with 1 if there are nodes that are not registered here.
+    """
     with _exit_on_error():
-        states = _load(folder).states()
+        this = _load(folder)
+        states, clients = this.states(), this.registry.clients()
     for name, state in states.items():
-        typer.echo(f"{name:<30} {state}")
-    typer.echo(f"{len(states)} registered, {sum(state == 'online' for state in states.values())} online")
+        typer.echo(f"{printable(name):<30} {printable(state)}")
+    online = sum(states[name] == "online" for name in clients)
+    typer.echo(f"{len(clients)} registered, {online} online")
+    if strangers := [name for name in states if name.startswith(STRANGER)]:
+        _fail(f"{len(strangers)} not registered here: who registered them? `revoke` removes them", 1)
 
 
 @server.command()
@@ -176,7 +217,7 @@ def run(
     """Train this project's app on the clients, and follow the run. For another app: `flwr run`, see `up`."""
     with _exit_on_error():
         this = _load(folder)
-        given = dict(map(parse_setting, setting or []))
+        given = with_absolute_paths(dict(map(parse_setting, setting or [])))
         removed = {"removed-clients": str(this.revoked_file)}
         if resume is None:
             out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -186,6 +227,7 @@ def run(
             out = _earlier(this, resume)
             config = _resumed(out, {**removed, **given})
         this.check_is_up()
+        _say(f"the app's bundle is {this.bundle()}; devices that trust another one refuse it")
         out.mkdir(exist_ok=resume is not None)
         trial = Trial(out.name, config, RunHistory(Path(str(config["output-dir"])) / FILE_NAME))
         with SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
@@ -199,7 +241,7 @@ def run(
 
 
 def _how_to_stop(server: Server, superlink: SuperLink, trial: Trial) -> str:
-    """Tell the operator that the run goes on, and how to stop it."""
+    """Return a message for the operator: the run goes on, and how to stop it."""
     if not superlink.runs:
         return "stopped before the run was submitted"
     flwr = f"FLWR_HOME={server.folder / 'flwr'} flwr stop {superlink.runs[-1].run_id} {CONNECTION}"
@@ -207,7 +249,7 @@ def _how_to_stop(server: Server, superlink: SuperLink, trial: Trial) -> str:
 
 
 def _earlier(server: Server, run: str) -> Path:
-    """Return the folder of an earlier run."""
+    """Return the folder of an earlier run. `run` is its path, or "last" for the server's newest run."""
     if run != "last":
         return Path(run).absolute()
     histories = sorted((server.folder / "runs").glob(f"*/{FILE_NAME}"))
@@ -217,7 +259,22 @@ def _earlier(server: Server, run: str) -> Path:
 
 
 def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the run config of an earlier run, and refuse changes that would change finished rounds."""
+    """Return the run config with which an earlier run resumes.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the earlier run.
+    given : Mapping[str, ConfigValue]
+        The settings that differ from the earlier run's.
+
+    Raises
+    ------
+    ServerError
+        If the folder holds no history.
+    ValueError
+        If a setting differs that must be equal for a resume.
+    """
     history = RunHistory(folder / FILE_NAME)
     history.read()
     if not history.settings:
@@ -230,7 +287,7 @@ def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, Config
 
 
 def _greeting(server: Server) -> str:
-    option = "" if server.folder == _default_folder() else f" --dir {server.folder}"
+    option = "" if server.folder == default_folder(PROGRAM) else f" --dir {server.folder}"
     return f"""\
 up at {server.address}; devices verify it with {server.authority}
   invite a device        cohort server invite NAME{option}
@@ -242,22 +299,6 @@ up at {server.address}; devices verify it with {server.authority}
 
 
 @contextlib.contextmanager
-def _interrupt_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the block as Ctrl-C does."""
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
 def _exit_on_error() -> Iterator[None]:
     try:
         yield
@@ -266,19 +307,13 @@ def _exit_on_error() -> Iterator[None]:
 
 
 def _load(folder: Path | None) -> Server:
-    return Server.load((folder or _default_folder()).absolute())
-
-
-def _default_folder() -> Path:
-    if os.geteuid() == 0:
-        return Path("/var/lib/cohort-server")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "cohort-server"
+    return Server.load((folder or default_folder(PROGRAM)).absolute())
 
 
 def _say(text: str) -> None:
-    typer.echo(f"{datetime.now():%H:%M:%S} {text}")
+    typer.echo(f"{datetime.now():%H:%M:%S} {printable(text, None, keep=_LINES)}")
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
-    typer.echo(message, err=True)
+    typer.echo(printable(message, None, keep=_LINES), err=True)
     raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""The server's programs, kept running."""
+"""Runs the programs of a server for devices, and starts them again when they end."""
 
 from __future__ import annotations
 
@@ -6,42 +6,49 @@ import contextlib
 import os
 import shutil
 import threading
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deploy.flower import commands
+from deploy.flower.database import move_aside_if_corrupt
 from deploy.hosting.server import Server, ServerError
 from deploy.processes.groups import tail, wait_until
 from deploy.processes.marked import MarkedProcesses
 from deploy.processes.ports import LOOPBACK
 from deploy.processes.supervisor import Supervisor
-from deploy.tls.reach import serves
+from deploy.tls.probe import serves
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-START_TIMEOUT = 120.0  # s
-PAUSE = 2.0  # s before a program that ended is started again
-LOG_BYTES = 10_000_000  # then a log becomes LOG.1
+START_TIMEOUT = 120.0  # s that the SuperLink may take to start
+# A program that has ended is started again: after SOON s if it ran for more than SETTLED s, otherwise after
+# LATER s.
+SOON, LATER, SETTLED = 0.2, 2.0, 10.0
+LOG_BYTES = 10_000_000  # bytes of a log; a longer log is moved to LOG.1
 MARK = "COHORT_SERVER"  # the environment variable that marks the server's processes
 
 
 class _Program(Supervisor):
-    """Keeps one program running, in a thread; its output goes to a log of limited size.
+    """Keeps one program running, in a thread. The program's output goes to a log of limited size.
 
     Parameters
     ----------
     name : str
-        The program's name in messages, and of its log.
+        The program's name in messages, and the name of its log without ".log".
     command : Sequence[str]
         The command to run.
     folder : Path
-        Of the logs.
+        The folder of the logs.
     environment : Mapping[str, str]
         The program's whole environment.
     say : Callable[[str], None]
-        Receives a message for the operator.
+        Receives messages for the operator.
+    before : Callable[[], None]
+        Called before each start of the program. (default: nothing is called)
     """
 
     grace = 8.0
@@ -53,87 +60,105 @@ class _Program(Supervisor):
         folder: Path,
         environment: Mapping[str, str],
         say: Callable[[str], None],
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self.log = folder / f"{name}.log"
         self.failures = 0
         self._name, self._command, self._environment, self._say = name, command, environment, say
+        self._before = before
+        self._started = 0.0  # time.monotonic(), s
         self._thread = threading.Thread(target=self.run, name=name, daemon=True)
         self._file = self.log.open("ab")
 
     def start(self) -> None:
-        """Start the program."""
+        """Start the thread, which starts the program."""
         self._thread.start()
 
     def end(self) -> None:
-        """Wait until the program has ended, after `stop`."""
+        """Wait until the program has ended. Call `stop` before."""
         if self._thread.ident is not None:
             self._thread.join()
         self._file.close()
 
     def command(self) -> Sequence[str]:
+        self._before()
         return self._command
 
     def environment(self) -> Mapping[str, str]:
         return self._environment
 
     def output(self) -> int:
-        # Not a pipe: ServerApps survive the end of the program that started them, and print to it.
+        # The output is a file and not a pipe, because ServerApps survive the end of the program that started
+        # them, and still print to its output.
         return self._file.fileno()
 
+    def started(self, program: subprocess.Popen[bytes]) -> None:
+        self._started = time.monotonic()
+
     def check(self) -> bool:
-        """Keep the log small."""
-        with contextlib.suppress(OSError):  # no space is left for the copy
+        """Move the log to LOG.1 if it is longer than `LOG_BYTES`. Return True: the program goes on."""
+        with contextlib.suppress(OSError):  # such as no space for the copy
             if self.log.stat().st_size > LOG_BYTES:
                 shutil.copyfile(self.log, self.log.with_name(f"{self.log.name}.1"))
-                os.truncate(self.log, 0)  # all writers append to it
+                os.truncate(self.log, 0)  # all writers append, so they go on at the beginning
         return True
 
     def clean_up(self, program: subprocess.Popen[bytes]) -> None:
-        """Kill the whole process group at the end, but let ServerApps survive a restart of the program."""
+        """Kill the program's whole process group, but only if the server stops.
+
+        When the program is only started again, its ServerApps go on.
+        """
         if self.stopping:
             super().clean_up(program)
 
     def ended(self, code: int | None) -> float:
         self.failures += 1
         self._say(f"{self._name} ended with code {code}: started again (log: {self.log})")
-        return PAUSE
+        return SOON if time.monotonic() - self._started > SETTLED else LATER
 
 
 class Programs:
-    """The SuperLink and the executor of ServerApps, kept running inside a `with` block.
+    """Keeps the SuperLink and the executor of ServerApps running inside a `with` block.
 
     Parameters
     ----------
     server : Server
-        Its folder and addresses.
+        The server whose programs are run.
     say : Callable[[str], None]
-        Receives a message for the operator whenever a program ends unexpectedly; from other threads.
+        Receives a message for the operator whenever a program has ended unexpectedly, or a corrupt database
+        was moved aside. It is called in other threads.
 
     Raises
     ------
     ServerError
-        On entering, if the SuperLink does not come up.
+        When the `with` block is entered, if the SuperLink ends or does not answer within `START_TIMEOUT`.
     """
 
     def __init__(self, server: Server, say: Callable[[str], None]) -> None:
         keys = server.folder / "pki"
         secret = keys / "executor.secret"
+        database = server.folder / "superlink.db"
         superlink = commands.superlink(
             control=(LOOPBACK, server.control_port),
             fleet=(server.listen, server.port),
             keys=keys,
-            database=server.folder / "superlink.db",
+            database=database,
             secret=secret,
         )
         superexec = commands.superexec(control=server.control, authority=server.authority, secret=secret)
         logs = server.folder / "logs"
         self._server = server
-        # A server that was killed would leave programs behind that hold its ports.
+        # The mark lets the watchdog find and end all programs of a server that was killed. They would
+        # otherwise go on and occupy the server's ports.
         self._marked = MarkedProcesses(MARK, str(server.folder), server.folder / "tmp")
-        environment = {**server.environment(), **self._marked.mark}
+        environment = {**server.environment("programs"), **self._marked.mark}
         self._watchdog_log, self._environment = logs / "watchdog.log", environment
-        self._superlink = _Program("superlink", commands.patched(superlink), logs, environment, say)
+        guarded = {**environment, **commands.guarded(server.control_secret, server.folder)}
+        self._superlink = _Program(
+            *("superlink", commands.patched(superlink), logs, guarded, say),
+            before=partial(move_aside_if_corrupt, database, say),
+        )
         self._superexec = _Program("superexec", commands.patched(superexec), logs, environment, say)
 
     def __enter__(self) -> Programs:
@@ -141,7 +166,7 @@ class Programs:
             self._marked.watch(self._watchdog_log, self._environment)
             self._superlink.start()
 
-            def over() -> bool:  # the control port answers last
+            def over() -> bool:  # the control API is the last part of the SuperLink to answer
                 return self._superlink.failures > 0 or serves(
                     self._server.control_port, self._server.authority
                 )

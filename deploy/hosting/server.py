@@ -1,10 +1,11 @@
-"""A server's folder: addresses, certificates and registered clients."""
+"""A server for devices: its folder, addresses, certificates and clients."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import sys
+import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,65 +15,87 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from deploy.device.invitation import Invitation, check_name, check_server
+from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
+from deploy.flower.registry import DAY, Registry
+from deploy.flower.submission import bundle_hash
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
-from deploy.tls.reach import serves
+from deploy.tls.probe import serves
 from strategies.checkpoint import replacing
 
-CONNECTION = "cohort"  # the name of the SuperLink in Flower's config.toml
-FILE = "server.json"
-REVOKED = "revoked.json"
+CONNECTION = "cohort"  # the name of the SuperLink's connection in Flower's config.toml
+FILE = "server.json"  # the file with the settings of a server
+REVOKED = "revoked.json"  # the file with the names of revoked clients
+STRANGER = "node-"  # begins the names of nodes that are not registered here; no client's name begins so
 FLEET_PORT, CONTROL_PORT = 9092, 9093  # Flower's defaults
 
 
 class ServerError(RuntimeError):
-    """The server cannot do what was asked; the message says why."""
+    """The server cannot do what the operator asked. The message says why."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server's folder and addresses.
+    """A server's folder and addresses, and what the operator can do with the server.
 
-    The folder holds `server.json` (this), `pki/` (certificates and keys), `flwr/` (Flower's home, with the
-    connection to the SuperLink), `clients/` (a file for each registered client), the SuperLink's database,
-    the logs and the folders of the runs.
+    The folder holds:
+
+    - `server.json`: the fields of this class;
+    - `pki/`: certificates, keys and secrets;
+    - `flwr/`: the Flower home of `flwr`, with the connection to the SuperLink and the control API's secret;
+    - `programs/`: the Flower home of the other programs;
+    - `clients/` and `invitations/`: see `deploy.flower.registry`;
+    - `revoked.json`: the names of revoked clients;
+    - `superlink.db`: the SuperLink's database;
+    - `logs/`, `runs/`, and `tmp/` for temporary files.
     """
 
     folder: Path
+    """The server's folder."""
     hosts: tuple[str, ...]
-    """Names and addresses under which devices reach the server; invitations contain the first."""
+    """Host names and IP addresses under which devices reach the server. Invitations contain the first."""
     port: int = FLEET_PORT
-    """Port of the Fleet API."""
+    """The port of the Fleet API, which devices use (1 to 65535)."""
     control_port: int = CONTROL_PORT
-    """Port of the API for `flwr`, on this machine only."""
+    """The port of the control API, which only this machine can reach (1 to 65535)."""
     listen: str = "0.0.0.0"
-    """Address on which the Fleet API listens."""
+    """The IP address on which the Fleet API listens. (default: all addresses of this machine)"""
 
     @property
     def address(self) -> str:
-        """The address for devices, as host:port."""
+        """The first host with the port for devices, as host:port, or [address]:port for an IPv6 address."""
         host = self.hosts[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def control(self) -> str:
-        """The address for `flwr` and the executor of ServerApps, as host:port."""
+        """The address of the control API for `flwr` and the executor of ServerApps, as host:port."""
         return f"{LOOPBACK}:{self.control_port}"
 
     @property
     def authority(self) -> Path:
-        """The certificate of the authority, with which devices verify the server."""
+        """The file with the authority's certificate, with which devices verify the server."""
         return self.folder / "pki" / "ca.crt"
+
+    @property
+    def control_secret(self) -> Path:
+        """The file with the secret that the control API demands."""
+        return self.folder / "pki" / "control.secret"
+
+    @property
+    def registry(self) -> Registry:
+        """The registered and the invited clients."""
+        return Registry(self.folder)
 
     @classmethod
     def load(cls, folder: Path) -> Server:
-        """Read what `save` wrote.
+        """Return the server whose settings `save` wrote into a folder.
 
         Raises
         ------
         ServerError
-            If the folder holds no server.
+            If the folder holds no settings of a server, or they cannot be read.
         """
         try:
             saved = json.loads((folder / FILE).read_text())
@@ -85,17 +108,25 @@ class Server:
             raise ServerError(f"{folder / FILE}: cannot be read: {error}") from error
 
     def save(self) -> str | None:
-        """Write the files that are missing or out of date; return "made" or "renewed" for a new certificate.
+        """Write the server's settings, and its other files that are missing or out of date.
+
+        Returns
+        -------
+        str | None
+            "made" or "renewed" if the server's certificate was made or renewed, None if it was kept.
 
         Raises
         ------
         ServerError
-            If the host or the port is invalid.
+            If the first host or the port is invalid, or the authority's key is missing and needed for a
+            renewal.
         """
         try:
             check_server(self.address)
         except ValueError as error:
-            raise ServerError(f"host = {self.hosts[0]!r}: must be a name or an address") from error
+            raise ServerError(
+                f"host = {self.hosts[0]!r}, port = {self.port}: must be a name or an address, and a port"
+            ) from error
         keys = self.folder / "pki"
         certificates.private_folder(self.folder)
         done = None
@@ -103,14 +134,21 @@ class Server:
             certificates.write_certificates(keys, self.hosts, renewable=True)
             done = "made"
         elif not certificates.is_valid_for(keys / "server.pem", self.hosts, certificates.RENEWAL):
+            if not (keys / certificates.AUTHORITY_KEY).exists():
+                raise ServerError(
+                    f"{keys / certificates.AUTHORITY_KEY}: is needed to renew the certificate; put it back"
+                )
             certificates.renew_certificate(keys, self.hosts)
             done = "renewed"
         if not (keys / "executor.secret").exists():
             certificates.write_private(keys / "executor.secret", secrets.token_bytes(32))
+        if not self.control_secret.exists():
+            certificates.write_private(self.control_secret, secrets.token_hex(32).encode())
         for name in ("logs", "runs"):
             (self.folder / name).mkdir(exist_ok=True)
         self.prepare_clients()
-        write_connection(self.folder / "flwr", CONNECTION, remote(self.control, self.authority))
+        connection = remote(self.control, self.authority)
+        write_connection(self.folder / "flwr", CONNECTION, connection, self.control_secret)
         settings = asdict(self)
         del settings["folder"]
         with replacing(self.folder / FILE) as file:
@@ -118,24 +156,36 @@ class Server:
         return done
 
     def prepare_clients(self) -> None:
-        """Make the folders and the file that `register` and `revoke` need."""
-        for name in ("clients", "tmp"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        """Make the folders and the file that `invite`, `register` and `revoke` need, if they are missing."""
+        (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
+        self.registry.prepare()
         if not self.revoked_file.exists():
             self._write_revoked(set())
 
-    def environment(self) -> dict[str, str]:
-        """Return the environment of Flower's programs."""
+    def environment(self, home: str = "flwr") -> dict[str, str]:
+        """Return the environment of Flower's programs.
+
+        Parameters
+        ----------
+        home : str
+            The name of the Flower home in the server's folder: "flwr" for `flwr`, which needs the control
+            API's secret, and "programs" for other programs, which must not have it. (default: "flwr")
+        """
         programs = [Path(sys.executable).parent]
-        return flower_environment(programs, self.folder / "flwr", self.folder / "tmp")
+        return flower_environment(programs, self.folder / home, self.folder / "tmp")
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command against the SuperLink and return its answer.
+        """Run a `flwr` command for this server's SuperLink, and return the JSON answer of the command.
+
+        Parameters
+        ----------
+        *arguments : str
+            The arguments of `flwr`, without the name of the connection.
 
         Raises
         ------
         ServerError
-            If the SuperLink does not run, or refuses.
+            If the SuperLink does not run, or the command fails.
         """
         self.check_is_up()
         answer = flwr(*arguments, CONNECTION, environment=self.environment())
@@ -149,30 +199,56 @@ class Server:
         Raises
         ------
         ServerError
-            If it does not.
+            If the SuperLink does not run.
         """
         if not serves(self.control_port, self.authority):
             raise ServerError(
                 f"nothing answers on port {self.control_port} of this machine; is `cohort server up` running?"
             )
 
+    def bundle(self, app: Path | None = None) -> str:
+        """Return the SHA-256 hash of the bundle that Flower builds from an app, in hexadecimal.
+
+        Parameters
+        ----------
+        app : Path | None
+            The folder of the app's pyproject.toml. (default: this project's app)
+
+        Raises
+        ------
+        ValueError
+            If Flower cannot build the bundle.
+        """
+        return bundle_hash(app or app_folder(), self.environment(), self.folder)
+
     def client(self, name: str) -> Path:
-        """Return the file of a client, which exists if the client is registered."""
-        return self.folder / "clients" / f"{check_name(name)}.json"
+        """Return the path of a client's file. The file exists if the client is registered.
+
+        Raises
+        ------
+        ValueError
+            If the name is invalid, see `check_name`.
+        """
+        return self.registry.client(check_name(name))
 
     def register(self, name: str, public_key: str) -> str:
-        """Register a public key as the client `name`; return the node id.
+        """Register a public key under the name of a client, and return the client's node id.
+
+        Parameters
+        ----------
+        name : str
+            The client's name.
+        public_key : str
+            The client's public key in OpenSSH format, one line.
 
         Raises
         ------
         ServerError
-            If the name or the key is in use or invalid, or the SuperLink does not run.
+            If the name or the key is in use, the key is invalid, or the SuperLink does not run.
+        ValueError
+            If the name is invalid.
         """
-        file = self.client(name)
-        if file.exists():
-            raise ServerError(
-                f"name = {name}: registered already; `cohort server revoke {name}` frees the name"
-            )
+        self._check_free(name)
         try:
             serialization.load_ssh_public_key(public_key.encode())
         except (ValueError, UnsupportedAlgorithm) as error:
@@ -185,58 +261,97 @@ class Server:
             node = str(self.flwr("supernode", "register", "--name", name, str(key))["node-id"])
         finally:
             key.unlink()
-        client = {
-            "node-id": node,
-            "public-key": public_key,
-            "registered": f"{datetime.now().astimezone():%F %T %z}",
-        }
-        file.write_text(json.dumps(client, indent=1))
+        self.registry.record(name, node, public_key)
         self._write_revoked(self._revoked() - {name})
         return node
 
-    def invite(self, name: str, file: Path) -> None:
-        """Make and register a key for the client `name`, and write the invitation that holds it.
+    def invite(self, name: str, file: Path, days: float, bundle: str) -> None:
+        """Write an invitation, a file with which one device can register its key under a client's name.
+
+        Parameters
+        ----------
+        name : str
+            The client's name.
+        file : Path
+            The path of the invitation. The file must not exist yet.
+        days : float
+            The number of days until the invitation expires.
+        bundle : str
+            The hash of the bundle of the only app that the device is to run, or "" for any app.
 
         Raises
         ------
         ServerError
-            As `register`, or if the file exists.
+            If a client is registered or invited under this name, or the file exists.
+        ValueError
+            If the name is invalid.
         """
+        self._check_free(name)
         if file.exists():
             raise ServerError(f"out = {file}: must be a new file, but exists")
-        key = certificates.write_client_key(self.folder / "tmp", f"{check_name(name)}-{secrets.token_hex(4)}")
-        public = key.with_name(f"{key.name}.pub")
+        token = self.registry.invite(name, days * DAY)
+        expires = datetime.fromtimestamp(self.registry.invited()[name]).astimezone()
         try:
-            # Written before the name is registered: a wrong path must not use up the name.
-            Invitation(name, self.address, self.authority.read_text(), key.read_text()).write(file)
-            try:
-                self.register(name, public.read_text().strip())
-            except BaseException:
-                file.unlink()
-                raise
-        finally:
-            key.unlink()
-            public.unlink()
+            Invitation(
+                name, self.address, self.authority.read_text(), token, f"{expires:%F %T %z}", bundle
+            ).write(file)
+        except BaseException:
+            self.registry.withdraw(name)
+            raise
+        self._write_revoked(self._revoked() - {name})
+
+    def _check_free(self, name: str) -> None:
+        """Raise ServerError if a client is registered or invited under this name.
+
+        Expired invitations of the name are removed.
+        """
+        if self.client(name).exists():
+            raise ServerError(
+                f"name = {name}: registered already; `cohort server revoke {name}` frees the name"
+            )
+        expires = self.registry.invited().get(name)
+        if expires is not None and expires > time.time():
+            raise ServerError(
+                f"name = {name}: invited already; `cohort server revoke {name}` withdraws the invitation"
+            )
+        self.registry.withdraw(name)
 
     def revoke(self, name: str) -> None:
-        """Remove a client: its key is no longer accepted, and its connection is closed.
+        """Revoke a client: refuse its key from now on, close its connection, and withdraw its invitations.
+
+        Parameters
+        ----------
+        name : str
+            The client's name. For a node of the SuperLink that is not registered in this folder: `STRANGER`
+            and the node id.
 
         Raises
         ------
         ServerError
-            If there is no such client, or the SuperLink does not run.
+            If no client is registered or invited under this name, or the SuperLink does not run.
+        ValueError
+            If the name is invalid.
         """
+        if name.startswith(STRANGER) and name in self.states():
+            self.flwr("supernode", "unregister", name.removeprefix(STRANGER))
+            return
         file = self.client(name)
+        withdrawn = self.registry.withdraw(name)
         if not file.exists():
-            known = ", ".join(sorted(each.stem for each in file.parent.glob("*.json"))) or "none"
+            if withdrawn:
+                return
+            known = ", ".join(self.registry.clients()) or "none"
             raise ServerError(f"name = {name}: must be a registered client: {known}")
-        self.flwr("supernode", "unregister", json.loads(file.read_text())["node-id"])
+        self.flwr("supernode", "unregister", self.registry.clients()[name])
         self._write_revoked(self._revoked() | {name})
         file.unlink()
 
     @property
     def revoked_file(self) -> Path:
-        """A JSON list of the revoked clients that have not been registered again."""
+        """The file with a JSON list of the revoked clients.
+
+        A client that is invited or registered again is removed from the list.
+        """
         return self.folder / REVOKED
 
     def _revoked(self) -> set[str]:
@@ -247,9 +362,26 @@ class Server:
             file.write(json.dumps(sorted(names)).encode())
 
     def states(self) -> dict[str, str]:
-        """Return the SuperLink's state of each registered client: registered, online or offline."""
-        states = {
-            str(node["node-id"]): str(node["status"]) for node in self.flwr("supernode", "list")["nodes"]
-        }
-        files = sorted((self.folder / "clients").glob("*.json"))
-        return {file.stem: states.get(json.loads(file.read_text())["node-id"], "unknown") for file in files}
+        """Return the state of each client, under its name.
+
+        First come the registered clients, with the state that the SuperLink reports: registered, online or
+        offline. The state is "unknown" if the SuperLink does not list the client. Then come the invited
+        clients, with the time at which their invitation expires. Last come nodes of the SuperLink that are
+        not registered in this folder, under the name `STRANGER` and their node id.
+
+        Raises
+        ------
+        ServerError
+            If the SuperLink does not run.
+        """
+        listed = self.flwr("supernode", "list")["nodes"]
+        nodes = {str(node["node-id"]): str(node["status"]) for node in listed}
+        clients = self.registry.clients()
+        states = {name: nodes.pop(node, "unknown") for name, node in clients.items()}
+        for name, expires in self.registry.invited().items():
+            when = "until" if expires > time.time() else "expired:"
+            states.setdefault(name, f"invited, {when} {datetime.fromtimestamp(expires):%F %R}")
+        for node, state in nodes.items():
+            if state != "unregistered":
+                states[f"{STRANGER}{node}"] = f"{state}, not registered here"
+        return states

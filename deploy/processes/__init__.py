@@ -1,1 +1,1 @@
-"""Processes: groups, supervisor, watchdog, ports. Standard library only."""
+"""Starts, supervises and ends processes. All files of this folder use the standard library only."""

@@ -1,6 +1,6 @@
 """Process groups: starting, finding and ending processes together with all their children.
 
-The watchdog (`deploy.processes.watchdog`) imports this file: it uses the standard library only.
+The watchdog (`deploy.processes.watchdog`) imports this file, so this file uses the standard library only.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 POLL_INTERVAL = 0.05  # seconds between two checks of a condition
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-LOST = 75  # exit code: try again (EX_TEMPFAIL)
+PR_SET_PDEATHSIG = 1  # the option of `prctl` that `end_with_parent` sets (<linux/prctl.h>)
+LOST = 75  # exit code of a program that lost its parent or its connection (EX_TEMPFAIL: try again)
 
 
 class Forks(Protocol):
-    """A server that forks processes; see `deploy.flower.forking.ForkServer`."""
+    """A server that forks processes; see `deploy.flower.fork_client.ForkServer`."""
 
     def run(
         self,
@@ -34,26 +34,38 @@ class Forks(Protocol):
         output: tuple[int, int] = (1, 2),
         own_session: bool = False,
     ) -> int:
-        """Start a command and return its process id."""
+        """Start a command and return its process id.
+
+        Parameters
+        ----------
+        command : Sequence[str]
+            The program's name and its arguments.
+        environment : Mapping[str, str] | None
+            The program's whole environment. (default: this process's environment)
+        output : tuple[int, int]
+            The file descriptors for standard output and standard error. (default: this process's own outputs)
+        own_session : bool
+            Whether the program runs in a new session. (default: False)
+        """
 
     def returncode(self, pid: int) -> int | None:
-        """Return a process's exit code, None while it runs."""
+        """Return the exit code of a forked process, or None while the process runs."""
 
 
 class Process:
     """A command that runs in a session of its own, with its output in a log file.
 
-    The session keeps the terminal's Ctrl-C away from the process, so that its starter decides when it ends.
-    It also makes one process group of the process and its children, which can be ended at once.
+    Ctrl-C in the terminal does not reach this session: the program that started the process decides when the
+    process ends. The process and its children also form one process group, so one signal can end them all.
 
     Parameters
     ----------
     command : Sequence[str]
         The program's name (looked up on the PATH of `env`) and its arguments.
     log : Path
-        The program's output is appended to it.
+        The log file. The program's output is appended to this file.
     env : Mapping[str, str]
-        Its whole environment.
+        The whole environment of the program. It must contain PATH.
 
     Raises
     ------
@@ -80,12 +92,12 @@ class Process:
 
     @classmethod
     def forked(cls, command: Sequence[str], log: Path, env: Mapping[str, str], server: Forks) -> Process:
-        """Let a fork server run the command, also in a session of its own.
+        """Let a fork server start the command. This process, too, gets a session of its own.
 
         Raises
         ------
-        deploy.flower.forking.Gone
-            If the server has ended.
+        deploy.flower.fork_client.Gone
+            If the fork server has ended.
         """
         process = cls.__new__(cls)
         process.log = log
@@ -97,35 +109,43 @@ class Process:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, or None while the process runs."""
+        """The exit code of the process, or None while the process runs."""
         return self._poll()
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Send a signal to the process and its children, also to those that outlived it."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for zombies
+        """Send a signal to the process and its children, including children that outlived the process."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises EPERM for zombies
             os.killpg(self.pid, number)
 
     def tail(self, lines: int = 15) -> str:
-        """Return the last lines of the log."""
+        """Return the last `lines` lines of the log."""
         return tail(self.log, lines)
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """Return the last lines of a log."""
+    """Return the last `lines` lines of a log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def stop(
     processes: Iterable[Process], grace: float, marked: Callable[[], Sequence[int]] = lambda: ()
 ) -> None:
-    """End processes and their groups with SIGTERM, and after `grace` seconds with SIGKILL.
+    """End processes and their groups: send SIGTERM first, then SIGKILL to whatever is left of each group.
 
-    The group of a process that has ended gets no signal unless a process of `marked` is in it: its number may
-    by now belong to another program's group.
+    Parameters
+    ----------
+    processes : Iterable[Process]
+        The processes to end.
+    grace : float
+        Seconds that the processes have to end after SIGTERM, and again after SIGKILL.
+    marked : Callable[[], Sequence[int]]
+        Returns the ids of processes that certainly belong to this program. If a process has already ended,
+        its group gets signals only if it contains one of these ids. Otherwise another program's group may
+        have the same id by now. (default: no ids)
     """
     ours = set()
     for pid in marked():
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
             ours.add(os.getpgid(pid))
     running = [process for process in processes if process.returncode is None or process.pid in ours]
     for process in running:
@@ -137,7 +157,7 @@ def stop(
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    """Check until `condition` holds or `timeout` seconds have passed; return whether it holds."""
+    """Wait until `condition` holds, at most `timeout` seconds; return whether the condition holds."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -147,22 +167,26 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 
 
 def processes_with(variable: str, value: str) -> list[int]:
-    """Find the processes whose environment has `variable` set to `value`: a mark that children inherit.
+    """Return the ids of the processes whose environment has `variable` set to `value`.
 
-    It also finds processes that left their group or lost their parent. Linux only (it reads /proc); elsewhere
-    the list is empty.
+    Child processes inherit this mark. So the list includes processes that have left their group or lost their
+    parent. The function reads /proc: on systems other than Linux, the list is empty.
     """
     mark = os.fsencode(f"{variable}={value}")
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it is another user's, or has ended
+        with contextlib.suppress(OSError):  # the process is another user's, or has ended
             if mark in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(int(folder.name))
     return found
 
 
 def end_with_parent() -> None:
-    """Let the kernel send this process SIGTERM when its parent ends, however it ends (Linux)."""
+    """Let the kernel send SIGTERM to this process as soon as its parent ends, even if the parent is killed.
+
+    If the parent has ended before this call takes effect, this process exits with `LOST`. On systems other
+    than Linux the function does nothing.
+    """
     parent = os.getppid()
     if sys.platform == "linux":
         import ctypes

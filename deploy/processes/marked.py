@@ -1,4 +1,7 @@
-"""Processes found by a mark in their environment, and ended even if their owner is killed."""
+"""Finds and ends processes by a mark in their environment.
+
+On Linux, the processes are ended even if the process that started them is killed.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class MarkedProcesses:
-    """Processes that carry a mark in their environment, which their children inherit.
+    """Processes that have a mark in their environment. Their children inherit the mark.
 
     Parameters
     ----------
     variable, value : str
-        The mark: an environment variable, and its value for these processes.
+        The mark: the name of an environment variable, and its value for these processes.
     scratch : Path
-        A folder that only they need.
+        A folder that only these processes need. It is removed once they have ended.
     """
 
     def __init__(self, variable: str, value: str, scratch: Path) -> None:
@@ -34,42 +37,56 @@ class MarkedProcesses:
         self._watchdog: Process | None = None
 
     def watch(self, log: Path, env: Mapping[str, str]) -> None:
-        """Start the watchdog: if this process dies, it kills them and removes the scratch folder (Linux)."""
+        """Start the watchdog (Linux only; elsewhere do nothing).
+
+        When this process ends, even by SIGKILL, the watchdog kills the marked processes and removes the
+        scratch folder.
+
+        Parameters
+        ----------
+        log : Path
+            The log file for the watchdog's output.
+        env : Mapping[str, str]
+            The watchdog's environment, to which the mark is added.
+        """
         if sys.platform == "linux":
             command = watchdog_command(self._variable, self._value, self._scratch)
             self._watchdog = Process(command, log, {**env, **self.mark})
 
     def pids(self) -> list[int]:
-        """Return the ids of the running ones, without the watchdog's (Linux; elsewhere none)."""
+        """Return the ids of the marked processes, except the watchdog (Linux only; elsewhere none)."""
         watchdog = self._watchdog.pid if self._watchdog else None
         return [pid for pid in processes_with(self._variable, self._value) if pid != watchdog]
 
     def end(self, known: Iterable[Process], grace: float, *, last: Iterable[Process] = ()) -> None:
-        """End all of them, remove the scratch folder, and end the watchdog. A second call does nothing.
+        """End the marked processes, remove the scratch folder, and end the watchdog.
+
+        A second call does nothing.
 
         Parameters
         ----------
         known : Iterable[Process]
-            The processes that are asked to end first; their groups are killed after `grace` seconds.
+            The processes that get SIGTERM first. Their groups are killed after `grace` seconds.
         grace : float
-            Seconds.
+            Seconds that each step may take.
         last : Iterable[Process]
-            Processes that are ended after the others: their parents, which report how those ended.
+            The parents of `known` (the fork server). They end after `known`, whose exit codes they report.
+            (default: none)
         """
         try:
             stop(known, grace, self.pids)
             stop(last, grace)
-            # Flower's processes with groups of their own end by themselves when they miss their parent.
+            # Some processes of Flower are in other groups. They end by themselves once their parent is gone.
             wait_until(lambda: not self.pids(), grace)
         finally:
             for pid in self.pids():
-                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
                     os.kill(pid, signal.SIGKILL)
             wait_until(lambda: not self.pids(), grace)
             shutil.rmtree(self._scratch, ignore_errors=True)
             self.end_watchdog(grace)
 
     def end_watchdog(self, grace: float) -> None:
-        """End the watchdog alone."""
+        """End the watchdog only. It is killed if it has not ended after `grace` seconds."""
         if self._watchdog is not None:
             stop([self._watchdog], grace)

@@ -9,8 +9,9 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Pick TCP ports of the loopback interface that nothing listens on."""
-    with contextlib.ExitStack() as held:  # all stay bound until the last is picked: no port is picked twice
+    """Return `count` different TCP ports of the loopback interface on which no program listens."""
+    # All sockets stay bound until the last port is picked, so that no port is picked twice.
+    with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind((LOOPBACK, 0))
@@ -20,7 +21,7 @@ def free_ports(count: int) -> list[int]:
 def is_free(port: int) -> bool:
     """Tell whether a server could listen on this port of the loopback interface."""
     with socket.socket() as probe:
-        # As servers do: a port with connections in TIME_WAIT counts as free.
+        # Servers set this option too. With it, a port that only has connections in TIME_WAIT counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

@@ -1,6 +1,7 @@
-"""Keeps one program running: the loop that all supervisors share.
+"""The loop that all supervisors share: it keeps one program running.
 
-A supervisor stays in memory beside a client on small devices, so this file uses the standard library only.
+On small devices a supervisor stays in memory beside the client. To take little memory, this file uses the
+standard library only.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import IO
 
-_AFTER_OUTPUT = 0.05  # s between two checks whether a program that closed its output has ended
+_AFTER_OUTPUT = 0.05  # s between two checks whether a program has ended, once it has closed its output
 
 
 class Supervisor(ABC):
-    """Starts a program again whenever it ends, until `stop` is called, and leaves no process behind.
+    """Runs a program, and starts it again whenever it ends, until `stop` is called.
 
-    Subclasses define what to run (`command`) and how long to wait before the next start (`ended`); the other
-    hooks are optional. All hooks are called in the thread of `run`.
+    No process of the program is left behind. Subclasses define the command to run (`command`) and the pause
+    before the next start (`ended`); the other hooks are optional. All hooks are called in the thread of
+    `run`.
     """
 
     grace = 5.0
-    """Seconds that the program has to end by itself."""
+    """Seconds between asking the program to end (`ask`) and killing it (`clean_up`), if it does not end."""
     look = 1.0
     """Seconds between two calls of `check`."""
 
@@ -44,20 +46,22 @@ class Supervisor(ABC):
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """Return the command to run; called before each start."""
+        """Return the program's name and arguments. Called before each start."""
 
     @abstractmethod
     def ended(self, code: int | None) -> float:
-        """Return the seconds until the next start.
+        """Return how many seconds to wait before the next start.
+
+        Called whenever the program has ended, and whenever `may_start` has prevented a start.
 
         Parameters
         ----------
         code : int | None
-            The program's exit code; None if `may_start` prevented the start.
+            The program's exit code; None if it was not started.
         """
 
     def environment(self) -> Mapping[str, str] | None:
-        """Return the program's environment, None for this process's own."""
+        """Return the program's environment; None if it inherits this process's environment."""
         return None
 
     def may_start(self) -> bool:
@@ -65,56 +69,56 @@ class Supervisor(ABC):
         return True
 
     def output(self) -> int:
-        """Return the descriptor for the program's output; by default `line` receives it."""
+        """Return the file descriptor for the program's output. By default, `line` receives the output."""
         return subprocess.PIPE
 
     def started(self, program: subprocess.Popen[bytes]) -> None:  # noqa: B027 - optional
         """Receive the program that was just started."""
 
     def line(self, line: bytes) -> None:  # noqa: B027 - optional
-        """Receive a line that the program printed, without its end."""
+        """Receive a line that the program printed, without its newline."""
 
     def check(self) -> bool:
-        """Tell whether the program may go on; called every `look` seconds while it runs."""
+        """Tell whether the program may go on running. Called every `look` seconds."""
         return True
 
     def ask(self, program: subprocess.Popen[bytes]) -> None:
-        """Ask the program to end: by default with SIGTERM for its process group."""
+        """Ask the program to end: by default, send SIGTERM to its process group."""
         os.killpg(program.pid, signal.SIGTERM)
 
     def clean_up(self, program: subprocess.Popen[bytes]) -> None:
-        """Kill what is left of the program: by default its process group.
+        """Kill what is left of the program: by default, send SIGKILL to its process group.
 
-        The program has not been reaped yet, so the id of the group is still its own.
+        Called before the program is reaped, so no other process group can have the same id yet.
         """
         os.killpg(program.pid, signal.SIGKILL)
 
     # --- the loop -------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Keep the program running; return when `stop` was called and the program has ended."""
+        """Keep the program running. Return once `stop` has been called and the program has ended."""
         while not self.stopping:
             code = self._run_once() if self.may_start() else None
             if not self.stopping:
                 self._pause(self.ended(code))
 
     def stop(self) -> None:
-        """End the program, and then the loop. Any thread and any signal handler may call it."""
+        """End the program, and then the loop. Threads and signal handlers may call this method."""
         self.stopping = True
         self._wake_up()
 
     def restart(self) -> None:
-        """End the program; the loop starts it again. Any thread may call it."""
+        """End the program; the loop then starts it again. Any thread may call this method."""
         self._restarting = True
         self._wake_up()
 
     def stop_at(self, *numbers: signal.Signals) -> None:
-        """Let these signals stop the loop."""
+        """Call `stop` whenever one of these signals arrives."""
         for number in numbers:
             signal.signal(number, lambda *_: self.stop())
 
     def _wake_up(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the pipe is full: a wake-up is pending anyway
+        with contextlib.suppress(BlockingIOError):  # the socket is full: a wake-up is pending anyway
             self._wake.send(b"\0")
 
     def _pause(self, seconds: float) -> None:
@@ -124,7 +128,7 @@ class Supervisor(ABC):
                 self._woken.recv(4096)
 
     def _run_once(self) -> int:
-        """Run the program to its end; return its exit code."""
+        """Run the program once; return its exit code."""
         self._restarting = False
         program = subprocess.Popen(
             self.command(),
@@ -142,13 +146,13 @@ class Supervisor(ABC):
         return program.returncode
 
     def _follow(self, program: subprocess.Popen[bytes]) -> None:
-        """Return when the program has ended, or when it must be ended."""
+        """Pass on the program's output. Return when the program has ended, or when it must be ended."""
         output = program.stdout
         watched: list[socket.socket | IO[bytes]] = [self._woken, *([output] if output else [])]
         unfinished = b""
         checked = time.monotonic()
         while not (self.stopping or self._restarting):
-            # Children of the program may hold its output open: then the output ends after the program.
+            # The output may end later than the program, because children of the program can hold it open.
             gone = _has_ended(program)
             wait = 0 if gone else self.look if output is None or output in watched else _AFTER_OUTPUT
             readable = select.select(watched, [], [], wait)[0]
@@ -171,7 +175,7 @@ class Supervisor(ABC):
             self.line(unfinished)
 
     def _end(self, program: subprocess.Popen[bytes]) -> None:
-        """End the program and what is left of it."""
+        """Ask the program to end, then kill it if necessary, together with its children."""
         with contextlib.suppress(ProcessLookupError):
             if not _has_ended(program):
                 self.ask(program)
@@ -187,5 +191,5 @@ class Supervisor(ABC):
 
 
 def _has_ended(program: subprocess.Popen[bytes]) -> bool:
-    """Tell whether a child has ended, without reaping it: the number of its group stays taken."""
+    """Tell whether a program has ended. Do not reap it: its process group must keep its id."""
     return os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -1,6 +1,7 @@
-"""A process that cleans up after its parent, also when the parent is killed with SIGKILL.
+"""A process that cleans up after its parent, even if the parent is killed with SIGKILL.
 
-It runs as a script without site-packages, so that it takes little memory: standard library only.
+To take little memory, it runs as a script without site-packages. It imports only the standard library and
+`deploy.processes.groups`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import sys
 import time
 from pathlib import Path
 
-LOOK = 0.5  # seconds between two checks whether the parent lives
-KILL_INTERVAL = 0.05  # seconds between two searches for processes that are left
+LOOK = 0.5  # seconds between two checks whether the parent is alive
+KILL_INTERVAL = 0.05  # seconds between two searches for processes that still run
 
 
 def watchdog_command(variable: str, value: str, folder: Path) -> list[str]:
-    """Return the command that waits until the calling process has ended, and then cleans up after it.
+    """Return the command of a watchdog of the calling process.
 
-    It kills all processes whose environment has `variable` set to `value`, and removes `folder`. Linux only,
-    like `deploy.processes.groups.processes_with`.
+    When the calling process has ended, the watchdog kills all processes whose environment has `variable` set
+    to `value`, and then removes `folder`. It works on Linux only, as does
+    `deploy.processes.groups.processes_with`.
     """
     this = str(Path(__file__).resolve())
     return [sys.executable, "-IS", this, str(os.getpid()), variable, value, str(folder)]
@@ -34,7 +36,7 @@ def _watch(owner: int, variable: str, value: str, folder: str) -> None:
         time.sleep(LOOK)
     while left := [pid for pid in processes_with(variable, value) if pid != os.getpid()]:
         for pid in left:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # the process has ended meanwhile
                 os.kill(pid, signal.SIGKILL)
         time.sleep(KILL_INTERVAL)
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,8 @@
-"""Comparing the trials of a run, without claiming more than one seed supports.
+"""Compares trials, without claiming more than one seed supports.
 
-One run of each trial cannot show that a selector is better: two runs of uniform selection with different
-draws differ by more than the round-to-round noise in half of the cases. The text here never claims it.
+With one seed, no comparison can show that a selector is better. Even two trials of uniform selection with
+different random draws differ by more than the noise between rounds, in half of the cases. So no sentence of
+this module says that a selector is better.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from server.history import Line, RunHistory
 
 BASELINE = "uniform"
-LAST = 5  # rounds over which final values are averaged
-NOISE_WINDOW = 10  # rounds over which the noise is estimated
+LAST = 5  # the number of last rounds that are averaged for a final value
+NOISE_WINDOW = 10  # the number of last changes between rounds from which the noise is estimated
 ONE_SEED = (
     "Other random draws alone can cause differences of this size; repeat with other values of --seed before "
     "drawing a conclusion."
@@ -30,48 +31,50 @@ ONE_SEED = (
 
 @dataclass(frozen=True)
 class Summary:
-    """One trial in numbers; NaN where the history has no value or no finite value."""
+    """Statistics of one trial. A number is NaN if the history has no finite value for it."""
 
     test_loss: float
-    """Mean of the last rounds (see `LAST`)."""
+    """Mean test loss of the last `LAST` rounds; NaN if one of these losses is not finite."""
     test_accuracy: float
-    """Mean of the last rounds, from 0 to 1."""
+    """Mean test accuracy of the last `LAST` rounds, from 0 to 1; NaN if one of these is missing."""
     train_loss: float
-    """Mean of the last rounds."""
+    """Mean training loss of the last `LAST` rounds; rounds without a finite training loss do not count."""
     distinct: float
-    """Mean number of distinct clients per round."""
+    """Mean number of distinct selected clients per round."""
     seconds: float
-    """Mean seconds per round."""
+    """Mean duration of a round, s."""
+    bytes: float
+    """Mean number of bytes that a round sends and receives."""
     failures: int
-    """Replies that were missing or unusable."""
+    """Number of replies that were missing or unusable, in all rounds."""
     large_share: float
-    """Share of all draws that went to the large clients (see `large_clients`)."""
+    """Share of all draws that selected one of the large clients (see `large_clients`), from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between the last rounds of a trial and of the baseline, in one metric."""
+    """The difference in one metric between a trial and the baseline, at their ends."""
 
     value: float
-    """Trial minus baseline, means of the last rounds."""
+    """The trial's mean of the last `LAST` rounds, minus the baseline's mean."""
     noise: float
-    """Standard deviation of the changes from one round to the next over the last rounds (see
-    `NOISE_WINDOW`), of the noisier of the two. A run cannot show a smaller difference; only other seeds can
-    tell whether a larger one is reproducible."""
+    """How much the metric changes from round to round: the standard deviation of its last `NOISE_WINDOW`
+    changes. It is computed for the trial and for the baseline, and the larger result counts. One trial cannot
+    show a difference up to this size. Only other seeds can show whether a larger one is reproducible."""
 
     @property
     def known(self) -> bool:
-        """Whether both numbers are finite."""
+        """Whether `value` and `noise` are finite."""
         return math.isfinite(self.value) and math.isfinite(self.noise)
 
     @property
     def within_noise(self) -> bool:
-        """Whether the difference is too small for this run to show."""
+        """Whether the difference is no larger than the noise."""
         return abs(self.value) <= self.noise
 
 
 def large_clients(sizes: Sequence[float]) -> set[int]:
-    """Return the indexes of the fewest clients that together hold half of all samples."""
+    """Return the indexes of the largest clients: as few as together hold at least half of all samples."""
     large: set[int] = set()
     held = 0.0
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
@@ -83,23 +86,24 @@ def large_clients(sizes: Sequence[float]) -> set[int]:
 
 
 def summarise(trial: RunHistory) -> Summary:
-    """Return the summary of a trial."""
+    """Compute the statistics of a trial from its history."""
     rounds = trial.trained
     large = large_clients(trial.client_sizes)
     draws = [pair for line in rounds for pair in zip(line["clients"], line["counts"], strict=True)]
     return Summary(
         test_loss=_mean(_values(rounds, "test_loss")[-LAST:]),
         test_accuracy=_mean(_values(rounds, "test_accuracy")[-LAST:]),
-        train_loss=_mean(_finite(_values(rounds, "train_loss")[-LAST:])),  # null if nobody replied
+        train_loss=_mean(_finite(_values(rounds, "train_loss")[-LAST:])),  # null in rounds without replies
         distinct=_mean([len(line["clients"]) for line in rounds]),
         seconds=_mean(_finite(_values(rounds, "seconds"))),
+        bytes=sum(_mean(_finite(_values(rounds, f"bytes_{way}"))) for way in ("sent", "received")),
         failures=sum(len(line["failures"]) for line in rounds),
         large_share=_mean([float(client in large) for client, count in draws for _ in range(count)]),
     )
 
 
 def difference(trial: RunHistory, baseline: RunHistory, metric: str) -> Difference:
-    """Compare the ends of two trials in `test_loss` or `test_accuracy`."""
+    """Compare the last rounds of a trial and of the baseline in `metric`: "test_loss" or "test_accuracy"."""
     ours, theirs = _values(trial.trained, metric), _values(baseline.trained, metric)
     return Difference(
         value=_mean(ours[-LAST:]) - _mean(theirs[-LAST:]),
@@ -108,19 +112,23 @@ def difference(trial: RunHistory, baseline: RunHistory, metric: str) -> Differen
 
 
 def area_ratio(trial: RunHistory, baseline: RunHistory) -> float:
-    """Return the area under the trial's test-loss curve (trapezoids, rounds 0 to n) over the baseline's."""
+    """Return the area under the trial's test-loss curve, divided by the area under the baseline's curve.
+
+    The areas are sums of trapezoids. The ratio is NaN if the baseline's area is 0.
+    """
     ours, theirs = (_area(_values(each.rounds, "test_loss")) for each in (trial, baseline))
     return ours / theirs if theirs else math.nan
 
 
 def faults(trial: RunHistory) -> dict[str, dict[str, int]]:
-    """Count the rounds in which each client failed, was clipped or was quarantined, the largest sum first.
+    """Count for each client the rounds in which it failed, was clipped or was quarantined.
 
     Returns
     -------
     dict of str to dict
-        By client: the numbers of rounds with "failed" (its reply was missing or unusable), "clipped" and
-        "quarantined"; clients without any are left out.
+        By client id: the number of rounds for each of "failed" (the client's reply was missing or unusable),
+        "clipped" and "quarantined". The client with the largest sum is first. Clients without such a round
+        are left out, and so are counts of 0.
     """
     counts: dict[str, dict[str, int]] = {}
     for line in trial.trained:
@@ -137,7 +145,14 @@ def faults(trial: RunHistory) -> dict[str, dict[str, int]]:
 
 
 def same_selections(trial: RunHistory, baseline: RunHistory) -> tuple[int, int]:
-    """Return in how many rounds both drew the same clients equally often, and how many rounds both have."""
+    """Compare the selections of two trials, round by round.
+
+    Returns
+    -------
+    tuple[int, int]
+        The number of rounds in which both trials drew the same clients equally often, and the number of
+        rounds that both trials have.
+    """
     ours, theirs = ({line["round"]: _counts(line) for line in each.trained} for each in (trial, baseline))
     both = ours.keys() & theirs.keys()
     return sum(ours[round] == theirs[round] for round in both), len(both)
@@ -149,8 +164,9 @@ def verdict(trials: Sequence[RunHistory]) -> list[str]:
     Returns
     -------
     list[str]
-        A sentence for each finished trial, then a caveat; or why there is no comparison. Empty if there is
-        nothing to compare.
+        One sentence for each finished trial except the baseline, followed by a caveat. If no comparison is
+        possible, one line with the reason. The list is empty if the baseline is not finished, or if no other
+        trial is.
     """
     if len(trials) > 1 and all(trial.label != BASELINE for trial in trials):
         return [f"For a comparison, train {BASELINE} as well (--selector {BASELINE})."]
@@ -166,7 +182,7 @@ def verdict(trials: Sequence[RunHistory]) -> list[str]:
 
 
 def number(value: float | None, form: str, unit: str = "", *, scale: float = 1.0) -> str:
-    """Format a number of a history; a missing or non-finite one (None, NaN) is shown as a dash."""
+    """Format `scale` times a number of a history. A dash stands for a missing or non-finite number."""
     return "–" if value is None or not math.isfinite(value) else f"{scale * value:{form}}{unit}"
 
 

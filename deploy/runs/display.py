@@ -1,4 +1,4 @@
-"""What the terminal shows: the progress of the training, and then its results."""
+"""Shows the progress of the training in the terminal, and then the results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from deploy.runs.comparison import LAST, faults, large_clients, number, summarise, verdict
+from deploy.runs.groups import GROUP_NOTES, group_table
+from strategies.clients.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from rich.console import Console, RenderableType
 
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
     from server.history import Line, RunHistory
 
 
-MOST = 5  # clients with faults that are listed by name
+MOST = 5  # the largest number of clients with faults that are listed for one trial
 
 
 class PlainDisplay:
-    """Prints a line for each round of each trial, or for failures only.
+    """Prints messages and failures, and on request a line for each round of each trial.
 
     Parameters
     ----------
     console : Console
         Where to print.
     rounds : bool
-        Whether each round gets a line.
+        Whether to print a line for each round.
     """
 
     def __init__(self, console: Console, *, rounds: bool) -> None:
@@ -45,9 +46,7 @@ class PlainDisplay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def event(self, text: str) -> None:
@@ -55,7 +54,10 @@ class PlainDisplay:
         self._print(text)
 
     def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
-        """Print rounds (if wanted) and their failures (always)."""
+        """Print the news in the new lines of a trial's history.
+
+        Resumes, failures and skipped rounds are always printed. Other rounds are printed only on request.
+        """
         for line in lines:
             if line["type"] == "resume":
                 self._print(f"{trial.name}  resumes after round {line['round']}")
@@ -77,20 +79,21 @@ class PlainDisplay:
         """Do nothing: printed lines stay."""
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        shown = printable(text, None, keep="\n\t")
+        self._console.print(shown, markup=False, highlight=False, soft_wrap=True)
 
 
 class LiveDisplay(PlainDisplay):
-    """Redraws the state of all trials in place; failures scroll by above.
+    """Redraws the state of all trials in place. Messages and failures are printed above.
 
     Parameters
     ----------
     console : Console
         A terminal.
     trials : Sequence[Trial]
-        All trials, in the order in which they are shown.
+        The trials, in the order in which they are shown.
     title : str
-        The first line.
+        The text of the first line. The time since the start, in minutes and seconds, is added to it.
     """
 
     def __init__(self, console: Console, trials: Sequence[Trial], title: str) -> None:
@@ -105,9 +108,7 @@ class LiveDisplay(PlainDisplay):
         self.refresh()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.refresh()
         self._live.stop()
 
@@ -124,7 +125,7 @@ class LiveDisplay(PlainDisplay):
 
 
 def _state(trial: RunHistory) -> list[RenderableType]:
-    """Draw one trial in three lines of up to 80 columns: progress, metrics, the last selected clients."""
+    """Draw one trial in three lines: its progress, its metrics, and the clients of its last round."""
     if not trial.rounds:
         return [Text(trial.label, style="bold"), Text("  waiting to start", style="dim"), Text()]
     last, total = trial.rounds[-1], int(trial.settings["num_rounds"])
@@ -157,7 +158,10 @@ def metrics(line: Line) -> Text:
 
 
 def selected(line: Line) -> Text:
-    """Format a round's selected clients, counts and probabilities: "selected 07 ×2 p=.31, 03 p=.12"."""
+    """Format the selected clients of a round: "selected 07 ×2 p=.31, 03 p=.12 ✗".
+
+    In this example client-07 was drawn twice with probability 0.31, and client-03 sent no usable reply.
+    """
     if line["round"] == 0:
         return Text()
     text = Text("selected ")
@@ -172,13 +176,21 @@ def selected(line: Line) -> Text:
 
 
 def _probability(value: float | None) -> str:
+    """Format a probability without the zero before its decimal point.
+
+    The result has two decimals, or one significant digit if the probability is below 0.005.
+    """
     if value is not None and 0 < value < 0.005:
         return f"{value:.1g}".removeprefix("0")
     return number(value, ".2f").removeprefix("0")
 
 
 def report(trials: Sequence[RunHistory]) -> Group:
-    """Compare the trials in a table, and describe how selection changed the results."""
+    """Return the results of a comparison.
+
+    The results are a table of all trials, a table of groups, a list of clients with faults, and sentences
+    that compare each trial with uniform selection. Empty tables and lists are left out.
+    """
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("selector", vertical="bottom", overflow="fold")
     for head in (
@@ -187,6 +199,7 @@ def report(trials: Sequence[RunHistory]) -> Group:
         "train\nloss",
         "clients\n/round",
         "s\n/round",
+        "kB\n/round",
         "failed",
         "to\nlarge",
     ):
@@ -203,6 +216,7 @@ def report(trials: Sequence[RunHistory]) -> Group:
             number(summary.train_loss, ".3f"),
             number(summary.distinct, ".1f"),
             number(summary.seconds, ".1f"),
+            number(summary.bytes, ".0f", scale=1e-3),
             str(summary.failures),
             number(summary.large_share, ".0f", " %", scale=100),
         )
@@ -215,6 +229,8 @@ def report(trials: Sequence[RunHistory]) -> Group:
             f"clients, which hold {100 * share:.0f} % of the samples."
         )
     parts: list[RenderableType] = [table, Text(notes, style="dim")]
+    if (groups := group_table(trials)) is not None:
+        parts += [Text(), Text("Groups of clients", style="bold"), groups, Text(GROUP_NOTES, style="dim")]
     if fault_lines := [text for trial in trials if (text := _faults(trial))]:
         parts += [Text(), Text("Rounds in which clients had faults", style="bold"), *fault_lines]
     if sentences := verdict(trials):
@@ -227,7 +243,10 @@ def report(trials: Sequence[RunHistory]) -> Group:
 
 
 def _faults(trial: RunHistory) -> Text | None:
-    """Name the clients with the most faults: "uniform: client-03 12 failed, 2 quarantined"."""
+    """List the clients with the most faults in a trial; None if no client had any.
+
+    An example is "uniform: client-03 12 failed, 2 quarantined", where 12 and 2 are numbers of rounds.
+    """
     found = [
         f"{client} {', '.join(f'{count} {fault}' for fault, count in counts.items())}"
         for client, counts in faults(trial).items()

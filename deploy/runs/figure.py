@@ -1,4 +1,4 @@
-"""The figure of a run: loss and accuracy over the rounds, and the clients selected in each round."""
+"""The figure of a comparison: loss and accuracy over the rounds, and the selected clients of each round."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deploy.runs.groups import worst_accuracy
 from server.history import FILE_NAME
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
     from server.history import RunHistory
 
-# Okabe and Ito's palette, which people with any colour vision can tell apart; line styles do so in grey.
+# Okabe and Ito's palette: people with any colour vision can tell these colours apart. In greyscale, the line
+# styles distinguish the trials.
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
-FIGURE = "cohort.png"  # the file name of a run's figure
+FIGURE = "cohort.png"  # the file name of a comparison's figure
 STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
 
 
@@ -33,7 +35,7 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
     Parameters
     ----------
     trials : Sequence[RunHistory]
-        At least one; trials without a round are left out.
+        The trials to draw. Trials in which no client has trained yet are left out.
     path : Path
         The PNG file.
 
@@ -42,17 +44,19 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
     ModuleNotFoundError
         If matplotlib is missing.
     ValueError
-        If no trial has a round.
+        If no trial has a round in which clients trained.
     """
     trials = [trial for trial in trials if trial.trained]
     if not trials:
         raise ValueError(f"nothing to draw: no {FILE_NAME} has a round yet")
     rows = (len(trials) + 1) // 2
-    tall = 0.2 * max(len(trial.client_ids) for trial in trials) + 1.0  # inches of one raster
+    # The height of one panel with selections, inches.
+    tall = 0.2 * max(len(trial.client_ids) for trial in trials) + 1.0
     with figure_file(path, width=12, height=4.2 + rows * tall) as figure:
         parts = figure.add_gridspec(2, 1, height_ratios=(4.2, rows * tall))
         above, below = figure.add_subfigure(parts[0]), figure.add_subfigure(parts[1])
-        _draw_curves(trials, *above.subplots(1, 2))
+        has_groups = any(line.get("group_metrics") for trial in trials for line in trial.trained)
+        _draw_curves(trials, *above.subplots(1, 3 if has_groups else 2))
         for axes, trial in zip(below.subplots(rows, 2, squeeze=False).flat, trials, strict=False):
             _draw_selections(trial, axes)
         if len(trials) % 2:
@@ -68,7 +72,14 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
 
 @contextlib.contextmanager
 def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """Yield a figure of this size in inches, and write it as a PNG file when the block ends.
+    """Yield an empty figure, and write it into a PNG file when the block ends.
+
+    Parameters
+    ----------
+    path : Path
+        The PNG file.
+    width, height : float
+        The size of the figure, inches.
 
     Raises
     ------
@@ -76,7 +87,7 @@ def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
         If matplotlib is missing.
     """
     with tempfile.TemporaryDirectory() as cache:
-        # matplotlib writes a font list into its configuration folder: keep the list out of the user's home.
+        # matplotlib writes a list of fonts into this folder. By default, the folder is in the user's home.
         os.environ.setdefault("MPLCONFIGDIR", cache)
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -87,18 +98,24 @@ def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
         figure.savefig(path, dpi=130)
 
 
-def _draw_curves(trials: Sequence[RunHistory], losses: Axes, accuracies: Axes) -> None:
-    """Draw all trials' test loss and test accuracy."""
+def _draw_curves(
+    trials: Sequence[RunHistory], losses: Axes, accuracies: Axes, worst: Axes | None = None
+) -> None:
+    """Draw test loss and test accuracy of all trials; in `worst`, if given, the worst group's accuracy."""
     for trial, colour, style in zip(trials, cycle(COLOURS), cycle(STYLES), strict=False):
         rounds = [line["round"] for line in trial.rounds]
         for axes, metric, scale in ((losses, "test_loss", 1), (accuracies, "test_accuracy", 100)):
             values = [scale * _value(line[metric]) for line in trial.rounds]
             axes.plot(rounds, values, color=colour, linestyle=style, linewidth=1.8, label=trial.label)
+        if worst is not None:
+            values = [100 * worst_accuracy(line) for line in trial.rounds]
+            worst.plot(rounds, values, color=colour, linestyle=style, linewidth=1.8, label=trial.label)
+            worst.set_title("Accuracy of the worst group (%)", loc="left", fontweight="bold")
     losses.set_title("Test loss", loc="left", fontweight="bold")
     accuracies.set_title("Test accuracy (%)", loc="left", fontweight="bold")
     losses.legend(frameon=False)
     losses.set_ylim(bottom=0)
-    for axes in (losses, accuracies):
+    for axes in filter(None, (losses, accuracies, worst)):
         axes.set_xlabel("round")
         axes.locator_params(axis="x", integer=True)
         axes.grid(alpha=0.25)
@@ -106,7 +123,7 @@ def _draw_curves(trials: Sequence[RunHistory], losses: Axes, accuracies: Axes) -
 
 
 def _draw_selections(trial: RunHistory, axes: Axes) -> None:
-    """Draw the selected clients: a row for each client, the largest on top, and a column for each round."""
+    """Draw the selected clients of a trial: a row per client, the largest on top, and a column per round."""
     order = sorted(range(len(trial.client_ids)), key=lambda i: -trial.client_sizes[i])
     row_of = {client: row for row, client in enumerate(order)}
     last = trial.trained[-1]["round"]
@@ -120,9 +137,8 @@ def _draw_selections(trial: RunHistory, axes: Axes) -> None:
         counts,
         cmap="Blues",
         vmin=0,
-        vmax=max(
-            3.0, counts.max()
-        ),  # the same shade for the same count in all panels, unless a client is drawn more than 3 times
+        # The same count has the same shade in all panels, unless a client is drawn more than 3 times.
+        vmax=max(3.0, counts.max()),
         aspect="auto",
         interpolation="nearest",
         extent=(0.5, last + 0.5, len(order) - 0.5, -0.5),
@@ -135,5 +151,5 @@ def _draw_selections(trial: RunHistory, axes: Axes) -> None:
 
 
 def _value(number: float | None) -> float:
-    """Return the number; a history holds null in place of a non-finite one."""
+    """Return a number of a history as a float. A history has null instead of a non-finite number."""
     return float("nan") if number is None else float(number)

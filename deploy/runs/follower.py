@@ -1,4 +1,4 @@
-"""Training trials on an engine: every run is followed to its end, and started again if its ServerApp dies."""
+"""Trains trials on an engine: follows each run to its end, and resumes a trial if its ServerApp dies."""
 
 from __future__ import annotations
 
@@ -18,67 +18,74 @@ if TYPE_CHECKING:
     from server.history import Line
 
 WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
-# Seconds after the last line of a history: then its run counts as over, whatever the engine says
+# A run counts as over this many seconds after the last line of its history, even if the engine disagrees.
 END_TIMEOUT = 10.0
-TRIES = 3  # submissions in a row without a new round before a trial is given up
+TRIES = 3  # restarts in a row without a new round; then a trial is given up
 
 
 class Watcher(Protocol):
     """Receives the progress of the training."""
 
     def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
-        """Take the lines that a trial's history gained since the last call."""
+        """Receive the lines that were added to a trial's history since the last call."""
 
     def event(self, text: str) -> None:
-        """Take a message that is not in a history."""
+        """Receive a message that is not in a history."""
 
     def refresh(self) -> None:
-        """Take note that all histories have been read once more."""
+        """Redraw, if the watcher draws. Called each time all histories have been read."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """A watcher that passes on only the messages."""
+    """A watcher that passes on messages and ignores everything else."""
 
     event: Callable[[str], None]
+    """Receives the messages."""
 
     def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
-        """Ignore them."""
+        """Ignore the lines."""
 
     def refresh(self) -> None:
         """Do nothing."""
 
 
 def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once: bool) -> None:
-    """Run the trials on the engine until all are over, however each ends (see `Trial.problem`).
+    """Train the trials on the engine until every trial has finished or failed (see `Trial.problem`).
 
-    Trials that are done stay as they are; a trial that has a history is resumed. A trial whose ServerApp
-    dies is submitted again at once.
+    Trials that are done are not trained again, and a trial that has a history is resumed. If the ServerApp of
+    a trial dies, the trial is submitted again immediately.
 
     Parameters
     ----------
+    engine : Engine
+        Executes the runs.
+    trials : Sequence[Trial]
+        The trials, in the order in which they are submitted.
+    watcher : Watcher
+        Receives the progress.
     at_once : bool
-        Train all trials at the same time, sharing the clients, instead of one after another.
+        Whether the trials train at the same time and share the clients, or one after another.
 
     Raises
     ------
     EngineError
-        If the engine dies, or refuses a run.
+        If the engine dies, or if it refuses a run.
     """
     waiting = [trial for trial in trials if not trial.done]
     running: list[_Follower] = []
     while waiting or running:
         for client in engine.check():
-            watcher.event(f"{client} died; the rounds go on without it (log: {engine.logs / client}.log)")
-        # A trial is submitted only after the one before has begun its history. All ServerApps share the
-        # SuperLink's home, where the first unpacks the app: started together, the others would import
-        # half-written files. It also lets the histories begin in the order of the trials, by which
-        # `read_run` sorts them.
+            watcher.event(f"{client} died and is started again (log: {engine.logs / client}.log)")
+        # A trial is submitted only after the previous trial has begun its history. All ServerApps share the
+        # SuperLink's Flower home, where the first ServerApp unpacks the app. If several started together,
+        # some would import half-written files. Also, `read_run` sorts histories by their starting times.
+        # Waiting keeps these times in the order of the trials.
         if waiting and (not running or (at_once and running[-1].begun)):
             running.append(_Follower(engine, waiting.pop(0)))
         for each in list(running):
             trial = each.trial
-            # Checked first, so that the read below sees the last lines of a run that has ended
+            # Checked before the history is read, so that the last lines of a run that has ended are read too
             over = each.over
             try:
                 watcher.lines(trial, trial.history.read())
@@ -104,8 +111,8 @@ class _Follower:
         self._engine = engine
         self._checkpoints = CheckpointFolder(trial.folder / CHECKPOINTS)
         self._submissions = 0
-        self._reached = -1  # the highest round reached so far
-        self._tries = 0  # submissions since the last new round
+        self._reached = -1  # the highest round of the earlier submissions; -1 if there is none
+        self._tries = 0  # restarts since the last new round
         self._submit()
 
     def _submit(self) -> None:
@@ -113,7 +120,8 @@ class _Follower:
         trial.history.read()
         trial.history.end = None
         self._starts = trial.history.starts
-        self._ended_at: float | None = None  # when the history's last line was first seen
+        self._claim = self._checkpoints.last_claim()
+        self._ended_at: float | None = None  # when the last line was first seen (time.monotonic(), s)
         self._submissions += 1
         name = trial.name if self._submissions == 1 else f"{trial.name}-{self._submissions}"
         resume: dict[str, ConfigValue] = {"resume": True} if trial.history.path.exists() else {}
@@ -121,16 +129,17 @@ class _Follower:
 
     @property
     def begun(self) -> bool:
-        """Whether the ServerApp has begun since the last submission."""
+        """Whether the ServerApp of the last submission has begun to write its history."""
         return self.trial.history.starts > self._starts
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended: it finished or failed, or its ServerApp was killed."""
-        # The lock on the checkpoints shows at once that a ServerApp was killed; Flower takes a minute.
-        if self.begun and self._checkpoints.is_abandoned():
+        """Whether the run is over: it finished or failed, or its ServerApp was killed."""
+        # The lock on the checkpoints shows immediately that a ServerApp was killed. The SuperLink may take
+        # two minutes to notice.
+        if self._checkpoints.last_claim() != self._claim and self._checkpoints.is_abandoned():
             return True
-        # A SuperLink that was restarted may report a run as over while its ServerApp still works
+        # A SuperLink that was restarted may report a run as over although its ServerApp is still working
         if self._run.over:
             return not self._checkpoints.is_claimed()
         if self.trial.history.end is not None and self._ended_at is None:
@@ -138,10 +147,11 @@ class _Follower:
         return self._ended_at is not None and time.monotonic() - self._ended_at > END_TIMEOUT
 
     def should_restart(self) -> bool:
-        """Tell whether the ServerApp died and should be started again; called once after each run.
+        """Tell whether the ServerApp died and should be started again. Called once after each run.
 
-        A ServerApp that fails says so in the history. One that just stops is resumed from its checkpoint,
-        unless the last `TRIES` submissions completed no new round.
+        A ServerApp that finishes or fails writes a last line into the history. If this line is missing, the
+        ServerApp died, and the trial is resumed from its checkpoint. It is not resumed if the last `TRIES`
+        restarts completed no new round, or if the trial has no history yet.
         """
         history = self.trial.history
         self.trial.last_words = self._run.last_words

@@ -1,4 +1,4 @@
-"""Planning a comparison: its trials train the same federation, each with another selector."""
+"""Plans a comparison, whose trials train the same federation, each with another selector."""
 
 from __future__ import annotations
 
@@ -6,35 +6,42 @@ import json
 import re
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tasks
+from client.local import client_name
 from deploy.flower.config import ConfigValue, default_config
 from server.history import FILE_NAME, RunHistory
-from server.settings import RunSettings
+from server.settings import RunSettings, parse_settings, read_client_settings
 from strategies.checkpoint import replacing
+from strategies.clients.overrides import Groups
+from strategies.options import Overrides
+from strategies.selectors import selector_type
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Mapping, Sequence
 
 
-PLAN = "run.json"  # in a run's folder: the settings of its trials, so that they can be resumed
-PLAN_VERSION = 1
+PLAN = "run.json"  # the file in a comparison's folder with the settings of its trials, to resume them
+PLAN_VERSION = 1  # the version of this file's format
+# The settings whose values are paths.
+PATHS = {"data-dir", "client-sizes", "client-settings", "removed-clients"}
 FULL = 1 << 20  # bytes; a disk with less free space counts as full
 
 
 @dataclass
 class Trial:
-    """One training of the federation."""
+    """One training of the federation, with one selector."""
 
     name: str
-    """Unique among the trials of a comparison; the name of its folder and its log."""
+    """The name of the trial's folder and log, unique in the comparison."""
     run_config: dict[str, ConfigValue]
     """The settings that differ from the app's defaults."""
     history: RunHistory
+    """The history of the trial, as far as it has been read."""
     last_words: str = ""
-    """What the engine knew about the end of the last run, once the trial is over."""
+    """The engine's description of how the trial's last run ended; empty before a run has ended."""
 
     @property
     def folder(self) -> Path:
@@ -43,7 +50,10 @@ class Trial:
 
     @property
     def done(self) -> bool:
-        """Whether all planned rounds are trained, also if more rounds are planned now than at first."""
+        """Whether nothing is left to train: the last run reached its target accuracy, or trained all rounds.
+
+        The planned number of rounds may have been raised since the last run. Then rounds are left to train.
+        """
         end = self.history.end
         if end is None or not self.history.finished:
             return False
@@ -51,7 +61,7 @@ class Trial:
 
     @property
     def problem(self) -> str | None:
-        """Why the trial failed, once it is over; None if it did not."""
+        """Why the trial failed, once its last run has ended; None if the trial finished."""
         if self.history.finished:
             return None
         if self.history.end is not None:
@@ -64,23 +74,23 @@ class Trial:
 
 
 def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path, folder: Path) -> list[Trial]:
-    """Turn the selectors of the command line into trials, with all settings checked.
+    """Check the settings of a comparison, and return a trial for each selector.
 
     Parameters
     ----------
     selectors : Sequence[str]
-        "name" or "name:setting=value,setting=value".
+        The selectors as on the command line: "name" or "name:setting=value,setting=value".
     common : Mapping[str, ConfigValue]
-        Run-config settings of all trials; the others keep the app's defaults.
+        The run-config settings that all trials share. Settings that are not given keep the app's defaults.
     app : Path
-        The folder whose pyproject.toml holds the defaults.
+        The folder of the app, whose pyproject.toml contains the defaults.
     folder : Path
         Each trial writes into its own folder below this one.
 
     Raises
     ------
     ValueError
-        One line for each wrong setting: its name, its value, the allowed values.
+        If a setting is wrong. The message names the setting, its value and the allowed values.
     """
     defaults = default_config(app)
     trials: dict[str, Trial] = {}
@@ -103,22 +113,74 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
 
 
 def check_data(settings: Mapping[str, ConfigValue]) -> None:
-    """Create the task and one client's data here, since errors in them would show only in the clients' logs.
+    """Create the task and the data of one client, to find errors before a run starts.
+
+    Otherwise these errors would appear only in the clients' logs.
 
     Raises
     ------
     ValueError
-        If the data do not exist, or cannot be partitioned as the settings say.
+        If the data do not exist, or if they cannot be partitioned according to the settings.
     ModuleNotFoundError
-        If the task or the data need an extra of this package; the message names it.
+        If the task or the data need an extra of this package that is not installed. The message names it.
     """
+    _task(settings).client_data(0, int(settings["num-clients"]), int(settings["seed"]))
+
+
+def _task(settings: Mapping[str, ConfigValue]) -> tasks.Task:
     data = {"partition": settings.get("partition", "skewed"), "data_dir": settings.get("data-dir", "")}
-    task = tasks.create(str(settings["task"]), **{name: str(value) for name, value in data.items()})
-    task.client_data(0, int(settings["num-clients"]), int(settings["seed"]))
+    return tasks.create(str(settings["task"]), **{name: str(value) for name, value in data.items()})
+
+
+def check_clients(
+    trials: Sequence[Trial],
+    groups: Mapping[str, str | int | None],
+    private: Mapping[str, str | int | None],
+    known: Collection[str] = (),
+) -> None:
+    """Refuse a selector whose settings need groups, costs or energies that the clients lack.
+
+    Parameters
+    ----------
+    trials : Sequence[Trial]
+        The trials of the comparison.
+    groups, private : Mapping[str, str | int | None]
+        By client id: the group that the client reports, and the group that the client does not disclose.
+        The value is None if the client has no such group.
+    known : Collection[str]
+        The settings per client that clients themselves report: any of "costs" and "energies". (default: none)
+
+    Raises
+    ------
+    ValueError
+        If a client lacks what a selector needs. The message names the selector and what is missing.
+    """
+    for trial in trials:
+        kind = selector_type(str(trial.run_config["selector"]))
+        settings = kind.settings_type.of(parse_settings(str(trial.run_config["selector-settings"])))
+        declared = read_client_settings(str(trial.run_config.get("client-settings", "")))
+        allowed = Groups.of(Overrides(settings=declared), settings)
+        for client_id, group in (private if kind.clients_decide else groups).items():
+            if refusal := allowed.refusal(client_id, group):
+                raise ValueError(f"selector = {kind.name!r}: {client_id} cannot take part: {refusal}")
+        if missing := settings.needs_per_client - declared.keys() - set(known):
+            raise ValueError(
+                f"selector = {kind.name!r}: its budgets need the {' and '.join(sorted(missing))} of the "
+                "clients: declare them in the file client-settings"
+            )
+
+
+def groups_of(settings: Mapping[str, ConfigValue]) -> dict[str, str | int | None]:
+    """Return the group of each client in the partition of the data, by client id.
+
+    The value is None if the partition has no groups. The errors are those of `check_data`.
+    """
+    task, count, seed = _task(settings), int(settings["num-clients"]), int(settings["seed"])
+    return {client_name(each, count): task.client_group(each, count, seed) for each in range(count)}
 
 
 def write_plan(folder: Path, trials: Sequence[Trial]) -> None:
-    """Write the trials of a run into its folder.
+    """Write the settings of a comparison's trials into its folder (see `PLAN`).
 
     Raises
     ------
@@ -133,12 +195,12 @@ def write_plan(folder: Path, trials: Sequence[Trial]) -> None:
 
 
 def read_plan(folder: Path) -> list[Trial]:
-    """Return the trials of an earlier run, with their histories; the folder may have been moved.
+    """Read the trials of an earlier comparison, and their histories. The folder may have been moved since.
 
     Raises
     ------
     ValueError
-        If the folder holds no run, or none that can be resumed.
+        If the folder contains no comparison, or one that cannot be resumed.
     """
     try:
         saved = json.loads((folder / PLAN).read_bytes())
@@ -149,7 +211,7 @@ def read_plan(folder: Path) -> list[Trial]:
             for name, config in saved["trials"].items()
         ]
     except FileNotFoundError:
-        raise ValueError(f"{folder}: holds no {PLAN}, so there is no run to resume") from None
+        raise ValueError(f"{folder}: holds no {PLAN}, so there is no comparison to resume") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / PLAN}: cannot be used: {error}") from None
     for trial in trials:
@@ -157,13 +219,23 @@ def read_plan(folder: Path) -> list[Trial]:
     return trials
 
 
+def with_absolute_paths(settings: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    """Return the settings with absolute paths, because apps run in other working directories."""
+    absolute = {
+        name: str(Path(str(settings[name])).expanduser().absolute())
+        for name in PATHS & settings.keys()
+        if settings[name]
+    }
+    return {**settings, **absolute}
+
+
 def parse_setting(text: str) -> tuple[str, ConfigValue]:
-    """Parse "key=value"; the value is a JSON scalar (0.1, 5, true), and otherwise a string.
+    """Parse "key=value". A value that is a JSON scalar (0.1, 5, true) is parsed as JSON, others are strings.
 
     Raises
     ------
     ValueError
-        If there is no "=".
+        If there is no key or no "=".
     """
     key, equals, value = text.partition("=")
     if not (key and equals):

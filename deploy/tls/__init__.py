@@ -1,1 +1,1 @@
-"""TLS certificates and client keys, and checks that a server can be reached."""
+"""TLS certificates, client keys, and checks whether a server can be reached."""

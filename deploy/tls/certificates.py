@@ -1,7 +1,8 @@
-"""Certificates of the SuperLink and keys of the clients.
+"""Makes certificates for a SuperLink and keys for clients.
 
-Clients verify the SuperLink by its TLS certificate; the SuperLink identifies each client by its key. All keys
-use the elliptic curves P-256 and P-384, which both Flower's node authentication and gRPC's TLS support.
+Clients verify the SuperLink by its TLS certificate. The SuperLink identifies each client by its key. A
+client's key that is made here uses the elliptic curve P-256. The keys of an authority and of a SuperLink use
+P-384. Flower's node authentication and gRPC's TLS support both curves.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOOPBACK = ("localhost", "127.0.0.1")
-VALIDITY = timedelta(days=365)
-RENEWAL = timedelta(days=30)  # certificates that expire sooner are renewed at the next start
-AUTHORITY_VALIDITY = timedelta(days=3650)  # of an authority that can renew the SuperLink's certificate
-AUTHORITY_KEY = "ca.key"
+VALIDITY = timedelta(days=365)  # of a SuperLink's certificate
+RENEWAL = timedelta(days=30)  # a start of the server renews a certificate that expires sooner than this
+AUTHORITY_VALIDITY = timedelta(days=3650)  # of the certificate of an authority whose key is kept
+AUTHORITY_KEY = "ca.key"  # the name of the file with the authority's key
 _AUTHORITY_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cohort CA")])
-CLOCK_SKEW = timedelta(minutes=5)  # devices whose clocks are slightly late must accept a new certificate
+CLOCK_SKEW = timedelta(minutes=5)  # a device whose clock is late by at most this accepts a new certificate
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """Paths of the PEM files of a SuperLink."""
+    """The paths of the PEM files with which a SuperLink serves over TLS."""
 
     ca: Path
     """The authority's certificate, with which clients verify the SuperLink."""
@@ -44,29 +45,32 @@ class Certificates:
 
 
 def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bool = False) -> Certificates:
-    """Make a certificate authority, and a SuperLink's certificate signed by it.
+    """Make a certificate authority, and a certificate of a SuperLink that the authority has signed.
 
-    Unless `renewable`, the authority's private key is not written, so that it can never sign another server.
+    Unless `renewable` is set, the authority's private key is not written, so that it can never sign the
+    certificate of another server.
 
     Parameters
     ----------
     folder : Path
-        Folder of the files; created with mode 0700.
+        The folder for the files. It is made if it is missing, and gets mode 0700.
     names : Iterable[str]
-        Host names and IP addresses under which clients reach the SuperLink, besides `LOOPBACK`.
+        Host names and IP addresses under which clients reach the SuperLink, besides `LOOPBACK`. (default:
+        none)
     renewable : bool
-        Whether to keep the authority's key for `renew_certificate`, as `ca.key`. Its certificate is then
-        valid for `AUTHORITY_VALIDITY`.
+        Whether to keep the authority's key in the file `AUTHORITY_KEY`, for `renew_certificate`. If so, the
+        authority's certificate is valid for `AUTHORITY_VALIDITY`, otherwise for `VALIDITY`. (default: not)
 
     Returns
     -------
     Certificates
-        The three files, `ca.crt`, `server.pem` and `server.key`. Valid for `VALIDITY`.
+        The paths of the files `ca.crt`, `server.pem` and `server.key` in the folder. The SuperLink's
+        certificate is valid for `VALIDITY`.
 
     Raises
     ------
     FileExistsError
-        If `folder` already holds a key.
+        If the folder already holds one of the private keys.
     """
     private_folder(folder)
     authority_key = ec.generate_private_key(ec.SECP384R1())
@@ -91,16 +95,25 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
 
 
 def renew_certificate(folder: Path, names: Iterable[str] = ()) -> None:
-    """Replace the SuperLink's key and certificate by new ones, signed by the same authority.
+    """Replace a SuperLink's key and certificate by a new key and a certificate of the same authority.
 
-    Clients accept the new certificate as before. A running SuperLink uses the old one until its restart.
+    Clients accept the new certificate as they accepted the old one. A running SuperLink uses the old
+    certificate until it is restarted.
 
     Parameters
     ----------
     folder : Path
-        The folder of `write_certificates`, called with `renewable`.
+        A folder that `write_certificates` has written with `renewable` set.
     names : Iterable[str]
-        As in `write_certificates`.
+        Host names and IP addresses under which clients reach the SuperLink, besides `LOOPBACK`. (default:
+        none)
+
+    Raises
+    ------
+    OSError
+        If the folder holds no file `AUTHORITY_KEY`.
+    ValueError
+        If that file holds no private key of an elliptic curve.
     """
     authority_key = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
     if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
@@ -108,13 +121,13 @@ def renew_certificate(folder: Path, names: Iterable[str] = ()) -> None:
     key, certificate = _sign_server(authority_key, names)
     for name, content in (("server.key", key), ("server.pem", certificate)):
         new = folder / f"{name}.new"
-        new.unlink(missing_ok=True)  # of an interrupted renewal
+        new.unlink(missing_ok=True)  # left by an interrupted renewal
         write_private(new, content)
         new.replace(folder / name)
 
 
 def _sign_server(authority_key: ec.EllipticCurvePrivateKey, names: Iterable[str]) -> tuple[bytes, bytes]:
-    """Return a new private key for a SuperLink and its certificate, both PEM."""
+    """Return a new private key for a SuperLink, and the certificate for this key, in PEM format."""
     key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cohort SuperLink")])
     alternatives = [_general_name(name) for name in dict.fromkeys((*LOOPBACK, *names))]
@@ -133,53 +146,55 @@ def _sign_server(authority_key: ec.EllipticCurvePrivateKey, names: Iterable[str]
 
 
 def write_client_key(folder: Path, name: str) -> Path:
-    """Make the key pair with which one client authenticates itself.
+    """Make the key pair with which a client authenticates itself.
 
     Parameters
     ----------
     folder : Path
-        Folder of the files; created with mode 0700.
+        The folder for the files. It is made if it is missing, and gets mode 0700.
     name : str
-        The client's name, and the name of the file.
+        The client's name, which is also the name of the private key's file.
 
     Returns
     -------
     Path
-        The private key in OpenSSH format (mode 0600), for `flower-supernode
-        --auth-supernode-private-key`. The public key has the same name with `.pub`, for `flwr supernode
-        register`.
+        The path of the private key in OpenSSH format (mode 0600), for the option
+        `--auth-supernode-private-key` of `flower-supernode`. The public key is written beside it into the
+        file NAME.pub, for `flwr supernode register`.
 
     Raises
     ------
     FileExistsError
-        If the client already has a key.
+        If the folder already holds a private key of this client.
     """
-    # Nodes sign and the SuperLink verifies every request: P-384 would cost it a tenth more CPU.
+    # A node signs every request, and the SuperLink verifies the signature. With P-384, the SuperLink would
+    # need a tenth more CPU time.
     return _write_pair(folder, name, ec.generate_private_key(ec.SECP256R1()))
 
 
 def import_client_key(folder: Path, name: str, private: str) -> Path:
-    """Write a key pair that was made elsewhere, in the form of `write_client_key`.
+    """Write the key pair of a client whose private key was made elsewhere. See `write_client_key`.
+
+    Parameters
+    ----------
+    folder, name : Path, str
+        As in `write_client_key`.
+    private : str
+        The private key in OpenSSH format.
+
+    Returns
+    -------
+    Path
+        As in `write_client_key`.
 
     Raises
     ------
     ValueError
-        If `private` is not an elliptic-curve key in OpenSSH format without a passphrase.
+        If `private` is not a private key of an elliptic curve in OpenSSH format, or has a passphrase.
     FileExistsError
-        If the client already has a key.
+        If the folder already holds a private key of this client.
     """
     return _write_pair(folder, name, _read_client_key(private))
-
-
-def public_key_of(private: str) -> str:
-    """Return the public key, as one line, of a client's private key.
-
-    Raises
-    ------
-    ValueError
-        As `import_client_key`.
-    """
-    return _public_line(_read_client_key(private))
 
 
 def _read_client_key(private: str) -> ec.EllipticCurvePrivateKey:
@@ -206,16 +221,16 @@ def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey) -> Pat
 
 
 def is_valid_for(certificate: Path, names: Iterable[str], at_least: timedelta) -> bool:
-    """Tell whether a SuperLink's certificate has all these names and stays valid long enough.
+    """Tell whether a SuperLink's certificate holds all these names and stays valid for long enough.
 
     Parameters
     ----------
     certificate : Path
-        The PEM file.
+        The file of the certificate, in PEM format.
     names : Iterable[str]
-        Host names and IP addresses, besides `LOOPBACK`.
+        The host names and IP addresses that it must hold, besides `LOOPBACK`.
     at_least : timedelta
-        The time for which it must stay valid.
+        The time from now for which it must stay valid.
     """
     held = x509.load_pem_x509_certificate(certificate.read_bytes())
     alternatives = held.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -225,7 +240,7 @@ def is_valid_for(certificate: Path, names: Iterable[str], at_least: timedelta) -
 
 
 def private_folder(folder: Path) -> None:
-    """Make `folder` with mode 0700."""
+    """Make a folder if it is missing, and set its mode to 0700."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
 
@@ -279,10 +294,11 @@ def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateF
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file with mode 0600; FileExistsError if it exists."""
-    # Created with this mode: before a later chmod, others could read the file.
+    """Write a new file with mode 0600. Raise FileExistsError if the file exists."""
+    # The file has mode 0600 from its creation. If it got this mode later, others could read the file until
+    # then.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(descriptor)  # the caller may delete the source next
+        os.fsync(descriptor)  # the caller may delete the original file next

@@ -13,21 +13,21 @@ from .base import Availability
 class InOrderOfArrival(Availability):
     """Registers the clients of another process when they are first available, as `SelectionStrategy` does.
 
-    Clients are renumbered by their first round, then by their index (`strategies.clients.roster`). The
-    simulator then selects the same clients as the strategy over the same process, also where clients join
-    late.
+    Clients are renumbered by the first round in which they are available, then by their index
+    (`strategies.clients.roster`). So if clients join late, the simulator with this process selects the same
+    clients as `SelectionStrategy` with the other process.
 
     Parameters
     ----------
     process : Availability
-        Determines which clients are available; at least one must be in round 1.
+        Determines which clients are available; at least one client must be available in round 1.
     num_rounds : int
-        Clients that are not available by this round are numbered last and registered after it.
+        Clients that are not available up to this round get the last numbers, and are registered after it.
 
     Attributes
     ----------
     order : ndarray of int, shape (M,)
-        The index in ``process`` of each client.
+        For each client of this process, its index in ``process``.
 
     Raises
     ------
@@ -68,10 +68,7 @@ class InOrderOfArrival(Availability):
         return None if available is None else np.sort(self._index[available])
 
     def renumbered(self, data: FederatedData) -> FederatedData:
-        """Return the clients' samples in the new order; groups are numbered by their first client."""
+        """Return the clients' samples and groups in the new order."""
         rows = [np.arange(data.offsets[m], data.offsets[m + 1]) for m in self.order.tolist()]
-        groups = None
-        if data.groups is not None:
-            _, first, group = np.unique(data.groups[self.order], return_index=True, return_inverse=True)
-            groups = np.argsort(np.argsort(first))[group]
+        groups = None if data.groups is None else data.groups[self.order]
         return federate(Dataset(data.inputs, data.labels), rows, groups)

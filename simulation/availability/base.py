@@ -1,4 +1,4 @@
-"""The interface of all availability processes, and "always"."""
+"""The interface of all availability processes, and the process "always"."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DAY = 24
 class Availability(ABC):
     """Determines which clients are available in a round.
 
-    The result is a function of (seed, round): rounds may be requested in any order, and a resumed run sees
-    the same clients. Unless a process states otherwise, a client's availability depends on its index and not
-    on the number of clients.
+    The available clients are a function of (seed, round). So rounds may be requested in any order, and a
+    resumed run sees the same clients. Except in `Cyclic`, `Once`, `Trace` and `GroupCounts`, whether a client
+    is available does not depend on the number of clients.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Availability(ABC):
         self.seed = seed
 
     def available(self, round: int) -> Ints | None:
-        """Return the indexes of the clients available in a round, ascending; None for all clients.
+        """Return the indexes of the clients that are available in a round, ascending; None for all clients.
 
         Raises
         ------
@@ -53,7 +53,7 @@ class Availability(ABC):
         return self._available(round)
 
     def num_registered(self, round: int) -> int:
-        """Return the number of registered clients in a round: those with the lowest indexes."""
+        """Return how many clients are registered in a round: those with the lowest indexes."""
         return self.num_clients
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Always(Availability):
 
 
 def checked_rates(field: str, rates: npt.ArrayLike, num_clients: int) -> Floats32:
-    """Return probabilities: one for all clients () or one per client (M,)."""
+    """Return probabilities of the shape (), one for all clients, or (M,), one per client."""
     values = np.asarray(rates, dtype=np.float32)
     if values.shape not in ((), (num_clients,)) or not ((values >= 0) & (values <= 1)).all():
         raise ValueError(

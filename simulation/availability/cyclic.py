@@ -17,10 +17,11 @@ class Cyclic(Poisson):
     num_clients, seed : int
         See `Availability`.
     rates : float or array_like, shape (M,) (default: 0.5)
-        Rates by day. A single number is the rate of the first half of the clients, and the others have 0, so
-        that two groups alternate, as in appendix G.3 of the Power-of-Choice paper.
+        Rates by day, in [0, 1]. If it is a single number and ``night_rates`` is not given, it is the rate of
+        the first half of the clients, and the second half has the rate 0. So two groups alternate, as in
+        appendix G.3 of the Power-of-Choice paper.
     night_rates : float or array_like, shape (M,), optional
-        Rates by night (default: ``rates`` in reverse order).
+        Rates by night, in [0, 1] (default: the rates by day in reverse order of the clients).
     """
 
     def __init__(

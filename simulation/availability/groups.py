@@ -1,4 +1,4 @@
-"""Available clients by group, as in the FLICS paper (Ribero, Vikalo, de Veciana, section IV-B)."""
+"""The number of available clients of each group, as in the FLICS paper (Ribero, Vikalo, de Veciana, IV-B)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .markov import Markov
 
 
 def uniform_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> Ints:
-    """Return (T, G) independent counts, each a whole number from 0.5 to 1.5 times its mean (G,).
+    """Return (T, G) independent counts, each uniform over the whole numbers from 0.5 to 1.5 times its mean.
 
-    No whole number lies in this range for some means below 2/3. The count is then 1 with probability
-    ``mean``, else 0.
+    For some means below 2/3 there is no whole number in this range. The count is then 1 with the mean as its
+    probability, and 0 otherwise.
     """
     low, high = np.ceil(means / 2), np.floor(1.5 * means)
     counts: Ints = rng.integers(low, np.maximum(low, high), (num_rounds, means.size), endpoint=True)
@@ -33,9 +33,9 @@ def poisson_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> 
 
 
 def cyclic_counts(means: Floats, num_rounds: int, rng: np.random.Generator, first: int = 0) -> Ints:
-    """Return (T, G) Poisson counts; in odd rounds (night) the groups have the means (G,) in reverse order.
+    """Return (T, G) Poisson counts. In rounds with an odd number (night) the means (G,) are in reverse order.
 
-    The rounds are numbered from ``first``.
+    Here rounds are numbered from ``first``, which is 0 for round 1.
     """
     night = (first + np.arange(num_rounds)) % 2 == 1
     counts: Ints = rng.poisson(np.where(night[:, None], means[::-1], means))
@@ -45,7 +45,7 @@ def cyclic_counts(means: Floats, num_rounds: int, rng: np.random.Generator, firs
 def diurnal_counts(means: Floats, num_rounds: int, rng: np.random.Generator, first: int = 0) -> Ints:
     """Return (T, G) Poisson counts whose means follow a sine of `DAY` rounds.
 
-    Each group lives in a time zone of its own. The rounds are numbered from ``first``.
+    Each group has a time zone of its own. Here rounds are numbered from ``first``, which is 0 for round 1.
     """
     hours = (first + np.arange(num_rounds)[:, None]) / DAY + np.arange(means.size) / means.size
     counts: Ints = rng.poisson(means * (1 + np.sin(2 * np.pi * hours)))
@@ -56,7 +56,7 @@ COUNTS: dict[str, Callable[..., Ints]] = {
     "uniform": uniform_counts,
     "poisson": poisson_counts,
     "cyclic": cyclic_counts,
-    "markov": poisson_counts,  # of the groups that are awake
+    "markov": poisson_counts,  # counts of the groups that are awake
     "diurnal": diurnal_counts,
 }
 """(means (G,), T, generator) -> (T, G) number of available clients of each group."""
@@ -78,11 +78,11 @@ class Members:
         self._ends = np.cumsum(np.bincount(groups, minlength=num_groups))
 
     def of(self, group: int) -> Ints:
-        """Return the clients of a group, ascending."""
+        """Return the indexes of the clients of a group, ascending."""
         return self._order[self._ends[group - 1] if group else 0 : self._ends[group]]
 
     def draw(self, counts: Ints, rng: np.random.Generator) -> Ints:
-        """Draw ``counts`` (G,) clients of each group, at most all of the group; return them ascending."""
+        """Draw ``counts`` (G,) clients of each group, at most the whole group; return them ascending."""
         keys = rng.random(self._order.size)
         drawn = []
         for group, count in enumerate(counts.tolist()):
@@ -95,7 +95,7 @@ class Members:
 
 
 class _Awake(Markov):
-    """Which groups are awake; a random stream of its own, separate from the draws of clients."""
+    """Which groups are awake. Its random stream is not that of the draws of clients."""
 
     purpose = "awake"
 
@@ -106,19 +106,21 @@ class GroupCounts(Availability):
     Parameters
     ----------
     process : {"uniform", "poisson", "cyclic", "markov", "diurnal"}
-        Distribution of the counts: ``uniform_counts`` and so on. "markov": a group is awake in half of the
-        rounds and has Poisson counts while it is awake.
+        Distribution of the counts, see `uniform_counts`, `poisson_counts`, `cyclic_counts` and
+        `diurnal_counts`. "markov": a group is awake in half of the rounds; it has Poisson counts while it is
+        awake, and the count 0 otherwise.
     groups : array_like of int, shape (M,)
-        The group of each client, 0 to G - 1; for at most hundreds of groups.
+        The group of each client, 0 to G - 1; made for at most hundreds of groups.
     means : array_like, shape (G,)
-        Mean number of available clients of each group, >= 0 (cyclic: by day, in rounds 1, 3, ...; markov:
-        while awake). A count is at most the size of its group.
+        Mean number of available clients of each group, >= 0. "cyclic": by day, in rounds 1, 3, ....
+        "markov": while the group is awake. A count is limited to the size of its group.
     seed : int (default: 0)
         Seed of all draws, >= 0.
     stay : float (default: 0.9)
         Probability that a group of "markov" keeps its state from one round to the next, in [0.5, 1).
     returning : bool (default: True)
-        False: a client is available in one round only, as at scale, until its group has no further clients.
+        Whether a client can be available again. False: each client is available in one round only, as in very
+        large federations. After its last client, a group has no available clients.
     """
 
     def __init__(
@@ -157,10 +159,11 @@ class GroupCounts(Availability):
         if not returning:
             rng = generator(seed, 0, "once")
             self._orders = [rng.permutation(self._members.of(group)) for group in range(self.means.size)]
-        self._totals = [np.zeros(self.means.size, dtype=np.int64)]  # (G,) sums of counts up to each round
+        # For each round from 0 on: (G,) the sums of the counts up to this round.
+        self._totals = [np.zeros(self.means.size, dtype=np.int64)]
 
     def counts(self, round: int) -> Ints:
-        """Return (G,) the number of available clients of each group, before the limit of the group's size."""
+        """Return (G,) the drawn number of available clients of each group; it may exceed the group's size."""
         rng = generator(self.seed, round, "counts")
         clock = {"first": round - 1} if self.process in ("cyclic", "diurnal") else {}
         drawn: Ints = COUNTS[self.process](self.means, 1, rng, **clock)[0]

@@ -1,4 +1,4 @@
-"""Each client is a Markov chain: its availability in one round resembles that in the round before."""
+"""Each client is a Markov chain: whether it is available depends on whether it was in the previous round."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Markov(Availability):
 
     In each round a client keeps its state with probability ``memory``; otherwise it draws its state anew and
     is available with probability ``rate``. Its periods of availability therefore last
-    1/((1 - memory)(1 - rate)) rounds on average, those of absence 1/((1 - memory) rate), and its states n
-    rounds apart have the correlation memory^n.
+    1/((1 - memory)(1 - rate)) rounds on average, and its periods of absence 1/((1 - memory) rate). Its states
+    n rounds apart have the correlation memory^n.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Markov(Availability):
         Share of the rounds in which each client is available, in [0, 1]. The chain is stationary from
         round 1.
     memory : float (default: 0.8)
-        In [0, 1).
+        Probability that a client keeps its state without a new draw, in [0, 1).
     """
 
     def __init__(
@@ -45,8 +45,9 @@ class Markov(Availability):
     def states(self, round: int) -> Bools:
         """Return (M,) whether each client is available; read-only.
 
-        The search for a client's last draw goes back from ``round`` until it meets the cached round: one step
-        in a run that goes on. A resumed run goes back until every client has drawn.
+        The last draw of each client is searched from ``round`` backwards, until the cached round is reached.
+        This is one step if the rounds are requested in order. After a resume, the search goes back until the
+        last draw of every client is found.
         """
         cached, cached_states = self._cached
         if round == cached:

@@ -1,4 +1,4 @@
-"""Each client is available in one round only: clients at scale, which never return."""
+"""Each client is available in one round only, as in federations so large that clients never return."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .base import Availability
 
 
 class Once(Availability):
-    """New clients are available in each round and never return; after the last of them nobody is available.
+    """New clients are available in each round, and never return. After the last client, nobody is available.
 
     Parameters
     ----------
     num_clients, seed : int
-        See `Availability`; the round of each client depends on M.
+        See `Availability`. The round in which a client is available depends on M.
     rates : float (default: 0.01)
-        Share of all clients that is available in each round, in (0, 1]; at least one client.
+        Share of all clients that are available in each round, in (0, 1]. At least one client is.
     """
 
     def __init__(self, num_clients: int, seed: int = 0, *, rates: float = 0.01) -> None:

@@ -11,7 +11,7 @@ from .base import Availability, Floats32, checked_rates
 
 
 class Poisson(Availability):
-    """Each client is available with its own probability, so the number of clients is about Poisson.
+    """Each client is available with its own probability, so the number of available clients is about Poisson.
 
     Parameters
     ----------
@@ -36,10 +36,10 @@ class Poisson(Availability):
 
 
 class Uniform(Poisson):
-    """In each round a factor, uniform in [0.5, 1.5], multiplies the rates of all clients.
+    """In each round, a random factor that is uniform in [0.5, 1.5] multiplies the rates of all clients.
 
-    Takes the parameters of `Poisson`. A client with a rate above 2/3 is available less often than its rate,
-    because probabilities end at 1.
+    The parameters are those of `Poisson`. A client with a rate above 2/3 is available less often than its
+    rate says, because a probability is at most 1.
     """
 
     def _probabilities(self, round: int, rng: np.random.Generator) -> Floats32:

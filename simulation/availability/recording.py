@@ -14,18 +14,20 @@ COLUMNS = ("client", "start", "end")
 def read_trace(path: str | Path) -> Floats:
     """Read a recorded trace: a CSV file whose header has the columns client, start and end.
 
-    Other columns are ignored. (The FLICS paper excludes hours in which a client transfers 10 MB or more;
-    leave these out of the file.)
+    Other columns are ignored. (The FLICS paper excludes hours in which a client transfers 10 MB or more. To
+    reproduce the paper, leave these hours out of the file.)
 
     Parameters
     ----------
     path : path
-        ``client`` is any name; ``start`` and ``end`` are numbers, all in one unit of time from one origin.
+        The path of the file. ``client`` is any name. ``start`` and ``end`` are times as numbers; all rows
+        have the same unit and origin of time.
 
     Returns
     -------
     ndarray, shape (R, 3)
-        (client, start, end). Clients are numbered in the order of their names; numeric names by value.
+        (client, start, end). Clients are numbered in the order of their names, or in the order of the
+        numbers if all names are whole numbers.
 
     Raises
     ------
@@ -57,22 +59,22 @@ def read_trace(path: str | Path) -> Floats:
 
 
 class Recording:
-    """A recorded trace in bins of time: which of D recorded clients is available in which bin.
+    """A recorded trace in bins of time: which of D recorded clients are available in which bin.
 
     Parameters
     ----------
     rows : array_like, shape (R, 3)
-        (client, start, end): the client, numbered from 0, is available at times start <= t < end, in any
-        unit. Rows may overlap and come in any order.
+        (client, start, end): the client, numbered from 0, is available at the times t with start <= t < end.
+        The unit of time is free. Rows may overlap and may be in any order.
     bin_length : float
-        Length of a bin in that unit, > 0.
+        Length of a bin in the unit of the rows, > 0.
     whole_bins : bool (default: True)
         True: a client available in any part of a bin is available in the bin, as in the FLICS paper (section
-        IV-B, bins of one hour). False: a client is available in a bin if it is available at the beginning.
+        IV-B, bins of one hour). False: a client is available in a bin if it is available when the bin begins.
     origin : float, optional
         Time at which bin 0 begins. Default: the multiple of ``bin_length`` at or before the earliest start.
     num_clients : int, optional
-        D, if it includes clients without a row. Default: the largest client of the rows, plus 1.
+        D; needed if some clients have no row. Default: the largest client number in the rows, plus 1.
 
     Attributes
     ----------
@@ -112,7 +114,8 @@ class Recording:
         start, end = (table[:, 1:].T - origin) / bin_length
         first = (np.floor(start) if whole_bins else np.ceil(start)).astype(np.int64)
         last = np.ceil(end).astype(np.int64)  # exclusive
-        # Rows before the origin, and rows between the beginnings of two bins, leave nothing.
+        # A row before the origin covers no bin. If only the beginnings of bins count, a row between two
+        # beginnings covers no bin, either. Such rows are dropped.
         first = np.maximum(first, 0)
         kept = last > first
         self._clients, self._first, self._last = _merged(
@@ -121,7 +124,7 @@ class Recording:
         self.num_bins = int(self._last.max(initial=0))
 
     def available(self, bin: int) -> Bools:
-        """Return (D,) whether each recorded client is available in a bin, >= 0."""
+        """Return (D,) whether each recorded client is available in the bin with this number, >= 0."""
         begun = int(np.searchsorted(self._first, bin, side="right"))
         available = np.zeros(self.num_clients, dtype=np.bool_)
         available[self._clients[:begun][self._last[:begun] > bin]] = True
@@ -134,10 +137,11 @@ class Recording:
 
 
 def _merged(clients: Ints, first: Ints, last: Ints) -> tuple[npt.NDArray[np.int32], Ints, Ints]:
-    """Return disjoint rows (client, first, last) that cover the same bins, sorted by first."""
+    """Return rows (client, first, last) that cover the same bins and do not overlap, sorted by first."""
     order = np.lexsort((first, clients))
     clients, first, last = clients[order], first[order], last[order]
-    # The furthest end so far of the same client; an offset per client keeps different clients apart.
+    # For each row, the latest end so far among the rows of its client. An offset per client keeps the rows of
+    # different clients apart.
     offset = clients * (int(last.max(initial=0)) + 1)
     reach = np.maximum.accumulate(last + offset)
     begins = np.ones(clients.size, dtype=np.bool_)

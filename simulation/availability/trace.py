@@ -24,17 +24,17 @@ class Trace(Availability):
     recording : Recording
         The trace of D recorded clients.
     assign : {"random", "key", "same"} (default: "random")
-        Which recorded client each client follows. "random": drawn, each recorded client about equally often
-        ("real-random" in the FLICS paper). "key": by ``key`` ("real-correlated"). "same": the recorded client
-        with the same index, for D = M.
+        Which recorded client each client follows. "random": a random recorded client; all recorded clients
+        are followed about equally often ("real-random" in the FLICS paper). "key": a recorded client chosen
+        by ``key`` ("real-correlated"). "same": the recorded client with the same index; needs D = M.
     key : array_like, shape (M,), optional
-        For ``assign="key"``: clients are sorted by the key, recorded clients by their share of bins, and both
-        are cut into ``parts`` of about equal size. Clients are assigned at random within a part. If the key
-        is the share of a class in a client's data, clients with much of the class are available often;
-        ``-key`` gives the opposite.
+        For ``assign="key"``: clients are sorted by the key, and recorded clients by the share of bins in
+        which they are available. Both lists are cut into ``parts`` of about equal size. A client follows a
+        random recorded client of the corresponding part. If the key is the share of a class in a client's
+        data, clients with much of this class are available often; ``-key`` gives the opposite.
     parts : int (default: 3)
-        From 1 to min(D, M); the default is the paper's. (The paper divides by the time in which a client is
-        active at all to obtain its share of bins; here the share is of the whole trace.)
+        From 1 to min(D, M); the default is the paper's. (In the paper, a client's share of bins is relative
+        to the time in which the client is active at all. Here it is relative to the whole trace.)
 
     Examples
     --------

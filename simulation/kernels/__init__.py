@@ -1,7 +1,8 @@
-"""Batched local training: NumPy for softmax regression and perceptrons, `torch.func` for other networks.
+"""Kernels, which train many clients in one call, all from the same model.
 
-A kernel trains many clients from one model in one call, on the mini-batches of the ClientApp. The results
-equal those of the ClientApp up to rounding.
+Softmax regression and perceptrons have kernels in NumPy. Other networks have a kernel that uses `torch.func`.
+Clients train on the mini-batches of their ClientApps, and the results equal those of the ClientApps up to
+rounding.
 """
 
 import sys
@@ -26,13 +27,13 @@ def kernel_of(task: Task, device: str | None = None) -> Kernel:
         Softmax regression and perceptrons have kernels in NumPy, other networks use `torch.func`, and any
         other task is trained client after client.
     device : str, optional
-        "cpu" or "cuda": the device on which torch trains networks. Default: "cuda" if it is available, but
-        perceptrons are trained in NumPy.
+        "cpu" or "cuda": where torch trains networks (default: "cuda" if it is available). Perceptrons are
+        trained in NumPy, unless ``device`` is "cuda".
     """
     if type(task) is SoftmaxTask:  # not a subclass, which may train differently
         arrays = task.initial_arrays(0)
         return Softmax(*arrays["weight"].shape, bias="bias" in arrays)
-    if "torch" not in sys.modules:  # the tasks of networks import it
+    if "torch" not in sys.modules:  # the task has no network, since a task with a network imports torch
         return Loop(task)
     from torch.cuda import is_available
 

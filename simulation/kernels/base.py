@@ -1,4 +1,4 @@
-"""The interface of kernels, which train many clients in one call, and the parts that kernels share."""
+"""The interface of kernels, which train many clients in one call, and code that kernels share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -24,13 +24,13 @@ class Plan:
     Attributes
     ----------
     seed, round : int
-        With the client, they determine the mini-batches (`tasks.base.batches`).
+        Together with a client's index, they determine the client's mini-batches (`tasks.base.batches`).
     learning_rate : float
         Learning rate of local SGD, > 0.
     batch_size : int
         B >= 1; a client with n samples takes mini-batches of min(B, n) samples.
     steps : int
-        Mini-batches per client, >= 1; ignored if ``epochs`` is above 0.
+        Mini-batches per client, >= 1; not used if ``epochs`` is above 0.
     epochs : int (default: 0)
         If above 0, a client takes epochs · max(1, n // B) mini-batches.
     proximal_mu : float (default: 0.0)
@@ -55,12 +55,12 @@ class Plan:
         return np.full(sizes.size, self.steps, dtype=np.int64)
 
     def work(self, data: FederatedData, clients: Ints) -> tuple[Ints, Ints]:
-        """Return (R,) the number of mini-batches of each client, and (R,) their numbers of samples."""
+        """Return (R,) the number of mini-batches of each client, and (R,) the samples in one of them."""
         sizes = data.offsets[clients + 1] - data.offsets[clients]
         return self.num_steps(sizes), np.minimum(self.batch_size, sizes)
 
     def batches(self, client: int, size: int, steps: int) -> Iterator[NDArray[np.intp]]:
-        """Yield a client's mini-batches, as indexes of its samples in 0..size - 1."""
+        """Yield a client's mini-batches, as indexes from 0 to size - 1 of the client's samples."""
         return batches(size, self.batch_size, steps, client_seed(self.seed, self.round, client))
 
 
@@ -68,7 +68,7 @@ class Trained(NamedTuple):
     """The result of R clients' local training."""
 
     updates: ClientUpdates
-    losses: Floats  # (R,) mean over the mini-batches, each before its step
+    losses: Floats  # (R,) mean loss of the mini-batches, each measured before its step
     gradient_variances: Floats  # (R,) σ²; NaN if not measured, or with a single step
 
 
@@ -80,7 +80,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def initial_arrays(self, seed: int) -> Arrays:
-        """Return the model at the start of round 1, a function of the seed."""
+        """Return the model at the start of round 1. It is a function of the seed."""
 
     def check(self, data: FederatedData) -> None:
         """Check that the data fit the model, as far as this is possible before training.
@@ -88,7 +88,7 @@ class Kernel(ABC):
         Raises
         ------
         ValueError
-            If they do not fit. Not all kernels would fail later.
+            If they do not fit. Some kernels would otherwise train on such data without an error.
         """
         data.check()
 
@@ -114,14 +114,14 @@ class Kernel(ABC):
         plan : Plan
             Mini-batches, learning rate and so on.
         controls : mapping of int to Arrays, optional
-            By client, an addend to each of its gradients (SCAFFOLD: c - c_m).
+            By client, the arrays that are added to each of the client's gradients (SCAFFOLD: c - c_m).
         """
 
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
-        """Return the positions of the clients that `train` trains as one computation; each client once.
+        """Return chunks: the positions in ``clients`` of clients that `train` trains as one computation.
 
-        `train` gives each chunk the same numbers, bit for bit, whichever of the other chunks it trains with.
-        If there are several chunks, the updates are `StackedUpdates`.
+        Each client is in one chunk. `train` computes the same numbers for a chunk, bit for bit, whatever
+        other chunks it trains. If there are several chunks, the updates are `StackedUpdates`.
 
         Parameters
         ----------
@@ -144,15 +144,15 @@ class Kernel(ABC):
 def chunked(steps: Ints, widths: Ints, capacity: Callable[[int], int]) -> list[Ints]:
     """Return chunks of positions of clients that can be trained together; each client is in one chunk.
 
-    The chunks are a greedy partition of a sorted list, so the clients of some of them, in order, are again
-    partitioned into these chunks.
+    The sorted clients are cut greedily into chunks. So if the function is called with the clients of only
+    some of these chunks, in the same order, it returns the same chunks.
 
     Parameters
     ----------
     steps, widths : ndarray of int, shape (R,)
         Mini-batches of each client, and samples per mini-batch.
     capacity : callable
-        Samples per mini-batch -> largest number of clients in a chunk.
+        Returns the largest number of clients in a chunk for a number of samples per mini-batch.
     """
     found = []
     order = np.lexsort((widths, steps))
@@ -160,7 +160,7 @@ def chunked(steps: Ints, widths: Ints, capacity: Callable[[int], int]) -> list[I
     while begin < order.size:
         narrowest = int(widths[order[begin]])
         chunk = order[begin : begin + max(1, capacity(narrowest))]
-        # Padding costs as much time as samples do.
+        # A padded sample costs as much time as a real one, so a chunk has mini-batches of similar sizes.
         alike = (steps[chunk] == steps[chunk[0]]) & (widths[chunk] <= 2 * narrowest)
         chunk = chunk[: chunk.size if alike.all() else int(np.argmin(alike))]
         found.append(chunk)
@@ -171,7 +171,7 @@ def chunked(steps: Ints, widths: Ints, capacity: Callable[[int], int]) -> list[I
 class MiniBatches:
     """The mini-batches of G clients; iteration yields (inputs (G, b, features), labels (G, b)) for each step.
 
-    b is the size of the clients' largest mini-batch; smaller ones are padded with samples of weight 0.
+    b is the size of the clients' largest mini-batch. Smaller ones are padded with samples of weight 0.
     """
 
     def __init__(self, data: FederatedData, clients: Ints, plan: Plan, steps: int, widths: Ints) -> None:
@@ -179,7 +179,7 @@ class MiniBatches:
         self.shape = (clients.size, int(widths.max()))
         used = np.arange(self.shape[1]) < widths[:, None]
         self.shares: Floats32 = (used / widths[:, None]).astype(np.float32)
-        """(G, b) 1/b_m for the b_m samples of client m's mini-batch, 0 for padding."""
+        """(G, b) weights: 1/b_m for the b_m samples in a mini-batch of client m, 0 for padding."""
         self._widths, self._used = widths, used
 
     def __iter__(self) -> Iterator[tuple[Floats32, NDArray[np.int64]]]:
@@ -202,9 +202,8 @@ class MiniBatches:
             index[:, row, : self._widths[row]] = first[row] + np.stack(list(batches))
         inputs = np.empty((*self.shape, data.inputs.shape[1]), dtype=np.float32)
         for drawn in index:
-            np.take(
-                data.inputs, drawn, axis=0, out=inputs, mode="clip"
-            )  # mode="raise" would need one more copy
+            # mode="raise" would make one more copy.
+            np.take(data.inputs, drawn, axis=0, out=inputs, mode="clip")
             yield inputs, data.labels[drawn]
 
 

@@ -1,9 +1,11 @@
 """Softmax regression and perceptrons in NumPy; the first axis of every array is the client.
 
-One step of a chunk of G clients takes a dozen calls for any G: products of (G, b, in) with (G, in, out)
-matrices, where each client has its own model. The models and mini-batches of a chunk fit into a core's cache
-and stay there for all steps; with a large model, a chunk is one client. After a single step of a model of one
-layer, the updates stay factored into inputs and errors: their product, one model per client, is not computed.
+One step of a chunk of G clients takes a dozen NumPy calls for any G. They multiply inputs (G, b, in) by
+weights (G, in, out), in which each client has its own model. The models and mini-batches of a chunk fit into
+the cache of a core and stay there for all steps. If the model is large, a chunk is one client.
+
+After a single step of a model of one layer, the updates are stored as two factors, the inputs and the errors.
+Their product, which has the size of one model per client, is not computed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +35,7 @@ class _Layer(NamedTuple):
     fan_out: int
     weight: str
     bias: str  # "" = no bias
-    begin: int  # of the weight, as (fan_in, fan_out); the bias follows it
+    begin: int  # where the weight (fan_in, fan_out) begins; the bias follows the weight
 
     @property
     def middle(self) -> int:
@@ -101,18 +103,19 @@ class Dense(Kernel):
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
         steps, widths = plan.work(data, clients)
         if len(self._layers) == 1 and not controlled and (steps == 1).any():
-            return [np.arange(clients.size)]  # one step is computed in another way if no client takes more
+            # All clients are one chunk, since `train` treats them differently if all of them take one step.
+            return [np.arange(clients.size)]
         return chunked(steps, widths, self._capacity)
 
     def _capacity(self, width: int) -> int:
         """Return how many clients with mini-batches of ``width`` samples fit into the cache."""
-        inputs = sum(layer.fan_in for layer in self._layers)  # of all layers, per sample
+        inputs = sum(layer.fan_in for layer in self._layers)  # numbers per sample that enter the layers
         return _CACHE // (4 * (2 * self.num_parameters + width * inputs))
 
     def _train_chunk(
         self, models: Floats32, start: Floats32, work: MiniBatches, plan: Plan, controls: Floats32 | None
     ) -> tuple[Floats, list[float]]:
-        """Take all steps of G clients in place; return (G,) mean losses and gradient variances."""
+        """Train the models of G clients in place; return (G,) mean losses and gradient variances."""
         moves = np.empty_like(models)  # learning rate times gradient
         weights, biases = self._views(models)
         weight_moves, bias_moves = self._views(moves)
@@ -151,7 +154,7 @@ class Dense(Kernel):
     def _train_one_step(
         self, arrays: Arrays, data: FederatedData, clients: Ints, plan: Plan, widths: Ints
     ) -> Trained:
-        """Take one step; all samples of all clients pass through the same model at once."""
+        """Take one step for all clients. All their samples pass through the same model at once."""
         weights, biases = self._views(self._row(arrays)[None])
         first = data.offsets[clients]
         ends = np.cumsum(widths)
@@ -177,7 +180,7 @@ class Dense(Kernel):
         biases: list[Floats32],
         outputs: list[Floats32],
     ) -> None:
-        """Fill the outputs of each layer, (G, b, out); the last are logits."""
+        """Fill the outputs of each layer, (G, b, out). The outputs of the last layer are logits."""
         below = inputs
         for weight, bias, output in zip(weights, biases, outputs, strict=True):
             np.matmul(below, weight, out=output)
@@ -194,7 +197,7 @@ class Dense(Kernel):
         losses = np.empty(clients.size)
         ends = np.cumsum(sizes)
         begin = 0
-        while begin < clients.size:  # clients with at most _ROWS samples together, at least one
+        while begin < clients.size:  # take clients with at most _ROWS samples together, at least one client
             before = ends[begin] - sizes[begin]
             end = max(begin + 1, int(np.searchsorted(ends, before + _ROWS, side="right")))
             part = slice(begin, end)
@@ -219,7 +222,7 @@ class Dense(Kernel):
     def _sample_losses(
         self, arrays: Arrays, inputs: Floats32, labels: NDArray[np.int64]
     ) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return (n,) the loss of each sample, in float64, and whether its prediction is correct."""
+        """Return (n,) the loss of each sample, in float64, and (n,) whether its prediction is correct."""
         weights, biases = self._views(self._row(arrays)[None])
         outputs = [np.empty((1, len(inputs), layer.fan_out), dtype=np.float32) for layer in self._layers]
         self._forward(inputs[None], weights, biases, outputs)
@@ -265,7 +268,7 @@ class Dense(Kernel):
 
 
 class Softmax(Dense):
-    """softmax(x W + b), as in `tasks.softmax`: ``weight`` (features, classes), ``bias`` (classes,), from 0.
+    """The model of `tasks.softmax`: ``weight`` (features, classes), ``bias`` (classes,), both 0 at the start.
 
     Parameters
     ----------
@@ -312,7 +315,8 @@ class _OneStep(ClientUpdates):
     Parameters
     ----------
     inputs, errors : ndarray, shapes (n, in) and (n, out)
-        X, and E: learning rate times the gradient at the outputs; samples sorted by client.
+        X and E. E is the learning rate times the gradient of the loss at the outputs. Samples are sorted by
+        client.
     widths : ndarray of int, shape (R,)
         The number of samples of each client; their sum is n.
     """
@@ -334,7 +338,7 @@ class _OneStep(ClientUpdates):
         # ||X'E||² is the sum of (x·x')(e·e') over all pairs of a client's samples.
         squares = np.empty(self._widths.size)
         begin = 0
-        while begin < squares.size:  # clients with at most _PAIRED samples together, at least one
+        while begin < squares.size:  # take clients with at most _PAIRED samples together, at least one client
             before = self._ends[begin] - self._widths[begin]
             end = max(begin + 1, int(np.searchsorted(self._ends, before + _PAIRED, side="right")))
             rows = slice(before, self._ends[end - 1])
@@ -384,7 +388,7 @@ class _LogLikelihoods:
         self._steps = 0
 
     def take(self, logits: Floats32, labels: NDArray[np.int64], scales: Floats32) -> None:
-        """Store a step's; replace the logits (G, b, classes) by scales (G, b) times their gradients."""
+        """Store a step's log-likelihoods; turn logits (G, b, classes) into gradients times scales (G, b)."""
         own, totals = self._own[self._steps], self._totals[self._steps]
         self._steps += 1
         logits -= logits.max(axis=2, keepdims=True)
@@ -398,6 +402,6 @@ class _LogLikelihoods:
         flat[at] -= scales.reshape(-1)
 
     def values(self) -> Floats32:
-        """Return all stored values."""
+        """Return the log-likelihoods of all steps, (steps, G, b)."""
         values: Floats32 = self._own - np.log(self._totals)
         return values

@@ -1,4 +1,4 @@
-"""Any task, one client after another: slow, but correct for every model."""
+"""Trains the clients of any task one after another: slow, but correct for every model."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ class Loop(Kernel):
     Parameters
     ----------
     task : Task
-        Provides the model and its training; its data are not used.
+        Provides the model and its training. The data of the task are not used.
     """
 
     def __init__(self, task: Task) -> None:

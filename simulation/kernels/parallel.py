@@ -1,4 +1,4 @@
-"""Any kernel, in several processes: one per core."""
+"""Runs any kernel in several processes, for example one per core."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from tasks.data import Dataset, FederatedData
 
 from .base import Floats32, Kernel, Plan, StackedUpdates, Trained
 
-_MEMORY = 1 << 30  # bytes for the updates of the clients trained at once; reserved, but used only as needed
+_MEMORY = 1 << 30  # bytes reserved for the updates of clients that train at once; unused bytes take no memory
 
 
 class Parallel(Kernel):
-    """Splits the clients of a round between processes, and gives the kernel's own results bit for bit.
+    """Divides the clients of a round between processes. The results are those of the kernel, bit for bit.
 
-    The processes are forked when `train` first gets a data set, and share its memory. They end with this
-    process, or with `close`. The kernel's `chunks` are divided between the processes; a single chunk is
-    trained in this process. Parallel pays from about a millisecond of training per client.
+    The processes are forked when `train` gets a data set for the first time, and share the memory of this
+    data set. They end with this process, or with `close`. The kernel's `chunks` are divided between the
+    processes; a single chunk is trained in this process. Several processes are faster if the training of a
+    client takes about a millisecond or more.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ class Parallel(Kernel):
         if sys.platform == "win32":
             raise OSError("Parallel forks its processes, which Windows cannot")
         self._kernel, self._num_workers = kernel, workers
-        self._data: FederatedData | None = None  # of the forked processes
+        self._data: FederatedData | None = None  # the data that the forked processes have
         self._workers: list[_Worker] = []
         self._memory: Floats32 = np.empty((0, 0), dtype=np.float32)  # updates w_m - w_t
 
@@ -72,9 +73,8 @@ class Parallel(Kernel):
     def close(self) -> None:
         """End the processes; `train` forks new ones."""
         for worker in self._workers:
-            with suppress(
-                OSError
-            ):  # closing the pipe is not enough: processes of another Parallel inherit it
+            # Closing the pipe does not end the process if processes of another Parallel have inherited it.
+            with suppress(OSError):
                 worker.connection.send(None)
             worker.connection.close()
             worker.process.join()
@@ -128,7 +128,7 @@ class Parallel(Kernel):
         plan: Plan,
         controls: Mapping[int, Arrays] | None,
     ) -> tuple[Callable[[Floats32], Arrays], list[_Part]]:
-        """Train one share of positions per process; return the split of rows, and each share's results.
+        """Train one share of the clients per process; return the function that splits rows, and the results.
 
         The rows of the other processes' shares are views of the shared memory.
         """
@@ -137,7 +137,7 @@ class Parallel(Kernel):
         ends = np.cumsum([share.size for share in others]).tolist()
         for worker, share, end in zip(self._workers, others, ends, strict=True):
             addends = controls and {m: controls[m] for m in clients[share].tolist()}
-            with suppress(OSError):  # the process ended, as `receive` reports
+            with suppress(OSError):  # the process has ended; `receive` reports this
                 worker.connection.send((arrays, clients[share], plan, addends, end - share.size))
         try:
             own = self._kernel.train(arrays, self._data, clients[mine], plan, controls)
@@ -162,7 +162,8 @@ class Parallel(Kernel):
         context = multiprocessing.get_context("fork")
         for _ in range(self._num_workers - 1):
             ours, theirs = context.Pipe()
-            # An inherited end would hide the end of this process from the others.
+            # The new process closes the ends that it inherits. Otherwise the earlier processes would not
+            # notice when this process ends.
             inherited = [ours, *(worker.connection for worker in self._workers)]
             job = (theirs, inherited, self._kernel, data, self._memory)
             process = context.Process(target=_work, args=job, daemon=True)
@@ -171,7 +172,7 @@ class Parallel(Kernel):
             self._workers.append(_Worker(process, ours))
 
     def _abandon(self) -> None:
-        """Kill the processes: results that they still send must not be taken for those of the next round."""
+        """End the processes at once, so that results they still send do not count for the next round."""
         for worker in self._workers:
             worker.process.terminate()
             worker.process.join()
@@ -189,7 +190,7 @@ def _stacked(updates: ClientUpdates) -> StackedUpdates:
 
 
 def _lots(chunks: Sequence[Ints], capacity: int) -> Iterator[list[Ints]]:
-    """Yield the chunks in lots of at most ``capacity`` clients, or of a single chunk."""
+    """Yield the chunks in lots. A lot has at most ``capacity`` clients, or a single chunk."""
     lot: list[Ints] = []
     for chunk in chunks:
         if lot and sum(each.size for each in lot) + chunk.size > capacity:
@@ -200,9 +201,10 @@ def _lots(chunks: Sequence[Ints], capacity: int) -> Iterator[list[Ints]]:
 
 
 def _shares(chunks: Sequence[Ints], costs: Sequence[int], count: int) -> list[Ints]:
-    """Divide chunks into shares of about equal cost, the most expensive first; return their positions.
+    """Divide chunks into shares of about equal cost; return the positions of the clients of each share.
 
-    The first share is not empty. Within a share the chunks keep their order (see `chunked`).
+    Chunks are assigned in the order of falling cost. The first share is not empty. Within a share the chunks
+    keep their order (see `chunked`).
     """
     shares: list[list[int]] = [[] for _ in range(count)]
     totals = [0] * count
@@ -238,7 +240,7 @@ def _work(
     """Train the clients of each received job, until the other end of the connection closes."""
     for other in inherited:
         other.close()
-    if "torch" in sys.modules:  # its threads do not survive a fork; training would wait for them forever
+    if "torch" in sys.modules:  # its threads do not survive a fork, and training would wait forever
         sys.modules["torch"].set_num_threads(1)
     while True:
         try:
@@ -255,5 +257,5 @@ def _work(
                 memory[begin : begin + clients.size] = _stacked(trained.updates).rows
                 result = trained.losses, trained.gradient_variances
             connection.send(result)
-        except Exception as error:  # raised by the process that sent the job
+        except Exception as error:  # the process that sent the job raises it
             connection.send(error)

@@ -1,4 +1,4 @@
-"""Any torch model: `torch.func` turns the training of one client into the batched training of many."""
+"""A kernel for torch models: `torch.func` turns the training of one client into the training of many."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -28,10 +28,10 @@ class Torch(Kernel):
     Parameters
     ----------
     build : callable
-        Returns the module; the values of its parameters are not used. Its state must consist of parameters
-        only and its output be a function of its input: no running statistics, no dropout.
+        Returns the module; the values of its parameters are not used. The module's state must consist of
+        parameters only, and its output must be a function of its input: no running statistics, no dropout.
     initial_arrays : callable
-        Seed -> initial arrays by parameter name.
+        Returns the initial arrays by parameter name, for a seed.
     device : str (default: "cpu")
         Device of the training: "cuda" for a GPU.
     memory : int, optional
@@ -110,7 +110,7 @@ class Torch(Kernel):
         plan: Plan,
         added: dict[str, Tensor] | None,
     ) -> tuple[Floats32, Floats, list[float]]:
-        """Take all steps of G clients; return (G, P) updates, (G,) mean losses and gradient variances."""
+        """Take all steps of G clients; return (G, P) updates, (G,) mean losses, (G,) gradient variances."""
         count = work.shape[0]
         models = {name: tensor.expand(count, *tensor.shape).clone() for name, tensor in start.items()}
         shares = torch.from_numpy(work.shares).to(self._device)
@@ -140,7 +140,7 @@ class Torch(Kernel):
     def _step_of_one(
         self, models: dict[str, Tensor], inputs: Tensor, labels: Tensor, shares: Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the gradients and losses for a chunk of one client, faster than with `vmap`."""
+        """Return the gradients and losses of a chunk of one client; this is faster than `vmap`."""
         model = {name: tensor[0].requires_grad_() for name, tensor in models.items()}
         loss = self._loss(model, inputs[0], labels[0], shares[0])
         gradients = torch.autograd.grad(loss, list(model.values()), materialize_grads=True)
@@ -177,7 +177,7 @@ class Torch(Kernel):
 
 
 def _exactly() -> AbstractContextManager[None]:
-    """Make a GPU convolve in float32 instead of TF32 and deterministically, to match the CPU's numbers."""
+    """Make a GPU convolve deterministically, and in float32 instead of TF32, to match the CPU's numbers."""
     flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
         enabled=True, deterministic=True, allow_tf32=False
     )

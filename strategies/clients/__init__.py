@@ -1,1 +1,1 @@
-"""The clients of a run: identities and reports, and what the operator declares about them."""
+"""The clients of a run: their identities, their reports, and the operator's overrides."""

@@ -1,66 +1,176 @@
-"""What the operator declares about clients (`options.Overrides`), looked up for the clients of a roster."""
+"""Looks up the operator's declarations (`options.Overrides`) for the clients of a roster."""
 
 from __future__ import annotations
 
 import json
 import logging
+from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..options import GROUPS
+from ..options import GROUPS, Overrides
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from ..options import Overrides
     from ..selectors import Selector
+    from ..selectors.settings import Settings
     from .roster import Roster
 
 
 def sizes_of(roster: Roster, declared: Mapping[str, float]) -> NDArray[np.float64]:
-    """Return (M,) the declared sizes, NaN where none is declared."""
+    """Return (M,) the declared data size of each client, in samples; NaN if none is declared."""
     return np.array([declared.get(client_id, np.nan) for client_id in roster.ids()], dtype=np.float64)
 
 
 def per_client(
-    overrides: Overrides, selector: type[Selector], roster: Roster, first: int = 0
+    overrides: Overrides,
+    selector: type[Selector],
+    roster: Roster,
+    first: int = 0,
+    *,
+    groups: Groups,
+    reported: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Return the selector's settings per client for the clients from ``first`` on, arrays (M - first,).
+    """Return the selector's settings per client for the clients from index ``first`` on.
 
-    A client without a declared group has the group that it reported, or else one of its own. For other
-    settings a client without a declared value gets the median of the declared ones. A setting for which
-    nothing is declared is left to the selector's default.
+    Each setting is an array (M - first,). The result holds the settings that `declared_values` returns. If
+    the selector has groups, the result also holds the number of each client's group.
     """
-    ids = roster.ids()
+    found = declared_values(overrides, selector, roster.ids(), reported)
+    found = {name: values[first:] for name, values in found.items()}
+    if GROUPS in selector.per_client:
+        found[GROUPS] = groups.numbers(roster)[first:]
+    return found
+
+
+def declared_values(
+    overrides: Overrides,
+    selector: type[Selector],
+    client_ids: Sequence[str],
+    reported: Mapping[str, NDArray[np.float64]] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Return the settings per client as arrays (M,), by the name of the setting; groups are left out.
+
+    A client's value is the declared value if there is one, otherwise the reported value. If a client has
+    neither, its value is the median of all known values. If no value of a setting is known, the setting is
+    missing from the result, and the selector uses its default.
+
+    Parameters
+    ----------
+    overrides : Overrides
+        The operator's declarations.
+    selector : type of Selector
+        The selector; its `per_client` lists the settings.
+    client_ids : sequence of str, length M
+        The identities, by index.
+    reported : mapping of str to ndarray, shape (M,), optional
+        The values that clients reported, by the name of the setting; NaN = not reported. Default: no client
+        reported a value.
+    """
     found: dict[str, NDArray[Any]] = {}
     for name in selector.per_client:
         declared = overrides.settings.get(name, {})
         if name == GROUPS:
-            found[name] = _groups(overrides, roster)[first:]
-        elif declared:
-            usual = float(np.median([float(value) for value in declared.values()]))
-            found[name] = np.array([float(declared.get(each, usual)) for each in ids[first:]])
+            continue
+        values = np.array([float(declared.get(each, nan)) for each in client_ids])
+        if reported is not None and name in reported:
+            values = np.where(np.isnan(values), reported[name], values)
+        here = set(client_ids)
+        absent = [float(value) for each, value in declared.items() if each not in here]
+        known = np.concatenate([values[~np.isnan(values)], absent])
+        if known.size:
+            found[name] = np.where(np.isnan(values), np.median(known), values)
     return found
 
 
-def _groups(overrides: Overrides, roster: Roster) -> NDArray[np.int64]:
-    """Return (M,) the number of each client's group; a client without one is a group of its own."""
-    declared = overrides.settings.get(GROUPS, {})
-    numbers: dict[object, int] = {name: number for number, name in enumerate(overrides.group_names)}
-    groups = np.empty(len(roster), dtype=np.int64)
-    for index, client_id in enumerate(roster.ids()):
-        group = declared.get(client_id, roster.group_of(index))
-        key = (index,) if group is None else str(group)  # a tuple equals no name
-        # Where the operator named the groups, all others share one more number.
-        unnamed = len(numbers)
-        groups[index] = (
-            numbers.get(key, unnamed) if overrides.group_names else numbers.setdefault(key, unnamed)
-        )
-    return groups
+def numbered(names: Sequence[str], labels: Iterable[str | int | None]) -> NDArray[np.int64]:
+    """Return (n,) the number of each client's group.
+
+    The groups in ``names`` have the numbers 0, 1, .... All other groups get the next numbers, in the order of
+    their first clients.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The groups for which the selector's settings hold numbers (`Settings.group_names`).
+    labels : iterable of str, int or None
+        The group of each client, by index. The labels 3 and "3" name the same group. A client with the label
+        None is the only member of its group.
+    """
+    numbers: dict[object, int] = {name: number for number, name in enumerate(names)}
+    found = []
+    for index, label in enumerate(labels):
+        key = (index,) if label is None else str(label)  # a tuple cannot be equal to the name of a group
+        found.append(numbers.setdefault(key, len(numbers)))
+    return np.array(found, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups that clients may have, and the number of each client's group.
+
+    A client belongs to the group that the operator declared for it. Without a declaration, it belongs to the
+    group that it reported. If it reported none, it is the only member of its group.
+
+    The selector's settings may hold a number for each group, such as the group's share. Such groups are
+    numbered in the order of ``names``. With ``only``, clients of other groups are refused, so that the number
+    that belongs to one group is never used for another.
+
+    Attributes
+    ----------
+    names : tuple of str (default: empty)
+        The groups with the numbers 0, 1, .... All other groups are numbered in the order of their first
+        clients.
+    only : bool (default: False)
+        Whether clients of groups that are not in ``names`` are refused.
+    declared : mapping of str to str or int (default: empty)
+        The groups that the operator declared, by identity.
+    """
+
+    names: tuple[str, ...] = ()
+    only: bool = False
+    declared: Mapping[str, str | int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, overrides: Overrides, settings: Settings) -> Groups:
+        """Return the groups for the settings of a selector and the declarations of the operator.
+
+        Raises
+        ------
+        ValueError
+            If the operator declared a group for which the settings have no number.
+        """
+        groups = cls(settings.group_names, settings.only_named_groups, overrides.settings.get(GROUPS, {}))
+        for client_id, group in groups.declared.items():
+            if refusal := groups.refusal(client_id, None):
+                raise ValueError(f"overrides.settings['{GROUPS}'][{client_id!r}] = {group!r}: {refusal}")
+        return groups
+
+    def refusal(self, client_id: str, reported: str | int | None) -> str:
+        """Return why a client that reports this group is refused; "" if it is not refused.
+
+        A group that the operator declared for the client takes precedence over the reported group.
+        """
+        group = self.declared.get(client_id, reported)
+        if not self.only or str(group) in self.names:
+            return ""
+        known = ", ".join(map(repr, self.names))
+        return f"its group is {group!r}: must be one of {known}, for which the selector has numbers"
+
+    def numbers(self, roster: Roster) -> NDArray[np.int64]:
+        """Return (M,) the number of each client's group."""
+        return numbered(self.names, (self.of_client(roster, index) for index in range(len(roster))))
+
+    def of_client(self, roster: Roster, index: int) -> str | None:
+        """Return the name of a client's group; None if no group was declared or reported for the client."""
+        group = self.declared.get(roster.id_of(index), roster.group_of(index))
+        return None if group is None else str(group)
 
 
 class Removals:
@@ -68,11 +178,13 @@ class Removals:
 
     Parameters
     ----------
-    removed : path or collection of str
-        The identities, or the path of a JSON list of them. The file may appear or change while the run goes
-        on. A file that is missing or damaged changes nothing, and is reported once.
+    removed : path or collection of str (default: empty)
+        The identities, or the path of a JSON file with a list of identities. The file may appear or change
+        during the run. If the file is missing or damaged, the identities that were last read from it stay
+        removed, and ``report`` is called once.
     report : callable, optional
-        Called with that one line (default: a warning to this module's logger).
+        Called with one line of text if the file cannot be read (default: the line is logged as a warning by
+        this module's logger).
     """
 
     def __init__(
@@ -82,10 +194,10 @@ class Removals:
         self._identities = frozenset() if isinstance(removed, str | Path) else frozenset(removed)
         self._report = report or logging.getLogger(__name__).warning
         self._reported = False
-        self._read_at: tuple[int, int, int] | None = None  # what tells versions of the file apart
+        self._read_at: tuple[int, int, int] | None = None  # the version of the file that was last read
 
     def current(self) -> frozenset[str]:
-        """Return the identities that are removed now; reads the file if it has changed."""
+        """Return the identities that are removed now. Reads the file if it has changed since it was read."""
         if self._path is None:
             return self._identities
         try:

@@ -1,20 +1,24 @@
 """Noise on a client's reports: the Gaussian mechanism, and the privacy cost of several reports.
 
-A report is one number that depends on all data of a client. The whole client is protected (local differential
-privacy): if all its data were replaced by any other, no report would become more likely by more than a factor
-e^ε, except with probability δ. So the number is clipped to [0, bound], its sensitivity is the bound, and the
-client itself adds N(0, σ²) before it sends the number.
+A report is one number that depends on all data of a client. The privacy unit is the whole client (local
+differential privacy). For any set R of reports and any other data of the client, the probability that the
+report lies in R is at most e^ε times its probability with the other data, plus δ. The client clips the number
+to [0, bound], so the sensitivity is the bound. The client then adds noise from N(0, σ²) and sends the sum.
 
-B. Balle, Y.-X. Wang, "Improving the Gaussian mechanism for differential privacy" (ICML 2018), Theorem 8, is
-exact in both directions; J. Dong, A. Roth, W. J. Su, "Gaussian differential privacy" (2022), Corollary 3.3:
-Gaussian mechanisms compose to one with 1/z² = sum_i 1/z_i², z = σ/bound, even if later questions depend on
-earlier answers.
+Sources:
 
-Noise is expensive (`benchmarks.privacy`): with ε = 10 for each report about half of the gain of selection is
-left, with ε <= 1 nothing, and 500 reports of ε = 1 cost ε = 43 together.
+- B. Balle, Y.-X. Wang, "Improving the Gaussian mechanism for differential privacy" (ICML 2018). Theorem 8
+  gives the exact condition on σ, both necessary and sufficient.
+- J. Dong, A. Roth, W. J. Su, "Gaussian differential privacy" (2022). By Corollary 3.3, several Gaussian
+  mechanisms compose to one Gaussian mechanism with 1/z² = sum_i 1/z_i², where z = σ/bound. This also holds if
+  later questions depend on earlier answers.
 
-Not protected: the update itself, unless it is masked or has its own noise; the number of examples; the fact
-that a client takes part. Attacks on the rounding of floating-point noise (Mironov 2012) are not covered.
+Noise is expensive (`benchmarks.privacy`). With ε = 10 for each report, about half of the gain of selection is
+left. With ε <= 1, no gain is left. 500 reports with ε = 1 each cost ε = 43 in total.
+
+This noise does not protect the update (which may be masked or have noise of its own), the number of examples,
+or the fact that a client takes part. It does not resist attacks on the rounding of floating-point noise
+(Mironov 2012).
 """
 
 from dataclasses import dataclass
@@ -35,14 +39,15 @@ class GaussianMechanism:
     Attributes
     ----------
     epsilon, delta : float
-        The budget of one report: ε in (0, 50], δ in [1e-15, 0.5].
+        The privacy budget of one report: ε in (0, 50], δ in [1e-15, 0.5].
     bound : float
-        > 0; larger numbers are clipped to it. A small bound hides differences, a large one adds noise.
+        The largest number that is released, finite and > 0, in the number's unit. Larger numbers are clipped
+        to the bound. A smaller bound hides more differences between clients. A larger bound adds more noise.
 
     Raises
     ------
     ValueError
-        If one is out of range.
+        If an attribute is out of range.
 
     Examples
     --------
@@ -70,7 +75,7 @@ class GaussianMechanism:
     @cached_property
     def noise_multiplier(self) -> float:
         """The smallest z = σ/bound that is (ε, δ)-private."""
-        low, high = _SMALLEST_MU, _LARGEST_MU  # of μ = 1/z; least_delta grows with it
+        low, high = _SMALLEST_MU, _LARGEST_MU  # bounds of μ = 1/z; least_delta grows with μ
         for _ in range(_BISECTIONS):
             middle = sqrt(low * high)
             low, high = (middle, high) if least_delta(middle, self.epsilon) <= self.delta else (low, middle)
@@ -82,36 +87,37 @@ class GaussianMechanism:
         return self.noise_multiplier * self.bound
 
     def release(self, value: float, rng: np.random.Generator) -> float:
-        """Return the number with noise, in [0, bound].
+        """Return the number with noise, clipped to [0, bound].
 
-        Clipping the released number costs no privacy and moves it towards the true one.
+        To clip the noisy number costs no privacy, and reduces its error.
 
         Parameters
         ----------
         value : float
-            The true number; clipped to [0, bound]. NaN counts as the bound, since it would reveal something.
+            The true number; it is clipped to [0, bound]. NaN is replaced by the bound, since a released NaN
+            would reveal that the number was NaN.
         rng : np.random.Generator
-            Its state must be secret and every report needs fresh noise: use the operating system's entropy,
-            ``np.random.default_rng()``.
+            The source of the noise. Its state must be secret, and each report needs new noise. So use
+            ``np.random.default_rng()``, which takes its seed from the operating system.
         """
         clipped = min(max(value, 0.0), self.bound) if value == value else self.bound
         return min(max(clipped + rng.normal(0.0, self.sigma), 0.0), self.bound)
 
 
 def composed_epsilon(noise_multipliers: npt.ArrayLike, delta: float) -> float:
-    """Return the total ε of several reports, at one δ for all of them.
+    """Return the total ε of several reports, for one total δ.
 
     Parameters
     ----------
     noise_multipliers : array_like, shape (n,)
         z = σ/bound of each report, > 0.
     delta : float
-        In (0, 1).
+        The total δ, in (0, 1).
 
     Returns
     -------
     float
-        The smallest ε; 0 for no report.
+        The smallest ε >= 0 for which all reports together are (ε, δ)-private; 0 if there are no reports.
 
     Raises
     ------
@@ -139,7 +145,7 @@ def composed_epsilon(noise_multipliers: npt.ArrayLike, delta: float) -> float:
 def least_delta(mu: float, epsilon: float) -> float:
     """Return the least δ for which a Gaussian mechanism with σ = bound/μ is (ε, δ)-private.
 
-    ``Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)``
+    δ is ``Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)``, where Φ is the distribution function of N(0, 1).
     """
     return exp(_log_tail(epsilon / mu - mu / 2)) - exp(epsilon + _log_tail(epsilon / mu + mu / 2))
 
@@ -148,6 +154,6 @@ def _log_tail(x: float) -> float:
     """Return log P(N(0, 1) > x)."""
     if x < 30:
         return log(erfc(x / sqrt(2)) / 2)
-    # Beyond, erfc underflows; four terms of its asymptotic series, good to 1e-10.
+    # For larger x, erfc underflows. Four terms of its asymptotic series have a relative error below 1e-10.
     series = -1 / x**2 + 3 / x**4 - 15 / x**6 + 105 / x**8
     return -(x**2) / 2 - log(x * sqrt(2 * pi)) + log1p(series)

@@ -1,13 +1,14 @@
-"""What a client reports about itself: one schema, written by the client and checked by the server.
+"""The report of a client about itself. The client writes it and the server checks it with the same schema.
 
-Every field is optional, so that a foreign client that returns only ``num-examples`` is served too. The server
-asks for nothing that it can compute: for the norm of an update only if the update is hidden from it.
+Every field is optional, so that a ClientApp of another project may report ``num-examples`` alone.
 """
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+
+from .printable import LONGEST_NAME, printable
 
 METRICS = "metrics"
 """Key of the MetricRecord with the numbers, as in Flower's own examples."""
@@ -17,22 +18,53 @@ IDENTITY = "identity"
 STATUS = "query.status"
 """Message type that asks a client for its identity, data size and availability."""
 LOSS = "query.loss"
-"""Message type that asks for the loss of the model in it, on all samples or on ``batch-size`` of them."""
+"""Message type that asks for the loss of the message's model, on all samples or on ``batch-size`` samples."""
+UPDATE = "query.update"
+"""Message type that asks a client to train as for TRAIN and to reply with the update and ``update-norm``.
+Selectors that must know all updates before they select need it."""
+NORM = "query.norm"
+"""Message type that asks a client to train as for TRAIN and to report ``update-norm``, without the update."""
 GROUP = "query.group"
-"""Message type that asks, by randomised response, for the client's private group."""
+"""Message type that asks for the client's private group; the client answers by randomised response."""
 INVITATION = "query.invitation"
 """Message type that carries ``rates``: the probability with which the clients of each group accept."""
 
+LEARNING_RATE = "learning-rate"
+"""TRAIN config: the rate of the client's SGD in this round, if the server has a schedule of rates."""
+GROUP_NAMES = "group-names"
+"""Config of each message with a list that has one number per private group: the names of these groups, in
+the order of the list."""
 REPORT_VARIANCE = "report-gradient-variance"
 """TRAIN config: the client shall report ``gradient-variance``."""
 REPORT_NORM = "report-update-norm"
 """TRAIN config: the client shall report ``update-norm``, since the server does not see its update."""
 UPDATE_WEIGHT = "update-weight"
 """TRAIN config: the client multiplies its update by this number before it masks it."""
+PART_SCALES = "part-scales"
+"""TRAIN config: one number for each part of the update. The client multiplies each part by its number, and
+sends the sum of the products."""
 UPDATE_SCALES = "update-scales"
-"""TRAIN config: the client multiplies its update by the number of its private group."""
+"""TRAIN config: one number for each private group. The client multiplies its update by its group's number."""
 
 _NAMES = {"client_id", "group"}  # fields that may be text
+_MOST = 1e12  # the largest number of samples, steps or parts, and the largest cost or energy
+
+
+def _plain(name: str) -> str:
+    """Refuse a name with blanks at its ends, or with characters that cannot be seen."""
+    if not (name.isprintable() and name == name.strip()):
+        raise ValueError("must be printable, without blanks at its ends")
+    return name
+
+
+def _ascii(name: str) -> str:
+    """Refuse letters that look like other letters, such as a Cyrillic "a"."""
+    if not name.isascii():
+        raise ValueError("must be ASCII")
+    return name
+
+
+_Name = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_plain)]
 
 
 class Report(BaseModel):
@@ -41,27 +73,42 @@ class Report(BaseModel):
     Attributes
     ----------
     client_id : str or None
-        The durable identity that the client claims; a registered name takes precedence.
+        The durable identity that the client claims; a registered name takes precedence. Up to 128 printable
+        ASCII characters, without blanks at the ends.
     group : str, int or None
-        Its group, for selectors with groups; 3 and "3" are the same.
+        The client's group, for selectors with groups. Text has up to 128 printable characters. The number 3
+        and the text "3" name the same group.
+    cost, energy : float or None
+        The client's cost and energy for one round, in units that the operator chooses, in [0, 1e12]. FLICS
+        limits the totals by its budgets.
     num_examples : float or None
-        Training samples held, in (0, 1e12].
+        The number of training samples that the client holds, in (0, 1e12].
     num_steps : int or None
-        Local steps taken, >= 1.
+        The number of local steps that the client took, in [1, 1e12].
     learning_rate : float or None
-        Of those steps, > 0.
+        The learning rate of the local steps, > 0.
     train_loss : float or None
-        Mean local training loss; finite, may be negative (log-likelihood).
+        The mean local training loss; finite. It may be negative, such as a negative log-likelihood.
     loss : float or None
-        Mean loss of the received model, before training; finite.
+        The mean loss of the received model before training; finite.
     gradient_variance : float or None
         σ² >= 0: the mean squared distance of mini-batch gradients from their mean.
     update_norm : float or None
-        ||w_m - w_t|| >= 0, L2, not divided by a learning rate. Used only with ``masked_updates``.
+        The L2 norm ||w_m - w_t|| >= 0 of the arrays in the reply, not divided by a learning rate. The server
+        measures the norm, too; a difference that rounding does not explain is an offence. With
+        ``masked_updates`` the client computes the norm before it applies the weight and the mask, and the
+        server cannot measure it. This field is also the answer to ``query.norm``.
+    num_parts : int or None
+        The number of parts that the client scaled by ``part-scales`` and summed up to its update, in
+        [1, 1e12].
+    model_norm, personal_norm : float or None
+        The L2 norms >= 0 of the two parts of an update of ``personalised-osmd``, in the unit of
+        ``update_norm``. The client computes them before it applies ``part-scales``.
     accepts : bool or None
-        Whether it takes part in this round, where clients decide.
+        Whether the client takes part in this round. Only clients that decide this themselves report it.
     available : bool
-        False if the client cannot train now (battery, metered network, busy).
+        Whether the client can train now. It is False, for example, if the battery is low, the network is
+        metered, or the device is busy.
     """
 
     model_config = ConfigDict(
@@ -72,43 +119,50 @@ class Report(BaseModel):
         alias_generator=lambda name: name.replace("_", "-"),
     )
 
-    client_id: str | None = Field(default=None, min_length=1, max_length=128)
-    group: Annotated[StrictStr, Field(min_length=1, max_length=128)] | StrictInt | None = None
-    num_examples: float | None = Field(default=None, gt=0, le=1e12)
-    num_steps: int | None = Field(default=None, ge=1)
+    client_id: Annotated[_Name, AfterValidator(_ascii)] | None = None
+    group: _Name | StrictInt | None = None
+    cost: float | None = Field(default=None, ge=0, le=_MOST)
+    energy: float | None = Field(default=None, ge=0, le=_MOST)
+    num_examples: float | None = Field(default=None, gt=0, le=_MOST)
+    num_steps: int | None = Field(default=None, ge=1, le=_MOST)
     learning_rate: float | None = Field(default=None, gt=0)
     train_loss: float | None = None
     loss: float | None = None
     gradient_variance: float | None = Field(default=None, ge=0)
     update_norm: float | None = Field(default=None, ge=0)
+    num_parts: int | None = Field(default=None, ge=1, le=_MOST)
+    model_norm: float | None = Field(default=None, ge=0)
+    personal_norm: float | None = Field(default=None, ge=0)
     accepts: bool | None = None
     available: bool = True
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> "Report":
-        """Check a received report; an invalid field is dropped, except ``num-examples``.
+        """Return the report in a received record. Invalid fields are left out, except ``num-examples``.
 
         Raises
         ------
         ValueError
-            If ``num-examples`` is invalid: weights depend on it.
+            If ``num-examples`` is invalid. It cannot be left out, because the weights depend on it.
         """
-        fields = dict(record)
+        # Without this filter, pydantic would also accept a field by its Python name, such as client_id.
+        aliases = [field.alias or name for name, field in cls.model_fields.items()]
+        fields = {name: record[name] for name in aliases if name in record}
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
             for details in error.errors():
                 name = str(details["loc"][0])
                 if name == "num-examples":
-                    raise ValueError(f"{name} = {fields[name]!r}: {details['msg']}") from None
+                    raise ValueError(printable(f"{name} = {fields[name]!r:.100}: {details['msg']}")) from None
                 fields.pop(name, None)
             return cls.model_validate(fields)
 
     def metrics(self) -> dict[str, int | float]:
-        """Return the numbers that are set, for a MetricRecord."""
+        """Return the fields that hold numbers and are not None, by name, for a MetricRecord."""
         numbers = self.model_dump(by_alias=True, exclude_none=True, exclude=_NAMES)
         return {name: int(value) if isinstance(value, bool) else value for name, value in numbers.items()}
 
     def identity(self) -> dict[str, int | str]:
-        """Return the fields that are set and may be text, for a ConfigRecord."""
+        """Return ``client-id`` and ``group`` if they are not None, for a ConfigRecord."""
         return self.model_dump(by_alias=True, exclude_none=True, include=_NAMES)

@@ -1,6 +1,7 @@
-"""The clients of a run: durable identity <-> dense index, the node of each, its data size and its group."""
+"""The roster of a run: the index, node, data size, group and availability of each client identity."""
 
 from collections.abc import Collection, Iterable, Mapping
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -12,40 +13,48 @@ from .reports import Report
 class Roster:
     """The clients of a run, numbered 0..M-1 in the order of registration and never renumbered.
 
-    A node is only the connection of a client: its id may change from one connection to the next, the client's
-    index stays.
+    A node is a connection of a client. The node id may change when a client reconnects; the client's index
+    stays.
 
     Attributes
     ----------
     changes : int
-        Counts registrations, removals and changes of size: while it stays the same, so do `ids`, `sizes` and
-        `removed`.
+        The number of registrations, removals and changes of data size so far. If it is the same at two times,
+        `ids`, `sizes` and `removed` return the same values at both times.
     """
 
     def __init__(self) -> None:
         self.changes = 0
         self._ids: list[str] = []
-        self._index: dict[str, int] = {}  # of the registered clients
+        self._index: dict[str, int] = {}  # identity -> index, without removed clients
         self._removed: list[int] = []
         self._node: dict[int, int] = {}  # index -> node id
         self._client: dict[int, int] = {}  # node id -> index
-        self._size: dict[int, float] = {}  # index -> samples held, where reported
-        self._group: dict[int, str | None] = {}  # index -> its group, where reported
-        self._unavailable: set[int] = set()  # clients whose last report said so
+        self._size: dict[int, float] = {}  # index -> the last reported data size
+        self._group: dict[int, str | None] = {}  # index -> the group in the first report, None without one
+        self._costs: dict[int, float] = {}  # index -> the cost in the first report, NaN without one
+        self._energies: dict[int, float] = {}  # index -> the energy in the first report, NaN without one
+        self._unavailable: set[int] = set()  # clients whose last report says that they cannot train
 
     def __len__(self) -> int:
-        """Return M, the number of clients ever registered."""
+        """Return M, the number of clients ever registered, including removed clients."""
         return len(self._ids)
 
     def register(self, nodes: Mapping[str, int]) -> list[int]:
-        """Register new clients and find known ones again, given the node of each durable identity.
+        """Register the clients that are new, and note the node of every given client.
 
-        New clients are numbered in the order of their identities, so that the order of arrival is irrelevant.
+        New clients are numbered in the order of their identities. So the order in which clients arrive before
+        this call makes no difference.
+
+        Parameters
+        ----------
+        nodes : mapping of str to int
+            The node id of each client, by identity.
 
         Returns
         -------
         list of int
-            The new indexes, ascending.
+            The indexes of the new clients, ascending.
         """
         new = []
         for client_id in sorted(nodes):
@@ -61,14 +70,15 @@ class Roster:
         return new
 
     def remove(self, client_ids: Collection[str]) -> list[str]:
-        """Remove clients for good; unknown identities are ignored.
+        """Remove clients. Identities that are not registered are ignored.
 
-        Their indexes are not given again: an identity that registers once more gets a new one.
+        The indexes of removed clients are not reused. A removed identity that registers again gets a new
+        index.
 
         Returns
         -------
         list of str
-            The identities that were removed now, sorted.
+            The identities that this call removed, sorted.
         """
         leaving = sorted(client_id for client_id in client_ids if client_id in self._index)
         for client_id in leaving:
@@ -83,50 +93,65 @@ class Roster:
         return list(self._removed)
 
     def ids(self) -> list[str]:
-        """Return (M,) the durable identities of all clients ever registered, by index."""
+        """Return (M,) the identities of all clients ever registered, by index."""
         return list(self._ids)
 
     def id_of(self, index: int) -> str:
-        """Return the durable identity of a client."""
+        """Return the identity of a client."""
         return self._ids[index]
 
     def node_of(self, index: int) -> int:
-        """Return the last known node of a client."""
+        """Return the last known node id of a registered client."""
         return self._node[index]
 
     def node_of_id(self, client_id: str) -> int | None:
-        """Return the last known node of an identity, None if it is not registered."""
+        """Return the last known node id of an identity; None if the identity is not registered."""
         index = self._index.get(client_id)
         return None if index is None else self._node.get(index)
 
     def client_at(self, node_id: int) -> int | None:
-        """Return the client behind a node, None if none is registered."""
+        """Return the index of the client at a node; None if no registered client is known at this node."""
         return self._client.get(node_id)
 
     def note(self, index: int, report: Report) -> None:
-        """Remember the size, the availability and (from the first report) the group that a client reports."""
+        """Remember what a client reports about itself.
+
+        The data size and the availability are taken from every report; the group, the cost and the energy
+        are taken from the client's first report only.
+        """
         if report.num_examples is not None and report.num_examples != self._size.get(index):
             self._size[index] = report.num_examples
             self.changes += 1
-        # A first report without a group counts too: a later one would shift the numbers of other groups.
+        # If the first report has no group, groups in later reports are ignored: they would renumber groups.
         self._group.setdefault(index, None if report.group is None else str(report.group))
+        # Cost and energy are also taken once: the selector learns them when the client is registered.
+        self._costs.setdefault(index, nan if report.cost is None else report.cost)
+        self._energies.setdefault(index, nan if report.energy is None else report.energy)
         (self._unavailable.discard if report.available else self._unavailable.add)(index)
 
     def is_available(self, index: int) -> bool:
-        """Return whether the last report of a client said that it is willing to train."""
+        """Return whether a client can train according to its last report; True if there is no report."""
         return index not in self._unavailable
 
     def available(self, node_ids: Iterable[int]) -> NDArray[np.int64]:
-        """Return the available clients behind the online nodes, ascending."""
+        """Return the indexes of the available clients at the given online nodes, ascending."""
         online = {self._client[node] for node in node_ids if node in self._client}
         return np.array(sorted(online - self._unavailable), dtype=np.int64)
 
     def sizes(self) -> NDArray[np.float64]:
-        """Return (M,) samples held, as reported; NaN where a client has not reported yet."""
+        """Return (M,) the last reported data size of each client, in samples; NaN if none was reported."""
         return np.array([self._size.get(index, np.nan) for index in range(len(self))], dtype=np.float64)
 
+    def costs(self) -> NDArray[np.float64]:
+        """Return (M,) the cost in each client's first report; NaN if the report had none."""
+        return np.array([self._costs.get(index, np.nan) for index in range(len(self))], dtype=np.float64)
+
+    def energies(self) -> NDArray[np.float64]:
+        """Return (M,) the energy in each client's first report; NaN if the report had none."""
+        return np.array([self._energies.get(index, np.nan) for index in range(len(self))], dtype=np.float64)
+
     def group_of(self, index: int) -> str | None:
-        """Return the group in a client's first report, None if there was none."""
+        """Return the group in a client's first report, None if the report had none."""
         return self._group.get(index)
 
     def state(self) -> dict[str, Any]:
@@ -137,11 +162,13 @@ class Roster:
             "nodes": sorted(self._node.items()),
             "sizes": sorted(self._size.items()),
             "groups": sorted(self._group.items()),
+            "costs": _known(self._costs),
+            "energies": _known(self._energies),
             "unavailable": sorted(self._unavailable),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned; nodes that have changed since are registered anew."""
+        """Restore what `state` returned. Then call `register` for clients whose node has changed since."""
         self._ids = list(state["ids"])
         self._removed = list(state["removed"])
         gone = set(self._removed)
@@ -150,4 +177,11 @@ class Roster:
         self._client = {node: index for index, node in self._node.items()}
         self._size = dict(state["sizes"])
         self._group = dict(state["groups"])
+        self._costs = {index: nan if cost is None else cost for index, cost in state["costs"]}
+        self._energies = {index: nan if energy is None else energy for index, energy in state["energies"]}
         self._unavailable = set(state["unavailable"])
+
+
+def _known(numbers: Mapping[int, float]) -> list[tuple[int, float | None]]:
+    """Return (index, number) pairs, ascending by index, with None instead of NaN, which JSON lacks."""
+    return [(index, None if isnan(number) else number) for index, number in sorted(numbers.items())]

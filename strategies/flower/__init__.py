@@ -1,1 +1,1 @@
-"""Everything that touches Flower: grids, messages, arrays on the wire, attendance, polling."""
+"""The exchange of messages with Flower: grids, messages, arrays in messages, attendance and polls."""

@@ -1,7 +1,7 @@
-"""Arrays in Flower's messages, decoded and encoded without needless copies.
+"""Decodes and encodes the arrays in Flower's messages without needless copies.
 
-A message holds each array as the bytes of a .npy file. `Array.numpy` copies them, and building an `Array`
-copies twice; with large models these copies are most of the server's memory.
+A message holds each array as the bytes of a .npy file. Flower's `Array.numpy` copies these bytes once, and
+``Array(values)`` copies them twice. With large models, such copies would take most of the server's memory.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def decode(array: Array) -> NDArray[Any]:
-    """Return an array of a message: a read-only view of its bytes, or a copy where its header is unusual.
+    """Return the values of an array in a message.
+
+    The result is a read-only view of the message's bytes. It is a copy if the .npy header has an unusual
+    version.
 
     Raises
     ------
     TypeError, ValueError
-        If the bytes are not those of one .npy file, or hold Python objects.
+        If the bytes are not one .npy file, or the array holds Python objects.
     """
-    if type(array) is not Array:  # keeps its ndarray, as in a simulation without a network
+    if type(array) is not Array:  # a subclass that holds an ndarray, as in a simulation without a network
         return array.numpy()
     if array.stype != _NPY:
         raise TypeError(f"serialized as {array.stype!r}: must be {_NPY!r}")
-    file = BytesIO(array.data)  # shares the bytes
+    file = BytesIO(array.data)  # does not copy the bytes
     read_header = _HEADERS.get(np.lib.format.read_magic(file))
     if read_header is not None:
         shape, columns_first, dtype = read_header(file)
@@ -46,7 +49,7 @@ def decode(array: Array) -> NDArray[Any]:
 
 
 def encode(values: NDArray[Any]) -> Array:
-    """Return an array for a message, as ``Array(values)`` does, but with a single copy."""
+    """Return an array for a message. Unlike ``Array(values)``, this copies the values only once."""
     flat = np.ascontiguousarray(values).reshape(-1)
     header = BytesIO()
     described = np.lib.format.header_data_from_array_1_0(flat)
@@ -56,27 +59,23 @@ def encode(values: NDArray[Any]) -> Array:
 
 
 def to_record(arrays: dict[str, NDArray[Any]]) -> ArrayRecord:
-    """Return a model as a record; empties the dict, so that no array is in memory twice for long."""
+    """Return a model as a record, and empty the dict, so that only one array at a time is in memory twice."""
     record = ArrayRecord()
     for name in list(arrays):
         record[name] = encode(arrays.pop(name))
     return record
 
 
-def from_record(record: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """Return a record's model, decoded as `decode` does: read-only."""
-    return {name: decode(array) for name, array in record.items()}
-
-
 class ReceivedArrays(Mapping[str, "NDArray[Any]"]):
-    """The arrays of a message, each decoded on access; raises as `decode` does.
+    """The arrays of a message by name. Each access decodes an array, and raises the errors of `decode`.
 
-    Views are kept, since they need no memory; copies are made anew each time.
+    If `decode` returns a view, the view is kept for later accesses, since it needs no memory. If `decode`
+    returns a copy, the copy is not kept, and the next access decodes the array again.
 
     Parameters
     ----------
     record : ArrayRecord
-        The received record; not changed.
+        The received record. It is not changed.
     """
 
     def __init__(self, record: ArrayRecord) -> None:

@@ -1,35 +1,39 @@
-"""Nodes come and go: new ones are asked for their status and registered as clients."""
+"""Follows which nodes are online, asks new nodes for their status, and registers them as clients."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
+from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.common import log
 
-from ..clients.overrides import Removals
+from ..clients.overrides import Groups, Removals
+from ..clients.printable import listed, printable
 from ..clients.reports import Report
 from ..clients.roster import Roster
-from .grids import clock_of
-from .messages import lacks_handler, read_status, status_question
+from ..rounds.waiting.pace import Pace, Wait
+from .grids import PollingGrid, clock_of
+from .messages import ENOUGH, lacks_handler, read_status, status_question
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import numpy as np
     from flwr.app import Message
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
 
     from ..options import Deadlines, Polling
 
-_FIRST_LOG, _NEXT_LOG = 5.0, 30.0  # s of waiting for clients until the first log line, and between two
-_LONGEST_PAUSE = 5.0  # s between two looks for absent clients
+_FIRST_LOG, _NEXT_LOG = 5.0, 30.0  # s of waiting for clients before the first log line, and between two lines
+_LONGEST_PAUSE = 5.0  # s, the longest pause between two looks for available clients
 _GHOST = 90.0
-"""Seconds for which a killed node may count as online, with a margin (Flower: 48-60). A node that claims the
-identity of an online client waits that long, because it may be the same client after a restart."""
-_PROBE = 30.0  # s that the first question may delay all others
+"""Seconds for which a killed node may count as online: 48 to 60 in Flower, and a margin. A node that claims
+the identity of an online client waits for this time, because it may be the same client after a restart."""
+_PROBE = 5.0  # s, the longest time for which the question to the first few nodes delays the others
+_SETTLED = 5.0  # s without a further client, after which a resumed run goes on with its quorum
 
 
 class NotEnoughClientsError(RuntimeError):
@@ -38,24 +42,26 @@ class NotEnoughClientsError(RuntimeError):
 
 @dataclass
 class Attendance:
-    """Keeps the roster in step with the online nodes.
+    """Updates the roster as nodes come online and go offline.
 
     Attributes
     ----------
     min_available_clients : int
-        `wait_for_first` waits for this many clients, ...
+        The number of clients for which `wait_for_first` waits.
     clients_per_round : int
-        ... and continues at the deadline with this many or more.
+        The number of clients with which `wait_for_first` continues at its deadline in a new run.
     quorum : int
-        `wait_for_quorum` waits for this many available clients.
+        The number of available clients for which `wait_for_quorum` waits.
     deadlines : Deadlines
         How long to wait for clients and for their status.
     polling : Polling
-        Whether to ask new nodes for their status, and how often to look.
+        Whether to ask new nodes for their status, and how often to look for nodes.
     removals : Removals
-        The identities that are not, or no longer, clients of the run.
+        The identities that must not be clients of the run.
     roster : Roster
         The clients registered so far.
+    groups : Groups
+        The groups that clients may have.
     """
 
     min_available_clients: int
@@ -65,43 +71,57 @@ class Attendance:
     polling: Polling
     removals: Removals = field(default_factory=Removals)
     roster: Roster = field(default_factory=Roster)
-    _registered_names: set[str] = field(default_factory=set)  # given by the operator to keys
+    groups: Groups = field(default_factory=Groups)
+    _registered_names: set[str] = field(default_factory=set)  # names that the operator gave to keys
     _refused: dict[int, str] = field(default_factory=dict)  # node -> the removed identity that it claimed
-    _silent: dict[int, tuple[float, float]] = field(default_factory=dict)  # node -> (when to ask, pause), s
-    _unanswered: dict[str, int] = field(default_factory=dict)  # id of a question -> node that was asked
-    _held: dict[int, tuple[Report, float]] = field(default_factory=dict)  # node -> (its claim, since when)
-    _probed: bool = False  # whether a node was asked before all others
-    _has_status_handler: bool = True  # of the clients' app
+    # node without an answer -> (when to ask it again, the pause until then), both in s
+    _silent: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _unanswered: dict[str, int] = field(default_factory=dict)  # message id of a question -> node
+    _held: dict[int, tuple[Report, float]] = field(default_factory=dict)  # node -> (its report, held since)
+    _groupless: set[int] = field(default_factory=set)  # nodes that were refused because of their group
+    _probed: bool = False  # whether the first few nodes have been asked
+    _answered: bool = False  # whether any node has reported its status
+    _lacking: int = 0  # the number of answers that the app has no status handler
+    _pace: Pace = field(default_factory=Pace)  # how long nodes take to report their status
 
     def wait_for_first(self, grid: Grid) -> None:
-        """Wait for the first clients and register them together: their order of arrival does not matter.
+        """Wait for the first clients, and then register them together, so that their order does not matter.
 
-        A resumed run waits for the same number, so that it can repeat the original run, but goes on with
-        fewer at the deadline.
+        A new run waits for ``min_available_clients`` clients. A resumed run waits for as many, or for all of
+        its clients that were not removed if these are fewer, but at least for the quorum. Once the quorum is
+        online, a resumed run also goes on as soon as no further client has come for 5 seconds.
 
         Raises
         ------
         NotEnoughClientsError
-            If fewer than ``clients_per_round`` joined within ``deadlines.join``.
+            If fewer than ``clients_per_round`` clients joined a new run within ``deadlines.join``.
         """
         clock = clock_of(grid)
+        resumed = len(self.roster) > 0
+        best, settled = 0, inf
         end = clock.monotonic() + self.deadlines.join
         log_at = clock.monotonic() + _FIRST_LOG
         reports: dict[int, Report] = {}
         while True:
             online = self._online(grid)
-            known = [node for node in online if self.roster.client_at(node) is not None]  # of a resumed run
+            known = [node for node in online if self.roster.client_at(node) is not None]  # if resumed
             reports |= self._ask(grid, [node for node in online if node not in {*known, *reports}])
             joined = self._admitted(reports, online)
             present = len(joined) + len(known)
-            if present >= self.min_available_clients:
+            left = len(self.roster) - len(self.roster.removed()) if resumed else self.min_available_clients
+            if present >= min(self.min_available_clients, max(left, self.quorum)):
+                break
+            if resumed and present > best:
+                best, settled = present, clock.monotonic() + _SETTLED
+            if best >= self.quorum and clock.monotonic() >= settled:
+                log(WARNING, "%d of %d clients are back: the run continues with them", present, left)
                 break
             if clock.monotonic() >= end:
                 outcome = (
                     f"{present} of {self.min_available_clients} clients (min_available_clients) joined "
                     f"within {self.deadlines.join:g} s (deadlines.join); {len(online)} nodes were online"
                 )
-                if present < self.clients_per_round and not len(self.roster):
+                if present < self.clients_per_round and not resumed:
                     raise NotEnoughClientsError(outcome)
                 log(WARNING, "%s: the run continues with them", outcome)
                 break
@@ -118,12 +138,12 @@ class Attendance:
         self._register(joined, online, clock.monotonic())
 
     def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
-        """Return the available clients, once there are ``quorum`` or more.
+        """Wait until at least ``quorum`` clients are available, and return all available clients, ascending.
 
         Raises
         ------
         NotEnoughClientsError
-            If fewer were available for ``deadlines.absence`` seconds.
+            If fewer than ``quorum`` clients were available for ``deadlines.absence`` seconds.
         """
         clock = clock_of(grid)
         began = clock.monotonic()
@@ -141,79 +161,112 @@ class Attendance:
         return available
 
     def available(self, grid: Grid) -> NDArray[np.int64]:
-        """Return the available clients, after registering new ones and asking unavailable ones again."""
+        """Register new clients, ask unavailable clients again, and return the available clients.
+
+        The result is ascending.
+        """
         online = self._online(grid)
         self._held = {node: held for node, held in self._held.items() if node in online}
         asked = [
             node
             for node in online
-            if ((client := self.roster.client_at(node)) is None and node not in self._held)
+            if ((client := self.roster.client_at(node)) is None and not self._holds_willing(node))
             or (client is not None and not self.roster.is_available(client))
         ]
         held = {node: report for node, (report, _) in self._held.items()}
-        reports = self._admitted(self._ask(grid, asked) | held, online)
+        asked_now = self._ask(grid, asked)
+        held = {node: report for node, report in held.items() if node not in asked_now}
+        reports = self._admitted(asked_now | held, online)
         self._register(reports, online, clock_of(grid).monotonic())
         return self.roster.available(online)
 
+    def _holds_willing(self, node: int) -> bool:
+        """Return whether a held node said that its client is available; if not, the node is asked again."""
+        return node in self._held and self._held[node][0].available
+
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs, as a JSON object."""
+        """Return the state that a resumed run needs, as a JSON object."""
         return {
             "roster": self.roster.state(),
             "registered": sorted(self._registered_names),
             "probed": self._probed,
-            "can_tell": self._has_status_handler,
+            "answered": self._answered,
+            "lacking": self._lacking,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore the state that `state` returned."""
         self.roster.load(state["roster"])
         self._registered_names = set(state["registered"])
-        self._probed, self._has_status_handler = state["probed"], state["can_tell"]
+        self._probed, self._answered = state["probed"], state["answered"]
+        self._lacking = state["lacking"]
 
     def _online(self, grid: Grid) -> dict[int, str]:
-        """Return the registered name ("" if none) of each online node; removed clients are left out."""
+        """Return the registered name of each online node, "" if it has none.
+
+        The result lacks the nodes of removed clients, and nodes that were refused. Clients that the operator
+        has just removed are also removed from the roster.
+        """
         removed = self.removals.current()
         for client_id in self.roster.remove(removed):
             log(WARNING, "%s is removed from the run (overrides.removed)", client_id)
-        names = {node.node_id: node.name for node in grid.get_nodes()}
+        names = {node.node_id: printable(node.name, None) for node in grid.get_nodes()}
         self._refused = {
             node: client_id
             for node, client_id in self._refused.items()
             if node in names and client_id in removed
         }
-        return {node: names[node] for node in names if not (names[node] in removed or node in self._refused)}
+        self._groupless &= names.keys()
+        refused = self._refused.keys() | self._groupless
+        return {node: names[node] for node in names if names[node] not in removed and node not in refused}
 
     def _admitted(self, reports: Mapping[int, Report], online: Mapping[int, str]) -> dict[int, Report]:
-        """Return the reports of online nodes, without those of nodes that claim a removed identity."""
+        """Return the reports of online nodes, except nodes with a removed identity or a refused group."""
         removed, admitted = self.removals.current(), {}
         for node in [node for node in reports if node in online]:
             identity = online[node] or reports[node].client_id or f"node-{node}"
             if identity in removed:
-                self._refused[node] = identity  # and is not asked again
-            else:
+                self._refused[node] = identity  # this node is not asked again
+            elif not self._refuses_group(node, identity, reports[node]):
                 admitted[node] = reports[node]
         return admitted
 
-    def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, Report]:
-        """Return the status reports of the nodes.
+    def _refuses_group(self, node: int, identity: str, report: Report) -> bool:
+        """Return whether a node is a new client whose group is refused; if so, log the reason."""
+        if self.roster.client_at(node) is not None:
+            return False
+        refusal = self.groups.refusal(identity, report.group)
+        if refusal:
+            self._groupless.add(node)  # this node is not asked again
+            log(WARNING, "%s is refused: %s", identity, refusal)
+        return bool(refusal)
 
-        A silent node is asked again after twice the deadline, then after twice that, and so on, so that it
-        does not delay every round. An answer that arrives meanwhile counts. All nodes of a run have the same
-        app, so the first is asked alone: without a handler each of them would log a traceback.
+    def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, Report]:
+        """Ask nodes for their status, and return the reports of the nodes that answered.
+
+        A node that does not answer is asked again after twice the deadline. After each further silence this
+        pause doubles, so that the node does not delay every round. A late answer counts, too.
+
+        All nodes of a run have the same app. So three nodes are asked first: if the app has no status
+        handler, only these three nodes log an error.
         """
         deadline = self.deadlines.status
         reports: dict[int, Report] = {}
         if self.polling.ask_status and not self._probed and len(nodes) > 1:
             self._probed = True
-            reports = self._answers(grid, nodes[:1], min(_PROBE, deadline))
-            nodes = nodes[1:]
-        if not self.polling.ask_status or not self._has_status_handler:
-            return reports | {node: Report() for node in nodes}
+            reports = self._answers(grid, nodes[:ENOUGH], min(_PROBE, deadline))
+            nodes = nodes[ENOUGH:]
+        has_handler = self._answered or self._lacking < ENOUGH
+        if not self.polling.ask_status or not has_handler:
+            now = clock_of(grid).monotonic()
+            return reports | {
+                node: Report() for node in nodes if now >= self._silent.get(node, (0.0, 0.0))[0]
+            }
         return reports | self._answers(grid, nodes, deadline)
 
     def _answers(self, grid: Grid, nodes: list[int], deadline: float) -> dict[int, Report]:
-        """Return the reports of the nodes that answer in time."""
-        # Unlike send_and_receive, pull_messages does not wait.
+        """Ask nodes, and return the reports that arrive by the deadline, also on earlier questions."""
+        # pull_messages returns the late answers that have arrived, and does not wait for others.
         late = grid.pull_messages(list(self._unanswered)) if self._unanswered else []
         reports = {node: report for node, report in self._read(late).items() if node in nodes}
         now = clock_of(grid).monotonic()
@@ -224,7 +277,15 @@ class Attendance:
         ]
         if not questions:
             return reports
-        answers = list(grid.send_and_receive(questions, timeout=deadline))
+        wait = Wait(
+            self._pace,
+            np.full(len(questions), nan),
+            np.array([question.metadata.dst_node_id in self._silent for question in questions]),
+            self.deadlines.shortest,
+            deadline,
+        )
+        polling = PollingGrid.of(grid, self.polling.interval)
+        answers = polling.send_and_receive(questions, timeout=deadline, wait=wait)
         asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
         self._unanswered = {
             message: node for message, node in self._unanswered.items() if node not in asked.values()
@@ -237,27 +298,39 @@ class Attendance:
         return reports
 
     def _read(self, answers: Iterable[Message]) -> dict[int, Report]:
-        """Return the report of each node that answered; a failure is no answer."""
+        """Return the report of each node that answered. A node that sent an error is left out.
+
+        The error that the app has no status handler counts as an answer, with an empty report.
+        """
         reports = {}
         for answer in answers:
             node = self._unanswered.pop(answer.metadata.reply_to_message_id, None)
             if node is None:
                 continue
-            self._has_status_handler = self._has_status_handler and not lacks_handler(answer)
+            lacks = lacks_handler(answer)
+            self._lacking += lacks
             try:
                 report = read_status(answer)
-            except ValueError as error:
-                log(WARNING, "The status of node %d is ignored: %s", node, error)
+            except Exception as error:  # an answer may cause any error, and must not end the run
+                log(WARNING, "The status of node %d is ignored: %s", node, printable(error))
                 report = Report()
+            self._answered |= report is not None and not lacks
             if report is not None:
                 reports[node] = report
                 self._silent.pop(node, None)
         return reports
 
     def _register(self, reports: Mapping[int, Report], online: Mapping[int, str], now: float) -> None:
-        """Register the clients behind new nodes, and note the reports of all these nodes."""
+        """Register the clients at new nodes, and note the reports of all nodes that reported."""
         strangers = {node: online[node] for node in reports if self.roster.client_at(node) is None}
-        new = self.roster.register(self._identities(strangers, reports, online, now))
+        identities = self._identities(strangers, reports, online, now)
+        new = self.roster.register(
+            {
+                each: node
+                for each, node in identities.items()
+                if not self._refuses_group(node, each, reports[node])
+            }
+        )
         for node, report in reports.items():
             client = self.roster.client_at(node)
             if client is not None:
@@ -271,17 +344,24 @@ class Attendance:
                 unknown,
             )
         if new:
-            log(INFO, "%d new clients: %s", len(new), ", ".join(map(self.roster.id_of, new)))
+            log(INFO, "%d new clients: %s", len(new), listed([self.roster.id_of(client) for client in new]))
 
     def _identities(
         self, names: Mapping[int, str], reports: Mapping[int, Report], online: Iterable[int], now: float
     ) -> dict[str, int]:
-        """Return the node of each identity: a registered name, a claim, or the node's id.
+        """Return the identity and the node of each new node's client.
 
-        A registered name is authenticated. A claim is not, so it takes nothing that another client has. If
-        two nodes are registered under one name, the first keeps the name while it is online. A node that
-        claims the identity of another client is held back until that client has gone offline, or has stayed
-        online long enough to be a different one.
+        The identity is the node's registered name if it has one, otherwise the identity that the client
+        claims, otherwise ``node-`` and the node id. Flower authenticates a registered name. Nothing
+        authenticates a claim, so a claim cannot take the identity of another client:
+
+        - If two nodes have the same registered name, the first keeps the name while it is online.
+        - A claim to a registered name, or to a name that begins with ``node-``, is refused.
+        - A node that claims the identity of another online client is not registered at first, since it may
+          be this client after a restart. Once the client is offline, the node gets the identity. If the
+          client is still online after 90 seconds, the claim is refused.
+
+        A node whose claim is refused gets the identity ``node-`` and its node id.
         """
         connected = set(online)
         found: dict[str, int] = {}

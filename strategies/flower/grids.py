@@ -1,22 +1,29 @@
-"""Two views of a Flower Grid: one looks for replies at its own interval, one shows selected nodes only."""
+"""Wrappers of a Flower Grid. `PollingGrid` decides when to look for replies; `NodesGrid` hides nodes."""
 
 from __future__ import annotations
 
 import time
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, Protocol
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from flwr.common import log
 from flwr.serverapp import Grid
 
+from ..clients.printable import printable
+from .received import readable
+from .traffic import Traffic
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from flwr.app import Message, RecordDict
 
+    from ..rounds.waiting.pace import Wait
+
 
 class Clock(Protocol):
-    """Tells the time in seconds and sleeps; Python's `time` module is a clock."""
+    """Returns the time in seconds, and sleeps. Python's `time` module is a `Clock`."""
 
     def monotonic(self) -> float: ...
 
@@ -24,15 +31,15 @@ class Clock(Protocol):
 
 
 def clock_of(grid: Grid) -> Clock:
-    """Return the ``clock`` of a simulated grid, else the real one."""
+    """Return the ``clock`` of a simulated grid; for any other grid, the `time` module."""
     clock: Clock = getattr(grid, "clock", time)
     return clock
 
 
 class _GridView(Grid):
-    """Forwards everything to another grid.
+    """Forwards all calls to another grid.
 
-    Flower has no public names for the types of a run and of a node: both are `Any` here.
+    Flower has no public names for the types of a Flower run and of a node, so both are `Any` here.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -74,75 +81,193 @@ class _GridView(Grid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
-def has_arrays(reply: Message) -> bool:
-    """Return whether a reply holds a model: it is neither an error nor a refusal to train."""
-    return not reply.has_error() and bool(reply.content.array_records)
+_FIRST_PAUSE = 0.05  # s, the shortest pause between two looks for replies
+_PAUSE_SHARE = 0.05  # the pause between two looks, as a share of the time waited so far
+_LONGEST_LOOK = 1.0  # s; if a look takes longer, the SuperLink is slow, and the excess is no client's time
+_LOST_IN_A_ROW = 3  # how many times in a row sending, or looking for replies, may fail
 
 
-_FIRST_PAUSE = 0.05  # s between two looks for replies ...
-_PAUSE_SHARE = 0.05  # ... as a share of the time waited so far
-_LOST_IN_A_ROW = 3  # exchanges that may fail in a row
+class _ReadableGrid(_GridView):
+    """Returns at most one reply to each message, and only replies that later code can read without errors.
+
+    If a reply cannot be decoded to a message, Flower raises an error, and all replies that Flower fetched in
+    the same call are lost. After the first such error, each reply is fetched in a call of its own, so that
+    only unreadable replies are lost.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__(grid)
+        self._failed = 0  # how many calls to fetch replies have failed in a row
+        self.one_by_one = False  # whether each reply is fetched in a call of its own
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies that have arrived, without waiting.
+
+        The fourth error in a row is raised, because then clients are not the cause.
+        """
+        asked = list(message_ids)
+        open_, replies = set(asked), []
+        for batch in [[each] for each in asked] if self.one_by_one else [asked]:
+            try:
+                found = list(self._grid.pull_messages(batch))
+            except Exception as error:  # Flower's errors have no public base class
+                self.one_by_one = True
+                self._failed += 1
+                if self._failed > _LOST_IN_A_ROW:
+                    raise
+                log(WARNING, "Replies could not be read: %s: %s", type(error).__name__, printable(error))
+                break  # if the SuperLink is down, the calls for the other replies would also fail slowly
+            self._failed = 0
+            for reply in readable(found):
+                if reply.metadata.reply_to_message_id in open_:
+                    open_.discard(reply.metadata.reply_to_message_id)
+                    replies.append(reply)
+        return replies
+
+
+class _Unanswered(NamedTuple):
+    """A message whose reply did not come in time."""
+
+    node: int
+    sent: float  # s on the clock
+    expires: float  # s on the clock
+    wait: Wait
+    position: int  # the client's position in ``wait``
 
 
 class PollingGrid(_GridView):
-    """Looks for replies often at first, then ever more rarely; Flower's own grid always sleeps 3 s.
+    """Looks for replies often at first, and then at growing intervals. Flower's grid always sleeps for 3 s.
 
-    The pause between two looks is a twentieth of the time waited so far: a long round ends a little later,
-    and costs the SuperLink no more looks than a short one.
+    The pause between two looks is a twentieth of the time waited so far, but at least 0.05 s and at most
+    ``interval``. So a short round ends without delay, and a long round does not burden the SuperLink.
+
+    A reply that arrives after its exchange has ended is not used, but its `Wait` learns when it arrived.
 
     Parameters
     ----------
     grid : Grid
-        The grid that Flower hands to the ServerApp.
+        The grid that Flower gives to the ServerApp.
     interval : float
         The longest pause between two looks, in seconds, > 0.
+    traffic : Traffic, optional
+        Counts the messages (default: a counter that nothing reads).
     """
 
-    def __init__(self, grid: Grid, interval: float) -> None:
-        super().__init__(grid)
+    def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:
+        self._readable = _ReadableGrid(grid)
+        super().__init__(self._readable)
         self.interval = interval
-        self._lost = 0  # exchanges in a row that could not be sent
+        self._traffic = traffic or Traffic()
+        self._lost = 0  # how many times in a row sending has failed
+        self._unanswered: dict[str, _Unanswered] = {}  # message id -> the message
+
+    @classmethod
+    def of(cls, grid: Grid, interval: float) -> PollingGrid:
+        """Return the grid if it is a `PollingGrid`; otherwise return a new `PollingGrid` around it."""
+        return grid if isinstance(grid, PollingGrid) else cls(grid, interval)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send messages, and return their ids; the id of a message that could not be sent is ""."""
+        messages = list(messages)
+        message_ids = list(self._grid.push_messages(messages))
+        self._traffic.sent(message for message, sent in zip(messages, message_ids, strict=False) if sent)
+        return message_ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies that have arrived, without waiting."""
+        replies = list(self._grid.pull_messages(message_ids))
+        self._traffic.received(replies)
+        return replies
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None, enough: int | None = None
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
+        enough: int | None = None,
+        counts: Callable[[Message], bool] | None = None,
+        wait: Wait | None = None,
     ) -> list[Message]:
-        """Send messages and return the replies that arrive.
+        """Send messages, wait for replies, and return the replies that arrived.
 
-        If sending fails, for example because the SuperLink is too busy, there are no replies. The error is
-        raised when sending fails more than three times in a row.
+        If sending fails, for example because the SuperLink is too busy, the result is empty. The fourth
+        failure in a row raises its error.
 
         Parameters
         ----------
         messages : iterable of Message
             The messages.
         timeout : float, optional
-            Seconds to wait for replies (None: no limit).
+            The longest time to wait for replies, in seconds (default: no limit).
         enough : int, optional
-            Stop waiting once this many replies with a model have arrived (None: wait for all).
+            The number of replies after which the wait ends (default: wait for all replies).
+        counts : callable, optional
+            Takes a reply, and returns whether the reply counts towards ``enough`` (default: all count).
+        wait : Wait, optional
+            Ends the wait when no further reply can be expected, and learns how long clients took. Its
+            clients are in the order of the messages. Default: only ``timeout`` and ``enough`` end the wait.
         """
+        messages = list(messages)
         # A message that could not be sent has no id and gets no reply.
-        waiting = {message_id for message_id in self._push(list(messages)) if message_id}
+        waiting = {
+            message_id: position for position, message_id in enumerate(self._push(messages)) if message_id
+        }
+        if wait is not None:
+            for position in set(range(len(messages))) - set(waiting.values()):
+                wait.lost(position, 0.0)  # a client cannot answer a message that was not sent
+        together = not self._readable.one_by_one
         began = self.clock.monotonic()
-        end = float("inf") if timeout is None else began + timeout
-        missing = float("inf") if enough is None else enough
+        stalled = waited = 0.0
+        limit = inf if timeout is None else timeout
+        missing = inf if enough is None else enough
         replies: list[Message] = []
         while waiting:
             looked = self.clock.monotonic()
-            for reply in self._grid.pull_messages(sorted(waiting)):
+            for reply in self.pull_messages(sorted(waiting)):
                 answered = reply.metadata.reply_to_message_id
-                missing -= answered in waiting and has_arrays(reply)
-                waiting.discard(answered)
+                missing -= answered in waiting and (counts is None or counts(reply))
+                if wait is not None and answered in waiting:
+                    position = waiting[answered]
+                    # If a node is offline, the SuperLink sends an error reply in place of the node.
+                    own = reply.metadata.src_node_id == messages[position].metadata.dst_node_id
+                    (wait.answered if own else wait.lost)(position, looked - began)
+                waiting.pop(answered, None)
                 replies.append(reply)
             now = self.clock.monotonic()
-            if not waiting or missing <= 0 or now >= end:
+            stalled += max(0.0, now - looked - _LONGEST_LOOK)
+            lasts = limit if wait is None else min(limit, wait.end() + stalled)
+            end, waited = began + lasts, now - began - stalled
+            if not waiting or missing <= 0:
+                break
+            if now >= end:
+                waited = max(waited, lasts - stalled)  # rounding must not make it less than the wait
                 break
             pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - began)), self.interval)
             self.clock.sleep(max(0.0, min(looked + pause, end) - now))
+        replies_were_lost = together and self._readable.one_by_one
+        if wait is not None and messages and not replies_were_lost:
+            wait.close(waited)
+            for message_id, position in waiting.items() if wait.expects_late else ():
+                message = messages[position].metadata
+                self._unanswered[message_id] = _Unanswered(
+                    message.dst_node_id, began, began + message.ttl, wait, position
+                )
         return replies
+
+    def listen(self) -> None:
+        """Learn from late replies that have arrived since their exchange ended. Does not wait."""
+        now = self.clock.monotonic()
+        self._unanswered = {each: late for each, late in self._unanswered.items() if now <= late.expires}
+        if not self._unanswered:
+            return
+        for reply in self.pull_messages(sorted(self._unanswered)):
+            late = self._unanswered.pop(reply.metadata.reply_to_message_id, None)
+            if late is not None and reply.metadata.src_node_id == late.node:
+                late.wait.late(late.position, now - late.sent)
 
     def _push(self, messages: list[Message]) -> Iterable[str]:
         try:
-            message_ids = self._grid.push_messages(messages)
+            message_ids = self.push_messages(messages)
         except Exception as error:  # Flower's errors have no public base class
             self._lost += 1
             if self._lost > _LOST_IN_A_ROW:
@@ -154,7 +279,7 @@ class PollingGrid(_GridView):
 
 
 class NodesGrid(_GridView):
-    """Shows some nodes only: Flower's strategies, which sample from all visible nodes, take just these."""
+    """Shows only the given nodes to Flower's strategies, which sample from all nodes that a grid shows."""
 
     def __init__(self, grid: Grid, node_ids: Iterable[int]) -> None:
         super().__init__(grid)

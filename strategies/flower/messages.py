@@ -1,17 +1,19 @@
-"""Flower messages <-> the reports and replies of the round's logic."""
+"""Converts between Flower's messages and the reports and replies that `RoundLogic` takes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
+from ..clients.printable import printable
 from ..clients.reports import IDENTITY, METRICS, STATUS, Report
+from ..rounds.aggregation import Model, UnusableError, Update
 from ..rounds.replies import Reply
 from .arrays import ReceivedArrays
-from .grids import has_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,14 +25,17 @@ if TYPE_CHECKING:
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _NO_HANDLER = "function registered with name"  # from Flower's error about a message type without a handler
-_TAIL = 250  # characters that are kept of a client's error
+ENOUGH = 3
+"""How many clients must answer that the app lacks a handler before this is believed. A single client may be
+wrong, or lie."""
+_TAIL = 250  # how many characters at the end of a client's error are kept
 CLOCKS_DIFFER = 300.0
-"""Seconds by which a message outlives its deadline, since a device's clock may be wrong. Not much more: a
-late client should not work on messages whose replies are no longer awaited."""
+"""Seconds between the deadline of a message and its expiry. The margin is needed because a device's clock may
+be wrong. It is short because a late client should not work on messages whose replies are no longer used."""
 
 
 def write_report(report: Report) -> RecordDict:
-    """Return a report as the records of a reply."""
+    """Return a report as the content of a reply."""
     content = RecordDict({METRICS: MetricRecord({**report.metrics()})})
     if identity := report.identity():
         content[IDENTITY] = ConfigRecord({**identity})
@@ -38,19 +43,19 @@ def write_report(report: Report) -> RecordDict:
 
 
 def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
-    """Read a client's report, whatever the names of its records.
+    """Read a client's report from all metric and config records of a reply; their names do not matter.
 
     Parameters
     ----------
     content : RecordDict
-        The content of the client's message.
+        The content of the client's reply.
     size_key : str (default: "num-examples")
-        The name under which the app sends its data size.
+        The name of the metric that holds the client's data size.
 
     Raises
     ------
     ValueError
-        If a field of the report is wrong.
+        If the data size is invalid, see `Report.parse`.
     """
     fields: dict[str, object] = {}
     for metrics in content.metric_records.values():
@@ -65,36 +70,38 @@ def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
 def question(
     kind: str, node_id: int, deadline: float, content: RecordDict | None = None, round: int | None = None
 ) -> Message:
-    """Return a question to a node, to be answered within ``deadline`` seconds."""
+    """Return a message of type ``kind`` to a node; it expires ``deadline`` + 300 seconds from now."""
     group = "" if round is None else str(round)
     return Message(content or RecordDict(), node_id, kind, ttl=deadline + CLOCKS_DIFFER, group_id=group)
 
 
 def status_question(node_id: int, deadline: float) -> Message:
-    """Return the question for a client's identity, data size and availability."""
+    """Return the message that asks for a client's identity, data size and availability."""
     return question(STATUS, node_id, deadline)
 
 
 def lacks_handler(reply: Message) -> bool:
-    """Return whether the client's app has no handler for the message type that this reply answers."""
+    """Return whether a reply says that the client's app has no handler for the message that it answers."""
     return reply.has_error() and reply.error.code == _APP_RAISED and _NO_HANDLER in str(reply.error.reason)
 
 
 def why_failed(reply: Message) -> str:
-    """Return the error of a failed reply in one line; of a traceback the end, which names the error."""
-    reason = " ".join(str(reply.error.reason).split())
-    return f"error {reply.error.code}: {f'… {reason[-_TAIL:]}' if len(reason) > _TAIL else reason}"
+    """Return the error of a failed reply in one line. A long traceback is cut to its end, with the error."""
+    reason = " ".join(str(reply.error.reason)[-10 * _TAIL :].split())
+    tail = f"… {reason[-_TAIL:]}" if len(reason) > _TAIL else reason
+    return printable(f"error {reply.error.code}: {tail}")
 
 
 def read_status(reply: Message) -> Report | None:
     """Read the answer to `status_question`.
 
-    An app without a status handler gives an empty report; a node that was not reached or failed gives None.
+    If the app has no status handler, the report is empty. If the node was not reached, or its app raised
+    another error, the result is None.
 
     Raises
     ------
     ValueError
-        If a field of the report is wrong.
+        If the data size is invalid, see `Report.parse`.
     """
     if reply.has_error():
         return Report() if lacks_handler(reply) else None
@@ -102,7 +109,7 @@ def read_status(reply: Message) -> Report | None:
 
 
 def read_metric(reply: Message, name: str) -> float:
-    """Return one of the client's metrics; NaN if it is missing or not finite."""
+    """Return the metric with this name in a reply; NaN if it is missing or not a finite number."""
     for metrics in reply.content.metric_records.values():
         value = metrics.get(name)
         if isinstance(value, int | float) and isfinite(value):
@@ -111,7 +118,7 @@ def read_metric(reply: Message, name: str) -> float:
 
 
 def _read_reply(message: Message, size_key: str) -> Reply:
-    """Read a TRAIN reply; an error becomes its failure. Arrays are decoded on access."""
+    """Read a TRAIN reply. If it has an error, the error becomes its ``failure``. Arrays are decoded later."""
     if message.has_error():
         return Reply(failure=why_failed(message))
     records = list(message.content.array_records.values())
@@ -122,33 +129,63 @@ def _read_reply(message: Message, size_key: str) -> Reply:
         if len(records) != 1:
             return Reply(failure=f"{len(records)} array records in the reply: must be 1", sent=True)
         metrics = {k: v for record in message.content.metric_records.values() for k, v in record.items()}
-    except Exception as error:  # whatever a client sends, the round goes on
-        return Reply(failure=f"unreadable reply: {error}", sent=True)
+    except Exception as error:  # a reply may cause any error, and must not end the round
+        return Reply(failure=printable(f"unreadable reply: {error}"), sent=True)
     return Reply(arrays=ReceivedArrays(records[0]), report=report, metrics=metrics)
 
 
 @dataclass(frozen=True)
 class TrainingRound:
-    """A round whose TRAIN messages are out."""
+    """A round whose TRAIN messages have been made."""
 
     chosen: Chosen
     arrays: ArrayRecord  # w_t
     messages: list[Message]  # (S,) aligned with the selected clients
-    began: float  # s, of the clock
+    began: float  # s on the clock
     clock: Clock
+    size_key: str = "num-examples"  # the name of the metric that holds a client's data size
+    _usable: dict[str, bool] = field(default_factory=dict)  # id of the TRAIN message -> is its reply usable
 
-    def match(self, replies: Iterable[Message], size_key: str) -> list[Reply]:
+    @cached_property
+    def _model(self) -> Model:
+        received = ReceivedArrays(self.arrays)
+        return Model({name: received[name] for name in received})
+
+    def is_usable(self, reply: Message) -> bool:
+        """Return whether a reply holds a model with the right names, shapes and types and finite numbers.
+
+        Only the first reply to a message is examined. For later replies to the message, the method returns
+        the result of the first.
+        """
+        answered = reply.metadata.reply_to_message_id
+        if answered not in self._usable:
+            self._usable[answered] = self._can_be_used(reply)
+        return self._usable[answered]
+
+    def _can_be_used(self, message: Message) -> bool:
+        reply = _read_reply(message, self.size_key)
+        if reply.arrays is None:
+            return False
+        try:
+            self._model.examine(Update(reply.arrays))
+        except UnusableError:
+            return False
+        return True
+
+    def match(self, replies: Iterable[Message]) -> list[Reply]:
         """Return (S,) the reply of each selected client.
 
-        Replies are matched by the id of the message that they answer: the error reply for a dead node does
-        not come from it. Of several replies to one message the first counts.
+        A reply is matched by the id of the message that it answers, and not by its sender, because the error
+        reply for an offline node comes from the SuperLink. Only the first reply to each message is used. For
+        a client without a reply, ``failure`` states why there is none.
         """
         first: dict[str, Message] = {}
         for reply in replies:
             first.setdefault(reply.metadata.reply_to_message_id, reply)
         answers = [first.get(message.metadata.message_id) for message in self.messages]
-        models = sum(answer is not None and has_arrays(answer) for answer in answers)
         enough = self.chosen.enough
-        cut = enough < len(answers) and models >= enough
+        cut = enough < len(answers) and enough <= sum(
+            answer is not None and self.is_usable(answer) for answer in answers
+        )
         missing = Reply(failure="enough others had answered" if cut else "no answer by the deadline")
-        return [missing if answer is None else _read_reply(answer, size_key) for answer in answers]
+        return [missing if answer is None else _read_reply(answer, self.size_key) for answer in answers]

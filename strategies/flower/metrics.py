@@ -1,4 +1,4 @@
-"""The clients' metrics, averaged by the server strategy; outliers in form or value are excluded."""
+"""Averages the clients' metrics with the server strategy's function, without replies that do not match."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from flwr.common import log
 
+from ..clients.printable import LONGEST_NAME
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from flwr.app import Message, MetricRecord, RecordDict
 
 Answer = TypeVar("Answer")
+MOST_METRICS, MOST_NUMBERS = 100, 1000
+"""The most metrics, and the most numbers in all metrics, that a reply may have. There is a limit because the
+averages of every round are kept in memory and on disk."""
 
 
 def averaged(
@@ -25,43 +30,59 @@ def averaged(
     contents: Sequence[RecordDict],
     what: str,
 ) -> MetricRecord | None:
-    """Return the average of the replies with matching metrics.
+    """Return the average over the replies that match; None if no reply matches, or ``average`` raises.
 
-    Those are finite and have the names and lengths that most of the finite ones have.
+    All numbers of a matching reply are finite. The reply has at most `MOST_METRICS` metrics with printable
+    names, and at most `MOST_NUMBERS` numbers. The names and lengths of its metrics are the most frequent
+    combination among such replies.
 
     Parameters
     ----------
     average : callable
-        The server strategy's function; if it raises, there is no average.
+        The server strategy's function. It takes a list with the matching elements of ``answers``.
     answers : sequence
-        Its input.
+        One element for each reply, in the form that ``average`` takes.
     contents : sequence of RecordDict
-        The metrics of each reply.
+        The content of each reply, with its metrics, aligned with ``answers``.
     what : str
-        What the metrics are of, for the log.
+        The name of the metrics in the log.
     """
     try:
         fit = list(compress(answers, _are_usual(contents)))
         if len(fit) < len(answers):
             log(WARNING, "%d replies were left out of the %s", len(answers) - len(fit), what)
-        return average(fit)
+        return average(fit) if fit else None
     except Exception as error:  # metrics must not cost the round
         log(WARNING, "There are no %s: %s", what, error)
         return None
 
 
 def has_size(reply: Message, key: str) -> bool:
-    """Return whether an evaluation has exactly one record of metrics, with a weight in it."""
+    """Return whether a reply has exactly one metric record, in which ``key`` is a finite number > 0."""
     records = [] if reply.has_error() else list(reply.content.metric_records.values())
     size = records[0].get(key) if len(records) == 1 else None
     return isinstance(size, int | float) and 0 < size < inf
 
 
 def _are_usual(contents: Sequence[RecordDict]) -> list[bool]:
-    forms = []
-    for content in contents:
-        metrics = [each for record in content.metric_records.values() for each in record.items()]
-        finite = all(np.isfinite(value).all() for _, value in metrics)
-        forms.append(frozenset((name, np.size(value)) for name, value in metrics) if finite else None)
+    forms = [_form(content) for content in contents]
     most = Counter(form for form in forms if form is not None).most_common(1)
     return [form is not None and form == most[0][0] for form in forms]
+
+
+def _form(content: RecordDict) -> frozenset[tuple[str, int]] | None:
+    """Return the names and lengths of a reply's metrics; None if the metrics must not be averaged."""
+    records = list(content.metric_records.values())
+    if sum(map(len, records)) > MOST_METRICS:
+        return None
+    metrics = [each for record in records for each in record.items()]
+    if not all(name.isprintable() and len(name) <= LONGEST_NAME for name, _ in metrics):
+        return None
+    sizes = [(name, len(value) if isinstance(value, list) else 1) for name, value in metrics]
+    if sum(size for _, size in sizes) > MOST_NUMBERS:
+        return None
+    try:
+        finite = all(np.isfinite(np.asarray(value, dtype=np.float64)).all() for _, value in metrics)
+    except OverflowError:  # an integer that no float can hold
+        return None
+    return frozenset(sizes) if finite else None

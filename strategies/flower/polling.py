@@ -1,9 +1,10 @@
-"""Polls: candidates are asked for what the selector must know before it selects."""
+"""Asks candidates for the reports that the selector must know before it selects."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from logging import WARNING
+from logging import INFO, WARNING
 from math import nan
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,10 +12,23 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common import log
 
-from ..clients.reports import GROUP, INVITATION, LOSS, UPDATE_SCALES, Report
-from ..options import Polling
+from ..clients.printable import printable
+from ..clients.reports import (
+    GROUP,
+    GROUP_NAMES,
+    INVITATION,
+    LOSS,
+    NORM,
+    REPORT_VARIANCE,
+    UPDATE,
+    UPDATE_SCALES,
+    Report,
+)
+from ..options import AFTER_TRAINING, Polling
 from ..rounds.seeds import client_seed
-from .messages import lacks_handler, question, read_metric, read_report, why_failed
+from .full_information import diversities
+from .grids import PollingGrid
+from .messages import ENOUGH, lacks_handler, question, read_metric, read_report, why_failed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,11 +38,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..clients.roster import Roster
+    from ..rounds.waiting.pace import Wait
     from ..selectors import Selector
 
 
+WaitFor = Callable[["NDArray[np.int64]"], "Wait | None"]
+"""A function that takes clients (n,), and returns how long to wait for their answers. If it returns None, the
+wait lasts until the deadline."""
+
+
 class MissingHandlerError(RuntimeError):
-    """The clients' app has no handler for what the selector must know."""
+    """The clients' app has no handler that answers the selector's poll."""
 
 
 class Asked(NamedTuple):
@@ -37,34 +57,36 @@ class Asked(NamedTuple):
     Attributes
     ----------
     reports : dict of str to ndarray, shape (n,), or None
-        What the candidates reported, NaN = no answer; None if the selector needs no poll. For
-        `RoundLogic.choose`.
-    train_config : dict of str to list of float
-        Additional entries for the config of the round's TRAIN messages.
+        The candidates' numbers by the name of the report, as `RoundLogic.choose` takes them; NaN = no answer.
+        None if the selector needs no poll.
+    train_config : mapping of str to list of float or str
+        Entries that the config of the round's TRAIN messages must hold in addition.
     """
 
     reports: dict[str, NDArray[np.float64]] | None = None
-    train_config: Mapping[str, list[float]] = {}
+    train_config: Mapping[str, list[float] | list[str]] = {}
 
 
 @dataclass
 class Poll:
-    """Asks candidates for their loss, or for the two answers of `flics-private`.
+    """Asks candidates for losses, for measurements of updates, or for the two answers of `flics-private`.
 
-    A client that is late, fails, reports itself unavailable, or sends something other than a finite number
-    counts as not available in this round.
+    The report of a candidate is NaN if the candidate answers late, fails, reports itself unavailable, or
+    sends anything but a finite number. The candidate then counts as unavailable in this round.
 
     Attributes
     ----------
-    deadline : float
-        Seconds that each exchange waits, > 0; `flics-private` needs two exchanges, all others one.
+    deadline : float (default: 60)
+        The longest wait of each exchange of questions and answers, in seconds, > 0. A poll of
+        `flics-private` has two exchanges. A poll for losses has a second exchange if clients have no
+        ``query.loss`` handler.
     polling : Polling
-        How losses are asked: with a ``query.loss`` message, or with EVALUATE and a named metric. A client
-        without a handler for ``query.loss`` is asked with EVALUATE in the same round.
-    seed : int
-        The mini-batch of `cpow-d` is a function of (seed, round, client).
-    arrays_key, config_key : str
-        The names of the records in a message that the app expects.
+        How the server asks for losses: with ``query.loss``, or with EVALUATE and the name of a metric. A
+        client without a ``query.loss`` handler is asked with EVALUATE in the same round.
+    seed : int (default: 0)
+        The seed of the run. The mini-batch of `cpow-d` is a function of (seed, round, client).
+    arrays_key, config_key : str (default: "arrays", "config")
+        The names that the app expects for the array record and the config record of a message.
     """
 
     deadline: float = 60.0
@@ -74,6 +96,9 @@ class Poll:
     config_key: str = "config"
     _evaluates: bool = field(default=False, init=False)
     _ever_answered: bool = field(default=False, init=False)
+    _unable: set[int] = field(default_factory=set, init=False)  # clients without a handler for the poll
+    _silent_on: dict[str, set[int]] = field(default_factory=dict, init=False)  # answered without this value
+    _lacking: set[int] = field(default_factory=set, init=False)  # clients whose EVALUATE replies have no loss
 
     def __post_init__(self) -> None:
         self._evaluates = self.polling.poll_with == "evaluate"
@@ -88,40 +113,177 @@ class Poll:
         arrays: ArrayRecord,
         *,
         evaluate_config: ConfigRecord | None = None,
+        train_config: ConfigRecord | None = None,
+        learning_rate: float = 1.0,
         budget: float | None = None,
+        wait_for: WaitFor = lambda clients: None,
+        train_deadline: float | None = None,
     ) -> Asked:
-        """Ask the candidates for what the selector needs.
+        """Ask the candidates for the reports that the selector needs.
 
         Parameters
         ----------
         grid : Grid
-            Reaches the nodes.
+            The grid that sends the messages.
         selector : Selector
-            Says what to ask for.
+            The selector; its `polls_for` lists the reports.
         round : int
-            The round.
+            The round, >= 1.
         candidates : ndarray of int, shape (n,), or None
-            The clients to ask, of `Selector.candidates`; None if the selector needs no poll.
+            The clients to ask, as `Selector.candidates` returns them; None if the selector needs no poll.
         roster : Roster
-            Knows the nodes; notes which clients are unavailable.
+            The roster, which holds the clients' nodes. Clients that report themselves unavailable are noted
+            there.
         arrays : ArrayRecord
             The round's model, w_t.
         evaluate_config : ConfigRecord, optional
-            The config of EVALUATE messages; ``server-round`` is added.
+            The config of EVALUATE messages, to which ``server-round`` is added (default: empty).
+        train_config : ConfigRecord, optional
+            The config of TRAIN messages, for polls in which candidates train (default: empty).
+        learning_rate : float (default: 1.0)
+            The number by which norms and diversities of updates are divided, > 0, as in `RoundLogic`.
         budget : float, optional
-            This round's K where it varies, as for `Selector.select`.
+            K of this round, as for `Selector.select` (default: the selector's `clients_per_round`).
+        wait_for : callable, optional
+            Takes clients, and returns how long to wait for their answers (default: until the deadline).
+        train_deadline : float, optional
+            The longest wait in seconds if candidates train for their answers (default: ``deadline``).
 
         Raises
         ------
         MissingHandlerError
-            If no client has ever answered, and the replies show that a handler or the metric is missing.
+            If no client has ever answered with a usable number, and three clients (or all clients, if there
+            are fewer) lack the handler or the metric. If candidates train for their answers, one answer
+            without the number is enough.
         """
         if candidates is None:
             return Asked()
         if "group" in selector.polls_for:
-            return self._invite(grid, selector, round, candidates, roster, budget)
-        losses = self._losses(grid, selector, round, candidates, roster, arrays, evaluate_config)
+            return self._invite(grid, selector, round, candidates, roster, budget, wait_for)
+        if selector.polls_for & AFTER_TRAINING:
+            config = train_config or ConfigRecord()
+            reports = self._updates(
+                grid, selector, round, candidates, roster, arrays, config, wait_for, train_deadline
+            )
+            for name in ("update_norm", "diversity"):
+                if name in reports:
+                    reports[name] /= learning_rate
+            return Asked(reports)
+        losses = self._losses(grid, selector, round, candidates, roster, arrays, evaluate_config, wait_for)
         return Asked({"loss": losses})
+
+    def ask_norms(
+        self,
+        grid: Grid,
+        clients: NDArray[np.int64],
+        roster: Roster,
+        arrays: ArrayRecord,
+        *,
+        config: ConfigRecord,
+        round: int,
+        deadline: float,
+    ) -> NDArray[np.float64]:
+        """Ask clients for ||w_m - w_t||, the norm of an update that they compute and do not send.
+
+        Parameters
+        ----------
+        grid, roster, arrays, round
+            As for `ask`.
+        clients : ndarray of int, shape (n,)
+            The clients to ask.
+        config : ConfigRecord
+            The config of TRAIN messages. Unless it holds ``seed``, the seed of round 0 is added, so that no
+            later round repeats these mini-batches.
+        deadline : float
+            The longest wait in seconds, > 0.
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            The norms, not divided by a learning rate; NaN = no answer.
+
+        Raises
+        ------
+        MissingHandlerError
+            If no client answers with a norm, and three clients (or all, if fewer were asked) lack the
+            handler.
+        """
+        configs = [
+            ConfigRecord({"seed": client_seed(self.seed, 0, int(client)), "server-round": round, **config})
+            for client in clients
+        ]
+        reports, unable = self._query(
+            grid, NORM, round, clients, roster, configs, lambda clients: None, arrays, deadline=deadline
+        )
+        norms = np.full(clients.size, nan)
+        for position, report in reports.items():
+            norms[position] = nan if report.update_norm is None else report.update_norm
+        if not np.isfinite(norms).any() and unable.size >= min(ENOUGH, max(1, clients.size)):
+            raise MissingHandlerError(
+                f"ask_norms = True needs the handler {NORM}, and the clients' app has none"
+            )
+        log(INFO, "Asked %d clients for their norms: %d answered", norms.size, np.isfinite(norms).sum())
+        self._unable.clear()  # clients without this handler may have the handler of the selector's poll
+        return norms
+
+    def _updates(
+        self,
+        grid: Grid,
+        selector: Selector,
+        round: int,
+        candidates: NDArray[np.int64],
+        roster: Roster,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        wait_for: WaitFor,
+        deadline: float | None,
+    ) -> dict[str, NDArray[np.float64]]:
+        """Let all candidates train, and return (n,) each number that the selector needs about their updates.
+
+        A candidate that is selected later computes the same update again in this round. Candidates send
+        their updates only if the selector needs diversities; otherwise they send only numbers.
+        """
+        wanted = selector.polls_for
+        kind = UPDATE if "diversity" in wanted else NORM
+        variance = {REPORT_VARIANCE: True} if "gradient_variance" in wanted else {}
+        configs = [
+            ConfigRecord(
+                {
+                    "seed": client_seed(self.seed, round, int(client)),
+                    "server-round": round,
+                    **variance,
+                    **config,
+                }
+            )
+            for client in candidates
+        ]
+        contents: dict[int, RecordDict] = {}
+        reports, unable = self._query(
+            grid, kind, round, candidates, roster, configs, wait_for, arrays, deadline=deadline, keep=contents
+        )
+        found = {name: np.full(candidates.size, nan) for name in wanted}
+        for position, report in reports.items():
+            for name in wanted - {"diversity"}:
+                value = getattr(report, name)
+                found[name][position] = nan if value is None else value
+        if "diversity" in wanted:
+            sizes = selector.client_sizes[candidates]
+            found["diversity"] = diversities(
+                arrays, contents, sizes, lambda position: roster.id_of(int(candidates[position]))
+            )
+        for name, values in found.items():
+            if np.isfinite(values).any() or self._ever_answered:
+                continue
+            self._silent_on.setdefault(name, set()).update(int(candidates[each]) for each in reports)
+            told = self._is_enough(self._silent_on[name], roster)
+            if told or (unable.size and self._is_enough(self._unable, roster)):
+                why = f"its answers to {kind} hold none" if told else f"it has no {kind} handler"
+                raise MissingHandlerError(
+                    f"{selector.name} needs the {name.replace('_', ' ')} of all clients before it selects, "
+                    f"and the clients' app reports none: {why}"
+                )
+        self._note_answers(selector, "update", round, np.sum(list(found.values()), axis=0))
+        return found
 
     def _losses(
         self,
@@ -132,8 +294,9 @@ class Poll:
         roster: Roster,
         arrays: ArrayRecord,
         evaluate_config: ConfigRecord | None,
+        wait_for: WaitFor,
     ) -> NDArray[np.float64]:
-        """Return (n,) the candidates' losses."""
+        """Return (n,) the candidates' losses; NaN = no usable answer."""
         losses = np.full(candidates.size, nan)
         unable = np.arange(candidates.size)  # positions of candidates without a query.loss handler
         if not self._evaluates:
@@ -141,17 +304,23 @@ class Poll:
             for client in candidates:
                 seed = client_seed(self.seed, round, int(client), "loss")
                 configs.append(ConfigRecord({"server-round": round, "seed": seed, **selector.poll_settings}))
-            reports, unable = self._query(grid, LOSS, round, candidates, roster, configs, arrays)
+            reports, unable = self._query(grid, LOSS, round, candidates, roster, configs, wait_for, arrays)
             for position, report in reports.items():
                 losses[position] = nan if report.loss is None else report.loss
-            self._evaluates = 0 < candidates.size == unable.size  # the next polls ask with EVALUATE at once
+            # If true, later polls do not send query.loss any more, but EVALUATE at once.
+            self._evaluates = candidates.size == unable.size and self._is_enough(self._unable, roster)
         if unable.size:
             config = ConfigRecord({**(evaluate_config or {}), "server-round": round})
-            nodes = [roster.node_of(int(client)) for client in candidates[unable]]
-            contents = [RecordDict({self.arrays_key: arrays, self.config_key: config}) for _ in nodes]
-            replies = self._exchange(grid, MessageType.EVALUATE, round, nodes, contents)
-            losses[unable], lacking = self._read_losses(replies)
-            if lacking and not np.isfinite(losses).any() and not self._ever_answered:
+            asked = candidates[unable]
+            contents = [RecordDict({self.arrays_key: arrays, self.config_key: config}) for _ in asked]
+            replies = self._exchange(
+                grid, MessageType.EVALUATE, round, asked, roster, contents, wait_for(asked)
+            )
+            losses[unable], reasons = self._read_losses(replies)
+            self._lacking.update(int(client) for client, why in zip(asked, reasons, strict=True) if why)
+            lacking = next(filter(None, reasons), "")
+            is_missing = lacking and self._is_enough(self._lacking, roster)
+            if is_missing and not np.isfinite(losses).any() and not self._ever_answered:
                 raise MissingHandlerError(
                     f"{selector.name} needs the loss of its candidates, and the clients' app reports none: "
                     f"it has no {LOSS} handler, and {lacking}"
@@ -161,23 +330,29 @@ class Poll:
         self._note_answers(selector, "loss", round, losses)
         return losses
 
-    def _read_losses(self, replies: Sequence[Message | None]) -> tuple[list[float], str]:
-        """Return the metric of each reply (NaN if none), and what the app lacks, if anything."""
-        losses, lacking = [], ""
-        for reply in replies:
+    def _is_enough(self, clients: set[int], roster: Roster) -> bool:
+        """Return whether these are enough clients to believe their statement about the app."""
+        return len(clients) >= min(ENOUGH, len(roster))
+
+    def _read_losses(self, replies: Sequence[Message | None]) -> tuple[list[float], list[str]]:
+        """Return (n,) the loss in each reply, NaN if there is none, and (n,) what the app lacks, or ""."""
+        losses, lacking = [], [""] * len(replies)
+        for position, reply in enumerate(replies):
             losses.append(nan)
             if reply is None:
                 continue
             if lacks_handler(reply):
-                lacking = "it has no evaluate handler"
+                lacking[position] = "it has no evaluate handler"
             elif reply.has_error():
                 log(WARNING, "A candidate could not be evaluated: %s", why_failed(reply))
             else:
                 metrics = sorted(name for each in reply.content.metric_records.values() for name in each)
                 losses[-1] = read_metric(reply, self.polling.loss_metric)
                 if self.polling.loss_metric not in metrics:
-                    lacking = f"its evaluate handler returns {', '.join(metrics) or 'nothing'}, but not "
-                    lacking += f"{self.polling.loss_metric!r} (polling.loss_metric)"
+                    lacking[position] = (
+                        f"its evaluate handler returns {printable(', '.join(metrics)) or 'nothing'}, but not "
+                        f"{self.polling.loss_metric!r} (polling.loss_metric)"
+                    )
         return losses, lacking
 
     def _invite(
@@ -188,35 +363,39 @@ class Poll:
         candidates: NDArray[np.int64],
         roster: Roster,
         budget: float | None,
+        wait_for: WaitFor,
     ) -> Asked:
-        """Ask for randomised groups, then invite; see `flics_private`."""
-        config = ConfigRecord({"server-round": round, **selector.poll_settings})
+        """Ask for randomised groups, then send the selector's invitation, if any; see `flics_private`."""
+        names = {GROUP_NAMES: list(selector.settings.group_names)}
+        config = ConfigRecord({"server-round": round, **selector.poll_settings, **names})
         num_groups = int(selector.poll_settings["num-groups"])
-        reports, unable = self._query(grid, GROUP, round, candidates, roster, [config] * candidates.size)
+        configs = [config] * candidates.size
+        reports, unable = self._query(grid, GROUP, round, candidates, roster, configs, wait_for)
         groups = np.full(candidates.size, nan)
         for position, report in reports.items():
             if isinstance(report.group, int) and 0 <= report.group < num_groups:
                 groups[position] = report.group
-        if unable.size and not np.isfinite(groups).any() and not self._ever_answered:
+        is_missing = unable.size and self._is_enough(self._unable, roster)
+        if is_missing and not np.isfinite(groups).any() and not self._ever_answered:
             raise MissingHandlerError(
                 f"{selector.name} needs the handlers {GROUP} and {INVITATION}, and the clients' app has none"
             )
         self._note_answers(selector, "group", round, groups)
         invitation = selector.invitation(round, candidates, {"group": groups}, budget=budget)
-        if invitation is None:  # the selector decides itself, given the groups
+        if invitation is None:  # the selector selects by the groups; the clients decide nothing
             return Asked({"group": groups})
         position_of = {int(client): position for position, client in enumerate(candidates)}
         configs = [
-            ConfigRecord({"server-round": round, "num-groups": num_groups, "rates": rates.tolist()})
+            ConfigRecord({"server-round": round, "num-groups": num_groups, "rates": rates.tolist(), **names})
             for rates in invitation.rates[invitation.versions]
         ]
-        reports, _ = self._query(grid, INVITATION, round, invitation.clients, roster, configs)
+        reports, _ = self._query(grid, INVITATION, round, invitation.clients, roster, configs, wait_for)
         accepts = np.full(candidates.size, nan)
         for i, report in reports.items():
             if report.accepts is not None:
                 accepts[position_of[int(invitation.clients[i])]] = report.accepts
         scales = {UPDATE_SCALES: invitation.scales.tolist()}
-        return Asked({"group": groups, "accepts": accepts}, scales)
+        return Asked({"group": groups, "accepts": accepts}, {**scales, **names})
 
     def _query(
         self,
@@ -226,46 +405,70 @@ class Poll:
         clients: NDArray[np.int64],
         roster: Roster,
         configs: Sequence[ConfigRecord],
+        wait_for: WaitFor,
         arrays: ArrayRecord | None = None,
+        *,
+        deadline: float | None = None,
+        keep: dict[int, RecordDict] | None = None,
     ) -> tuple[dict[int, Report], NDArray[np.int64]]:
-        """Return position -> report of each answer, and the positions of clients without a handler."""
+        """Return the report of each client that answered, by position, and the clients without a handler.
+
+        Clients without a handler are returned as their positions (k,). If ``keep`` is given, the content of
+        each answer is stored there by position.
+        """
         records = {} if arrays is None else {self.arrays_key: arrays}
         contents = [RecordDict({**records, self.config_key: config}) for config in configs]
-        nodes = [roster.node_of(int(client)) for client in clients]
+        wait = wait_for(clients)
+        replies = self._exchange(grid, kind, round, clients, roster, contents, wait, deadline=deadline)
         reports, unable = {}, []
-        for position, reply in enumerate(self._exchange(grid, kind, round, nodes, contents)):
+        for position, reply in enumerate(replies):
             if reply is None:
                 continue
+            client = int(clients[position])
             if lacks_handler(reply):
                 unable.append(position)
+                self._unable.add(client)
                 continue
-            client = int(clients[position])
             if reply.has_error():
                 log(WARNING, "%s did not answer %s: %s", roster.id_of(client), kind, why_failed(reply))
                 continue
             try:
                 report = read_report(reply.content)
-            except Exception as error:  # whatever a client sends, the round goes on
-                log(WARNING, "%s sent an unusable answer to %s: %s", roster.id_of(client), kind, error)
+            except Exception as error:  # a reply may cause any error, and must not end the round
+                why = printable(error)
+                log(WARNING, "%s sent an unusable answer to %s: %s", roster.id_of(client), kind, why)
                 continue
             if report.available:
                 reports[position] = report
-            else:  # only that: a group from a randomised response must not be remembered
+                if keep is not None:
+                    keep[position] = reply.content
+            else:  # note only the availability: the roster must not remember a randomised group
                 roster.note(client, Report(available=False))
         return reports, np.array(unable, dtype=np.int64)
 
     def _exchange(
-        self, grid: Grid, kind: str, round: int, nodes: Sequence[int], contents: Sequence[RecordDict]
+        self,
+        grid: Grid,
+        kind: str,
+        round: int,
+        clients: NDArray[np.int64],
+        roster: Roster,
+        contents: Sequence[RecordDict],
+        wait: Wait | None,
+        *,
+        deadline: float | None = None,
     ) -> list[Message | None]:
-        """Return (n,) the first reply to each question, None where there was none in time."""
+        """Send one question to each client, and return (n,) the replies; None = no reply in time."""
+        deadline = deadline or self.deadline
         questions = [
-            question(kind, node, self.deadline, content, round)
-            for node, content in zip(nodes, contents, strict=True)
+            question(kind, roster.node_of(int(client)), deadline, content, round)
+            for client, content in zip(clients, contents, strict=True)
         ]
         replies: list[Message | None] = [None] * len(questions)
         if not questions:
             return replies
-        answers = list(grid.send_and_receive(questions, timeout=self.deadline))
+        grid = PollingGrid.of(grid, self.polling.interval)
+        answers = grid.send_and_receive(questions, timeout=deadline, wait=wait)
         position_of = {message.metadata.message_id: position for position, message in enumerate(questions)}
         for answer in answers:
             position = position_of.pop(answer.metadata.reply_to_message_id, None)
@@ -274,7 +477,7 @@ class Poll:
         return replies
 
     def _note_answers(self, selector: Selector, kind: str, round: int, values: NDArray[np.float64]) -> None:
-        """Log how many candidates did not answer."""
+        """Remember whether any candidate has ever answered, and log how many did not answer now."""
         answered = int(np.isfinite(values).sum())
         self._ever_answered |= answered > 0
         if answered < values.size:

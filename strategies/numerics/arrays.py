@@ -1,4 +1,4 @@
-"""Names of the array types."""
+"""Names for the types of arrays that all of `strategies/` uses."""
 
 from typing import TypeAlias
 

@@ -1,7 +1,7 @@
-"""FLICS with several budgets at once, which has no closed form, solved with cvxpy.
+"""FLICS' allocation of a round under several budgets. It has no closed form and is computed with cvxpy.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
-Constraints" (the FLICS paper). cvxpy is the extra ``optim``; nothing else needs it.
+Constraints" (the FLICS paper). cvxpy is installed with the extra ``optim``; no other module needs it.
 """
 
 from importlib import import_module
@@ -15,14 +15,21 @@ from .arrays import Floats
 
 
 def load_cvxpy() -> Any:
-    """Import cvxpy, or raise an ImportError that says how to install it."""
+    """Return the module cvxpy.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If cvxpy is not installed; the message says how to install it.
+    """
     try:
         return import_module("cvxpy")
-    except ImportError as error:
-        raise ImportError(
-            "cvxpy is not installed: it solves FLICS' cost and energy budgets; "
-            "install the extra optim, for example pip install 'flwr-cohort[optim]'"
-        ) from error
+    except ImportError:
+        raise ModuleNotFoundError(
+            "cost_budget, energy_budgets: needs cvxpy: pip install 'cohort-app[optim]' (the library: "
+            "'flwr-cohort[optim]')",
+            name="cvxpy",
+        ) from None
 
 
 def fill_with_budgets(
@@ -40,9 +47,9 @@ def fill_with_budgets(
     targets, counts, upper, lower : array_like, shape (G,)
         As for `water_filling.water_fill`.
     usage : array_like, shape (B, G)
-        >= 0: how much one participant of group j takes of budget b.
+        Row b, entry j: how much of budget b one participant of group j uses, >= 0.
     budgets : array_like, shape (B,)
-        At least ``usage @ lower``.
+        The limits, each at least the entry of ``usage @ lower``.
 
     Returns
     -------
@@ -51,7 +58,7 @@ def fill_with_budgets(
 
     Raises
     ------
-    ImportError
+    ModuleNotFoundError
         If cvxpy is not installed.
     ValueError
         If the lower bounds break a budget.
@@ -63,7 +70,7 @@ def fill_with_budgets(
         np.asarray(each, dtype=np.float64) for each in (targets, counts, upper, lower, usage, budgets)
     )
     if not (rows @ low <= limits * (1 + 1e-9)).all():
-        raise ValueError(f"budgets = {limits}: must be at least {rows @ low}, which the lower bounds take")
+        raise ValueError(f"budgets = {limits}: must be at least {rows @ low}, which the lower bounds use up")
     rates, left = low.copy(), limits - rows @ low
     used_up = (rows[left <= 0] > 0).any(axis=0)
     free = (p > 0) & (high > low) & ~used_up
@@ -76,7 +83,8 @@ def fill_with_budgets(
         return rates
     rows, left = rows[used], left[used]
 
-    # In units of about the level that all would reach together, x_j = (n_j + r_j)/unit_j is near 1.
+    # The solver works best with numbers near 1. `unit` is p times the level that all groups would reach
+    # together, so the variables x_j = (n_j + r_j)/unit_j are near 1.
     with np.errstate(divide="ignore"):
         total = min((high - low).sum(), (left * p.sum() / (rows @ p)).min())
         most = np.minimum(high, low + (left[:, None] / rows).min(axis=0))
@@ -87,18 +95,18 @@ def fill_with_budgets(
     constraints += [(row / limit) @ more <= 1 for row, limit in zip(rows, left, strict=True)]
     _solve(cp, cp.Minimize((p / p.sum()) @ cp.inv_pos(x)), constraints)
     found = np.clip(unit * x.value - n, low, high) - low
-    taken = rows @ found  # within its tolerance the solver may exceed a budget
+    taken = rows @ found  # the solver may exceed a budget by its tolerance, so r is scaled down
     rates[free] += found * np.divide(left, taken, out=np.ones(left.size), where=taken > left).min()
     return rates
 
 
 def _solve(cp: Any, objective: Any, constraints: list[Any]) -> None:
-    """Solve in place; Clarabel is deterministic."""
+    """Solve the problem, which sets the values of its variables. The solver Clarabel is deterministic."""
     problem = cp.Problem(objective, constraints)
     precise = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
     try:
         with catch_warnings():
-            simplefilter("ignore", UserWarning)  # "may be inaccurate": it stopped short of 1e-10
+            simplefilter("ignore", UserWarning)  # "may be inaccurate": the solver stopped before 1e-10
             problem.solve(solver="CLARABEL", **precise)
     except cp.error.SolverError as error:
         raise RuntimeError(f"the solver failed: {error}") from error

@@ -11,27 +11,29 @@ from .arrays import Floats, Ints
 from .sampling import Draw
 
 BLOCK = 256
-"""Mean number of clients in a block of the random order; it is small next to M, and so are K blocks."""
+"""The mean number of clients in a block of the random order. K blocks should be much smaller than M."""
 
 
 def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:
-    """Return ``π_m = min(1, c s_m)`` with the one c that makes their sum k.
+    """Return ``π_m = min(1, c s_m)``, where c is such that the sum of π is k.
 
-    Only the k largest scores can be capped. With the j largest capped, c is (k - j) over the sum of the
-    others; the solution is the first j at which the next largest stays below 1. The sums start at the small
-    end, so nothing cancels. It takes O(M + k log k).
+    π_m is capped if c s_m > 1. Only the k largest scores can be capped. If the j largest scores are capped, c
+    is (k - j) divided by the sum of all other scores. The solution has the smallest j for which the next
+    largest score times c is at most 1. Sums start with the smallest scores, so no digits cancel. The
+    computation takes O(M + k log k).
 
     Parameters
     ----------
     scores : array_like, shape (M,)
         s >= 0 with a finite sum, in any unit.
     k : int
-        Expected and, under `systematic`, actual number of clients; from 0 to the number of positive scores.
+        The expected number of clients, from 0 to the number of positive scores. With `systematic` the number
+        of drawn clients is always k.
 
     Returns
     -------
     ndarray, shape (M,)
-        π in [0, 1], 1 where capped, 0 where the score is; the sum is k up to rounding.
+        π in [0, 1]: 1 if capped, 0 if the score is 0. The sum is k up to rounding.
 
     Raises
     ------
@@ -49,35 +51,36 @@ def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:
         raise ValueError(f"k = {k}: must be between 0 and {positive} (the clients with a positive score)")
     if k == 0:
         return np.zeros(s.size)
-    if k * s.max() <= total:  # none is capped
+    if k * s.max() <= total:  # no score is capped
         even: Floats = s * (k / total)
         return np.minimum(even, 1.0, out=even)
     top = np.argpartition(s, s.size - k)[s.size - k :]
     largest = -np.sort(-s[top])
     small = s.copy()
     small[top] = 0
-    others = small.sum() + np.cumsum(largest[::-1])[::-1]  # entry j: the sum of all but the j largest
-    with np.errstate(over="ignore"):  # beyond the capped ones nothing overflows
+    others = small.sum() + np.cumsum(largest[::-1])[::-1]  # entry j: the sum of all scores but the j largest
+    with np.errstate(over="ignore"):  # only capped scores may overflow, and min(1, ...) corrects them
         j = int(np.argmax((k - np.arange(k)) * largest <= others))
         pi: Floats = np.minimum((k - j) * s / others[j], 1.0)
     return pi
 
 
 def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
-    """Draw by randomised systematic sampling: P(m is drawn) = π_m, and the number drawn is always sum π.
+    """Draw clients by randomised systematic sampling.
 
-    Clients with 0 < π < 1 are laid end to end in random order, each as a segment of length π. One uniform
-    number u sets the points u, u + 1, ..., and the clients whose segment holds a point are drawn. No segment
-    is longer than the distance of two points, so no client is drawn twice. Clients with π = 1 come first,
-    ascending, the others in random order.
+    Client m is drawn with probability π_m, and the number of drawn clients is always the sum of π. Each
+    client with 0 < π < 1 is a segment of length π. The segments are laid end to end in random order. With one
+    uniform number u, the clients whose segments contain the points u, u + 1, ... are drawn. No segment is
+    longer than the distance between two points, so no client is drawn twice. The clients with π = 1 are
+    returned first, ascending, then the drawn clients in random order.
 
-    The random order is made in two steps: each client is put into a random block, and shuffled within it.
-    Blocks without a point need no shuffling, so only one pass grows with M.
+    The random order is made in two steps: each client is put into a random block, and the clients of a block
+    are shuffled. Blocks without a point need no shuffling, so the work that grows with M is small.
 
     Parameters
     ----------
     pi : array_like, shape (M,)
-        Inclusion probabilities in [0, 1] whose sum is an integer, to a millionth of it.
+        Inclusion probabilities in [0, 1]. Their sum must be an integer, up to a relative error of 1e-6.
     rng : np.random.Generator
         Source of randomness.
 
@@ -125,18 +128,18 @@ def systematic(pi: npt.ArrayLike, rng: np.random.Generator) -> Ints:
     last = np.append(of[1:] != of[:-1], True)
     ends[last] = block_ends[of[last]]
     at = np.searchsorted(ends, points, side="right")
-    # If rounding puts two points on one client, or one past the end, the neighbour gets the point.
+    # If rounding puts two points on one client, or a point beyond the last segment, a neighbour is drawn.
     at = np.minimum(np.maximum.accumulate(at - steps) + steps, order.size - size + steps)
     return np.concatenate([certain, clients[order[at]]])
 
 
 def draw_systematic(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
-    """Draw k distinct clients with π = min(1, c p) by `systematic`; W_m = 1/π_m.
+    """Draw k distinct clients with `systematic`, where π = min(1, c p) and W_m = 1/π_m.
 
     Parameters
     ----------
     p, k
-        As `scores` and `k` of `inclusion_probabilities`.
+        The arguments `scores` and `k` of `inclusion_probabilities`.
     rng : np.random.Generator
         Source of randomness.
 

@@ -1,9 +1,9 @@
-"""Several distributions on the floored simplex, at a cost that grows with the clients ever touched.
+"""Several distributions with a floor. Their cost grows with the number of touched clients, not with M.
 
 A client is touched when it is first drawn. The step of OSMD (Zhao, Wang, Kolar, Proposition 1) raises the
-entries of the drawn clients and lowers all others by one common factor, but to no less than the floor. So
-untouched clients keep the proportions that they started with, clients at the floor stay there until they are
-drawn, and all others have weights under one scale.
+entries of the drawn clients. It multiplies all other entries by one common factor, but lowers no entry below
+the floor. So untouched clients above the floor keep their initial proportions, and a client at the floor
+remains there until it is drawn. The weights of all clients above the floor have one common scale.
 """
 
 from collections.abc import Callable
@@ -23,13 +23,15 @@ LARGEST_LOG = 230.0
 """Weights stay below e^230 = 1e100, so that no sum overflows."""
 
 SUM, SMALLEST, FLOORED = range(3)
-"""The parts of a tree's node: the sum of its leaves, the smallest, and the number at the floor."""
+"""The numbers in a node of the tree: the sum of its free leaves, the smallest of them, and how many leaves
+are at the floor."""
 
 
 class Untouched(NamedTuple):
-    """The weights of the untouched clients: slope_e b_m where b_m >= cut_e, else one default for all.
+    """The weights of the untouched clients.
 
-    b is a base that all experts share. Clients fall below the cut in the order of b, as they reach the floor.
+    Client m has the weight slope_e b_m if b_m >= cut_e, and the weight default_e otherwise. All experts share
+    the base b. The clients with the smallest b reach the floor first; the cut then rises above their b.
 
     Attributes
     ----------
@@ -38,7 +40,7 @@ class Untouched(NamedTuple):
     slope : ndarray, shape (E,)
         The weight of clients above the cut, divided by their b.
     cut : ndarray, shape (E,)
-        >= 0; inf where all have the default weight, and b has no effect.
+        >= 0; inf if all clients have the default weight, so that b has no effect.
     """
 
     default: Floats
@@ -47,16 +49,16 @@ class Untouched(NamedTuple):
 
     @classmethod
     def alike(cls, default: Floats) -> "Untouched":
-        """Return weights that are the default for all."""
+        """Return weights that equal the default for all clients."""
         return cls(default, np.zeros(default.size), np.full(default.size, np.inf))
 
     @classmethod
     def proportional(cls, slope: Floats) -> "Untouched":
-        """Return weights that are slope times b for all."""
+        """Return weights that are slope times b for all clients."""
         return cls(np.full(slope.size, AT_FLOOR), slope, np.zeros(slope.size))
 
     def times(self, factors: Floats) -> "Untouched":
-        """Multiply the weights by factors (E,); a weight that underflows becomes AT_FLOOR, which stays."""
+        """Return the weights multiplied by factors (E,). AT_FLOOR is kept; an underflow becomes AT_FLOOR."""
         default, slope = self.default * factors, self.slope * factors
         default = np.where((self.default > 0) & (default > 0), default, AT_FLOOR)
         return Untouched(default, slope, np.where(slope > 0, self.cut, np.inf))
@@ -66,9 +68,9 @@ class LazyExperts:
     """E distributions q_e over the same registered clients, each at least floor = α / (number registered).
 
     ``q_e,m = scale_e w_e,m`` if client m is free, and ``floor`` if it is at the floor. Each touched client
-    has its own w, a leaf of a tree; the untouched clients have those of `Untouched`. The scale
-    ``scale_e = (1 - floor · number at the floor) / sum of free w`` makes the sum of q_e 1, and is no part of
-    the state. A node's sum is always that of its children, so it is a function of the leaves alone.
+    has its own w, a leaf of a tree; the untouched clients have the weights of `Untouched`. The scale
+    ``scale_e = (1 - floor · number at the floor) / sum of free w`` makes the sum of q_e 1, and is not part of
+    the state. A node's sum is always the sum of its children, so it is a function of the leaves alone.
 
     The object changes in place; `arrays` is its whole state.
 
@@ -77,8 +79,8 @@ class LazyExperts:
     touched : ndarray of int, shape (n,)
         Distinct registered clients.
     weights : ndarray, shape (E, n)
-        Their w in any unit, > 0 and below 1e100, or AT_FLOOR. Weights below the floor become AT_FLOOR, which
-        is the projection onto the floored simplex.
+        The w of the touched clients in any unit, > 0 and below 1e100, or AT_FLOOR. Weights below the floor
+        become AT_FLOOR, which is the projection onto the floored simplex.
     untouched : Untouched
         The weights of the untouched clients.
     registered : ndarray of bool, shape (M,)
@@ -86,7 +88,7 @@ class LazyExperts:
     alpha : float
         α: the floor times the number of registered clients, in (0, 1].
     base : Ranking, optional
-        b; needed where a cut is finite.
+        b; needed if a cut is finite.
     """
 
     def __init__(
@@ -125,11 +127,11 @@ class LazyExperts:
         return self._touched[: self._num_touched]
 
     def arrays(self) -> tuple[Ints, Floats, Untouched]:
-        """Return touched, weights (copies) and untouched: the constructor makes an equal object of them."""
+        """Return touched, weights (both copied), untouched. An equal object can be made from them."""
         return self.touched.copy(), self._leaves[:, : self._num_touched].copy(), self.untouched
 
     def values(self) -> tuple[Floats, Untouched]:
-        """Return q of the touched clients (E, n), and q of the untouched in the form of weights."""
+        """Return q (E, n) of the touched clients, and q of the untouched clients as an `Untouched`."""
         default, slope, cut = self.untouched
         untouched = Untouched(self._q(default[:, None])[:, 0], self.scale * slope, cut)
         return self._q(self._leaves[:, : self._num_touched]), untouched
@@ -163,8 +165,8 @@ class LazyExperts:
     def restart(self, num_experts: int, theta: Floats | None) -> None:
         """Set `num_experts` experts to the mixture sum_e theta_e q_e, or to the uniform distribution if None.
 
-        The cost grows with the touched clients. Only without a base: the mixture of weights with different
-        cuts is not of the form of `Untouched`.
+        The cost grows with the number of touched clients. Do not call this for experts with a base: a mixture
+        of weights with different cuts cannot be stored as an `Untouched`.
         """
         if theta is None:
             self._slots[self.touched] = -1
@@ -179,7 +181,7 @@ class LazyExperts:
         self._make_room(p.size)
         self._sum_up()
         self._settle()
-        # One expert was built; all are like it.
+        # One expert was built; all others are equal to it.
         self._leaves = np.repeat(self._leaves, num_experts, axis=0)
         self._levels = [np.repeat(level, num_experts, axis=1) for level in self._levels]
         self.untouched = Untouched(*(np.repeat(each, num_experts) for each in self.untouched))
@@ -269,7 +271,7 @@ class LazyExperts:
         return self._levels[-1][:, :, 0]
 
     def _make_room(self, needed: int) -> None:
-        """Have at least `needed` leaves; the capacity is a function of that number alone."""
+        """Make room for at least `needed` leaves; the capacity is a function of that number alone."""
         capacity = ARITY << (max(0, needed - 1) // ARITY).bit_length()
         if self._levels and capacity == self._touched.size:
             return
@@ -319,7 +321,7 @@ class LazyExperts:
         self._sum_up()
 
     def _settle(self) -> None:
-        """Set the scale, and weights below the floor to AT_FLOOR, until none is below it."""
+        """Compute the scale, and set weights below the floor to AT_FLOOR; repeat until no weight is below."""
         self._above = self._count_above(self.untouched.cut)
         while True:
             default, slope, cut = self.untouched
@@ -329,7 +331,7 @@ class LazyExperts:
             free = below * (default > 0)
             total = self._top[SUM] + slope * sums + np.where(free > 0, below * default, 0.0)
             floored = self._top[FLOORED] + below - free
-            # No client is free where α = 1, or none is registered: then the scale has no effect.
+            # If α = 1, or no client is registered, no client is free: then the scale has no effect.
             self.scale = np.where(
                 total > 0, (1 - self.floor * floored) / np.where(total > 0, total, 1.0), 1.0
             )
@@ -386,7 +388,7 @@ class LazyExperts:
 
 
 class Ranking:
-    """A base b and the clients in its order; made once, by a sort.
+    """A base b, and the clients in descending order of b, computed once by a sort.
 
     Parameters
     ----------
@@ -405,7 +407,7 @@ class Ranking:
 
 
 class _Base:
-    """The b of the untouched clients, largest first, with sums that are updated as clients are touched.
+    """The b of the untouched clients, largest first, and sums of them that change when clients are touched.
 
     Parameters
     ----------
@@ -426,7 +428,7 @@ class _Base:
         self._count()
 
     def remove(self, clients: Ints) -> None:
-        """Leave out clients that are now touched."""
+        """Leave out these clients, which are now touched."""
         ranks = np.sort(self.of.ranks[clients]).astype(np.int64)
         if ranks.size:
             self._tree.assign(ranks, np.zeros(ranks.size))
@@ -455,5 +457,5 @@ class _Base:
         return places + np.searchsorted(self._kept_before, places, side="right")
 
     def _count(self) -> None:
-        # The number of untouched clients that rank before each one left out.
+        # For each client that is left out, the number of untouched clients with a rank before it.
         self._kept_before = self._gone - np.arange(self._gone.size)

@@ -1,4 +1,4 @@
-"""Projection onto the simplex with a floor, in the KL divergence.
+"""Projection onto the simplex with a floor, by the Kullback-Leibler divergence.
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback"
 (the OSMD paper), Proposition 1 and Algorithm 2.
@@ -11,19 +11,21 @@ from .arrays import Floats
 
 
 def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
-    """Return the p nearest to weights w in KL(p || w), among p_m >= floor and sum_m p_m = 1.
+    """Return the p with the least KL(p || w) for weights w, among all p with p_m >= floor and sum_m p_m = 1.
 
-    The solution is ``p_m = max(floor, c w_m)`` with the one c that makes the sum 1 (Proposition 1; its
-    "π(m) < m*" is the rank of m). Algorithm 2 finds c by sorting. Here the floor set grows until it is
-    stable: flooring the entries below the floor takes mass from the others and lowers c, so a floored entry
-    stays floored, and the final set is the solution. It takes a few passes over M, and no sort.
+    The solution is ``p_m = max(floor, c w_m)``, where c is such that the sum is 1 (Proposition 1, where π(m)
+    is the rank of m). Algorithm 2 finds c by sorting. Here the set of entries at the floor grows until it no
+    longer changes. Raising entries to the floor takes mass from the others and lowers c, so an entry at the
+    floor remains there, and the final set is the solution. This takes a few passes over M entries, and no
+    sort.
 
     Parameters
     ----------
     log_weights : array_like, shape (M,)
-        log w, up to a constant; finite or -inf. Weights that underflow next to the largest get the floor.
+        log w up to a constant; finite or -inf, not all -inf. If a weight divided by the largest underflows,
+        the entry gets the floor.
     floor : float
-        Lower bound of every p_m, in [0, 1/M] (α/M in the paper); 1/M gives the uniform distribution.
+        The lower bound of every p_m, in [0, 1/M] (α/M in the paper). With 1/M, p is uniform.
 
     Returns
     -------
@@ -33,7 +35,8 @@ def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
     Raises
     ------
     ValueError
-        If `log_weights` is empty, not 1-D, holds NaN or +inf, or nothing finite, or `floor` is out of range.
+        If `log_weights` is empty, not 1-D, holds NaN or +inf, or has no finite entry, or if `floor` is out of
+        range.
     """
     log_w = np.asarray(log_weights, dtype=np.float64)
     if log_w.ndim != 1 or log_w.size == 0:
@@ -48,16 +51,17 @@ def project_floored_simplex(log_weights: npt.ArrayLike, floor: float) -> Floats:
 
 
 def scale_above_floor(weights: Floats, floor: float) -> Floats:
-    """Return the projection of weights (M,), see `project_floored_simplex`; nothing is checked.
+    """Return the projection p (M,) of `weights` (M,), see `project_floored_simplex`.
 
-    They must be finite and >= 0, the largest neither 0 nor tiny.
+    The arguments are not checked. The weights must be finite and >= 0, and the largest weight must not be so
+    small that divisions by it overflow.
     """
     free = weights
     while True:
         c = (1 - floor * (weights.size - free.size)) / free.sum()
         above = free >= floor / c
         left = np.count_nonzero(above)
-        # No entry is left only by rounding, when the floor is 1/M.
+        # If the floor is 1/M, rounding may put all entries below the floor: then `left` is 0.
         if left in (0, free.size):
             p: Floats = c * weights
             return np.maximum(p, floor, out=p)
@@ -65,18 +69,19 @@ def scale_above_floor(weights: Floats, floor: float) -> Floats:
 
 
 def scale_rows_above_floor(weights: Floats, floor: float) -> Floats:
-    """Return the projections of the rows of weights (E, M), see `scale_above_floor`.
+    """Return the projection (E, M) of each row of `weights` (E, M), see `scale_above_floor`.
 
-    All passes go over all entries, which is faster as long as rows are short, up to some 10,000 entries.
+    Each pass goes over all entries of all rows. For rows of up to about 10,000 entries this is faster than
+    one call of `scale_above_floor` for each row.
     """
     size, free = weights.shape[1], weights.size
     c = 1 / weights.sum(axis=1)[:, None]
     p: Floats = c * weights
-    # Until the floor sets of all rows are final.
+    # Repeat until the set of entries at the floor is final in all rows.
     while (left := int(np.count_nonzero(above := p >= floor))) < free:
         free, counts = left, above.sum(axis=1)[:, None]
         sums = np.vecdot(weights, above)[:, None]
-        # No entry of a row is left only by rounding, when the floor is 1/M.
+        # If the floor is 1/M, rounding may put all entries of a row below the floor: then its count is 0.
         np.divide(1 - floor * (size - counts), sums, out=c, where=counts > 0)
         np.multiply(c, weights, out=p)
     return p if free == p.size else np.maximum(p, floor, out=p)

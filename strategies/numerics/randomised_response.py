@@ -1,9 +1,9 @@
-"""Randomised response over G values: single answers are uncertain, their counts can be estimated.
+"""Randomised response with G values: a single answer may be false, but the counts of values can be estimated.
 
 Warner, "Randomized response" (1965); for G values Kairouz, Bonawitz, Ramage, "Discrete distribution
 estimation under local privacy" (2016), section 3. The answer is the true value with probability
-P = e^ε/(e^ε + G - 1), and each other value with probability Q = P e^-ε. So any answer is at most e^ε times as
-likely under one truth as under another (ε-local differential privacy).
+P = e^ε/(e^ε + G - 1). It is any one of the other values with probability Q = P e^-ε each. So the probability
+of an answer changes by a factor of at most e^ε if the true value changes (ε-local differential privacy).
 """
 
 from math import exp
@@ -21,9 +21,9 @@ class Counts(NamedTuple):
     Attributes
     ----------
     values : ndarray, shape (G,)
-        Unbiased; they sum to the number of answers, and single values may be negative.
+        The unbiased estimates. They sum to the number of answers; a single estimate may be negative.
     variances : ndarray, shape (G,)
-        Their variances, with `values` in place of the true counts (at least 0).
+        The estimated variances of `values`, >= 0. Their formula uses `values` instead of the unknown counts.
     """
 
     values: Floats
@@ -31,18 +31,18 @@ class Counts(NamedTuple):
 
 
 def randomise(truths: npt.ArrayLike, num_values: int, epsilon: float, rng: np.random.Generator) -> Ints:
-    """Return the answers: the truth with probability P, else one of the other values at random.
+    """Return one answer for each true value: the true value with probability P, else another value.
 
     Parameters
     ----------
     truths : array_like of int, shape (n,)
-        From 0 to G - 1.
+        The true values, from 0 to G - 1.
     num_values : int
-        G, >= 1.
+        The number of values G, >= 1.
     epsilon : float
         ε > 0.
     rng : np.random.Generator
-        Source of randomness; 2n numbers are taken. They must stay secret: they reveal the truths.
+        Source of randomness; 2n numbers are drawn. Keep them secret, because they reveal the true values.
 
     Returns
     -------
@@ -62,22 +62,23 @@ def randomise(truths: npt.ArrayLike, num_values: int, epsilon: float, rng: np.ra
 
 
 def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> Counts:
-    """Return estimates of how many clients hold each value: (n_j - n Q)/(P - Q) for n_j answers j out of n.
+    """Return estimates of how many clients hold each value.
 
-    The variance is ``(a_j P (1 - P) + (n - a_j) Q (1 - Q))/(P - Q)²`` if a_j clients hold j: mostly n c with
-    c = Q (1 - Q)/(P - Q)², which is 3.6 / .38 / .023 at ε = 1 / 2 / 4 and G = 10.
+    If n_j of n answers are j, the estimate for value j is (n_j - n Q)/(P - Q). If a_j clients hold j, its
+    variance is ``(a_j P (1 - P) + (n - a_j) Q (1 - Q))/(P - Q)²``. For small a_j this is about n c with
+    c = Q (1 - Q)/(P - Q)². At G = 10, c is 3.6 / .38 / .023 for ε = 1 / 2 / 4.
 
     Parameters
     ----------
     answers : array_like of int, shape (n,)
-        What `randomise` returned, from 0 to G - 1.
+        The answers that `randomise` returned, from 0 to G - 1.
     num_values, epsilon
         As for `randomise`.
 
     Returns
     -------
     Counts
-        (G,) each.
+        The estimates (G,) and their variances (G,).
 
     Raises
     ------
@@ -98,12 +99,12 @@ def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> 
 
 
 def coin_privacy(rates: npt.ArrayLike) -> float:
-    """Return the ε of a yes or no, where holders of j say yes at rate ``rates[j]``; inf if one excludes j.
+    """Return the ε of a yes or no about a client's value, inf if a yes or a no rules out a value.
 
     Parameters
     ----------
     rates : array_like, shape (G,)
-        In [0, 1].
+        The probability in [0, 1] with which a client that holds each value answers yes.
     """
     chances = np.asarray(rates, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,7 +1,8 @@
-"""Drawing clients from a stream of independent draws, without the probabilities of all clients.
+"""Draws from a stream of independent draws, which need not compute the probabilities of all clients.
 
-A stream is a function of n that returns n more independent draws. Dropping the draws that violate a condition
-leaves draws from the distribution given that condition. `sampling` makes the same draws from the whole p.
+A stream is a function of n that returns the next n independent draws. If all draws that violate a condition
+are dropped, the others are draws from the distribution under this condition. `sampling` has functions for
+draws with and without replacement from a given array p.
 """
 
 from collections.abc import Callable
@@ -12,13 +13,14 @@ from .arrays import Bools, Floats, Ints
 from .sampling import Draw, draw_without_replacement, first_seen
 
 SMALLEST_SHARE = 0.1
-"""Least share of the mass that must be left: below it rejection is slow, and 1 - (the rest) inexact."""
+"""The least probability that accepted draws must have in total. Below it rejection is slow, and this
+probability, computed as 1 minus the probability of all other draws, is inexact."""
 
 LARGEST_BATCH = 1 << 17
 
 
 def uniform_stream(pool: int | Ints, rng: np.random.Generator) -> Callable[[int], Ints]:
-    """Return a stream of uniform draws from 0..pool-1, or from the entries of an array."""
+    """Return a stream of uniform draws from 0..pool-1 if `pool` is an int, or from the entries of `pool`."""
     if isinstance(pool, int):
         return lambda n: rng.integers(pool, size=n)
     return lambda n: pool[rng.integers(pool.size, size=n)]
@@ -27,21 +29,22 @@ def uniform_stream(pool: int | Ints, rng: np.random.Generator) -> Callable[[int]
 def accepted(
     stream: Callable[[int], Ints], accept: Callable[[Ints], Bools], share: float
 ) -> Callable[[int], Ints]:
-    """Return the stream of the accepted draws.
+    """Return a stream of the draws that are accepted.
 
     Parameters
     ----------
     stream : callable
-        The draws to choose from.
+        A stream of draws.
     accept : callable
-        Takes clients (n,), returns bool (n,); it must accept some client of the stream.
+        Takes clients (n,) and returns bool (n,). It must accept at least one client of the stream, or the new
+        stream does not end.
     share : float
-        The probability that a draw is accepted, > 0; a wrong value costs time only.
+        The probability that a draw is accepted, > 0. A wrong value changes only the time that draws take.
 
     Returns
     -------
     callable
-        The stream.
+        The new stream.
     """
 
     def draw(n: int) -> Ints:
@@ -60,9 +63,9 @@ def independent_draws(stream: Callable[[int], Ints], probability: Callable[[Ints
     Parameters
     ----------
     stream : callable
-        Independent draws from p.
+        A stream of independent draws from p.
     probability : callable
-        Takes distinct clients (n,), returns their p (n,), normalised.
+        Takes distinct clients (n,) and returns their normalised probabilities p (n,).
     k : int
         Number of draws, >= 1.
 
@@ -85,8 +88,8 @@ def successive_draws(
 ) -> Draw:
     """Draw k distinct clients one after another (OSMD, Algorithm 6), see `sampling.draw_without_replacement`.
 
-    The distinct clients of independent draws, in the order of their first appearance, are such successive
-    draws. Once little mass is left new clients rarely appear: the rest is then drawn from the whole p.
+    Repeated clients in the stream are dropped. If the clients drawn so far have most of the probability, new
+    clients rarely appear in the stream; the remaining clients are then drawn from the whole p.
 
     Parameters
     ----------
@@ -95,9 +98,10 @@ def successive_draws(
     k : int
         Number of draws, >= 1, at most the number of clients with p > 0.
     whole : callable
-        Returns a fresh array (M,), p normalised; called only if little mass is left.
+        Returns the normalised p of all clients in a new array (M,). It is called only if the clients not
+        drawn yet have a total probability below `SMALLEST_SHARE`.
     rng : np.random.Generator
-        Source of randomness for that case.
+        Source of randomness for the draws from the whole p.
 
     Returns
     -------
@@ -118,7 +122,7 @@ def successive_draws(
         new, _ = first_seen(stream(int(1.2 * (k - drawn.size) / rest) + 8))
         new = new[~np.isin(new, drawn)][: k - drawn.size]
         q = probability(new)
-        # Whether a draw is taken may depend on those before it alone, or the draws are biased.
+        # Whether a draw is used may depend only on the draws before it; otherwise the draws would be biased.
         taken = rest - np.cumsum(np.concatenate([[0.0], q]))[:-1] >= SMALLEST_SHARE
         drawn, p = np.concatenate([drawn, new[taken]]), np.concatenate([p, q[taken]])
         rest = 1 - float(p.sum())

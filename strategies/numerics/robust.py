@@ -1,4 +1,4 @@
-"""Limits of plausible values where some are lies, from the quartiles of the bulk of the values."""
+"""Limits of plausible values if some values are lies, from the quartiles of the values."""
 
 from typing import NamedTuple
 
@@ -9,26 +9,28 @@ from .arrays import Floats
 _QUARTILE = 0.6744897501960817
 """The distance of a normal distribution's quartile from its median, in standard deviations."""
 _LOWER_SHARE = 0.5
-"""How much the spread of small values counts for that of large ones: very small values suggest, but do not
-prove, that very large ones are plausible."""
+"""The factor by which the spread below the median counts for the spread above it. Very small values suggest,
+but do not prove, that very large values are plausible."""
 _PRIOR_VALUES = 3
-"""The assumed spread counts as this many values."""
+"""The spread that is assumed beforehand counts as this many values."""
 _PASSES = 4
-"""How often the values above the limit are dropped, and the limit computed anew."""
+"""How often the limit is computed at most. After each time, the values above the limit are dropped."""
 
 
 class Bulk(NamedTuple):
-    """The location of most values.
+    """Where most values are.
 
     Attributes
     ----------
     centre : float
-        Their median.
+        The median of the values that were not dropped.
     spread : float
-        The larger of two distances from the median, in standard deviations of a normal distribution: that of
-        the upper quartile, and half that of the lower one.
+        An estimate of the standard deviation of values above the median, >= 0. It is the larger of two
+        distances: from the median to the upper quartile, and half of that to the lower quartile. Both are
+        scaled so that the first is the standard deviation of a normal distribution. The result is averaged,
+        as a variance, with the assumed spread.
     margin : float
-        A value is plausible up to this far above the centre.
+        Values up to centre + margin are plausible.
     """
 
     centre: float
@@ -37,28 +39,29 @@ class Bulk(NamedTuple):
 
 
 def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bulk:
-    """Return the location of most values, and how far above it a value is plausible.
+    """Return where most values are, and how far above the centre a value is plausible.
 
-    The margin is ``max(least, deviations · spread)``. Values above it are dropped and the rest is judged
-    again, so that lies that raised the upper quartile gain nothing. Quartiles hold as long as fewer than a
-    quarter of the values are lies. The upper quartile decides, because a median absolute deviation is 0 where
-    most values agree, and would reject all others.
+    The margin is ``max(least, deviations · spread)``. Values above centre + margin are dropped, and centre
+    and margin are computed again from the remaining values, so that large lies do not raise the upper
+    quartile. The quartiles are reliable if fewer than a quarter of the values are lies. The median absolute
+    deviation is not used as the spread: it is 0 if most values are equal, and all other values would then be
+    implausible.
 
     Parameters
     ----------
     values : ndarray, shape (n,)
-        Finite, n >= 1; logarithms if the judged quantity is positive.
+        Finite values, n >= 1. Pass logarithms if the quantity is positive.
     deviations : float
-        The number of standard deviations above the centre that is plausible, > 0.
+        How many times the spread above the centre a value may be, > 0.
     least : float
-        Least margin, >= 0.
+        The least margin, >= 0.
     prior : float
-        The spread assumed before there are values, >= 0; it counts as three values.
+        The spread that is assumed without any values, >= 0. It counts as three values.
 
     Returns
     -------
     Bulk
-        It takes one sort.
+        Centre, spread and margin. The computation takes one sort.
     """
     ordered = np.sort(values)
     count = ordered.size
@@ -75,7 +78,10 @@ def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bu
 
 
 def _quantile(ordered: Floats, count: int, share: float) -> float:
-    """Return a quantile of the first `count` of ascending values, interpolated linearly."""
+    """Return the quantile `share`, in [0, 1], of the first `count` values of `ordered`, which ascend.
+
+    It is interpolated linearly between two values.
+    """
     place = share * (count - 1)
     below = int(place)
     above = min(below + 1, count - 1)

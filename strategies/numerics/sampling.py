@@ -1,7 +1,7 @@
-"""Drawing clients from a distribution, with the importance weights that keep an estimate unbiased.
+"""Draws of clients from a distribution, with the importance weights that make the aggregate unbiased.
 
-Each draw returns a `Draw` whose importance weights W have E[W_m] = 1 for each m with p_m > 0 (W_m = 0
-when m is not drawn). So sum_m W_m x_m is an unbiased estimate of sum_m x_m for any fixed x.
+Each draw returns a `Draw` with importance weights W. W_m = 0 if m is not drawn, and E[W_m] = 1 for each m
+with p_m > 0. So if all p_m > 0, sum_m W_m x_m is an unbiased estimate of sum_m x_m for any fixed x.
 """
 
 from collections import Counter
@@ -14,18 +14,18 @@ from .arrays import Floats, Ints
 
 
 class Draw(NamedTuple):
-    """The distinct clients drawn, in draw order.
+    """The distinct clients that were drawn, in the order in which they were drawn.
 
     Attributes
     ----------
     clients : ndarray of int, shape (S,)
         Indexes into p, distinct.
     counts : ndarray of int, shape (S,)
-        How often each was drawn, >= 1.
+        How often each client was drawn, >= 1.
     probabilities : ndarray, shape (S,)
-        The normalised p of each; in a design of fixed size its inclusion probability.
+        The normalised p of each client; in a design of fixed size (`designs`) its inclusion probability.
     importance : ndarray, shape (S,)
-        W of each.
+        The importance weight W of each client, > 0.
     """
 
     clients: Ints
@@ -35,16 +35,16 @@ class Draw(NamedTuple):
 
 
 def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
-    """Draw k times independently from p; W_m = N_m / (k p_m), N_m being how often m was drawn.
+    """Draw k times independently from p; W_m = N_m / (k p_m), where m was drawn N_m times.
 
     Parameters
     ----------
     p : array_like, shape (M,)
-        Weights >= 0, not all 0; normalised here.
+        Weights >= 0, not all 0. They need not sum to 1.
     k : int
         Number of draws, >= 0.
     rng : np.random.Generator
-        Source of randomness; k uniform numbers are taken.
+        Source of randomness; k uniform numbers are drawn.
 
     Returns
     -------
@@ -54,14 +54,14 @@ def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) ->
     Raises
     ------
     ValueError
-        If `p` is no distribution or `k` is negative.
+        If `p` has the wrong shape, a negative entry, or a sum that is 0 or not finite, or if `k` is negative.
     """
     weights, total = _checked(p)
     if k < 0:
         raise ValueError(f"k = {k}: must be >= 0")
     ends = weights.cumsum()
-    # random() < 1, and its largest value times the last end rounds to less than that end: with side="right"
-    # each index is below M and has p > 0.
+    # random() is less than 1, and even its largest value times the last end is rounded to less than this end.
+    # So with side="right" each index is below M and has p > 0.
     drawn = ends.searchsorted(rng.random(k) * ends[-1], side="right")
     clients, counts = first_seen(drawn)
     probabilities = weights[clients] / total
@@ -69,7 +69,7 @@ def draw_with_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) ->
 
 
 def first_seen(drawn: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct clients of some draws, in order of first appearance, and how often each appears."""
+    """Return the distinct clients in `drawn`, in order of first appearance, and how often each appears."""
     tally = Counter(drawn.tolist())
     return (
         np.fromiter(tally, np.int64, len(tally)),
@@ -78,14 +78,17 @@ def first_seen(drawn: Ints) -> tuple[Ints, Ints]:
 
 
 def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator) -> Draw:
-    """Draw k distinct clients one after another, each from p over the rest (OSMD, Algorithm 6).
+    """Draw k distinct clients one after another (OSMD, Algorithm 6).
 
-    The client m drawn j-th has ``W_m = (1/p_(j),m + k - j)/k``, ``p_(j),m = p_m / (1 - mass drawn before)``.
+    Each draw is from p, restricted to the clients that were not drawn before and renormalised.
+
+    If client m is drawn j-th, ``W_m = (1/p_(j),m + k - j)/k`` with ``p_(j),m = p_m / (1 - sum of p of the
+    clients drawn before m)``.
 
     Parameters
     ----------
     p : array_like, shape (M,)
-        Weights >= 0; normalised here.
+        Weights >= 0. They need not sum to 1.
     k : int
         Number of draws, from 0 to the number of positive weights.
     rng : np.random.Generator
@@ -99,21 +102,25 @@ def draw_without_replacement(p: npt.ArrayLike, k: int, rng: np.random.Generator)
     Raises
     ------
     ValueError
-        If `p` is no distribution or `k` is out of range.
+        If `p` has the wrong shape, a negative entry, or a sum that is 0 or not finite, or if `k` is out of
+        range.
     """
     weights, total = _checked(p)
     first, arrival = first_arrivals(weights, k, rng)
     clients = first[np.argsort(arrival)]
     drawn, rest = weights[clients], weights.copy()
     rest[clients] = 0
-    # Summed from the end, since 1 - (mass drawn before) cancels when little is left.
+    # Sums start from the end, because digits of 1 - (sum of p drawn before) cancel if little is left.
     left = rest.sum() + np.cumsum(drawn[::-1])[::-1]
     importance = (left / drawn + np.arange(k - 1, -1, -1)) / max(1, k)
     return Draw(clients, np.ones(k, dtype=np.int64), drawn / total, importance)
 
 
 def largest(values: Floats, k: int, rng: np.random.Generator) -> Ints:
-    """Return the positions of the k >= 0 largest of values (n,), all if n <= k; ties at random."""
+    """Return the positions of the k >= 0 largest `values` (n,); all positions if n <= k.
+
+    Which of several equal values are among the k largest is random.
+    """
     if values.size <= k or k == 0:
         return np.arange(min(k, values.size))
     threshold = np.partition(values, values.size - k)[values.size - k]
@@ -123,9 +130,10 @@ def largest(values: Floats, k: int, rng: np.random.Generator) -> Ints:
 
 
 def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-    """Draw k distinct clients, one after another in proportion to weights; return their order, too.
+    """Draw k distinct clients, one after another in proportion to weights, and return the order of the draws.
 
-    The k smallest of E_m/w_m in order, E_m standard exponential, are such successive draws.
+    Each client m gets the arrival time E_m/w_m, where the E_m are independent and standard exponential. The
+    order of arrival has the distribution of successive draws, so the k first clients are drawn.
 
     Parameters
     ----------
@@ -134,14 +142,14 @@ def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[I
     k : int
         Number of clients, from 0 to the number of positive weights.
     rng : np.random.Generator
-        Source of randomness; M exponential numbers are taken.
+        Source of randomness; M exponential numbers are drawn.
 
     Returns
     -------
     clients : ndarray of int, shape (k,)
-        In no particular order.
+        The drawn clients, in no particular order.
     arrival : ndarray, shape (k,)
-        E_m/w_m; sorting by it gives the order of the draws.
+        The arrival times of these clients, which ascend in the order of the draws.
 
     Raises
     ------
@@ -154,7 +162,8 @@ def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[I
     arrival = rng.standard_exponential(weights.size)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         arrival /= weights
-        # At most 2k + 20 are expected before this time, and about as many where no client is heavy.
+        # The expected number of arrivals before this time is at most 2k + 20. It is about 2k + 20 if no
+        # client has a large share of the weights.
         early = arrival < (2 * k + 20) / weights.sum()
     first = np.flatnonzero(early if np.count_nonzero(early) >= k else weights)
     arrival = arrival[first]
@@ -165,7 +174,7 @@ def first_arrivals(weights: Floats, k: int, rng: np.random.Generator) -> tuple[I
 
 
 def _checked(p: npt.ArrayLike) -> tuple[Floats, float]:
-    """Return p as an array, and its sum."""
+    """Return p as an array, and its sum; a ValueError if it is not an array of weights."""
     weights: Floats = np.asarray(p, dtype=np.float64)
     if weights.ndim != 1:
         raise ValueError(f"p has shape {weights.shape}: must be (M,)")

@@ -1,4 +1,4 @@
-"""Random streams that are functions of (seed, round, purpose), so that a resume needs no generator state."""
+"""Random streams that are functions of (seed, round, purpose). So a resume needs no state of a generator."""
 
 from zlib import crc32
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def generator(seed: int, round: int, purpose: str) -> np.random.Generator:
-    """Return the generator of one purpose in one round; the same arguments give the same stream.
+    """Return the random generator for one purpose in one round. Equal arguments give equal streams.
 
     Parameters
     ----------
@@ -15,12 +15,12 @@ def generator(seed: int, round: int, purpose: str) -> np.random.Generator:
     round : int
         The round, >= 0.
     purpose : str
-        The use of the numbers, for example ``"select"``; each purpose has its own stream.
+        What the random numbers are for, for example ``"select"``. Each purpose has a stream of its own.
 
     Returns
     -------
     np.random.Generator
-        A fresh generator at the start of its stream.
+        A new generator, at the start of its stream.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A tree of sums over weights: drawing in proportion to them and changing a few costs O(log n) each."""
+"""A tree of sums of n weights. A weighted draw, or a change of a weight, costs O(log n)."""
 
 import numpy as np
 
@@ -8,15 +8,15 @@ FAN_OUT = 16
 
 
 class SumTree:
-    """Weights >= 0 at the leaves, each inner node the sum of its 16 children.
+    """A tree with weights >= 0 at its leaves. Each inner node is the sum of its 16 children.
 
-    A node is always summed in the same way, so a tree rebuilt from its leaves equals, bit for bit, one that
-    was changed step by step.
+    The sum of a node depends only on its children. So after any changes the tree equals, bit for bit, a new
+    tree with the same weights.
 
     Parameters
     ----------
     weights : ndarray, shape (n,)
-        Finite and >= 0, n >= 1; copied.
+        Finite weights >= 0, n >= 1. They are copied.
     """
 
     def __init__(self, weights: Floats) -> None:
@@ -26,11 +26,11 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """Sum of all weights."""
+        """The sum of all weights."""
         return float(self._levels[-1].sum(axis=1)[0])
 
     def assign(self, indexes: Ints, weights: Floats) -> None:
-        """Set the weights at distinct indexes, both of shape (m,)."""
+        """Set the weights at the distinct `indexes` (m,) to `weights` (m,)."""
         self._levels[0].flat[indexes] = weights
         nodes = indexes
         for level, above in zip(self._levels, self._levels[1:], strict=False):
@@ -38,7 +38,7 @@ class SumTree:
             above.flat[nodes] = level[nodes].sum(axis=1)
 
     def before(self, indexes: Ints) -> Floats:
-        """Return, for indexes (m,) in [0, n], the sums (m,) of the weights before each."""
+        """Return (m,) for each of the `indexes` (m,) in [0, n] the sum of all weights before this index."""
         sums = np.zeros(indexes.size)
         for level in self._levels:
             nodes = np.minimum(indexes // FAN_OUT, len(level) - 1)
@@ -48,27 +48,27 @@ class SumTree:
         return sums
 
     def find(self, targets: Floats) -> Ints:
-        """Return, for targets (m,) in [0, total), the index where the running sum of the weights passes each.
+        """Return (m,) for each of the `targets` (m,) the index at which the running sum of weights passes it.
 
-        So a uniform target finds an index with a probability in proportion to its weight; an index of weight
-        0 is never found as long as `total` is positive.
+        Targets are in [0, total). A uniform target gives each index a probability in proportion to the
+        weight. If `total` is positive, an index with weight 0 is never returned.
         """
         left = np.array(targets)
         nodes = np.zeros(left.size, dtype=np.int64)
         for level in reversed(self._levels):
             children = level[nodes]
             sums = children.cumsum(axis=1)
-            # By rounding a target may lie beyond the last sum: it belongs to the last positive child.
+            # By rounding, a target may lie beyond the last sum. It then belongs to the last positive child.
             last = FAN_OUT - 1 - np.argmax(children[:, ::-1] > 0, axis=1)
             child = np.minimum((sums <= left[:, None]).sum(axis=1), last)
-            # Subtract the sum before the child; (the sum with it) - (the child) could leave less than 0.
+            # Subtract the sum before the child. Computed as (sum with the child) - child, it may be below 0.
             left -= np.where(child > 0, sums[np.arange(left.size), child - 1], 0.0)
             nodes = nodes * FAN_OUT + child
         return nodes
 
 
 def _padded(weights: Floats) -> Floats:
-    """Return a copy as rows of 16 siblings, filled up with zeros."""
+    """Return a copy of `weights` (n,) as rows of 16 siblings; the last row is filled up with zeros."""
     rows = np.zeros((-(-weights.size // FAN_OUT), FAN_OUT))
     rows.flat[: weights.size] = weights
     return rows

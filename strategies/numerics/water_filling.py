@@ -1,4 +1,4 @@
-"""Filling groups up to a common level: FLICS' allocation of a round's budget, in closed form.
+"""FLICS' allocation of a round's budget to groups, in closed form: groups are filled up to a common level.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints" (the FLICS paper), problem Var, eqs. 5 and 6.
@@ -17,32 +17,33 @@ def water_fill(
     upper: npt.ArrayLike,
     lower: npt.ArrayLike | None = None,
 ) -> Floats:
-    """Return the r with least sum_j p_j²/(n_j + r_j), among lower <= r <= upper and sum_j r_j <= budget.
+    """Return the r that minimises sum_j p_j²/(n_j + r_j), among lower <= r <= upper and sum_j r_j <= budget.
 
-    The paper's ŝ_j(t) is (n_j + r_j)/t with n_j = (t - 1) ŝ_j(t - 1); its t drops out. By KKT the groups that
-    meet no bound are at one level, (n_j + r_j)/p_j = μ, so ``r_j = clip(μ p_j - n_j, lower_j, upper_j)``. The
-    sum of the r_j grows with μ, piecewise linearly between the points where a group leaves its lower bound or
-    meets its upper one. These points are sorted, bisection over them finds the interval that holds the
-    budget, and a division gives μ. It takes O(G log G).
+    The paper's ŝ_j(t) is (n_j + r_j)/t with n_j = (t - 1) ŝ_j(t - 1); the factor 1/t does not change the
+    solution. By the KKT conditions, all groups that are at no bound have the same level μ = (n_j + r_j)/p_j.
+    So ``r_j = clip(μ p_j - n_j, lower_j, upper_j)``. The sum of the r_j grows with μ. It is linear between
+    the points at which a group leaves its lower bound or reaches its upper bound. These points are sorted,
+    bisection finds the interval in which the sum reaches the budget, and a division gives μ. This takes
+    O(G log G).
 
     Parameters
     ----------
     targets : array_like, shape (G,)
-        p >= 0, in any unit; a group with p_j = 0 gets its lower bound. Others count as at least 1e-150 of
-        the largest.
+        p >= 0, in any unit. A group with p_j = 0 gets its lower bound. A positive p_j below 1e-150 times the
+        largest is raised to this value.
     counts : array_like, shape (G,)
-        n >= 0, the number of participants so far.
+        n >= 0, the number of participants of each group so far.
     budget : float
-        At least the sum of the lower bounds, finite.
+        The limit of the sum of r. It is finite and at least the sum of the lower bounds.
     upper : array_like, shape (G,)
-        Finite and >= lower; the number of available clients.
+        The upper bounds of r, for example the number of available clients; finite and >= lower.
     lower : array_like, shape (G,), optional
-        Finite, >= 0 (default: 0).
+        The lower bounds of r, finite and >= 0 (default: 0).
 
     Returns
     -------
     ndarray, shape (G,)
-        r; its sum is the budget up to rounding, or the sum of `upper` if that is less.
+        r. If all p_j > 0, its sum is, up to rounding, the budget or the sum of `upper`, whichever is less.
 
     Raises
     ------
@@ -56,7 +57,7 @@ def water_fill(
             raise ValueError(f"{name} has shape {values.shape}: must be (G,), as targets has {p.shape}")
         if not (np.isfinite(values) & (values >= least)).all():
             raise ValueError(f"{name} = {values}: must be finite and >= {least}")
-    if not low.sum() * (1 - 1e-9) <= budget < np.inf:  # the sum may be rounded
+    if not low.sum() * (1 - 1e-9) <= budget < np.inf:  # allows for rounding of the sum
         raise ValueError(f"budget = {budget}: must be finite and at least {low.sum()}, the sum of lower")
 
     rates, wanted = low.copy(), p > 0
@@ -74,7 +75,8 @@ def water_fill(
         filled: Floats = np.clip(level * p - n, low, high)
         return filled
 
-    below, above = 0, points.size - 1  # the fill at points[below] is within the budget, at points[above] not
+    # The sum at level points[below] is within the budget, and at level points[above] it is not.
+    below, above = 0, points.size - 1
     while above - below > 1:
         middle = (below + above) // 2
         if fill(points[middle]).sum() <= budget:
@@ -90,19 +92,20 @@ def water_fill(
 
 
 def round_to_total(expected: npt.ArrayLike, rng: np.random.Generator) -> Ints:
-    """Round to integers at random, keeping each expectation and the total (systematic rounding).
+    """Round numbers up or down at random, so that expectations and the total are kept (systematic rounding).
 
     Parameters
     ----------
     expected : array_like, shape (G,)
         Numbers >= 0 whose sum is an integer up to rounding.
     rng : np.random.Generator
-        Source of randomness; one number is taken.
+        Source of randomness; one uniform number is drawn.
 
     Returns
     -------
     ndarray of int, shape (G,)
-        Each is `expected` rounded down or up; they sum to the sum of `expected`.
+        Each entry of `expected`, rounded down or up. Their sum is the sum of `expected`, and the mean of each
+        over `rng` is the entry of `expected`.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""The round pipeline on arrays: select, examine, judge, weight, aggregate, learn, record."""
+"""The steps of a round on arrays: select, examine, guard, weight, aggregate, learn and record."""

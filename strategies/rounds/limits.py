@@ -1,4 +1,4 @@
-"""How large a value may plausibly be, given the recent values of many clients.
+"""Computes how large a value may plausibly be, from the recent values of many clients.
 
 The docstring of `guard.Guard` states the rules.
 """
@@ -6,7 +6,7 @@ The docstring of `guard.Guard` states the rules.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import inf, log, nan
+from math import inf, log, nan, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -20,27 +20,57 @@ from .recent_values import RecentValues, Window
 RECENT = 32
 """The centre is the median of this many of the newest values."""
 _FEW = 8
-"""When half of this many of the newest values are far beyond the limit, the federation has changed."""
+"""If at least half of this many newest values are far beyond the limit, the federation has changed."""
+_ENOUGH = 16
+"""If fewer values than this are known, the limit is too uncertain for an offence."""
 _PRIOR_SPREAD = 0.5
-"""The standard deviation of logarithms that is assumed while there are few values."""
+"""The spread of logarithms that is assumed while few values are known."""
 _FLAGRANT = 2.0
-"""A value beyond this many times its limit is an offence."""
+"""A value must exceed its limit by at least this factor to be an offence."""
+_AGREEMENT = 0.2
+"""An agreement is always plausible if it is at most this far below the centre. This number is also the spread
+of agreements that is assumed while few are known."""
+_WIDEST = 0.23
+"""The largest standard deviation of agreements that is used, unless too many clients would be implausible."""
+_SINGLE = 5 / 3
+"""The factor of the allowed distance below the centre for a client that has sent a single reply."""
+_PROBATION = 1 / 2
+"""The factor of the allowed distance below the centre for a client whose next offence quarantines it."""
+_CHANCE = 4.0
+"""How many standard deviations below 0 a cosine must be to oppose the others. The standard deviation is that
+of the cosine of random vectors."""
 _HEAVY = 4.0
-"""The spread at which margins are doubled: widely spread norms have heavier tails than a lognormal's."""
+"""The spread at which the margin is doubled, since widely spread norms have heavier tails than a lognormal
+distribution."""
 _POWERS = {"loss": 3.0, "polled loss": 3.0, "gradient variance": 2.0, "polled gradient variance": 2.0}
-"""With which power of the update norm a value may grow; the loss of least squares grows with its square."""
+"""The power of the update norm with which the limit of a value rises. The loss of least squares grows with
+the square of the norm; the limit of losses rises with the cube."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The rules by which a value is plausible."""
+    """Decides whether values are plausible, by the settings of the guard."""
 
     settings: GuardSettings
 
     def place(
         self, recent: RecentValues, kind: str, clients: Ints, values: Floats, remarks: Remarks
     ) -> Placed:
-        """Place values (S,) of one kind among those of all clients, and remember them as recent values."""
+        """Compare values (S,) of one kind with recent values of all clients, and then remember them.
+
+        Parameters
+        ----------
+        recent : RecentValues
+            The recent values. The new values are added to it.
+        kind : str
+            One of `recent_values.KINDS`.
+        clients : ndarray of int, shape (S,)
+            The distinct clients that sent the values.
+        values : ndarray, shape (S,)
+            The values; NaN = not sent.
+        remarks : Remarks
+            Gets a remark about each impossible value.
+        """
         signed = self.settings.signed_losses and "loss" in kind
         impossible = ~np.isnan(values) & ~(np.isfinite(values) & (signed | (values >= 0)))
         for position in np.flatnonzero(impossible):
@@ -50,7 +80,7 @@ class Limits:
         with np.errstate(divide="ignore"):
             x = np.clip(values, -1e150, 1e150) if signed else np.log(values)
         placed = Placed(kind, values, impossible, signed, 0.0, x, inf, inf)
-        # A zero needs no limit, and says nothing of the scale of the other values.
+        # A zero is always plausible, and does not show how large other values are. Its logarithm is -inf.
         scaled = np.flatnonzero(np.isfinite(x))
         if not scaled.size:
             return placed
@@ -72,43 +102,92 @@ class Limits:
         recent.remember(kind, others, new, margin)
         gap = max(log(_FLAGRANT), usual.spread)
         groups = (newest[-max(_FEW, x.size) :], x if x.size > _FEW // 2 else x[:0])
-        if signed or any(_is_half(group > centre + margin + gap) for group in groups):
-            gap = inf  # values far beyond the limit have another cause than lies
+        few = others.values.size + x.size < _ENOUGH
+        if signed or few or any(_is_half(group > centre + margin + gap) for group in groups):
+            gap = inf  # values far beyond the limit are not offences
         return replace(placed, centre=centre, excess=placed.excess - centre, margin=margin, gap=gap)
 
-    def size(self, sizes: Floats) -> float:
-        """Return the largest data size that a client may claim, given all known sizes; inf without any."""
+    def sizes(self, sizes: Floats) -> tuple[float, float]:
+        """Return the limit of a claimed data size, and the size above which a claim is ignored.
+
+        Both are computed from all known sizes (n,), > 0. If n = 0, both are infinite.
+        """
         logs = np.log(sizes)
         if not logs.size:
-            return inf
+            return inf, inf
         usual = bulk(
-            logs, deviations=self.settings.deviations, least=log(self.settings.factor), prior=_PRIOR_SPREAD
+            logs,
+            deviations=self.settings.size_deviations,
+            least=log(self.settings.factor),
+            prior=_PRIOR_SPREAD,
         )
+        limit = usual.centre + usual.margin
         with np.errstate(over="ignore"):
-            return float(np.exp(usual.centre + usual.margin))
+            return float(np.exp(limit)), float(np.exp(limit + max(log(_FLAGRANT), usual.spread)))
+
+    def agreement(self, new: Floats, others: Floats, single: Bools, probation: Bools, width: int) -> Floats:
+        """Return (S,) the least plausible agreement of each client of this round; -inf if none is refused.
+
+        Parameters
+        ----------
+        new : ndarray, shape (S,)
+            The agreements of this round's clients; NaN = unknown.
+        others : ndarray, shape (n,)
+            The agreements of other clients, the newest at the end; NaN = unknown.
+        single : ndarray of bool, shape (S,)
+            Whether the client has sent a single reply.
+        probation : ndarray of bool, shape (S,)
+            Whether the client's next offence quarantines it.
+        width : int
+            D, the number of entries of a sketch. The cosines of random vectors have a standard deviation of
+            1/sqrt(D).
+        """
+        known = np.concatenate([others, new])
+        known = known[~np.isnan(known)]
+        if not known.size:
+            return np.full(new.size, -inf)
+        usual = bulk(
+            -known, deviations=self.settings.direction_deviations, least=_AGREEMENT, prior=_AGREEMENT
+        )
+        # Liars may be drawn often. Then they are many of the first known clients, and increase the spread.
+        narrow = max(_AGREEMENT, self.settings.direction_deviations * min(usual.spread, _WIDEST))
+        few = np.count_nonzero(known < -usual.centre - narrow) <= known.size / 4 + 1
+        margin = narrow if few else usual.margin
+        least, chance = -usual.centre - margin, -_CHANCE / sqrt(width)
+        # If at least half of the newest updates oppose the others, the direction of descent has changed.
+        if _is_half(known[-max(_FEW, new.size) :] < min(least, chance)):
+            return np.full(new.size, -inf)
+        factors = np.where(probation, _PROBATION, np.where(single, _SINGLE, 1.0))
+        return np.minimum(-usual.centre - margin * factors, chance)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """The values (S,) of one kind and how plausible they are."""
+    """The values (S,) of one kind, and how plausible each is."""
 
     kind: str
-    values: Floats  # NaN: not reported, or impossible
-    impossible: Bools
-    signed: bool
-    centre: float
-    excess: Floats  # logarithms (signed: values) above the centre
-    margin: float  # the excess that is plausible
-    gap: float  # how much more than that is an offence
+    values: Floats  # NaN = not reported, or impossible
+    impossible: Bools  # whether the value cannot be true, such as a negative loss
+    signed: bool  # whether values may be negative; then values are used instead of their logarithms
+    centre: float  # the median of the logarithms (or signed values) of the newest values
+    excess: Floats  # the logarithm (or signed value) minus the centre
+    margin: float  # the largest plausible excess
+    gap: float  # an excess above margin + gap is an offence
 
     def flagrant(self, norms: Floats) -> Bools:
-        """Return (S,) which values are offences, given the excess of the update norms (NaN: unknown)."""
+        """Return (S,) whether each value is far beyond its limit and not explained by ``norms``.
+
+        ``norms`` (S,) is the excess of the update norms; NaN = unknown.
+        """
         power = _POWERS.get(self.kind, 1.0)
         beyond: Bools = self.excess > np.fmax(self.margin, power * norms) + self.gap
         return beyond
 
     def clipped(self, remarks: Remarks, norms: Floats) -> Floats:
-        """Return the values (S,), reduced to their limits, given the excess of the update norms."""
+        """Return the values (S,), reduced to their limits.
+
+        ``norms`` (S,) is the excess of the update norms, by which some limits rise; NaN = unknown.
+        """
         margins = np.full(norms.size, self.margin)
         if self.kind in _POWERS and not self.signed:
             margins = np.fmax(margins, _POWERS[self.kind] * norms)
@@ -124,7 +203,7 @@ class Placed:
 
 @dataclass
 class Remarks:
-    """What was clipped or ignored at each position, as text."""
+    """The values that were clipped or ignored, as text for each position of a client."""
 
     _remarks: dict[int, list[str]] = field(default_factory=dict)
 
@@ -133,29 +212,34 @@ class Remarks:
         self._remarks.setdefault(int(position), []).append(remark)
 
     def lines(self) -> dict[int, str]:
-        """Return position -> its remarks, in one line."""
+        """Return position -> all remarks about it, in one line."""
         return {position: "; ".join(remarks) for position, remarks in sorted(self._remarks.items())}
 
 
 def believed_sizes(
     claimed: npt.ArrayLike, overrides: npt.ArrayLike | None = None, guard: GuardSettings | None = None
 ) -> Floats:
-    """Return the data size that counts for each client.
+    """Return the data size of each client that the server uses.
+
+    The size of a client is its override if there is one, otherwise its clipped claim. A client with neither
+    gets the mean of all these sizes, or 1 if no size is known.
 
     Parameters
     ----------
     claimed : array_like, shape (M,)
-        Sizes that the clients reported; NaN = none. A value that is no size counts as none.
+        The sizes that the clients claim, in samples; NaN = no claim. Values outside [1e-100, 1e100] are
+        ignored.
     overrides : array_like, shape (M,), optional
-        Sizes that the operator declared, in [1e-100, 1e100], taken as they are; NaN = none.
+        The sizes that the operator declared, in [1e-100, 1e100]; NaN = none (default: none). They are not
+        clipped.
     guard : GuardSettings, optional
-        Claims are clipped to `Limits.size` (default: they are believed).
+        The settings by which `Limits.sizes` computes the limit to which claims are clipped, and the size
+        above which claims are ignored (default: all claims are believed).
 
     Returns
     -------
     ndarray, shape (M,)
-        Positive: the override, else the claim, clipped, else the mean of all these sizes (1 if there are
-        none).
+        The sizes, > 0.
 
     Raises
     ------
@@ -171,13 +255,34 @@ def believed_sizes(
         checks.in_range("overrides", declared[is_declared], checks.SMALLEST_SIZE, checks.LARGEST_SIZE)
         sizes[is_declared] = declared[is_declared]
         is_claim &= ~is_declared
-    unknown = np.isnan(sizes)
     if guard is not None:
-        sizes[is_claim] = np.minimum(sizes[is_claim], Limits(guard).size(sizes[~unknown]))
+        limit, absurd = Limits(guard).sizes(sizes[~np.isnan(sizes)])
+        sizes[is_claim & (sizes > absurd)] = nan
+        sizes[is_claim] = np.minimum(sizes[is_claim], limit)  # NaN stays NaN
+    unknown = np.isnan(sizes)
     sizes[unknown] = 1.0 if unknown.all() else sizes[~unknown].mean()
     return sizes
 
 
+def believed_numbers(claimed: npt.ArrayLike, guard: GuardSettings | None = None) -> Floats:
+    """Return (M,) the costs or energies of the clients, clipped as sizes are; NaN = unknown.
+
+    Parameters
+    ----------
+    claimed : array_like, shape (M,)
+        The costs or energies that clients reported, >= 0; NaN = not reported.
+    guard : GuardSettings, optional
+        The settings by which `Limits.sizes` computes the limit to which claims are clipped, and the number
+        above which claims are ignored (default: all claims are believed).
+    """
+    numbers = checks.floats("claimed", claimed)
+    if guard is not None:
+        limit, absurd = Limits(guard).sizes(numbers[numbers > 0])
+        numbers[numbers > absurd] = nan
+        numbers = np.minimum(numbers, limit)
+    return numbers
+
+
 def _is_half(those: Bools) -> bool:
-    """Return whether at least half of them are true; False where there are none."""
+    """Return whether at least half of the values are true; False if there are none."""
     return those.size > 0 and 2 * int(np.count_nonzero(those)) >= those.size

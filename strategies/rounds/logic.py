@@ -1,36 +1,42 @@
-"""The round pipeline: open, choose, finish. The Flower strategy and the simulator supply the rest.
+"""The steps of a round that the Flower strategy and the simulator share: open, choose, finish.
 
 ::
 
-    opened = logic.open(round, available)            the selectable clients, and those to poll
-    chosen = logic.choose(opened, reports)           reports: the candidates' answers to the poll
-    outcome = logic.finish(chosen, arrays, replies)  replies: what the selected clients trained
+    opened = logic.open(round, available)            find the selectable clients, and the candidates to poll
+    chosen = logic.choose(opened, reports)           select clients; reports: the answers to the poll
+    outcome = logic.finish(chosen, arrays, replies)  aggregate and learn; replies: the trained models
     record = outcome.closed(skipped, seconds)        skipped: why the server step changed nothing, or ""
+
+The Flower strategy and the simulator do the other steps: between these calls they poll candidates, let the
+selected clients train, and take the server step.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ..clients.printable import printable
 from ..numerics.arrays import Array, Bools, Floats, Ints
-from ..options import Faults, check_correction
+from ..options import Budgets, Faults, check_correction
 from ..selectors import Feedback, Selection, Selector
 from .aggregation import Arrays, Model
 from .guard import Guard
-from .over_selection import enough_replies, over_selected
 from .record import RoundRecord
 from .replies import ExaminedReplies, Reply, examine, sent_arrays
+from .reported_norms import contradictions
 from .response_rates import ResponseRates
 from .stages import Chosen, Opened, Outcome
 from .trained_clients import TrainedClients
 from .variates import ClientVariates
+from .waiting.over_selection import enough_replies, over_selected
+from .waiting.pace import Wait
+from .waiting.silence import Patience
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
-_LONGEST_REASON = 300  # characters kept of a failure's reason; part of it is text from the client
 
 
 class RoundLogic:
@@ -39,25 +45,36 @@ class RoundLogic:
     Parameters
     ----------
     selector : Selector
-        Selects the clients and weights their updates; learns from the feedback.
+        Selects the clients, computes the weights of their updates, and learns from the feedback.
     faults : Faults
-        The guard, the quorum, over-selection, and the correction for missing replies.
+        The settings of the guard, the quorum, over-selection, the correction for missing replies, and the
+        quarantine for silence.
     local_learning_rate : float (default: 1.0)
-        Divides the norm of an update, so that ‖g_m‖ is the norm of the summed local gradients. It makes no
-        difference to selectors that only compare clients with each other.
+        The clients' learning rate, > 0. The norm of an update is divided by it, so that ‖g_m‖ is the norm of
+        the sum of the local gradients. The rate makes no difference to selectors that only compare clients
+        with each other.
     variates : ClientVariates, optional
         Each client's baseline y_m is subtracted from its update, and the mean ȳ of all baselines is added to
-        the step.
+        the step (default: y_m = ȳ = 0).
+    budgets : Budgets, optional
+        K of each round (default: the selector's `clients_per_round`).
+    shortest_deadline : float (default: inf)
+        The shortest wait for an answer in seconds, > 0 (`Deadlines.shortest`). If it is infinite, the server
+        always waits until its deadlines.
     updates : {"open", "noised", "masked"} (default: "open")
-        What the server sees of an update. "noised": everything, but noise that is added later shall hide it;
-        so the guard ignores norms and losses, and rejects only unusable replies. "masked": each client
-        multiplied its update by S c_m and added a mask; the masks cancel in the sum over all S. Then norms
-        are those that clients report, and a round in which a reply is missing is skipped.
+        What the server sees of an update.
+
+        - "open": the server sees each update.
+        - "noised": the server sees each update. The server step later adds noise that must hide it, so the
+          guard ignores norms and losses. It counts unusable replies as offences.
+        - "masked": each client multiplies its update by S c_m and adds a mask. The masks cancel in the sum
+          over all S clients. So a round in which a reply is missing is skipped. The clients report the norms.
 
     Raises
     ------
     ValueError
-        If the selector makes up for missing replies itself and ``faults.correction`` is "rates".
+        If ``faults.correction`` is "rates" and the selector itself makes up for missing replies. Also if
+        ``variates`` is given and the selector weights each part of an update separately.
     """
 
     def __init__(
@@ -67,34 +84,46 @@ class RoundLogic:
         *,
         local_learning_rate: float = 1.0,
         variates: ClientVariates | None = None,
+        budgets: Budgets | None = None,
+        shortest_deadline: float = inf,
         updates: Literal["open", "noised", "masked"] = "open",
     ) -> None:
+        if selector.part_names and variates is not None:
+            raise ValueError(
+                f"variates = {variates.name!r} with selector = {selector.name!r}: must be left out, since a "
+                "remembered update would need a weight for each of its parts"
+            )
         self.selector = selector
         self.faults = faults
+        self._budgets = budgets or Budgets(selector.clients_per_round)
         self.local_learning_rate = local_learning_rate
         self.guard: Guard | None = None
         if faults.guard_settings is not None:
             self.guard = Guard(selector.num_clients, faults.guard_settings)
+        self._bounds_draws = selector.unbiased == "none" and not selector.data_independent
         self.responses: ResponseRates | None = None
         if faults.correction == "rates":
             check_correction(type(selector))
             self.responses = ResponseRates(selector.num_clients)
+        self.patience: Patience | None = None
+        if faults.silence or shortest_deadline < inf:
+            self.patience = Patience(selector.num_clients, shortest_deadline, quarantines=faults.silence)
         self.variates = variates
         self.updates = updates
 
     # --- clients that come and go ------------------------------------------------------------------------
 
     def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
-        """Let clients join, as `Selector.add_clients` does; all parts of the round learn of them."""
+        """Let clients join the run. The arguments are the same as those of `Selector.add_clients`."""
         before = self.selector.num_clients
         self.selector.add_clients(client_sizes, **per_client)
         joined = self.selector.num_clients - before
-        for part in (self.guard, self.responses):
+        for part in (self.guard, self.responses, self.patience):
             if part is not None:
                 part.add_clients(joined)
 
     def remove_clients(self, clients: npt.ArrayLike) -> None:
-        """Remove clients for good between two rounds, as `Selector.remove_clients` does."""
+        """Remove clients from the run. Call this between two rounds only; see `Selector.remove_clients`."""
         self.selector.remove_clients(clients)
         if self.variates is not None:
             self.variates.forget(clients)
@@ -102,32 +131,89 @@ class RoundLogic:
     # --- a round -----------------------------------------------------------------------------------------
 
     def open(self, round: int, available: Ints | None = None) -> Opened:
-        """Open a round: leave out quarantined clients, and name the clients to poll.
+        """Open a round: leave out quarantined and resting clients, and find the candidates to poll.
+
+        No client is left out for silence if fewer clients than the quorum would then be left. The same holds
+        if more than half of the available clients that have no quarantine for offences would be left out:
+        then the silence probably has one common cause, such as the network.
 
         Parameters
         ----------
         round : int
             The round, >= 1.
         available : ndarray of int, optional
-            Distinct indexes of the available clients (default: all registered clients; this avoids a pass
-            over all clients unless the selector needs one).
+            The distinct indexes of the available clients (default: all registered clients are available;
+            then a round needs no pass over all clients unless the selector needs one).
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
+        silent = self.silent(round)
         if available is not None and available.size == registered.size:
             available = None
         if available is None:
-            quarantined = quarantined[registered[quarantined]]
-            unavailable = quarantined if quarantined.size else None
-            num_available = int(np.count_nonzero(registered)) - quarantined.size
+            quarantined, silent = (clients[registered[clients]] for clients in (quarantined, silent))
+            num_available = int(np.count_nonzero(registered))
         else:
-            quarantined = np.intersect1d(available, quarantined)
-            if quarantined.size:
-                available = np.setdiff1d(available, quarantined)
+            quarantined, silent = (np.intersect1d(available, clients) for clients in (quarantined, silent))
             num_available = available.size
-        budget = over_selected(self.selector.clients_per_round, self.faults.over_selection)
+        others = num_available - np.setdiff1d(quarantined, silent).size
+        if 2 * silent.size > others or others - silent.size < self.faults.quorum:
+            silent = _NOBODY
+        quarantined = np.union1d(quarantined, silent)
+        left_out = np.union1d(quarantined, self._resting(round, available, num_available, quarantined))
+        num_available -= left_out.size
+        unavailable = None
+        if left_out.size:
+            if available is None:
+                unavailable = left_out
+            else:
+                available = np.setdiff1d(available, left_out)
+        k = self._budgets.of(round)
+        budget = over_selected(k, self.faults.over_selection)
+        if budget is None and k != self.selector.clients_per_round:
+            budget = float(k)
         candidates = self.selector.candidates(round, available=available, unavailable=unavailable)
-        return Opened(round, candidates, budget, available, unavailable, num_available, quarantined)
+        return Opened(round, candidates, budget, available, unavailable, num_available, quarantined, silent)
+
+    def _resting(self, round: int, available: Ints | None, num_available: int, quarantined: Ints) -> Ints:
+        """Return the available clients that must rest; none if too few clients would be left, see `Guard`."""
+        if self.guard is None or not self._bounds_draws:
+            return _NOBODY
+        resting = np.setdiff1d(self.guard.resting(round), quarantined)
+        if available is None:
+            resting = resting[self.selector.registered[resting]]
+        else:
+            resting = np.intersect1d(available, resting)
+        others, least = num_available - quarantined.size, self._budgets.of(round)
+        few = others - resting.size < max(least, self.faults.quorum, others / 2)
+        return _NOBODY if few else resting
+
+    def silent(self, round: int) -> Ints:
+        """Return the clients that are quarantined for silence in a round, ascending."""
+        return _NOBODY if self.patience is None else self.patience.quarantined(round)
+
+    def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:
+        """Return how long to wait for the answers of clients, see `Patience.wait`; None: until the limit."""
+        return None if self.patience is None else self.patience.wait(kind, round, clients, limit)
+
+    def learn_norms(self, opened: Opened, clients: Ints, update_norms: Floats) -> None:
+        """Let the selector learn the norms that it needs before the first selection (`Selector.asks_norms`).
+
+        Parameters
+        ----------
+        opened : Opened
+            The result of `open`.
+        clients : ndarray of int, shape (n,)
+            The clients that were asked: ``opened.selectable(selector.registered)``.
+        update_norms : ndarray, shape (n,)
+            The norm ||w_m - w_t|| of an update of each of these clients; NaN = no answer. The guard judges
+            the norms first.
+        """
+        norms = update_norms / self.local_learning_rate
+        if self.guard is not None:
+            judged, _ = self.guard.judge_reports(opened.number, clients, {"update_norm": norms})
+            norms = judged["update_norm"]
+        self.selector.learn_norms(clients, np.where(norms >= 0, norms, nan))
 
     def choose(self, opened: Opened, reports: Mapping[str, Floats] | None = None) -> Chosen:
         """Select this round's clients.
@@ -135,9 +221,10 @@ class RoundLogic:
         Parameters
         ----------
         opened : Opened
-            What `open` returned.
+            The result of `open`.
         reports : mapping of str to ndarray, shape (C,), optional
-            The candidates' reports, NaN = not reported; the guard judges them first.
+            The candidates' numbers by the name of the report; NaN = not reported. The guard judges them
+            first. Default: the selector needs no poll.
         """
         clipped: dict[int, str] = {}
         if self.guard is not None and opened.candidates is not None and reports is not None:
@@ -151,43 +238,49 @@ class RoundLogic:
             reports=reports,
             budget=opened.budget,
         )
+        if self.guard is not None and self._bounds_draws:
+            shares = selection.weights / selection.importance  # each client's share of the available data
+            shares = np.maximum(shares, 1 / max(1, opened.num_available))
+            self.guard.count_draws(opened.number, selection.clients, shares * selection.clients.size)
         if self.variates is not None:
             self.variates.begin(
                 self.selector.target_shares(available=opened.available, unavailable=opened.unavailable)
             )
         enough = selection.clients.size
-        if opened.budget is not None:
-            enough = enough_replies(selection, self.selector.clients_per_round, self.faults.quorum)
+        if self.faults.over_selection > 1:
+            enough = enough_replies(selection, self._budgets.of(opened.number), self.faults.quorum)
         return Chosen(opened, selection, enough, clipped)
 
     def finish(self, chosen: Chosen, arrays: Arrays, replies: Sequence[Reply] | TrainedClients) -> Outcome:
-        """Aggregate the replies and let the selector learn from them.
+        """Aggregate the replies, and let the selector learn from them.
 
-        A reply that cannot be used counts as missing: the round goes on, and `finalize` corrects the weights
-        of the others. One pass over the replies, which decodes them one after another, examines and sums
+        A reply that cannot be used counts as missing: the round goes on, and `Selector.finalize` corrects the
+        weights of the other clients. The step is
 
             Δ = Σ_m c_m s_m (w_m - w_t - y_m) + ȳ
 
-        in selection order, since the addition of floats is not associative and a resumed run must repeat it.
-        A second pass sums again if some replies could not be used or were clipped. Without a guard all
-        factors s_m are 1; without variates y_m and ȳ are 0. Diversities need one more pass, variates
-        another.
+        Without a guard all factors s_m are 1. Without variates y_m and ȳ are 0.
+
+        One pass decodes the replies one after another, examines each reply, and adds it to the sum. If a
+        reply cannot be used or an update is clipped, a second pass computes the sum again. Diversities need
+        one more pass, and so do variates. Every sum is in selection order, since the addition of floats is
+        not associative and a resumed run must compute the same sum.
 
         Parameters
         ----------
         chosen : Chosen
-            What `choose` returned.
+            The result of `choose`.
         arrays : dict of arrays
-            w_t, the model that the clients were sent; it stays as it is.
+            w_t, the model that was sent to the clients. It is not changed.
         replies : sequence of Reply, or TrainedClients
-            (S,) aligned with the selected clients; or one batch. A batch needs no pass over clients,
-            except with variates or diversities, or if an update is clipped.
+            The replies (S,) aligned with the selected clients, or the training of all clients as one batch. A
+            batch needs a pass over its clients only for sketches, variates or diversities.
 
         Returns
         -------
         Outcome
             The new arrays and the record. The round is skipped if fewer than ``quorum`` replies are usable,
-            or the step is not finite.
+            if the step is not finite, or if updates are masked and a reply is missing.
         """
         selection, model = chosen.selection, Model(arrays)
         examined = examine(
@@ -198,6 +291,7 @@ class RoundLogic:
             self.local_learning_rate,
             variates=self.variates,
             masked=self.updates == "masked",
+            sketched=self.guard is not None and self.updates == "open",
         )
         if self.guard is not None:
             self._judge(chosen, examined, self.guard)
@@ -213,7 +307,7 @@ class RoundLogic:
                 distances = examined.distances(coefficients, step, plain=plain)
                 diversities[usable] = np.array(distances) / self.local_learning_rate
             moved = model.moved(step, mean=None if self.variates is None else self.variates.mean())
-            if moved is None:  # no single update is to blame for a sum that is not finite
+            if moved is None:  # the step is not finite although each update is finite
                 skipped = "the step is not finite"
                 reason = "the step with this update is not finite"
                 examined.failures |= dict.fromkeys(examined.updates, reason)
@@ -247,6 +341,7 @@ class RoundLogic:
             gradient_variances=np.where(responded, examined.gradient_variances, nan),
             diversities=np.where(responded, diversities, nan),
             responded=responded,
+            part_norms=examined.part_norms,
         )
         self.selector.update(opened.number, selection, feedback)
         known, train_loss = np.isfinite(feedback.losses) & (weights > 0), nan
@@ -262,24 +357,38 @@ class RoundLogic:
             clipped={**chosen.clipped, **_by_client(selection, examined.clipped)},
             skipped=skipped,
             quarantined=tuple(opened.quarantined.tolist()),
+            silent=tuple(opened.silent.tolist()),
+            reported_norms=examined.reported_norms / self.local_learning_rate,
             train_loss=train_loss,
         )
 
     def _judge(self, chosen: Chosen, examined: ExaminedReplies, guard: Guard) -> None:
-        """Let the guard clip what clients report and how far they move the model, and reject replies."""
+        """Let the guard clip reports and updates, and reject replies."""
         number, clients = chosen.opened.number, chosen.selection.clients
         at_fault = {position: examined.failures[position] for position in examined.at_fault}
         if self.updates == "noised":
             unseen = np.full(clients.size, nan)
             guard.judge(number, clients, unseen, unseen, unseen, at_fault)
             return
+        wrong: dict[int, str] = {}
+        if np.isfinite(examined.measured_norms).any():
+            wrong = contradictions(
+                examined.measured_norms, examined.reported_norms, examined.model.rounding()
+            )
         judged = guard.judge(
-            number, clients, examined.norms, examined.losses, examined.gradient_variances, at_fault
+            number,
+            clients,
+            examined.norms,
+            examined.losses,
+            examined.gradient_variances,
+            at_fault,
+            examined.sketches,
+            wrong,
         )
         examined.norms = examined.norms * judged.scales
         examined.losses, examined.gradient_variances = judged.losses, judged.gradient_variances
         examined.clipped = judged.clipped
-        if self.updates == "masked":  # the sum needs every update as it is
+        if self.updates == "masked":  # the masks cancel only if no update is clipped or rejected
             numbers = {position: judged.rejected[position] for position in judged.rejected.keys() - at_fault}
             examined.clipped = {**judged.clipped, **numbers}
             return
@@ -291,7 +400,7 @@ class RoundLogic:
         }
 
     def _weights(self, selection: Selection, usable: Bools) -> Floats:
-        if self.updates == "masked":  # clients were sent their weights, and all must reply
+        if self.updates == "masked":  # clients apply their weights before they reply, and all must reply
             return selection.weights
         weights = self.selector.finalize(selection, usable)
         if self.responses is None:
@@ -299,7 +408,7 @@ class RoundLogic:
         return self.responses.correct(weights, selection.clients, usable)
 
     def _coefficients(self, weights: Floats) -> Floats:
-        """Return (S,) the factors of the updates: c_m, or 1/S each if clients multiplied by S c_m."""
+        """Return (S,) the factors of the updates: c_m, or 1/S if each client has multiplied by S c_m."""
         return np.full(weights.size, 1 / max(1, weights.size)) if self.updates == "masked" else weights
 
     def _why_skipped(self, usable: Bools) -> str:
@@ -315,7 +424,10 @@ class RoundLogic:
     # --- the state ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays needed to go on, bit for bit, by part and name: "selector/levels"."""
+        """Return copies of all arrays of the state, so that a resumed run repeats bit for bit.
+
+        The keys have the form "PART/NAME", for example "selector/levels".
+        """
         return {
             f"{part}/{key}": array
             for part, owner in self._parts().items()
@@ -323,12 +435,17 @@ class RoundLogic:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from what `state_dict` returned.
+        """Go on from a saved state.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            The result of `state_dict` of a `RoundLogic` with the same options.
 
         Raises
         ------
         ValueError
-            If the state has a part that this run lacks, or a part refuses its own state.
+            If the state has a part that this run lacks, or a part refuses its state.
         """
         parts = self._parts()
         own: dict[str, dict[str, npt.ArrayLike]] = {part: {} for part in parts}
@@ -345,11 +462,12 @@ class RoundLogic:
             "selector": self.selector,
             "guard": self.guard,
             "responses": self.responses,
+            "patience": self.patience,
             "variates": self.variates,
         }
         return {name: part for name, part in parts.items() if part is not None}
 
 
 def _by_client(selection: Selection, reasons: Mapping[int, str]) -> dict[int, str]:
-    """Return reasons by client instead of by position, in selection order."""
-    return {int(selection.clients[i]): reasons[i][:_LONGEST_REASON] for i in sorted(reasons)}
+    """Return the reasons by client instead of by position, in selection order, as printable text."""
+    return {int(selection.clients[i]): printable(reasons[i]) for i in sorted(reasons)}

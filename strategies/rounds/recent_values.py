@@ -1,4 +1,4 @@
-"""The values that many clients sent lately, against which the guard judges new ones."""
+"""The recent values and directions of many clients. The guard compares new replies with them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,38 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.arrays import Array, Floats, Ints
+from ..numerics.arrays import Array, Bools, Floats, Ints
+from ..numerics.sketches import WIDTH
 
 NORM = "update norm"
 TRAINED = (NORM, "loss", "gradient variance")
-"""The kinds of values that come with a trained model."""
+"""The kinds of values in replies to TRAIN."""
 POLLED = {
     name: f"polled {name.replace('_', ' ')}"
     for name in ("loss", "update_norm", "gradient_variance", "diversity")
 }
-"""The reports that candidates give before a round (`Selector.polls_for`), and the kind of each value."""
+"""The name of each measurement that a poll may ask for (`Selector.polls_for`) -> the kind of its values."""
 KINDS = (*TRAINED, *POLLED.values())
+_DIRECTIONS = 64
+"""The number of clients whose last direction is remembered."""
+_FEWEST = 8
+"""If fewer directions than this are known, no agreement is computed."""
+_NEWEST_SHARE = 0.3
+"""The weight of a client's newest cosine in its agreement."""
 
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """The last value of each of n clients, the newest at the end.
+    """The last values of n clients, one for each client, the newest at the end.
 
     Attributes
     ----------
     clients : ndarray of int, shape (n,)
-        Distinct clients.
+        The distinct clients.
     values : ndarray, shape (n,)
-        Logarithms, or the values themselves where they are signed.
+        The logarithms of the clients' values. Signed values are not replaced by logarithms.
     residuals : ndarray, shape (n,)
-        The values less the centre of the round in which they came.
+        Each entry of ``values`` minus the centre of the round in which the value was sent.
     """
 
     clients: Ints
@@ -42,19 +49,19 @@ class Window:
     residuals: Floats
 
     def at(self, positions: Ints) -> Window:
-        """Return the window at some positions."""
+        """Return the entries at the given positions."""
         return Window(self.clients[positions], self.values[positions], self.residuals[positions])
 
 
 class RecentValues:
-    """Remembers, for each kind of value, the last value of the clients that sent one most recently.
+    """Remembers for each kind of value the last values of the clients that sent such a value most recently.
 
-    A round costs O(S + window), whatever the number of clients.
+    The time of a round is O(S + window). It does not grow with the number of all clients.
 
     Parameters
     ----------
     window : int
-        The number of clients remembered for each kind.
+        The largest number of clients that are remembered for each kind, >= 1.
     """
 
     def __init__(self, window: int) -> None:
@@ -67,18 +74,18 @@ class RecentValues:
 
     @property
     def norm_margin(self) -> float:
-        """How far above the centre the last update norms were plausible, as a logarithm."""
+        """The logarithm of the ratio of limit to centre of the last update norms."""
         return float(self._norm_margin)
 
     def of_others(self, kind: str, clients: Ints) -> Window:
-        """Return the values of one kind, without those of the given clients."""
+        """Return the remembered values of one kind, except the values of the given clients."""
         row = KINDS.index(kind)
         known = self._clients[row]
         kept = np.flatnonzero((known >= 0) & ~np.isin(known, clients))
         return Window(known, self._values[row], self._residuals[row]).at(kept)
 
     def excess_of(self, kind: str, clients: Ints) -> Floats:
-        """Return (n,) how far above the centre each client's last value was; NaN where none is remembered."""
+        """Return (n,) the residual of each client's last value; NaN if none is remembered."""
         row = KINDS.index(kind)
         known = self._clients[row]
         order = np.argsort(known)
@@ -87,19 +94,20 @@ class RecentValues:
         return excess
 
     def remember(self, kind: str, others: Window, new: Window, margin: float) -> None:
-        """Replace the values of one kind by those of other clients, followed by new ones.
+        """Replace the remembered values of one kind by the values of ``others``, followed by new values.
 
         Parameters
         ----------
         kind : str
             One of `KINDS`.
         others : Window
-            What `of_others` returned for the clients of the new values.
+            The result of `of_others` for the clients of the new values. If there is not enough room, its
+            oldest values are dropped.
         new : Window
-            In any order: that of the clients' indexes is kept. Of more than a window's worth, values are
-            kept whose ranks are evenly spaced.
+            The new values in any order. They are remembered in the order of the clients' indexes. If there
+            are more than ``window`` new values, only values with evenly spaced ranks are remembered.
         margin : float
-            How far above the centre such values are plausible.
+            The largest plausible residual of values of this kind.
         """
         order = np.argsort(new.clients)
         if order.size > self._window:
@@ -119,27 +127,8 @@ class RecentValues:
         if kind == NORM:
             self._norm_margin[()] = margin
 
-    def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays needed to go on, bit for bit."""
-        return {name: array.copy() for name, array in self._arrays().items()}
-
-    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state.
-
-        Raises
-        ------
-        ValueError
-            If keys, shapes or dtypes do not fit; then nothing has changed.
-        """
-        own, arrays = self._arrays(), {name: np.array(array) for name, array in state.items()}
-        if arrays.keys() != own.keys():
-            raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(own)}")
-        for name, array in own.items():
-            check_form(name, arrays[name], array.shape, array.dtype)
-        for name, array in own.items():
-            array[...] = arrays[name]
-
-    def _arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, Array]:
+        """Return all arrays of the state by name. They are not copies."""
         return {
             "clients": self._clients,
             "values": self._values,
@@ -148,13 +137,120 @@ class RecentValues:
         }
 
 
-def check_form(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse an array of a saved state that has another shape or dtype.
+class RecentDirections:
+    """Remembers the last direction and the agreement of the 64 clients that sent updates most recently.
+
+    A client's agreement is the cosine between its update and the mean direction of the other clients,
+    averaged over the client's replies. The average is exponential; the newest reply has the weight 0.3. Each
+    client counts once in the mean direction: the norm and the weight of its update make no difference.
+
+    The time of a round is O((S + 64) D). It does not grow with the number of all clients.
+    """
+
+    def __init__(self) -> None:
+        self._clients = np.full(_DIRECTIONS, -1, dtype=np.int64)  # filled from the end
+        self._directions = np.zeros((_DIRECTIONS, WIDTH), dtype=np.float32)
+        self._agreements = np.full(_DIRECTIONS, nan)  # NaN = too few directions were known
+
+    def agreements(self, clients: Ints, sketches: Floats) -> tuple[Floats, Floats, Bools]:
+        """Compute and remember the agreements of clients, and also return the agreements of other clients.
+
+        Parameters
+        ----------
+        clients : ndarray of int, shape (n,)
+            The distinct clients.
+        sketches : ndarray, shape (n, D)
+            The sketches of their updates, which may hold any floats.
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            The agreements of ``clients``, in [-1, 1]. NaN if the sketch is 0 or not finite, or if too few
+            directions are known.
+        ndarray, shape (m,)
+            The agreements of the other remembered clients, the newest at the end; NaN = unknown.
+        ndarray of bool, shape (n,)
+            Whether the agreement of each client of ``clients`` comes from a single reply.
+        """
+        found, single = np.full(clients.size, nan), np.ones(clients.size, dtype=np.bool_)
+        lengths = _lengths(sketches)
+        usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
+        usable = usable[np.argsort(clients[usable])]
+        new, width = clients[usable], sketches.shape[1]
+        others = np.flatnonzero((self._clients >= 0) & ~np.isin(self._clients, new))
+        pool = np.concatenate(
+            [self._directions[others, :width], sketches[usable] / lengths[usable, None]], dtype=np.float64
+        )
+        theirs = self._agreements[others]
+        ours = np.full(new.size, nan)
+        if len(pool) >= _FEWEST:
+            cosines = _cosines_with_the_others(pool)
+            theirs = np.where(np.isnan(theirs), cosines[: others.size], theirs)
+            before = self._agreements_of(new)
+            now = cosines[others.size :]
+            single[usable] = np.isnan(before)
+            ours = np.where(np.isnan(before), now, before + _NEWEST_SHARE * (now - before))
+        found[usable] = ours
+        self._remember(np.concatenate([self._clients[others], new]), pool, np.concatenate([theirs, ours]))
+        return found, theirs, single
+
+    def _agreements_of(self, clients: Ints) -> Floats:
+        same = self._clients == clients[:, None]
+        found: Floats = np.where(same.any(axis=1), self._agreements[same.argmax(axis=1)], nan)
+        return found
+
+    def _remember(self, clients: Ints, directions: Floats, agreements: Floats) -> None:
+        newest = slice(max(0, clients.size - _DIRECTIONS), None)
+        place = slice(_DIRECTIONS - clients[newest].size, None)
+        self._clients[: place.start] = -1
+        self._clients[place] = clients[newest]
+        self._directions[place, : directions.shape[1]] = directions[newest]
+        self._agreements[place] = agreements[newest]
+
+    def arrays(self) -> dict[str, Array]:
+        """Return all arrays of the state by name. They are not copies."""
+        return {"clients": self._clients, "directions": self._directions, "agreements": self._agreements}
+
+
+def _lengths(vectors: Floats) -> Floats:
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths: Floats = np.sqrt(np.square(vectors).sum(axis=1))
+    return lengths
+
+
+def _cosines_with_the_others(units: Floats) -> Floats:
+    """Return (n,) the cosine of each unit vector (n, D) with the sum of the other unit vectors."""
+    total = units.sum(axis=0)
+    along = (units * total).sum(axis=1)  # the last digits of a matrix product would depend on the machine
+    length = np.sqrt(np.maximum((total * total).sum() - 2 * along + 1, 1e-12))
+    cosines: Floats = np.clip((along - 1) / length, -1, 1)
+    return cosines
+
+
+def load(own: Mapping[str, Array], state: Mapping[str, npt.ArrayLike]) -> None:
+    """Copy the arrays of a saved state into the arrays ``own`` with the same names, shapes and dtypes.
 
     Raises
     ------
     ValueError
-        If it has.
+        If keys, shapes or dtypes do not fit; then ``own`` has not changed.
+    """
+    arrays = {name: np.array(array) for name, array in state.items()}
+    if arrays.keys() != own.keys():
+        raise ValueError(f"state has keys {sorted(arrays)}: must be {sorted(own)}")
+    for name, array in own.items():
+        check_form(name, arrays[name], array.shape, array.dtype)
+    for name, array in own.items():
+        array[...] = arrays[name]
+
+
+def check_form(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an array of a saved state that does not have the given shape and dtype.
+
+    Raises
+    ------
+    ValueError
+        If the shape or the dtype differs.
     """
     if array.shape != shape or array.dtype != dtype:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What happened in a round."""
+"""The record of everything that happened in a round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,22 +12,27 @@ from ..selectors import Feedback, Selection
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What happened in a round; arrays (S,) are aligned with ``selection.clients``.
+    """What happened in a round. Arrays (S,) are aligned with ``selection.clients``.
 
-    A skipped round leaves the model as it is, all weights are 0, and the selector learns from no client:
-    ``feedback.responded`` is False for all. (If the server strategy could not take its step, the weights are
-    those that it was given, and the selector has learned.) A selected client that is not among ``failures``
-    sent a usable update.
+    A selected client that is not in ``failures`` sent a usable update.
+
+    A skipped round does not change the model. Its weights are all 0, and ``feedback.responded`` is False for
+    all clients, so the selector learns from no client. There is one exception: if the server strategy could
+    not take its step, the weights are those that the server strategy was given, and the selector has learned
+    from the replies.
     """
 
     round: int
-    num_available: int
+    num_available: int  # the number of selectable clients
     selection: Selection
     weights: NDArray[np.float64]  # (S,) c_m, the coefficient of each update in the pseudo-gradient
-    feedback: Feedback  # what the selector learned from
+    feedback: Feedback  # the measurements that the selector learned from
     failures: Mapping[int, str] = field(default_factory=dict)  # client -> why its reply was not used
     clipped: Mapping[int, str] = field(default_factory=dict)  # client -> which of its values were clipped
-    skipped: str = ""  # why the round changed nothing; "" if it changed the model
-    quarantined: tuple[int, ...] = ()  # available clients that were not selectable after offences
-    train_loss: float = nan  # of the clients that replied, weighted as their updates
-    seconds: float = nan  # from the poll to the new model, waiting included
+    skipped: str = ""  # why the round did not change the model; "" if it did
+    quarantined: tuple[int, ...] = ()  # available clients that were quarantined
+    silent: tuple[int, ...] = ()  # the clients in ``quarantined`` that are quarantined for silence
+    # (S,) ‖g_m‖ as the clients report it; NaN = not reported. ``feedback`` has the norms that are used.
+    reported_norms: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    train_loss: float = nan  # the mean of the clients' losses, weighted by ``weights``
+    seconds: float = nan  # the time from the poll to the new model, waiting included

@@ -1,7 +1,7 @@
-"""The replies of a round: which of them can be used, the norm of each update, and their weighted sum.
+"""Examines the replies of a round: finds the usable replies, and computes norms and the weighted sum.
 
-There is either one reply per client, decoded one after another, or one batch with the training of all
-clients, which needs no pass over them.
+The replies are either one `Reply` for each client, which are decoded one after another, or one batch
+(`TrainedClients`) for all clients. A batch usually needs no pass over its clients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..clients.reports import Report
+from ..numerics import sketches
 from ..numerics.arrays import Bools, Floats, Ints
 from ..selectors import Selection
 from .aggregation import Arrays, Model, UnusableError, Update
@@ -22,38 +23,43 @@ from .variates import ClientVariates
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply of one selected client: its trained arrays, or the reason why there are none."""
+    """The reply of one selected client: its trained model, or the reason why there is none."""
 
-    arrays: Mapping[str, NDArray[Any]] | None = None  # w_m; may decode an array on each access
+    arrays: Mapping[str, NDArray[Any]] | None = None  # w_m; each access may decode an array
     report: Report = field(default_factory=Report)
-    metrics: Mapping[str, Any] = field(default_factory=dict)  # everything the client measured, passed through
-    failure: str = ""  # why there are no arrays
-    sent: bool = False  # with a failure: the client did send something, which cannot be used
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # all metrics of the client, unchanged
+    failure: str = ""  # why there are no arrays; "" if there are
+    sent: bool = False  # if there is a failure: whether the client sent a reply that cannot be used
 
 
 class _Sum(Protocol):
-    """Returns Σ c s (w_m - w_t - y_m) over updates by position, as flat arrays of the caller."""
+    """Returns Σ c_m s_m (w_m - w_t - y_m) over updates by position, in new flat arrays."""
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays: ...
 
 
 @dataclass
 class ExaminedReplies:
-    """The replies of a round after one look at each; keys are positions in the selection.
+    """The replies of a round after `examine`. The keys of all mappings are positions in the selection.
 
-    `examine` makes them; the guard may clip updates and numbers, and reject replies.
+    The round then changes it by the guard's judgement: updates and numbers are clipped, and replies rejected.
+    In all arrays, NaN = not known.
     """
 
     model: Model  # w_t
-    updates: dict[int, Update]  # the usable ones, in selection order
-    norms: Floats  # (S,) ‖g_m‖; NaN without a usable update
-    losses: Floats  # (S,) as reported
-    gradient_variances: Floats  # (S,) as reported
-    num_steps: Floats  # (S,) as reported
-    failures: dict[int, str]
-    at_fault: list[int]  # positions of failures caused by what the client sent
+    updates: dict[int, Update]  # the usable updates, in selection order
+    norms: Floats  # (S,) ‖g_m‖ of each usable update
+    losses: Floats  # (S,) the training losses that the clients reported
+    gradient_variances: Floats  # (S,) the gradient variances that the clients reported
+    num_steps: Floats  # (S,) the numbers of local steps that the clients reported
+    reported_norms: Floats  # (S,) ‖w_m - w_t‖ that the clients reported
+    measured_norms: Floats  # (S,) ‖w_m - w_t‖ that the server measured, if the client reported it too
+    failures: dict[int, str]  # why a reply is missing or cannot be used
+    at_fault: list[int]  # the failures whose cause is the content of a reply
     summed: _Sum
-    clipped: Mapping[int, str] = field(default_factory=dict)
+    part_norms: Floats | None = None  # (S, P) the reported norm of each part of each update
+    sketches: Floats | None = None  # (S, D) the sketch of each usable update, see `numerics.sketches`
+    clipped: Mapping[int, str] = field(default_factory=dict)  # which values were clipped
 
     def usable(self) -> Bools:
         """Return (S,) whether each client's update can be used."""
@@ -62,20 +68,21 @@ class ExaminedReplies:
         return usable
 
     def sum(self, coefficients: Floats) -> Arrays:
-        """Return Σ c s (w_m - w_t - y_m) over the usable updates, in selection order, as of `Model.fold`."""
+        """Return Σ c_m s_m (w_m - w_t - y_m) over the usable updates, in the form of `Model.fold`."""
         return self.summed(self.updates, coefficients)
 
     def distances(self, coefficients: Floats, step: Arrays, *, plain: bool) -> list[float]:
-        """Return the distance of each usable update from their mean.
+        """Return the L2 distance of each usable update from the mean of the usable updates.
 
         Parameters
         ----------
         coefficients : ndarray, shape (S,)
-            The weights of the mean; if they sum to 0, the plain mean is taken.
+            The weights of the mean. If their sum over the usable updates is not positive, the mean is not
+            weighted.
         step : dict of arrays
-            The `sum` with these coefficients.
+            The result of `sum` with these coefficients.
         plain : bool
-            Take the plain mean in any case.
+            Whether the mean is never weighted.
         """
         total = sum(coefficient for coefficient, _ in _weighted(self.updates, coefficients))
         if plain or not total > 0:
@@ -85,10 +92,10 @@ class ExaminedReplies:
 
 
 class SpeculativeSum:
-    """Sums updates while they are examined, with the weights that hold if all of them prove usable.
+    """Sums updates while they are examined, with the weights that are right if all updates are usable.
 
-    This saves a second pass over the models of most rounds. If a reply could not be used, or the guard
-    clipped or rejected one, the sum is taken anew.
+    In most rounds this saves a second pass over the models. If an update turns out to be unusable, or the
+    guard clips or rejects one, a second pass computes the sum again.
     """
 
     def __init__(self, model: Model, coefficients: Floats) -> None:
@@ -96,8 +103,8 @@ class SpeculativeSum:
         self._total: Arrays | None = model.nothing()
         self._count = 0
 
-    def examine(self, position: int, update: Update) -> float:
-        """Return the norm of an update, and add the update to the sum.
+    def examine(self, position: int, update: Update, sketch: Floats | None) -> float:
+        """Return the norm of an update, and add the update to the sum and to the sketch.
 
         Raises
         ------
@@ -105,15 +112,15 @@ class SpeculativeSum:
             If the update cannot be used.
         """
         try:
-            norm = self._model.examine(update, self._total, float(self._coefficients[position]))
+            norm = self._model.examine(update, self._total, float(self._coefficients[position]), sketch)
         except UnusableError:
-            self._total = None  # a part of the update may be in it
+            self._total = None  # some arrays of this update may have been added to it
             raise
         self._count += 1
         return norm
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays:
-        """Return the sum over ``updates``; the first call returns the speculative sum if it still holds."""
+        """Return the sum over ``updates``. The first call returns the sum of `examine` if that is right."""
         total, self._total = self._total, None
         if (
             total is not None
@@ -122,13 +129,13 @@ class SpeculativeSum:
             and np.array_equal(coefficients, self._coefficients)
         ):
             return total
-        del total  # it is as large as the model
+        del total  # frees memory of the model's size
         return self._model.fold(_weighted(updates, coefficients))
 
 
 @dataclass(frozen=True)
 class _BatchSum:
-    """Sums the updates of a batch, without a pass over clients."""
+    """Sums the updates of a batch without a pass over its clients."""
 
     trained: TrainedClients
 
@@ -144,7 +151,7 @@ def _weighted(updates: Mapping[int, Update], coefficients: Floats) -> list[tuple
 
 
 def sent_arrays(replies: Sequence[Reply] | TrainedClients, size: int) -> Bools:
-    """Return (S,) whether each client sent arrays, which is known before any reply is examined."""
+    """Return (S,) whether each client sent arrays. This does not examine the replies."""
     if isinstance(replies, TrainedClients):
         sent = np.zeros(size, dtype=np.bool_)
         sent[replies.positions] = True
@@ -161,29 +168,32 @@ def examine(
     *,
     variates: ClientVariates | None = None,
     masked: bool = False,
+    sketched: bool = False,
 ) -> ExaminedReplies:
-    """Look at each reply once.
+    """Examine the replies of a round in one pass.
 
     Parameters
     ----------
     model : Model
-        w_t.
+        The model w_t.
     selection : Selection
         The selected clients.
     replies : sequence of Reply, or TrainedClients
-        (S,) aligned with the selection.
+        The replies (S,) aligned with the selection, or one batch.
     expected : ndarray, shape (S,)
-        The coefficients of the sum if every reply with arrays proves usable.
+        The coefficients of the sum if every reply with arrays is usable.
     learning_rate : float
-        Divides the norms.
+        The number by which norms are divided, > 0.
     variates : ClientVariates, optional
-        Holds each client's y_m.
+        Returns the baseline y_m of each client (default: y_m = 0).
     masked : bool (default: False)
-        Norms are those that the clients report.
+        Whether updates are masked. Then the norms are those that the clients report.
+    sketched : bool (default: False)
+        Whether to compute a sketch of each update. With True, a batch needs a pass over its clients.
     """
     if isinstance(replies, TrainedClients):
         if variates is None:
-            return _examine_batch(model, selection.clients.size, replies, learning_rate)
+            return _examine_batch(model, selection.clients.size, replies, learning_rate, sketched)
         replies = _one_by_one(replies, selection.clients)
     first_pass = SpeculativeSum(model, expected)
     examined = ExaminedReplies(
@@ -193,59 +203,87 @@ def examine(
         losses=_reported(replies, "train_loss"),
         gradient_variances=_reported(replies, "gradient_variance"),
         num_steps=_reported(replies, "num_steps"),
+        reported_norms=_reported(replies, "update_norm"),
+        measured_norms=np.full(len(replies), nan),
         failures={},
         at_fault=[],
         summed=first_pass,
+        sketches=np.full((len(replies), model.sketch_width), nan) if sketched else None,
     )
+    if selection.parts is not None:
+        each = [_reported(replies, name) for name in ("model_norm", "personal_norm")]
+        examined.part_norms = np.stack(each, axis=1) / learning_rate
     for position, (client, reply) in enumerate(zip(selection.clients, replies, strict=True)):
         if reply.failure:
             examined.failures[position] = reply.failure
             examined.at_fault += [position] * reply.sent
             continue
         baseline = None if variates is None else variates.baseline(int(client))
+        if selection.parts is not None and reply.report.num_parts != selection.parts.shape[1]:
+            examined.failures[position] = "its app does not scale the parts of an update"
+            continue
         update = Update(reply.arrays or {}, baseline=baseline)
+        sketch = np.zeros(sketches.WIDTH) if sketched else None
         try:
-            norm = first_pass.examine(position, update)
+            norm = first_pass.examine(position, update, sketch)
+            if not masked and isfinite(examined.reported_norms[position]):
+                plain = norm if baseline is None else model.examine(Update(update.sent))
+                examined.measured_norms[position] = plain
         except UnusableError as error:
             examined.failures[position] = str(error)
             examined.at_fault.append(position)
         else:
             if masked:
-                reported = reply.report.update_norm
-                norm = nan if reported is None else reported
+                norm = float(examined.reported_norms[position])
             examined.norms[position] = norm / learning_rate
             examined.updates[position] = update
+            if sketch is not None and examined.sketches is not None:
+                examined.sketches[position] = sketch[: model.sketch_width]
     return examined
 
 
-def _examine_batch(model: Model, size: int, trained: TrainedClients, learning_rate: float) -> ExaminedReplies:
+def _examine_batch(
+    model: Model, size: int, trained: TrainedClients, learning_rate: float, sketched: bool
+) -> ExaminedReplies:
     positions, norms = trained.positions, trained.updates.norms()
     finite = np.isfinite(norms)
     bad = [int(position) for position in positions[~finite]]
+    updates = {
+        position: Update(TrainedModel(trained.updates, row))
+        for row, position in enumerate(positions.tolist())
+        if finite[row]
+    }
+    each = np.full((size, model.sketch_width), nan) if sketched else None
+    if each is not None:
+        for position, update in updates.items():
+            sketch = np.zeros(sketches.WIDTH)
+            model.examine(update, sketch=sketch)
+            each[position] = sketch[: model.sketch_width]
     return ExaminedReplies(
         model=model,
-        updates={
-            position: Update(TrainedModel(trained.updates, row))
-            for row, position in enumerate(positions.tolist())
-            if finite[row]
-        },
+        updates=updates,
         norms=spread(np.where(finite, norms, nan) / learning_rate, positions, size),
         losses=spread(trained.losses, positions, size),
         gradient_variances=spread(trained.gradient_variances, positions, size),
         num_steps=spread(trained.num_steps.astype(np.float64), positions, size),
+        reported_norms=spread(np.where(finite, norms, nan), positions, size),
+        measured_norms=np.full(size, nan),  # not needed: the reported norms of a batch are measured
         failures={**trained.failures, **dict.fromkeys(bad, "the norm of the update is not finite")},
         at_fault=bad,
         summed=_BatchSum(trained),
+        sketches=each,
     )
 
 
 def _one_by_one(trained: TrainedClients, clients: Ints) -> list[Reply]:
     """Split a batch into one reply per client, for code that needs each client's update."""
     replies = [Reply(failure=trained.failures.get(i, "no answer")) for i in range(clients.size)]
+    norms = trained.updates.norms()
     for row, position in enumerate(trained.positions.tolist()):
         loss, variance = float(trained.losses[row]), float(trained.gradient_variances[row])
         report = Report(
             num_steps=int(trained.num_steps[row]),
+            update_norm=float(norms[row]) if isfinite(norms[row]) else None,
             train_loss=loss if isfinite(loss) else None,
             gradient_variance=variance if isfinite(variance) else None,
         )
@@ -254,6 +292,6 @@ def _one_by_one(trained: TrainedClients, clients: Ints) -> list[Reply]:
 
 
 def _reported(replies: Sequence[Reply], name: str) -> Floats:
-    """Return (S,) a number that clients report with their update, NaN where they do not."""
+    """Return (S,) one field of the clients' reports; NaN if it was not reported or there is a failure."""
     reported = [None if reply.failure else getattr(reply.report, name) for reply in replies]
     return np.array([nan if value is None else float(value) for value in reported])

@@ -1,10 +1,10 @@
-"""How often each selected client replies, and weights corrected for that.
+"""Estimates how often each client replies when it is selected, and corrects the weights by these rates.
 
-`Selector.finalize` assumes that every selected client fails with the same probability. This is wrong if slow
-clients miss the deadline more often than others, or if a round takes only the first replies (over-selection):
-the replying clients are not a random sample, and the aggregate leans towards the data of fast clients.
-Estimated response rates correct the weights, as sampling theory corrects for non-response (Särndal, Swensson,
-Wretman, "Model Assisted Survey Sampling", chapter 15).
+`Selector.finalize` assumes that all selected clients fail with the same probability. This assumption is wrong
+if slow clients miss the deadline more often than other clients, or if a round uses only the first replies
+(over-selection). Then the replying clients are not a random sample, and the aggregate is biased towards the
+data of fast clients. Estimated response rates correct the weights. Sampling theory corrects for non-response
+in this way (Särndal, Swensson, Wretman, "Model Assisted Survey Sampling", chapter 15).
 """
 
 from collections.abc import Mapping
@@ -19,30 +19,34 @@ from ..selectors import checks
 class ResponseRates:
     """Estimates ρ_m, the probability that client m sends a usable reply when it is selected.
 
-    From a_m replies in n_m selections, where older ones count less, and ρ̄ over all clients::
+    The estimate is ::
 
         ρ_m = (a_m + strength ρ̄) / (n_m + strength),  at least ρ̄ / limit
+
+    where n_m is the number of times that the client was selected, a_m is the number of its usable replies,
+    and ρ̄ is the rate over all clients. In a_m and n_m, older selections count less.
 
     Parameters
     ----------
     num_clients : int
-        M, >= 1.
+        M, the number of clients, >= 1.
     strength : float (default: 5)
-        How many selections of its own the rate over all clients counts for, > 0. A client that was never
-        selected has that rate.
+        ρ̄ counts as much as this many selections of the client, > 0. The rate of a client that was never
+        selected is ρ̄.
     memory : float (default: 200)
-        How many of a client's own selections the estimate looks back on, >= 1: clients change.
+        The number of the client's last selections that the estimate mainly depends on, >= 1. It is limited
+        because response rates change.
     limit : float (default: 10)
-        The largest correction of one client, as a multiple of an average client's, >= 1. A client that
-        hardly ever replies, by nature or on purpose, does not dominate the round in which it does.
+        The largest ratio of ρ̄ to a client's rate, >= 1. So a client that hardly ever replies, whether by
+        nature or on purpose, does not dominate a round in which it replies.
     normalised : bool (default: True)
-        Which weights `correct` returns: with a little bias, or with more variance.
-        `benchmarks.over_selection` compares both.
+        Whether `correct` normalises the weights. Normalised weights have a small bias; the other weights have
+        a larger variance. `benchmarks.over_selection` compares both.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is refused.
+        If a parameter has a wrong type or is out of range.
     """
 
     def __init__(
@@ -60,10 +64,10 @@ class ResponseRates:
         self.limit = checks.real("limit", limit, low=1.0)
         self.normalised = normalised
         self._asked, self._answered = np.zeros(count), np.zeros(count)
-        self._totals = np.zeros(2)  # of both, so that a round needs no sum over all clients
+        self._totals = np.zeros(2)  # the sums of both arrays over all clients, updated in each round
 
     def rates(self, clients: npt.ArrayLike) -> Floats:
-        """Return ρ (n,), in (0, 1], of the clients (n,)."""
+        """Return (n,) the estimated response rates of clients (n,), in (0, 1]."""
         who = checks.indexes("clients", clients, self._asked.size)
         asked, answered = self._totals
         everyone = (answered + 1.0) / (asked + 1.0)
@@ -71,33 +75,36 @@ class ResponseRates:
         return np.clip(own, everyone / self.limit, 1.0)
 
     def correct(self, weights: npt.ArrayLike, clients: npt.ArrayLike, responded: npt.ArrayLike) -> Floats:
-        """Return the weights of `Selector.finalize`, c_m S/S' for the S' replies of S clients, corrected.
+        """Return the weights of `Selector.finalize` after a correction by response rates.
 
-        Normalised: c_m/ρ_m, the weights of Horvitz and Thompson, times S / Σ 1/ρ over the replying clients;
-        the expectation of this sum is S. So equal rates change nothing, and what `finalize` guarantees for
-        them holds exactly; only ratios of rates matter; and the sum of the weights does not depend on how
-        many clients reply. The price is the bias of a ratio, of order 1/S': with 10 clients, half of which
-        reply 95 % and half 30 % of the time, a quarter of the uncorrected bias remains.
+        `Selector.finalize` returns c_m S/S' for the S' replying clients of S selected clients.
 
-        Not normalised: c_m/ρ_m. It lacks that bias, but what all updates have in common is multiplied by a
-        factor that depends on how many clients reply, and how rarely they do; and while no rate is known,
-        nothing makes up for missing replies. It is better if rates are very unlike and there are many rounds:
-        noise averages out, bias does not.
+        Normalised, the result is c_m/ρ_m (the weights of Horvitz and Thompson) times S / Σ 1/ρ, where the sum
+        is over the replying clients. The expectation of this sum is S. Only the ratios of rates matter: if
+        all rates are equal, the result is equal to ``weights``. The disadvantage is the bias of a ratio,
+        which is of order 1/S'. With 10 clients, of which five reply 95 % of the time and five reply 30 % of
+        the time, a quarter of the uncorrected bias remains.
 
-        Both keep the bias of estimated rates, and of the limit.
+        Not normalised, the result is c_m/ρ_m, without the bias of a ratio. But the common component of all
+        updates is multiplied by a factor that varies with the number and the rates of the clients that reply.
+        While no rate is known, nothing makes up for missing replies. These weights are better if rates differ
+        widely and there are many rounds, since noise averages out over rounds and bias does not.
 
-        Assumption: whether a client replies depends on the client, not on what its update in this round would
-        have been; and clients reply independently of each other, or nearly so, as the first K of many.
+        Both kinds of weights have a bias because rates are estimated, and because they are limited.
+
+        There are two assumptions. Whether a client replies depends on the client, and not on its update in
+        this round. And clients reply independently of each other, or nearly so; over-selection, which takes
+        the first replies of many clients, comes close to this.
 
         Parameters
         ----------
         weights : array_like, shape (S,)
-            c_m; 0 for clients that did not reply.
+            The result of `Selector.finalize`; 0 for clients that did not reply.
         clients : array_like of int, shape (S,)
             The selected clients.
         responded : array_like of bool, shape (S,)
-            Whether each client sent a usable reply. `observe` must come after: rates that include this
-            round's replies would correct for chance.
+            Whether each client sent a usable reply. Call `observe` for this round only after `correct`. The
+            rates must not depend on the replies that they correct.
         """
         factors = 1.0 / self.rates(clients)
         given = checks.floats("weights", weights, factors.size)
@@ -109,7 +116,7 @@ class ResponseRates:
         return corrected
 
     def observe(self, clients: npt.ArrayLike, responded: npt.ArrayLike) -> None:
-        """Learn which of the selected clients (S,) sent a usable reply (S,)."""
+        """Learn from a round: ``responded`` (S,) states which selected clients (S,) sent a usable reply."""
         who = checks.indexes("clients", clients, self._asked.size)
         answered = checks.bools("responded", responded, who.size)
         kept = 1.0 - 1.0 / self.memory
@@ -119,13 +126,13 @@ class ResponseRates:
             self._totals[total] += float((counts[who] - before).sum())
 
     def add_clients(self, count: int) -> None:
-        """Let clients join; they get the next ``count`` indexes."""
+        """Let ``count`` clients join, >= 0. They get the next indexes."""
         joining = np.zeros(checks.integer("count", count, low=0))
         self._asked = np.concatenate([self._asked, joining])
         self._answered = np.concatenate([self._answered, joining])
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of the arrays needed to go on, bit for bit."""
+        """Return copies of all arrays of the state, so that a resumed run repeats bit for bit."""
         return {
             "asked": self._asked.copy(),
             "answered": self._answered.copy(),
@@ -133,12 +140,12 @@ class ResponseRates:
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state; the number of clients becomes the state's.
+        """Go on from a saved state, with the saved number of clients.
 
         Raises
         ------
         TypeError, ValueError
-            If keys, shapes or ranges do not fit; then nothing has changed.
+            If keys, shapes or ranges do not fit; then the rates have not changed.
         """
         keys = {"asked", "answered", "totals"}
         if state.keys() != keys:

@@ -1,12 +1,13 @@
-"""The stages of a round: opened, clients chosen, finished. Each one holds what the next one needs."""
+"""The stages of a round: `Opened`, `Chosen` and `Outcome`. Each holds the data that the next steps need."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from ..numerics.arrays import Ints
+from ..numerics.arrays import Bools, Ints
 from ..selectors import Selection
 from .aggregation import Arrays, Model, Update
 from .record import RoundRecord
@@ -19,17 +20,21 @@ class Opened:
     Attributes
     ----------
     number : int
-        The round.
+        The number of the round, >= 1.
     candidates : ndarray of int, shape (C,), or None
         The clients to poll; None if the selector needs no poll.
     budget : float or None
-        K of this round, if it is over-selected.
+        How many clients the selector is to select; None if this is the selector's `clients_per_round`. It is
+        given if the round over-selects, or if K differs in this round.
     available, unavailable : ndarray of int, or None
-        The selectable clients, or those that are not, of which at most one is given, see `Selector.select`.
+        The selectable clients, or the registered clients that are not selectable. At most one of the two is
+        given. If both are None, all registered clients are selectable. See `Selector.select`.
     num_available : int
         The number of selectable clients.
     quarantined : ndarray of int
-        The clients that would be selectable without their offences.
+        The available clients that are not selectable because of offences or silence.
+    silent : ndarray of int
+        The clients among ``quarantined`` that are quarantined for silence.
     """
 
     number: int
@@ -39,6 +44,14 @@ class Opened:
     unavailable: Ints | None
     num_available: int
     quarantined: Ints
+    silent: Ints
+
+    def selectable(self, registered: Bools) -> Ints:
+        """Return the selectable clients, ascending. ``registered`` (M,) is `Selector.registered`."""
+        if self.available is not None:
+            return self.available
+        clients: Ints = np.flatnonzero(registered)
+        return clients if self.unavailable is None else np.setdiff1d(clients, self.unavailable)
 
 
 @dataclass(frozen=True)
@@ -48,13 +61,13 @@ class Chosen:
     Attributes
     ----------
     opened : Opened
-        The round before.
+        The round before the selection.
     selection : Selection
         The selected clients and their weights.
     enough : int
-        The number of trained models after which the round goes on without the others.
+        The number of usable trained models after which the round no longer waits for the other clients.
     clipped : mapping of int to str
-        Client -> which of the values it reported in the poll were clipped.
+        Client -> the values in its answer to the poll that were clipped or ignored.
     """
 
     opened: Opened
@@ -70,22 +83,22 @@ class Outcome:
     Attributes
     ----------
     arrays : dict of str to array, or None
-        w_t + Δ, the caller's own; None in a skipped round.
+        w_t + Δ, in arrays that the caller may change; None in a skipped round.
     record : RoundRecord
-        What happened so far; `closed` completes it.
+        The record of the round without ``seconds``; `closed` completes it.
     """
 
     arrays: Arrays | None
     record: RoundRecord
     _model: Model
-    _updates: Mapping[int, Update]  # by position; empty in a skipped round
+    _updates: Mapping[int, Update]  # position -> usable update; empty in a skipped round
 
     def client_models(self) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
-        """Yield (position, w_m) of each client that is part of the step, in selection order.
+        """Yield (position, w_m) of each client whose update is part of the step, in selection order.
 
-        For server strategies that need one reply per client; their weights are in the record, at the same
-        positions. If the guard clipped an update, w_m is moved towards w_t; otherwise it is the reply's own
-        mapping, not a copy. Variates' baselines are not subtracted.
+        Server strategies that need one reply per client use it. The weights of these clients are in
+        ``record.weights`` at the same positions. If the guard clipped an update, w_m is moved towards w_t.
+        Otherwise w_m is the mapping in the client's reply, and not a copy. Baselines are not subtracted.
         """
         for position, update in self._updates.items():
             model: Mapping[str, NDArray[Any]] | None = update.sent
@@ -95,5 +108,13 @@ class Outcome:
                 yield position, model
 
     def closed(self, skipped: str, seconds: float) -> RoundRecord:
-        """Return the complete record; ``skipped``: why the server step changed nothing, "" if it did."""
+        """Return the complete record.
+
+        Parameters
+        ----------
+        skipped : str
+            Why the server step did not change the model; "" if it did.
+        seconds : float
+            The time from the poll to the new model.
+        """
         return replace(self.record, skipped=skipped, seconds=seconds)

@@ -1,4 +1,4 @@
-"""The local training of all selected clients as one batch, which a simulator returns instead of replies."""
+"""The local training of all selected clients as one batch. A simulator returns it instead of replies."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -13,25 +13,47 @@ from .aggregation import Arrays
 
 
 class ClientUpdates(ABC):
-    """The updates w_m - w_t of R clients, in whatever form the local training left them."""
+    """The updates w_m - w_t of R clients. Subclasses need not store each update explicitly."""
 
     @abstractmethod
     def norms(self) -> Floats:
-        """Return (R,) the L2 norm of each update over all its arrays; not finite if the update is not."""
+        """Return (R,) the L2 norm of each update over all arrays. It is not finite if the update is not."""
 
     @abstractmethod
     def combined(self, coefficients: Floats) -> Arrays:
-        """Return Σ_m c_m (w_m - w_t) by name, in the model's shapes; the caller's own arrays.
+        """Return Σ_m c_m (w_m - w_t) by parameter name, in new arrays of the model's shapes.
 
         Parameters
         ----------
         coefficients : ndarray, shape (R,)
-            c_m. An update with c_m = 0 may hold anything, even NaN.
+            The coefficients c_m. An update with c_m = 0 is left out, even if it holds NaN.
         """
 
     @abstractmethod
     def model(self, row: int) -> Mapping[str, NDArray[Any]]:
-        """Return w_m of one client, 0 <= row < R."""
+        """Return the trained model w_m of the client at ``row``, 0 <= row < R."""
+
+
+@dataclass(frozen=True)
+class WeightedUpdates(ClientUpdates):
+    """The updates of R clients. Each multiplies its update by a weight, and reports the norm without it."""
+
+    updates: ClientUpdates
+    weights: Floats  # (R,)
+    arrays: Mapping[str, NDArray[Any]]  # w_t
+
+    def norms(self) -> Floats:
+        """Return (R,) the norms of the updates before they are multiplied by the weights."""
+        return self.updates.norms()
+
+    def combined(self, coefficients: Floats) -> Arrays:
+        """Return the sum of the weighted updates."""
+        return self.updates.combined(coefficients * self.weights)
+
+    def model(self, row: int) -> Mapping[str, NDArray[Any]]:
+        """Return the model in the reply of the client at ``row``: w_t plus the weighted update."""
+        weight, sent = np.float32(self.weights[row]), self.updates.model(row)
+        return {name: array + weight * (sent[name] - array) for name, array in self.arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -39,15 +61,15 @@ class TrainedClients:
     """The training of S selected clients, of which R replied."""
 
     positions: Ints  # (R,) the positions of the replying clients in the selection, ascending
-    updates: ClientUpdates  # of R clients
-    losses: Floats  # (R,) mean local training loss
-    num_steps: Ints  # (R,) local steps
-    gradient_variances: Floats  # (R,) σ²; NaN = not measured
+    updates: ClientUpdates  # the updates of the R clients that replied
+    losses: Floats  # (R,) the mean local training losses
+    num_steps: Ints  # (R,) the numbers of local steps
+    gradient_variances: Floats  # (R,) the gradient variances σ²; NaN = not measured
     failures: Mapping[int, str] = field(default_factory=dict)  # position -> why it did not reply
 
 
 class TrainedModel(Mapping[str, NDArray[Any]]):
-    """w_m of one client of a batch, computed on the first access."""
+    """The trained model w_m of one client of a batch. It is computed on the first access."""
 
     def __init__(self, updates: ClientUpdates, row: int) -> None:
         self._updates, self._row = updates, row
@@ -69,7 +91,7 @@ class TrainedModel(Mapping[str, NDArray[Any]]):
 
 
 def spread(values: Floats, positions: Ints, size: int) -> Floats:
-    """Return (size,) the values at their positions, NaN elsewhere."""
+    """Return an array (size,) with the values at the given positions, and NaN at all other positions."""
     if values.size == size:
         return values
     placed = np.full(size, np.nan)

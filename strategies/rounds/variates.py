@@ -1,15 +1,16 @@
-"""FedVARP and SCAFFOLD: the server remembers an array per client to reduce sampling variance or client drift.
+"""FedVARP and SCAFFOLD: the server remembers arrays of each client to reduce variance or client drift.
 
-Both go with any selector. Both hold one array of the model's size for each client that ever replied, at most
-M times the model: 4 GB for 1,000 clients and a million float32 parameters. Clients store nothing, so a client
-that restarts, or moves to another node, loses nothing.
+Both work with every selector that does not weight the parts of an update separately. The server holds arrays
+of the model's size for each client that ever replied. For 1,000 clients and a million float32 parameters this
+is 4 GB. Clients store nothing, so nothing is lost when a client restarts or connects as another node.
 
-A round, in order::
+The calls of a round, in this order::
 
-    begin(shares)                     the weight of each client; computes the mean once
-    outgoing(m)                       the arrays that client m is sent along with the model
-    baseline(m), mean()               subtracted from its update before the weighted sum; added to the sum
-    remember(clients, updates, …)     after the step
+    begin(shares)                     computes the mean over all clients, weighted by their shares
+    outgoing(m)                       returns the arrays that client m receives along with the model
+    baseline(m)                       returns y_m, which is subtracted from the update of client m
+    mean()                            returns ȳ, which is added to the weighted sum
+    remember(clients, updates, …)     learns from the updates, after the step
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ if TYPE_CHECKING:
     from ..numerics.arrays import Floats, Ints
 
 Arrays = dict[str, "NDArray[Any]"]
-"""An update by parameter name."""
+"""Arrays of the model's shapes, by parameter name."""
 
 CONTROL = "control"
-"""The name of the ArrayRecord that holds SCAFFOLD's c - c_m; the client adds it to each gradient."""
-_PREFIX = "memory/"  # of the keys of the state
+"""The name of the ArrayRecord that holds SCAFFOLD's c - c_m. The client adds it to each gradient."""
+_PREFIX = "memory/"  # the prefix of the keys of remembered arrays in the state
 
 
 class ClientVariates(ABC):
-    """One array of the model's size for each client that ever replied; 0 for all others.
+    """Arrays of the model's size for each client that ever replied; 0 for all other clients.
 
-    Unbiasedness: for any fixed y_m and a selector with E[sum_m c_m u_m] = sum_m λ_m u_m, the step
-    ``sum_m λ_m y_m + sum_m c_m (u_m - y_m)`` has the mean sum_m λ_m u_m, whatever the y_m are.
+    Baselines keep the step unbiased. If a selector has E[sum_m c_m u_m] = sum_m λ_m u_m for any updates u_m,
+    the step ``sum_m λ_m y_m + sum_m c_m (u_m - y_m)`` has the mean sum_m λ_m u_m for any baselines y_m that
+    are fixed before the selection.
     """
 
     name: ClassVar[str]
@@ -49,22 +51,22 @@ class ClientVariates(ABC):
 
     @property
     def num_seen(self) -> int:
-        """The number of clients with an array."""
+        """The number of clients that have remembered arrays."""
         return len(self._memory)
 
     def begin(self, shares: npt.ArrayLike) -> None:
-        """Begin a round: compute the weighted mean of the arrays.
+        """Begin a round: compute the weighted mean of the remembered arrays.
 
         Parameters
         ----------
         shares : array_like, shape (M,)
-            λ_m >= 0, which sum to 1: the share of each client in the mean that the selector's aggregate
-            estimates, over this round's available clients or over time, see `Selector.target_shares`.
+            The weights λ_m >= 0 of the mean; their sum is 1. λ_m is the share of the client in the mean that
+            the selector's aggregate estimates, see `Selector.target_shares`.
 
         Raises
         ------
         ValueError
-            If a share is negative or not finite, or a client with an array has none.
+            If a share is negative or not finite, or there is no share for a client with remembered arrays.
         """
         weights = np.asarray(shares, dtype=np.float64)
         if weights.ndim != 1 or not (np.isfinite(weights).all() and (weights >= 0).all()):
@@ -72,7 +74,7 @@ class ClientVariates(ABC):
         if self._memory and max(self._memory) >= weights.size:
             raise ValueError(f"shares has shape {weights.shape}: client {max(self._memory)} has none")
         self._mean = None
-        # In the order of the first replies, since a resumed run must repeat the sum bit for bit.
+        # The sum is in the order of first replies, since a resumed run must repeat it bit for bit.
         for client, arrays in self._memory.items():
             if self._mean is None:
                 self._mean = {name: np.zeros_like(array) for name, array in arrays.items()}
@@ -81,15 +83,15 @@ class ClientVariates(ABC):
                     total += arrays[name] * weights[client].astype(total.dtype)
 
     def outgoing(self, client: int) -> Arrays | None:
-        """Return the ArrayRecord `CONTROL` that this client is sent, by parameter name; None for none."""
+        """Return the arrays of the record `CONTROL` for this client; None if it gets no such record."""
         return None
 
     def baseline(self, client: int) -> Arrays | None:
-        """Return y_m, subtracted from this client's update before its norm and weight; None for 0."""
+        """Return y_m, which is subtracted from this client's update before its norm is taken; None if 0."""
         return None
 
     def mean(self) -> Arrays | None:
-        """Return sum_m λ_m y_m, added to the weighted sum; None for 0."""
+        """Return ȳ = sum_m λ_m y_m, which is added to the weighted sum of updates; None if 0."""
         return None
 
     def remember(
@@ -99,23 +101,24 @@ class ClientVariates(ABC):
         steps: npt.ArrayLike,
         learning_rate: float,
     ) -> None:
-        """Learn from the clients that replied; what `begin` computed stays the same.
+        """Learn from the clients that replied. The mean that `begin` computed does not change.
 
         Parameters
         ----------
         clients : array_like of int, shape (S,)
             The clients that replied.
         updates : iterable of (int, mapping of str to array)
-            Each of these clients with its w_m - w_t, in the same order; read one after another.
+            Pairs (client, w_m - w_t), in the order of ``clients``. They are read one after another.
         steps : array_like, shape (S,)
-            The number of local steps of each client, NaN = unknown. Only SCAFFOLD needs it.
+            The number of local steps of each client; NaN = unknown. Only SCAFFOLD needs it.
         learning_rate : float
-            Of the clients' local SGD, > 0.
+            The learning rate of the clients' local SGD, > 0.
 
         Raises
         ------
         ValueError
-            If `updates` are of other clients, or an update has other arrays than the remembered ones.
+            If the clients of ``updates`` are not ``clients``, or the names or shapes of an update differ from
+            those of remembered arrays.
         """
         asked: Ints = np.asarray(clients, dtype=np.int64)
         taken: Floats = np.asarray(steps, dtype=np.float64)
@@ -131,7 +134,7 @@ class ClientVariates(ABC):
                     raise ValueError(
                         f"the update of client {client} has arrays {_forms(update)}: must be {_forms(other)}"
                     )
-                break  # all clients' arrays have the same form
+                break  # the arrays of all clients have the same form
             new = self._renewed(self._memory.get(int(client)), update, float(count), learning_rate)
             if new is not None and all(np.isfinite(array).all() for array in new.values()):
                 for array in new.values():
@@ -142,18 +145,19 @@ class ClientVariates(ABC):
     def _renewed(
         self, known: Arrays | None, update: Mapping[str, NDArray[Any]], steps: float, learning_rate: float
     ) -> Arrays | None:
-        """Return new arrays to remember of a client instead of `known`; None keeps `known`."""
+        """Return the new arrays of a client, which replace ``known``; None if ``known`` is to be kept."""
 
     def forget(self, clients: npt.ArrayLike) -> None:
-        """Drop the arrays of removed clients."""
+        """Forget the arrays of removed clients."""
         for client in np.asarray(clients, dtype=np.int64).ravel():
             self._memory.pop(int(client), None)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all arrays needed to go on, bit for bit.
+        """Return copies of all arrays of the state, so that a resumed run repeats bit for bit.
 
-        ``name``: the kind; ``clients`` (n,): the clients with an array; ``memory/PARAMETER`` (n, *shape), in
-        the order of these clients.
+        ``name`` holds the name of the variates as bytes. ``clients`` (n,) holds the clients with remembered
+        arrays. Each ``memory/PARAMETER`` (n, *shape) holds the arrays of one parameter, in the order of
+        ``clients``.
         """
         rows = list(self._memory.values())
         return {
@@ -163,12 +167,13 @@ class ClientVariates(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Go on from a saved state, between two rounds.
+        """Go on from a saved state. Call this between two rounds only.
 
         Raises
         ------
         ValueError
-            If the state is of another kind, or its arrays do not fit together; then nothing has changed.
+            If the state belongs to other variates, or its arrays do not fit together; then the remembered
+            arrays have not changed.
         """
         arrays = {key: np.array(value) for key, value in state.items()}
         kind = arrays.get("name", np.empty(0, np.uint8)).tobytes().decode(errors="replace")
@@ -186,7 +191,7 @@ class ClientVariates(ABC):
         if bool(stacks) != bool(clients.size):
             raise ValueError(f"state has {len(stacks)} parameters in memory of {clients.size} clients")
         self._mean = None
-        # Copies, so that a client's old array is freed when it is replaced.
+        # Each client's arrays are copies, so that their memory is freed when they are replaced.
         self._memory = {
             int(client): {name: _frozen(stack[row, ...]) for name, stack in stacks.items()}
             for row, client in enumerate(clients)
@@ -204,26 +209,27 @@ def _forms(arrays: Mapping[str, NDArray[Any]]) -> dict[str, tuple[int, ...]]:
 
 
 class FedVARP(ClientVariates):
-    """Each client's last update stands in for it while it is not selected.
+    """FedVARP: the step uses the last update of a client in rounds in which the client is not selected.
 
     ::
 
-        Δ = sum_m λ_m y_m + sum_{m in S} c_m (u_m - y_m);   then y_m <- u_m of clients that replied
+        Δ = sum_m λ_m y_m + sum_{m in S} c_m (u_m - y_m);   then y_m <- u_m for the clients that replied
 
-    Jhunjhunwala, Sharma, Nagarkatti, Joshi, "FedVARP: Tackling the Variance Due to Partial Client
-    Participation in Federated Learning" (UAI 2022), with the selector's weights c_m instead of 1/|S|. The
-    aggregate is unbiased if the selector is. Its variance is that of u_m - y_m, which falls to 0 as updates
-    stop changing. So do the norms in the selector's feedback: the selector learns whose updates still change.
+    The source is Jhunjhunwala, Sharma, Nagarkatti, Joshi, "FedVARP: Tackling the Variance Due to Partial
+    Client Participation in Federated Learning" (UAI 2022). The paper has 1/|S| instead of the selector's
+    weights c_m. The aggregate is unbiased if the selector is unbiased. The variance of the aggregate comes
+    from the differences u_m - y_m, and falls to 0 if updates stop changing. The selector's feedback has the
+    norms of these differences, so the selector learns which clients' updates still change.
     """
 
     name = "fedvarp"
 
     def baseline(self, client: int) -> Arrays | None:
-        """Return y_m, the client's last update, read-only."""
+        """Return y_m, the client's last update, as read-only arrays; None if the client never replied."""
         return self._memory.get(client)
 
     def mean(self) -> Arrays | None:
-        """Return sum_m λ_m y_m."""
+        """Return ȳ = sum_m λ_m y_m; None if no client has replied."""
         return self._mean
 
     def _renewed(
@@ -233,31 +239,34 @@ class FedVARP(ClientVariates):
 
 
 class Scaffold(ClientVariates):
-    """The remembered mean gradients correct each local step towards what the other clients would do.
+    """SCAFFOLD: the clients' remembered mean gradients c_m correct the direction of each local step.
 
     ::
 
-        client     v <- v - lr (g_m(v) + c - c_m),  `steps` times from w_t
-        server     c_m <- c_m - c + (w_t - w_m)/(steps lr) of clients that replied;   c = sum_m λ_m c_m
+        client     v <- v - lr (g_m(v) + c - c_m),  ``steps`` times, from v = w_t
+        server     c_m <- c_m - c + (w_t - w_m)/(steps lr) for the clients that replied;   c = sum_m λ_m c_m
 
-    Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (ICML 2020),
-    Algorithm 1 with option II. In the paper clients store c_m and report its change; here the server stores
-    it and computes the change from the returned model, so that the client's part is one addition. c is
-    weighted by λ where the paper has 1/N: it estimates the gradient of the target, sum_m λ_m g_m, which is 0
-    at the optimum.
+    The source is Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (ICML
+    2020), Algorithm 1 with option II. There are two differences:
 
-    The selector learns from ||w_m - w_t||, the change of the local model including the control, as in the
-    later version of the OSMD paper, appendix E.
+    - In the paper the clients store c_m and send its change. Here the server stores c_m and computes its
+      change from the returned model. The client only adds c - c_m to each gradient.
+    - In the paper c is the plain mean of c_m. Here c is weighted by λ_m, so that it estimates the gradient of
+      the target, sum_m λ_m g_m, which is 0 at the optimum.
 
-    ``steps`` and ``learning_rate`` must be those of plain local SGD. A client whose number of steps is
-    unknown keeps its c_m. Clients report their steps themselves, and nothing limits the number: a client that
-    took 100 steps and reports 1 enters c with a hundred times its weight. FedVARP needs no such trust.
+    The selector learns from the norm ||w_m - w_t|| of the whole local change, in which the control c - c_m is
+    included. The later version of the OSMD paper does the same in appendix E.
+
+    The clients must use plain SGD, since the server divides by ``steps`` and by the learning rate. If a
+    client's number of steps is unknown, its c_m does not change. Clients report their numbers of steps, and
+    the server cannot check them: a client that took 100 steps and reports 1 enters c with a hundred times its
+    weight. FedVARP does not depend on such a report.
     """
 
     name = "scaffold"
 
     def outgoing(self, client: int) -> Arrays | None:
-        """Return c - c_m; None until a client has replied."""
+        """Return c - c_m, where c_m is 0 if the client never replied; None if no client has replied."""
         if self._mean is None:
             return None
         known = self._memory.get(client)
@@ -280,7 +289,7 @@ KINDS: dict[str, type[ClientVariates]] = {each.name: each for each in (FedVARP, 
 
 
 def create_variates(name: str) -> ClientVariates:
-    """Create variates by name.
+    """Return new variates by name: "fedvarp" or "scaffold".
 
     Raises
     ------

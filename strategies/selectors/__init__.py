@@ -1,4 +1,7 @@
-"""Client selectors: `create` makes one by name, `available` lists the names; each paper has a folder."""
+"""Client selectors. `create` makes a selector by its name, and `available` lists the names.
+
+The selectors of one paper, or of one kind, have a folder of their own.
+"""
 
 from .base import Selector
 from .context import RoundContext

@@ -1,4 +1,4 @@
-"""The contract of all selectors: which clients train in a round, their weights, what is learned from them."""
+"""The contract of all selectors: they select clients, weight their updates, and learn from the round."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Set
@@ -20,30 +20,32 @@ T = TypeVar("T")
 
 
 class Selector(ABC):
-    """Decides which clients train in each round.
+    """Decides which clients train in each round, and with which weights.
 
-    All that changes over a run is one dict of read-only arrays, replaced as a whole: the dict is the
-    checkpoint, and an error leaves it as it was. Random draws are a function of (seed, round). Clients are
-    dense indexes, 0..num_clients-1; an index is never given twice, even if its client is removed.
+    The state of a selector is everything that changes over a run: a dict of read-only arrays. `state_dict`
+    copies it for the checkpoint. A method changes the state only after it has checked all arguments, so an
+    error leaves the state unchanged. Random draws are a function of (seed, round). A client is an index from
+    0 to num_clients - 1. The index of a removed client is never given to another client.
 
-    A subclass writes `_distribution`, `_select` and, if it learns, `_learn` with its part of the state
-    (`state_axes`, `_initial_state`). `probability.ProbabilitySelector` has a `_select` for all that draw from
-    their distribution.
+    A subclass defines `_distribution` and `_select`. A subclass that learns also defines `_learn`, and with
+    `state_axes` and `_initial_state` it adds its own arrays to the state. `probability.ProbabilitySelector`
+    defines `_select` for all selectors that draw from their distribution.
 
     Parameters
     ----------
     num_clients : int
         M, >= 1.
     client_sizes : array_like, shape (M,), optional
-        Samples held, or any other positive numbers, in [1e-100, 1e100]; λ = sizes / sum (default: all 1).
+        The number of samples of each client, or other positive numbers, in [1e-100, 1e100] (default: all 1).
+        A client's weight by data is λ = its size / the sum of the sizes.
     clients_per_round : int
-        K, from 1 to M.
+        K, the number of clients to select in a round, from 1 to M.
     num_rounds : int, optional
-        T, >= 1, for selectors with a horizon.
+        T, the number of rounds of the run, >= 1. Selectors whose rates depend on T require it.
     seed : int
-        Seed of every draw, >= 0 (default: 0).
+        The seed of all random draws, >= 0 (default: 0).
     **settings
-        The selector's own settings, see `allowed_settings` and `per_client`.
+        The settings that only this selector has; `allowed_settings` and `per_client` list them.
 
     Raises
     ------
@@ -53,31 +55,39 @@ class Selector(ABC):
 
     name: ClassVar[str]
     unbiased: ClassVar[Literal["round", "long-run", "none"]]
-    """Whether E[sum_m c_m u_m] is the mean of any fixed updates u with weights `target_shares`: in each
-    round, only over the availability of clients in many rounds, or not at all."""
+    """When E[sum_m c_m u_m] equals the mean of any fixed updates u, weighted by `target_shares`: in each
+    round ("round"), only on average over many rounds in which availability varies ("long-run"), or never
+    ("none")."""
     polls_for: ClassVar[frozenset[str]] = frozenset()
-    """What candidates must report before `select`: of "loss", "update_norm", "gradient_variance",
-    "diversity", "group"."""
+    """The numbers that candidates must report before `select`: some of "loss", "update_norm",
+    "gradient_variance", "diversity", "group"."""
     feedback_used: ClassVar[frozenset[str]] = frozenset()
-    """Which fields of `Feedback` that are costly to measure `update` uses: of "diversity",
+    """The measurements that cost extra work and that `update` uses: some of "diversity",
     "gradient_variance"."""
     data_independent: ClassVar[bool] = False
-    """Whether nothing that clients learn from their data changes a selection or a weight. Sizes, groups and
-    constants given beforehand count as public."""
+    """True if selections and weights depend on no quantity that is computed from clients' data during the
+    run. Sizes, groups and constants that are given beforehand count as public."""
     equal_weight_draws: ClassVar[Literal["always", "with replacement", "never"]] = "never"
-    """Whether each draw may have one vote of equal weight, as a median of the replies needs: never where
-    weights correct for unequal probabilities."""
+    """When each draw may count as one vote of equal weight, which a median of the replies requires. "with
+    replacement": only if the setting `replacement` is True. "never": weights correct for unequal
+    probabilities."""
+    part_names: ClassVar[tuple[str, ...]] = ()
+    """The names of the parts, if a client's update is a sum of parts and each part has importance weights of
+    its own; see ``Selection.parts``. `unbiased` is then a statement about E[sum_m c_m parts_m u_m] for each
+    part."""
     clients_decide: ClassVar[bool] = False
-    """Whether clients themselves accept an `invitation` to train and scale their own updates, so that the
-    server cannot tell single updates apart."""
+    """True if each client decides itself whether it accepts an `invitation` to train, and scales its own
+    update. The server then knows neither this scale nor the unscaled update."""
     state_axes: ClassVar[dict[str, tuple[str, ...]]] = {
         "selector": ("letters",),
         "client_sizes": ("clients",),
         "registered": ("clients",),
+        "asked": (),  # whether `learn_norms` was called
     }
-    """Keys of the state and the names of their axes; axes of one name have one length."""
+    """The keys of the state, and for each key the names of its array's axes. Axes with the same name have
+    the same length."""
     per_client: ClassVar[dict[str, PerClient]] = {}
-    """Settings with a value for each client: arrays at the start, and for clients that join."""
+    """Settings with a value for each client, given as arrays at the start and when clients join."""
 
     settings_type: ClassVar[type[Settings]] = Settings
     _settings: Settings
@@ -114,6 +124,7 @@ class Selector(ABC):
                 "selector": np.frombuffer(self.name.encode(), dtype=np.uint8),
                 "client_sizes": sizes,
                 "registered": np.ones(num_clients, dtype=np.bool_),
+                "asked": np.array(False),
                 **each,
             }
         )
@@ -121,23 +132,23 @@ class Selector(ABC):
 
     @property
     def num_clients(self) -> int:
-        """M: the number of indexes ever given, those of removed clients included."""
+        """M: the number of clients registered so far, including the removed clients."""
         return self._registered.size
 
     @property
     def clients_per_round(self) -> int:
-        """K."""
+        """K, the number of clients to select in a round."""
         return self._clients_per_round
 
     @property
     def client_sizes(self) -> Floats:
-        """(M,) sizes, read-only; removed clients keep theirs."""
+        """(M,) the clients' sizes, read-only; removed clients keep their sizes."""
         sizes: Floats = self._array("client_sizes")
         return sizes
 
     @property
     def registered(self) -> Bools:
-        """(M,) which clients were not removed, read-only."""
+        """(M,) True for each client that has not been removed; read-only."""
         return self._registered
 
     @property
@@ -159,15 +170,21 @@ class Selector(ABC):
 
     @property
     def diversity_mean(self) -> Literal["weighted", "plain"]:
-        """The mean from which ``Feedback.diversities`` are distances: with the round's weights, or plain."""
+        """The kind of mean in ``Feedback.diversities``: weighted by the round's weights, or plain."""
         return "weighted"
 
     @property
-    def poll_settings(self) -> Mapping[str, int | float]:
-        """What a poll sends each candidate besides the round.
+    def asks_norms(self) -> bool:
+        """Whether `learn_norms` must be called before the next selection; at most once in a run."""
+        return self._wants_norms and not bool(self._array("asked"))
 
-        A poll for "loss": "batch-size", the number of random samples whose mean loss is reported (default:
-        all). A poll for "group": "num-groups" G, and "epsilon" ε of randomised response.
+    @property
+    def poll_settings(self) -> Mapping[str, int | float]:
+        """The numbers that a poll sends to each candidate besides the round.
+
+        A poll for "loss" may send "batch-size": the number of random samples whose mean loss the candidate
+        reports (default: all its samples). A poll for "group" sends "num-groups", the number of groups G, and
+        "epsilon", the ε of randomised response.
         """
         return {}
 
@@ -176,7 +193,8 @@ class Selector(ABC):
     ) -> Floats:
         """Return (M,) the share of each client in the mean that the aggregate estimates.
 
-        It is λ over the available clients; selectors that are unbiased over time include the others.
+        The share is a client's size divided by the sum of the available clients' sizes, and 0 for unavailable
+        clients. A selector that is unbiased only over time may give shares to unavailable clients, too.
 
         Parameters
         ----------
@@ -187,10 +205,34 @@ class Selector(ABC):
         shares: Floats = sizes / (sizes.sum() or 1.0)
         return shares
 
+    def learn_norms(self, clients: npt.ArrayLike, update_norms: npt.ArrayLike) -> None:
+        """Learn norms that the available clients were asked for before the first selection.
+
+        Parameters
+        ----------
+        clients : array_like of int, shape (n,)
+            Distinct indexes of the registered clients that were asked.
+        update_norms : array_like, shape (n,)
+            The norm ||g_m|| >= 0 of an update that each client computes from the initial model, in the unit
+            of ``Feedback.update_norms``. NaN stands for no answer.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is refused, or `asks_norms` is False; nothing has changed then.
+        """
+        if not self.asks_norms:
+            raise ValueError(f"{self.name} does not ask for norms, or has learned them: see asks_norms")
+        indexes = self._registered_indexes("clients", clients)
+        norms = checks.floats("update_norms", update_norms, indexes.size)
+        checks.not_negative("update_norms", norms)
+        known = np.isfinite(norms)
+        self._assign({"asked": np.array(True), **self._learn_first(indexes[known], norms[known])})
+
     def candidates(
         self, round: int, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
     ) -> Ints | None:
-        """Return the clients to poll before `select`, or None where there is nothing to poll for.
+        """Return the clients to poll before `select`, or None if the selector needs no poll.
 
         Parameters
         ----------
@@ -209,17 +251,17 @@ class Selector(ABC):
         *,
         budget: float | None = None,
     ) -> Invitation | None:
-        """Return what the candidates are sent to decide for themselves, or None where `select` decides.
+        """Return the invitation with which candidates decide for themselves, or None if `select` decides.
 
-        It is the second exchange of a round, after the poll and before `select`, which then gets the
-        answers as ``reports["accepts"]`` (1, 0, or NaN = no answer), beside the reports of the poll.
+        The invitation is sent after the poll and before `select`. `select` receives the answers as
+        ``reports["accepts"]`` (1 = yes, 0 = no, NaN = no answer), together with the reports of the poll.
 
         Parameters
         ----------
         round : int
             The round, >= 0.
         candidates, reports, budget
-            As for `select`, which must get the same.
+            As for `select`, which must be called with equal values.
         """
         if not self.clients_decide:
             return None
@@ -237,7 +279,7 @@ class Selector(ABC):
         reports: Mapping[str, Floats] | None = None,
         budget: float | None = None,
     ) -> Selection:
-        """Select the clients that train in this round; the same arguments and state give the same answer.
+        """Select the clients that train in this round. Equal arguments and state give an equal selection.
 
         Parameters
         ----------
@@ -246,24 +288,28 @@ class Selector(ABC):
         available : array_like of int, optional
             Distinct indexes of the available clients, all of them registered.
         unavailable : array_like of int, optional
-            Distinct indexes of the others. At most one of the two is given; neither means everyone.
+            Distinct indexes of the unavailable clients; removed clients among them are ignored. At most one
+            of `available` and `unavailable` may be given. If neither is given, all registered clients are
+            available.
         candidates : array_like of int, shape (n,), optional
-            The polled clients; needed, as is `reports`, where `polls_for` is not empty.
+            The polled clients. `candidates` and `reports` are required if `polls_for` is not empty.
         reports : mapping of str to array_like, shape (n,), optional
-            What they reported, by name; NaN = no answer.
+            The reports of the candidates, by name; NaN = no answer.
         budget : float, optional
-            K of this round if it varies, finite and >= 0, rounded down (default: clients_per_round).
+            K in this round, finite and >= 0, rounded down (default: clients_per_round).
 
         Returns
         -------
         Selection
-            Empty if nobody is available or the budget is below 1.
+            The selected clients; none if nobody is available or the budget is below 1.
 
         Raises
         ------
         TypeError, ValueError
             If an argument is refused.
         """
+        if self.asks_norms:
+            raise ValueError(f"{self.name} asks for norms: learn_norms must be called before the selection")
         context = self._context(round, available, unavailable, budget)
         if context.k == 0 or context.available.count == 0:
             return Selection.nobody()
@@ -271,16 +317,17 @@ class Selector(ABC):
         return self._select(self._polled(context, candidates, reports, needed))
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
-        """Return the weights once the replies are in: c_m S/S' for the S' that responded, 0 for the others.
+        """Return the weights after the replies have arrived.
 
-        Assumption: every selected client fails independently with the same probability. Then, given the
-        selection and S' >= 1, each subset of size S' is equally likely, and the expectation of the estimate
-        equals the estimate with everybody's reply.
+        A client that responded has the weight c_m S/S', where S' of the S selected clients responded. The
+        weight of the other clients is 0. This assumes that all selected clients fail independently and with
+        equal probability. Then, given the selection and S' >= 1, each subset of S' clients is equally likely
+        to respond, and the expected aggregate equals the aggregate of all S updates.
 
         Parameters
         ----------
         selection : Selection
-            What `select` returned.
+            The selection that `select` returned.
         responded : array_like of bool, shape (S,)
             Which clients responded.
 
@@ -308,9 +355,10 @@ class Selector(ABC):
         round : int
             The round, >= 0.
         selection : Selection
-            What `select` returned.
+            The selection that `select` returned.
         feedback : Feedback
-            Aligned with the selection. Clients removed since then teach nothing.
+            The measurements of this round, in the order of ``selection.clients``. Clients that were removed
+            after the selection are ignored.
 
         Raises
         ------
@@ -318,7 +366,7 @@ class Selector(ABC):
             If an argument is refused; nothing has changed then.
         """
         checks.integer("round", round, low=0)
-        # A selection has checked itself that its clients are distinct and >= 0.
+        # A Selection ensures that its clients are distinct and >= 0, so only the upper limit is checked.
         checks.known("selection.clients", selection.clients, self.num_clients)
         checks.bools("feedback.responded", feedback.responded, selection.clients.size)
         self._assign(self._learn(round, selection, feedback))
@@ -329,9 +377,10 @@ class Selector(ABC):
         Parameters
         ----------
         client_sizes : array_like, shape (n,)
-            Their sizes, in the unit of the others' (1 each where none were given).
+            The sizes of the new clients, in the unit of the other clients' sizes. If no sizes were given at
+            the start, the size of each other client is 1.
         **per_client
-            The selector's settings per client, arrays of shape (n,).
+            The settings in `per_client`, as arrays of shape (n,).
 
         Raises
         ------
@@ -359,7 +408,7 @@ class Selector(ABC):
         clients : array_like of int, shape (n,)
             Distinct indexes of registered clients.
         client_sizes : array_like, shape (n,)
-            Their sizes.
+            The correct sizes of these clients.
 
         Raises
         ------
@@ -372,7 +421,7 @@ class Selector(ABC):
         self._assign({"client_sizes": sizes})
 
     def remove_clients(self, clients: npt.ArrayLike) -> None:
-        """Remove clients for good; their indexes are not given again. All clients may be removed.
+        """Remove clients for good; their indexes are not reused. All clients may be removed.
 
         Parameters
         ----------
@@ -390,21 +439,25 @@ class Selector(ABC):
         self._assign(changes | self._left(registered))
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays needed to continue, bit for bit, by name."""
+        """Return copies of the arrays of the state, by name.
+
+        A selector that has loaded them continues exactly as this selector would, bit for bit.
+        """
         return {key: array.copy() for key, array in self._state.items()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Continue from a saved state; the number of clients becomes that of the state.
+        """Replace the state by a saved state. `num_clients` becomes the number of clients in the saved state.
 
         Parameters
         ----------
         state : mapping of str to array
-            What `state_dict` returned, of a selector of the same name and settings.
+            The arrays that `state_dict` returned for a selector with the same name and settings.
 
         Raises
         ------
         ValueError
-            If name, keys, shapes or dtypes do not fit; nothing has changed then.
+            If the selector's name, the keys, the shapes, the dtypes or the values do not fit this selector;
+            nothing has changed then.
         """
         arrays = {key: np.array(value) for key, value in state.items()}
         all_axes = {**self.state_axes, **dict.fromkeys(self.per_client, ("clients",))}
@@ -429,7 +482,8 @@ class Selector(ABC):
         self._check_state(arrays)
         self._assign(arrays)
 
-    # What a selector writes. The hooks that return a dict return the arrays that change, and assign nothing.
+    # The hooks that a subclass defines. A hook that returns a dict returns the new values of the arrays that
+    # change. It does not assign them to the state itself.
 
     @abstractmethod
     def _distribution(self) -> Floats:
@@ -437,37 +491,55 @@ class Selector(ABC):
 
     @abstractmethod
     def _select(self, context: RoundContext) -> Selection:
-        """Select clients; at least one is available, and ``context.k`` is at least 1."""
+        """Select clients. It is called only if a client is available and ``context.k`` is at least 1."""
 
     def _candidates(self, context: RoundContext) -> Ints:
-        """Return the clients to poll, where `polls_for` is not empty; here all that are available."""
+        """Return the clients to poll, by default all available. Called if `polls_for` is not empty."""
         return context.available.clients
 
     def _invite(self, context: RoundContext) -> Invitation:
-        """Return the invitation where `clients_decide`; the context has the reports of the poll."""
+        """Return the invitation. Called if `clients_decide`; the context has the reports of the poll."""
         raise NotImplementedError
 
     def _initial_state(self) -> dict[str, Array]:
-        """Return the selector's own part of the state at the start."""
+        """Return the arrays that the subclass adds to the state, at the start of a run."""
         return {}
 
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
-        """Return what a round changes; the arguments are checked."""
+        """Return the arrays that a round changes. The arguments have been checked."""
+        return {}
+
+    @property
+    def _wants_norms(self) -> bool:
+        """Whether all available clients are asked for norms before the first selection."""
+        return False
+
+    def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
+        """Return the arrays that the answers to the question for norms change.
+
+        `clients` (n,) answered, and `norms` (n,) are their finite answers. Called if `_wants_norms`.
+        """
         return {}
 
     def _joined(self, registered: Bools) -> dict[str, Array]:
-        """Return what joiners change; `registered` (M,) has them at its end, ``self`` does not yet."""
+        """Return the arrays that change because clients join.
+
+        `registered` (M,) includes the joining clients; the state of ``self`` does not include them yet.
+        """
         return {}
 
     def _left(self, registered: Bools) -> dict[str, Array]:
-        """Return what leavers change; `registered` (M,) is without them, ``self`` still has them."""
+        """Return the arrays that change because clients are removed.
+
+        `registered` (M,) is False for these clients; in the state of ``self`` they are still registered.
+        """
         return {}
 
     def _check_state(self, state: Mapping[str, Array]) -> None:
         """Refuse a state whose arrays have the right shapes and dtypes, but wrong values."""
         checks.sizes("state['client_sizes']", state["client_sizes"])
 
-    # What selectors use.
+    # Helpers for subclasses.
 
     @property
     def _registered(self) -> Bools:
@@ -499,13 +571,13 @@ class Selector(ABC):
         return self._state[key]
 
     def _extended(self, key: str, length: int, value: float) -> Array:
-        """Return an array of the state (M,) filled up to `length` with the value of joiners."""
+        """Return an array of the state (M,), extended to `length` with a value for the joining clients."""
         array = self._array(key)
         extended: Array = np.concatenate([array, np.full(length - array.size, value, dtype=array.dtype)])
         return extended
 
     def _cached(self, name: str, keys: tuple[str, ...], compute: Callable[[], T]) -> T:
-        """Return the result of `compute`, kept until one of these arrays of the state is replaced."""
+        """Return the result of `compute`, and keep it until an array of the state in `keys` is replaced."""
         known = self._memo.get(name)
         if known is None:
             known = self._memo[name] = (keys, compute())
@@ -521,12 +593,12 @@ class Selector(ABC):
         }
 
     def _horizon(self) -> int:
-        """Return `num_rounds` of a selector that needs it.
+        """Return `num_rounds`, for a selector that requires it.
 
         Raises
         ------
         ValueError
-            If it was not given.
+            If `num_rounds` was not given.
         """
         if self._num_rounds is None:
             raise ValueError(f"num_rounds = None: must be >= 1, {self.name} needs it for its rates")
@@ -537,7 +609,9 @@ class Selector(ABC):
     ) -> tuple[Ints, Floats, Floats]:
         """Return (clients, importance, values) of the clients whose value is usable.
 
-        If S'' of the S selected clients are, their importance is W S/S'', on the assumption of `finalize`.
+        A value is usable if it is finite and its client responded and is still registered. If S'' of the S
+        selected clients have a usable value, the importance returned is W S/S'', under the assumption of
+        `finalize`.
         """
         usable = feedback.responded & np.isfinite(values) & self._registered[selection.clients]
         number = int(np.count_nonzero(usable))
@@ -569,7 +643,7 @@ class Selector(ABC):
         reports: Mapping[str, Floats] | None,
         needed: Set[str],
     ) -> RoundContext:
-        """Return the context with the reports that are needed, which must be given."""
+        """Return the context with the reports named in `needed`; a ValueError if one of them is not given."""
         if not needed:
             return context
         if candidates is None or reports is None or not needed <= reports.keys():

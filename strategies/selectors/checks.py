@@ -8,12 +8,13 @@ import numpy as np
 
 from ..numerics.arrays import Array, Bools, Floats, Ints
 
-# Sizes may have any unit; sums and squares of sizes times norms stay finite.
+# Sizes may have any unit. Within these limits, sums of sizes and the product of a size and a norm stay
+# finite.
 SMALLEST_SIZE, LARGEST_SIZE = 1e-100, 1e100
 
 
 def interval(low: float, high: float, why: str = "") -> str:
-    """Return the words for the range [low, high], for an error message."""
+    """Return a description of the range [low, high] for an error message, with `why` in brackets."""
     note = f" ({why})" if why else ""
     if math.isinf(high):
         return f"finite{note}" if math.isinf(low) else f">= {low:g}{note}"
@@ -21,7 +22,15 @@ def interval(low: float, high: float, why: str = "") -> str:
 
 
 def integer(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, why: str = "") -> int:
-    """Return `value` as an int in [low, high]; a bool is not an integer (TypeError, ValueError)."""
+    """Return `value` as an int.
+
+    Raises
+    ------
+    TypeError
+        If it is not an integer; a bool is not an integer here.
+    ValueError
+        If it is outside [low, high].
+    """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} = {value!r}: must be an integer {interval(low, high, why)}")
     number = int(value)
@@ -31,7 +40,15 @@ def integer(name: str, value: Any, *, low: float = -math.inf, high: float = math
 
 
 def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return `value` as a finite float in [low, high]; a bool is not a number (TypeError, ValueError)."""
+    """Return `value` as a float.
+
+    Raises
+    ------
+    TypeError
+        If it is not a number; a bool is not a number here.
+    ValueError
+        If it is not finite, or outside [low, high].
+    """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} = {value!r}: must be a number {interval(low, high)}")
     number = float(value)
@@ -41,7 +58,7 @@ def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.in
 
 
 def floats(name: str, values: Any, length: int | None = None) -> Floats:
-    """Return a copy of `values` as a float array of shape (length,), any length if None."""
+    """Return a copy of `values` as a float array of shape (length,), or of any length if `length` is None."""
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -51,10 +68,10 @@ def floats(name: str, values: Any, length: int | None = None) -> Floats:
 
 
 def ints(name: str, values: Any, length: int | None = None) -> Ints:
-    """Return a copy of `values` as an integer array of shape (length,), any length if None."""
+    """Return a copy of `values` as an int array of shape (length,), or of any length if `length` is None."""
     array = np.array(values)
     if array.size == 0:
-        array = array.astype(np.int64)  # NumPy takes [] for floats
+        array = array.astype(np.int64)  # NumPy makes an array of floats from []
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} has dtype {array.dtype}: must be a 1-D array of integers")
     _check_shape(name, array, length)
@@ -62,7 +79,7 @@ def ints(name: str, values: Any, length: int | None = None) -> Ints:
 
 
 def bools(name: str, values: Any, length: int | None = None) -> Bools:
-    """Return a copy of `values` as a bool array of shape (length,), any length if None."""
+    """Return a copy of `values` as a bool array of shape (length,), or of any length if `length` is None."""
     array = np.array(values)
     if array.size == 0:
         array = array.astype(np.bool_)
@@ -73,27 +90,39 @@ def bools(name: str, values: Any, length: int | None = None) -> Bools:
 
 
 def in_range(name: str, array: Floats | Ints, low: float, high: float = math.inf) -> None:
-    """Refuse an array with an entry outside [low, high], or NaN."""
+    """Raise a ValueError if an entry is NaN or outside [low, high]."""
     inside = (array >= low) & (array <= high)
     if np.count_nonzero(inside) < array.size:
         raise ValueError(f"{name} holds {array[~inside][0]}: must be {interval(low, high)}")
 
 
 def not_negative(name: str, array: Floats) -> None:
-    """Refuse an array with a finite entry below 0."""
+    """Raise a ValueError if a finite entry is below 0."""
     if np.count_nonzero(np.signbit(array)):
         in_range(name, array[np.isfinite(array)], 0)
 
 
 def sizes(name: str, values: Any, length: int | None = None) -> Floats:
-    """Return client sizes as floats, in [1e-100, 1e100]."""
+    """Return client sizes as floats, of shape (length,) if `length` is given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they are not a 1-D array of numbers of this length, each in [1e-100, 1e100].
+    """
     array = floats(name, values, length)
     in_range(name, array, SMALLEST_SIZE, LARGEST_SIZE)
     return array
 
 
 def indexes(name: str, values: Any, num_clients: int) -> Ints:
-    """Return distinct client indexes in 0..num_clients-1, in the order given."""
+    """Return client indexes as int64, in the order given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they are not distinct integers from 0 to num_clients - 1.
+    """
     array = ints(name, values)
     known(name, array, num_clients)
     if not ascending(array):
@@ -105,7 +134,7 @@ def indexes(name: str, values: Any, num_clients: int) -> Ints:
 
 
 def known(name: str, clients: Ints, num_clients: int) -> None:
-    """Refuse client indexes outside 0..num_clients-1."""
+    """Raise a ValueError if a client index is outside 0..num_clients-1."""
     inside = (clients >= 0) & (clients < num_clients)
     if np.count_nonzero(inside) < clients.size:
         wrong = clients[~inside][0]
@@ -113,7 +142,7 @@ def known(name: str, clients: Ints, num_clients: int) -> None:
 
 
 def ascending(array: Ints) -> bool:
-    """Return whether each entry is larger than the one before."""
+    """Return whether each entry is larger than the entry before it."""
     return not np.count_nonzero(array[1:] <= array[:-1])
 
 

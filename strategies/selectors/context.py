@@ -12,7 +12,7 @@ from .presence import NOBODY, Presence
 
 @dataclass(frozen=True, eq=False)
 class RoundContext:
-    """A round at the time of its selection.
+    """What is known about a round when its clients are selected.
 
     Attributes
     ----------
@@ -25,9 +25,9 @@ class RoundContext:
     k : int
         K of this round, >= 0: the budget rounded down, or `clients_per_round`.
     candidates : ndarray of int, shape (n,)
-        The polled clients, distinct, in the order of the poll; none where the selector does not poll.
+        The polled clients, distinct, in the order of the poll; empty if the selector does not poll.
     reports : mapping of str to ndarray, shape (n,)
-        What each candidate reported, by name; NaN = no answer.
+        The reports of the candidates, by name; NaN = no answer.
     """
 
     seed: int
@@ -38,11 +38,14 @@ class RoundContext:
     reports: Mapping[str, Floats] = field(default_factory=dict)
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """Return the generator of a purpose in this round, see `numerics.streams`."""
+        """Return the random generator for this seed, this round and `purpose`, see `numerics.streams`."""
         return generator(self.seed, self.round, purpose)
 
     def answered(self, values: Floats) -> tuple[Ints, Floats]:
-        """Return (candidates, values) of the available candidates whose value (n,) is finite, in order."""
+        """Return (candidates, values) of the available candidates with a finite value, in the given order.
+
+        `values` (n,) has one value for each candidate.
+        """
         answered = np.isfinite(values)
         if self.available.count < self.available.registered.size:
             answered &= self.available.mask[self.candidates]

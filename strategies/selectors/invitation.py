@@ -18,18 +18,18 @@ from . import checks
 
 @dataclass(frozen=True, eq=False)
 class Invitation:
-    """What candidates are sent before a round; arrays are read-only.
+    """The message that asks candidates to take part in a round; its arrays are read-only.
 
     Attributes
     ----------
     clients : ndarray of int, shape (n,)
         The invited clients.
     rates : ndarray, shape (V, G)
-        r/a: the probabilities with which clients of each group accept, in V versions.
+        V versions of r/a, in [0, 1]: the probability with which a client of each group accepts.
     versions : ndarray of int, shape (n,)
-        Client ``clients[i]`` is sent ``rates[versions[i]]``.
+        Client ``clients[i]`` is sent the version ``rates[versions[i]]``.
     scales : ndarray, shape (G,)
-        p/ŝ: the factors by which clients of each group multiply their update.
+        p/ŝ >= 0: the factor by which a client of each group multiplies its update.
     """
 
     clients: Ints
@@ -46,23 +46,24 @@ class Invitation:
 class GroupMember:
     """A client that keeps its group private.
 
-    All its draws come from its secret, so that a question repeated in a round gets the same answer.
+    All its random draws are a function of its secret and the round. So if the server repeats a question in
+    a round, the answer is the same.
 
     Attributes
     ----------
     group : int
-        From 0 to G - 1.
+        The client's true group, from 0 to G - 1.
     num_groups : int
-        G, >= 1.
+        The number of groups G, >= 1.
     epsilon : float
-        The ε of the group that it reports, > 0; the server must know ε.
+        ε > 0 of the randomised response with which the client reports its group. The server must know ε.
     secret : int
-        >= 0, random, and the same for the client's whole life. The server must not know it and must not be
-        able to guess it: do not derive it from a run's seed, except in simulations.
+        A random number >= 0 that never changes. The server must not know it and must not be able to guess
+        it: do not derive it from a run's seed, except in simulations.
     permanent : bool
-        Whether it reports the same group in all rounds. If so, privacy costs ε once, but the error of the
-        server's counts stays as long as the population does. If not, every round costs ε again, and the
-        error averages out over rounds.
+        True (the default): the client reports the same group in all rounds. The privacy loss is ε in total,
+        but the error of the server's counts remains as long as the clients remain. False: the client draws a
+        new report in each round. The privacy loss is ε in each round, and the error averages out over rounds.
 
     Raises
     ------
@@ -82,17 +83,24 @@ class GroupMember:
         checks.integer("secret", self.secret, low=0)
 
     def report(self, round: int) -> int:
-        """Return the group to report: the true one with probability e^ε/(e^ε + G - 1)."""
+        """Return the group to report.
+
+        It is the true group with probability e^ε/(e^ε + G - 1), and otherwise one of the other groups, drawn
+        uniformly.
+        """
         rng = generator(self.secret, 0 if self.permanent else round, "group")
         return int(randomise([self.group], self.num_groups, self.epsilon, rng)[0])
 
     def accepts(self, round: int, rates: npt.ArrayLike) -> bool:
-        """Return whether it accepts: True with probability ``rates[group]``; the rates are (G,)."""
+        """Return whether the client accepts an invitation with these rates (G,), each in [0, 1].
+
+        It accepts with probability ``rates[group]``.
+        """
         chance = self._own("rates", rates, 1.0)
         return bool(generator(self.secret, round, "coin").random() < chance)
 
     def scale(self, scales: npt.ArrayLike) -> float:
-        """Return the factor for its update: ``scales[group]``; the scales are (G,)."""
+        """Return the factor for the client's update: ``scales[group]`` of the scales (G,), each >= 0."""
         return self._own("scales", scales, np.finfo(np.float64).max)
 
     def _own(self, name: str, values: npt.ArrayLike, high: float) -> float:

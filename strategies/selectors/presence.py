@@ -1,30 +1,34 @@
-"""The available clients of a round, in a form in which a few absent among millions cost no pass over all."""
+"""The available clients of a round. If few clients are absent, only the absent clients are stored."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 
-from ..numerics.arrays import Bools, Floats, Ints
+from ..numerics.arrays import Array, Bools, Floats, Ints
+
+A = TypeVar("A", bound=Array)
 
 FEW = 8
-"""The absent are few when they are at most one in this many of the registered clients."""
+"""The absent clients count as few if they are at most 1/FEW of the registered clients."""
 
 NOBODY: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Presence:
-    """The available clients: all registered ones but a few absent, or a list.
+    """The available clients, stored in one of two forms.
 
-    `only` and `without` make that of a round from that of all registered clients (`absent` empty), and keep
-    the cheaper of the two forms, so that an answer does not depend on which of them was called.
+    If few registered clients are absent, `absent` lists the absent clients. Otherwise `listed` lists the
+    available clients. A round starts from the presence of all registered clients, whose `absent` is empty.
+    `only` and `without` return the presence of the round. Both methods choose the form by the number of
+    absent clients, so the form depends only on the set of available clients.
 
     Attributes
     ----------
     registered : ndarray of bool, shape (M,)
-        Which clients were not removed.
+        True for each client that has not been removed.
     client_sizes : ndarray, shape (M,)
         Sizes of all clients.
     count : int
@@ -32,9 +36,9 @@ class Presence:
     registered_size : float
         Sum of the registered clients' sizes.
     absent : ndarray of int or None
-        The registered clients that are not available, ascending, if they are few; None if `listed` is given.
+        The registered clients that are not available, ascending, if they are few; otherwise None.
     listed : ndarray of int or None
-        The available clients, ascending, if the absent are not few.
+        The available clients, ascending, if the absent clients are not few; otherwise None.
     """
 
     registered: Bools
@@ -45,7 +49,10 @@ class Presence:
     listed: Ints | None = None
 
     def only(self, clients: Ints) -> Self:
-        """Return the presence of these registered clients alone (ascending); ``self`` is that of all."""
+        """Return the presence in which only `clients` are available.
+
+        `clients` are registered and ascending. In ``self`` all registered clients must be available.
+        """
         if (self.count - clients.size) * FEW > self.count:
             return self._with(clients.size, None, clients)
         elsewhere = self.registered.copy()
@@ -53,7 +60,10 @@ class Presence:
         return self.without(np.flatnonzero(elsewhere))
 
     def without(self, clients: Ints) -> Self:
-        """Return the presence of all but these registered clients (ascending); ``self`` is that of all."""
+        """Return the presence in which all registered clients but `clients` are available.
+
+        `clients` are registered and ascending. In ``self`` all registered clients must be available.
+        """
         few = self._with(self.count - clients.size, clients, None)
         return few if clients.size * FEW <= self.count else self._with(few.count, None, few.clients)
 
@@ -62,7 +72,7 @@ class Presence:
 
     @cached_property
     def clients(self) -> Ints:
-        """The available clients, ascending; a pass over all clients where the absent are few."""
+        """The available clients, ascending. This takes a pass over all M clients if `absent` is the form."""
         if self.listed is not None:
             return self.listed
         if self.count == self.registered.size:
@@ -71,7 +81,7 @@ class Presence:
 
     @cached_property
     def mask(self) -> Bools:
-        """(M,) which clients are available; not to be written to."""
+        """(M,) whether each client is available. Do not write to this array."""
         if self.listed is not None:
             mask = np.zeros(self.registered.size, dtype=np.bool_)
             mask[self.listed] = True
@@ -82,12 +92,16 @@ class Presence:
         mask[self.absent] = False
         return mask
 
-    def of(self, values: Floats) -> Floats:
-        """Return the entries of values (M,) of the available clients, ascending; not to be written to."""
-        return values if self.count == self.registered.size else values[self.clients]
+    def of(self, values: A) -> A:
+        """Return (count,) the entries of `values` (M,) that belong to the available clients.
+
+        They are in ascending order of the clients. Do not write to the returned array: it may be `values`
+        itself.
+        """
+        return values if self.count == self.registered.size else values[self.clients]  # type: ignore[return-value]
 
     def at(self, positions: Ints) -> Ints:
-        """Return the clients at some positions in `clients`."""
+        """Return the clients at these positions in `clients`."""
         return positions if self.count == self.registered.size else self.clients[positions]
 
     @property
@@ -97,12 +111,15 @@ class Presence:
             if self.absent.size == 0:
                 return self.registered_size
             rest = self.registered_size - float(self.client_sizes[self.absent].sum())
-            if rest > 0.1 * self.registered_size:  # else the difference cancels
+            if rest > 0.1 * self.registered_size:  # a smaller difference could be mostly rounding errors
                 return rest
         return float(self.of(self.client_sizes).sum())
 
     def holds(self, clients: Ints) -> Bools:
-        """Return which of some registered clients are available; only where the absent are few."""
+        """Return (n,) whether each of these registered clients (n,) is available.
+
+        This may be called only if `absent` is the stored form, not `listed`.
+        """
         absent = self.absent
         if absent is None or absent.size == 0:
             return np.ones(clients.size, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Selectors that draw K clients from a distribution over all of them."""
+"""Selectors that draw K clients from a probability distribution over all registered clients."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from .records import Feedback, Selection
 from .settings import Settings, setting
 
 LARGEST_NORM = 1e150
-"""Norms are clipped to it, so that their squares stay finite."""
+"""Norms are clipped to this limit, so that their squares stay finite."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,30 @@ class ProbabilitySettings(Settings):
     replacement: bool = setting(True, doc="draw with replacement (False: one after another, without)")
 
 
+@dataclass(frozen=True)
+class AskingSettings(ProbabilitySettings):
+    """Settings of the selectors that can use all clients' norms before the first selection."""
+
+    ask_norms: bool = setting(
+        False, doc="ask all available clients once, before round 1, for the norm of an update"
+    )
+
+
 class ProbabilitySelector(Selector):
     """Draws from `probabilities`, restricted to the available clients and renormalised.
 
-    The weights are ``c_m = W_m λ_m`` with λ renormalised over the available clients too, so that
-    E[sum_m c_m u_m] is their weighted mean, for any fixed updates u. If at most K clients are available, each
-    is taken once with W = 1, and ``Selection.probabilities`` holds the inclusion probability 1.
+    The weights are ``c_m = W_m λ_m``, where λ is also renormalised over the available clients. So, for any
+    fixed updates u, E[sum_m c_m u_m] is the mean of the available clients' updates, weighted by λ. If at most
+    K clients are available, each of them is selected once with W = 1, and ``Selection.probabilities`` is 1.
     """
 
     unbiased = "round"
     settings_type = ProbabilitySettings
     _settings: ProbabilitySettings
+
+    @property
+    def _wants_norms(self) -> bool:
+        return isinstance(self._settings, AskingSettings) and self._settings.ask_norms
 
     def _select(self, context: RoundContext) -> Selection:
         available, k = context.available, context.k
@@ -51,38 +64,43 @@ class ProbabilitySelector(Selector):
         return Selection.of_draw(draw, draw.importance * (sizes / max(available.total_size, SMALLEST_SIZE)))
 
     def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
-        """Draw k of the available clients, 1 <= k < their number."""
+        """Draw k of the available clients; 1 <= k < the number of available clients."""
         draw = self._draw(available.of(self._distribution()), k, rng)
         return draw._replace(clients=available.at(draw.clients))
 
     def _draw(self, p: Floats, k: int, rng: np.random.Generator) -> Draw:
-        """Draw k positions from p (n,), the weights of the available clients, 1 <= k < n."""
+        """Draw k positions in `p` (n,), 1 <= k < n.
+
+        `p` holds the probabilities of the available clients, which need not sum to 1.
+        """
         draw = draw_with_replacement if self._settings.replacement else draw_without_replacement
         return draw(p, k, rng)
 
     def _probabilities_of(self, clients: Ints) -> Floats:
-        """Return p (n,) of distinct registered clients."""
+        """Return the probabilities p (n,) of distinct registered clients."""
         return self._distribution()[clients]
 
     def _roots(self, selection: Selection, feedback: Feedback) -> tuple[Ints, Floats, Floats]:
-        """Return clients, importance W and sqrt(a) = size ||g|| of the clients whose norm is usable.
+        """Return (clients, importance W, sqrt(a) = size ||g||) of the clients whose norm is usable.
 
-        Sizes stand for λ: their sum cancels wherever roots are compared, also when clients join or leave.
+        The papers have λ instead of the size. λ is the size divided by the sum of sizes, and this sum cancels
+        wherever two roots sqrt(a) are compared. Unlike λ, sizes do not change when clients join or leave.
         """
         clients, importance, norms = self._usable(selection, feedback, feedback.update_norms)
         return clients, importance, self.client_sizes[clients] * np.minimum(norms, LARGEST_NORM)
 
 
 class StreamSelector(ProbabilitySelector):
-    """Draws from p over all registered clients and drops the absent: a round costs the same at any M.
+    """Draws from p over all registered clients and drops draws of absent clients.
 
-    Where many are absent, or the few absent hold almost all mass, it draws from p over the available clients.
-    So it does below `lazy_from` clients: selectors of one seed then draw with the same random numbers, and
-    comparing them is less noisy.
+    So a round needs no pass over all M clients. There are three exceptions, in which it draws from p over the
+    available clients: many clients are absent, the absent clients have almost all of the probability, or M is
+    below `lazy_from`. In the last case selectors with the same seed use the same random numbers, so a
+    comparison between them is less noisy.
     """
 
     lazy_from: ClassVar[int] = 10_000
-    """From this number of clients on a pass over all of them is avoided."""
+    """From this number of clients on, a round avoids a pass over all clients."""
 
     def _draw_available(self, available: Presence, k: int, rng: np.random.Generator) -> Draw:
         absent = available.absent
@@ -109,8 +127,11 @@ class StreamSelector(ProbabilitySelector):
 
     @abstractmethod
     def _probabilities_of(self, clients: Ints) -> Floats:
-        """Return p (n,) of distinct registered clients, normalised over all registered clients."""
+        """Return the probabilities p (n,) of distinct registered clients; p sums to 1 over all registered."""
 
     @abstractmethod
     def _stream(self, rng: np.random.Generator) -> Callable[[int], Ints]:
-        """Return a stream of independent draws from p over all registered clients, see `rejection`."""
+        """Return a stream of independent draws from p over all registered clients, see `numerics.rejection`.
+
+        A stream is a function that returns as many drawn clients as its argument says.
+        """

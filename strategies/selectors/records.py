@@ -1,8 +1,9 @@
 """The two records of a round: the selection that a selector returns, and the feedback that it learns from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from ..numerics.sampling import Draw
@@ -19,15 +20,20 @@ class Selection:
     Attributes
     ----------
     clients : ndarray of int, shape (S,)
-        Distinct dense indexes in draw order; S may be 0.
+        Distinct client indexes, in the order in which the clients were drawn; S may be 0.
     counts : ndarray of int, shape (S,)
         How often each client was drawn, >= 1.
     probabilities : ndarray, shape (S,)
-        The probability of drawing each client in this round, in [0, 1].
+        The probability p_m of each client in this round, in [0, 1]. In draws with replacement it is the
+        chance in one draw, without replacement the chance in the first draw. If the number of selected
+        clients varies, it is the chance of being selected.
     importance : ndarray, shape (S,)
-        W_m >= 0, with E[W_m] = 1 where the selector is unbiased.
+        W_m >= 0, with E[W_m] = 1 if the selector is unbiased.
     weights : ndarray, shape (S,)
-        c_m >= 0, the coefficient of each update in the pseudo-gradient if all respond.
+        c_m >= 0, the coefficient of each update in the pseudo-gradient if all selected clients respond.
+    parts : ndarray, shape (S, P), or None
+        None if an update has no parts, see `Selector.part_names`. Otherwise the scales in [0, 1] by which a
+        client multiplies its P parts before it sums them. The largest scale of each client is 1.
 
     Raises
     ------
@@ -40,6 +46,7 @@ class Selection:
     probabilities: Floats
     importance: Floats
     weights: Floats
+    parts: Floats | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         clients = checks.indexes("clients", self.clients, _ANY_INDEX)
@@ -49,45 +56,58 @@ class Selection:
         for name, high in (("probabilities", 1 + 1e-9), ("importance", _FINITE), ("weights", _FINITE)):
             values = arrays[name] = checks.floats(name, getattr(self, name), clients.size)
             checks.in_range(name, values, 0, high)
+        if self.parts is not None:
+            parts = arrays["parts"] = _table("parts", self.parts, clients.size)
+            checks.in_range("parts", parts, 0, 1)
         _set(self, arrays)
 
     @classmethod
     def nobody(cls) -> "Selection":
-        """Return the selection of no client."""
+        """Return a selection without clients."""
         none = np.empty(0)
         return Selection(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), none, none, none)
 
     @classmethod
     def of_draw(cls, draw: Draw, weights: Floats) -> "Selection":
-        """Return the selection of a draw just made, without copying its arrays.
+        """Return the selection for a new draw, without copying or checking the arrays of the draw.
 
-        A draw is valid unless a weight has overflowed; then the constructor raises the error.
+        Only the weights may be invalid, because they may have overflowed.
+
+        Raises
+        ------
+        ValueError
+            If a weight is not finite.
         """
         if np.count_nonzero(np.isfinite(weights)) < weights.size:
             return cls(*draw, weights)
         selection = object.__new__(cls)
         _set(selection, draw._asdict() | {"weights": weights})
+        vars(selection)["parts"] = None
         return selection
 
 
 @dataclass(frozen=True, eq=False)
 class Feedback:
-    """What a round taught, aligned with ``Selection.clients``; arrays are copied, checked and read-only.
+    """The measurements of a round from which a selector learns, in the order of ``Selection.clients``.
 
-    A value that is not finite is missing.
+    The arrays are read-only copies. A value that is not finite is missing.
 
     Attributes
     ----------
     update_norms : ndarray, shape (S,)
-        ||g_m|| >= 0, L2 norm of g_m = (w_m - w_t) / local learning rate.
+        ||g_m|| >= 0, the L2 norm of g_m = (w_m - w_t) / local learning rate.
     losses : ndarray, shape (S,)
         Mean local training loss.
     gradient_variances : ndarray, shape (S,)
-        Per-batch gradient variance >= 0.
+        The variance >= 0 of the gradient between the client's mini-batches.
     diversities : ndarray, shape (S,)
-        ||g_m - mean_S g|| >= 0.
+        ||g_m - mean_S g|| >= 0, the distance from the mean over the selected clients. The mean is weighted or
+        plain, see `Selector.diversity_mean`.
     responded : ndarray of bool, shape (S,)
-        Which clients responded.
+        Whether each client responded.
+    part_norms : ndarray, shape (S, P), or None
+        None if an update has no parts. Otherwise the norms >= 0 of the client's P parts, as the client
+        reported them, before it multiplies the parts by the scales in ``Selection.parts``.
 
     Raises
     ------
@@ -100,6 +120,7 @@ class Feedback:
     gradient_variances: Floats
     diversities: Floats
     responded: Bools
+    part_norms: Floats | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         responded = checks.bools("responded", self.responded)
@@ -108,7 +129,18 @@ class Feedback:
             values = arrays[name] = checks.floats(name, getattr(self, name), responded.size)
             if name != "losses":
                 checks.not_negative(name, values)
+        if self.part_norms is not None:
+            norms = arrays["part_norms"] = _table("part_norms", self.part_norms, responded.size)
+            checks.not_negative("part_norms", norms)
         _set(self, arrays)
+
+
+def _table(name: str, values: npt.ArrayLike, rows: int) -> Floats:
+    """Return a copy of `values` as floats; a ValueError unless its shape is (rows, P) for some P."""
+    array = np.array(values, dtype=np.float64)
+    if array.ndim != 2 or len(array) != rows:
+        raise ValueError(f"{name} has shape {array.shape}: must be ({rows}, number of parts)")
+    return array
 
 
 def _set(instance: object, arrays: dict[str, Array]) -> None:

@@ -1,6 +1,7 @@
-"""The selectors by name: `create` makes one, `available` lists the names.
+"""The selectors by name. `create` makes a selector, and `available` lists the names.
 
-To add a selector, write its file and list its class below; from another package, `register` it.
+To add a selector to this package, write its file and list its class below. Another package adds its selector
+with `register`.
 """
 
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ from .importance.vrb import VRBSelector
 from .osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from .osmd.adaptive_osmd import AdaptiveOSMDSelector
 from .osmd.osmd import OSMDSelector
+from .osmd.personalised_osmd import PersonalisedOSMDSelector
 from .power_of_choice.adapow_d import AdaPowDSelector
 from .power_of_choice.afl import AFLSelector
 from .power_of_choice.cpow_d import CPowDSelector
@@ -45,6 +47,7 @@ _SELECTORS: dict[str, type[Selector]] = {
         OSMDSelector,
         AdaptiveOSMDSelector,
         AdaptiveDoublingOSMDSelector,
+        PersonalisedOSMDSelector,
         MABSSelector,
         VRBSelector,
         AvareSelector,
@@ -68,7 +71,7 @@ _SELECTORS: dict[str, type[Selector]] = {
 
 
 def available() -> tuple[str, ...]:
-    """Return the names that `create` knows."""
+    """Return the names of all selectors that `create` can make."""
     return tuple(_SELECTORS)
 
 
@@ -78,7 +81,7 @@ def register(kind: _Kind) -> _Kind:
     Raises
     ------
     ValueError
-        If another class has the name.
+        If another class has this name.
 
     Examples
     --------
@@ -129,14 +132,14 @@ def create(
     Parameters
     ----------
     name : str
-        One of `available`.
+        One of the names in `available`.
     num_clients, client_sizes, clients_per_round, num_rounds, seed, **settings
         See `Selector`.
 
     Returns
     -------
     Selector
-        At the start of a run.
+        A new selector, in its initial state.
 
     Raises
     ------

@@ -26,13 +26,14 @@ class Schedule:
     Attributes
     ----------
     steps : tuple of (int, int or float)
-        (first round, value from that round on), rounds ascending; the first value also holds before.
+        Pairs (first round, value from this round on), with ascending rounds. The first value also holds in
+        all earlier rounds.
     """
 
     steps: tuple[tuple[int, int | float], ...]
 
     def at(self, round: int) -> int | float:
-        """Return the value in a round."""
+        """Return the value of the schedule in a round."""
         value = self.steps[0][1]
         for first, later in self.steps:
             if round >= first:
@@ -41,12 +42,15 @@ class Schedule:
 
     @classmethod
     def parse(cls, name: str, value: Any) -> Self:
-        """Read a number, pairs (first round, value), or text such as "20@1/10@100" (20, then 10).
+        """Return the schedule that `value` describes.
+
+        `value` is a schedule, a number, pairs (first round, value), or text. The text "20@1/10@100" means 20
+        from round 1 on and 10 from round 100 on. `name` is the setting's name in the error message.
 
         Raises
         ------
         ValueError
-            If `value` is none of these, or the rounds do not ascend.
+            If `value` has none of these forms, or the rounds do not ascend.
         """
         pairs = value
         if isinstance(value, str):
@@ -73,18 +77,18 @@ class Schedule:
 
 @dataclass(frozen=True)
 class PerClient:
-    """The allowed values of a setting with a value for each client.
+    """The allowed values of a setting that has a value for each client.
 
     Attributes
     ----------
     default : int, float or None
-        The value of a client without one; None if every client must have one.
+        The value of all clients if no array is given; None if an array must be given.
     low, high : float
-        Bounds, inclusive.
+        Inclusive bounds of the values.
     integer : bool
-        Whether the values are integers (else floats).
+        True if the values are integers, False if they are floats.
     doc : str
-        One line: its meaning.
+        The meaning of the setting, in one line.
     """
 
     default: int | float | None
@@ -94,7 +98,7 @@ class PerClient:
     doc: str
 
     def check(self, name: str, values: Any, length: int) -> Array:
-        """Return the values as an array of shape (length,); None stands for the default.
+        """Return the values as an array of shape (length,). If `values` is None, all values are the default.
 
         Raises
         ------
@@ -118,13 +122,13 @@ class Setting:
     Attributes
     ----------
     default : bool, int, float, str, Schedule or None
-        Its default, which also gives its type; None stands for an optional float.
+        The default value. Its type is the type of the setting; if it is None, the setting is a float or None.
     low, high : float
-        Bounds of a number, inclusive.
+        Inclusive bounds, if the setting is a number or a schedule.
     choices : tuple of str
-        The allowed strings.
+        The allowed values, if the setting is a string.
     doc : str
-        One line: its effect.
+        The effect of the setting, in one line.
     """
 
     default: SettingValue
@@ -134,7 +138,13 @@ class Setting:
     doc: str
 
     def check(self, name: str, value: Any) -> SettingValue:
-        """Return `value` in the setting's type; a TypeError or ValueError says what is allowed."""
+        """Return `value`, converted to the type of the setting.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `value` is not allowed; the message says what is allowed.
+        """
         if self.default is None:
             return None if value is None else checks.real(name, value, low=self.low, high=self.high)
         if isinstance(self.default, Schedule):
@@ -167,13 +177,13 @@ def setting(
     choices: tuple[str, ...] = (),
     doc: str,
 ) -> Any:
-    """Declare a field of `Settings`: its default, bounds (inclusive) or choices, and meaning."""
+    """Declare a field of a `Settings` class; the arguments are the attributes of `Setting`."""
     return field(default=default, metadata={"setting": Setting(default, low, high, choices, doc)})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of all settings; `setting` makes the fields, and construction checks them."""
+    """The base of all settings. `setting` declares each field, and the constructor checks all values."""
 
     def __post_init__(self) -> None:
         for name, allowed in self.allowed().items():
@@ -184,9 +194,30 @@ class Settings:
         """Return the allowed values of each setting, by name."""
         return {each.name: each.metadata["setting"] for each in fields(cls)}
 
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The names of the groups 0, 1, ..., in this order; empty if no setting holds numbers of groups."""
+        return ()
+
+    @property
+    def needs_per_client(self) -> frozenset[str]:
+        """The names of the settings per client without which some of these settings have no effect."""
+        return frozenset()
+
+    @property
+    def only_named_groups(self) -> bool:
+        """Whether every client must belong to one of the groups in `group_names`."""
+        return False
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Build the settings; for an unknown name a ValueError lists the known ones."""
+        """Return the settings with these values, by name; the others have their defaults.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a name is unknown (the message lists the known names), or a value is not allowed.
+        """
         known = cls.allowed()
         for name, value in values.items():
             if name not in known:

@@ -1,1 +1,1 @@
-"""The server step: a Flower strategy steps from the aggregate, from single replies, or with noise."""
+"""The server step: a Flower strategy takes it, from the aggregate, from single replies, or with noise."""

@@ -1,4 +1,4 @@
-"""Which Flower strategy goes with which selector, what it is shown of a round, and why others are refused.
+"""Which Flower strategy may be used with which selector, and in which form it sees the replies of a round.
 
 ``python -m strategies.server_steps.compatibility`` prints the table of all combinations.
 """
@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from ..options import Faults
 from ..selectors import Selector, available, selector_type
 from .votes import least_replies
 
 
 class View(Enum):
-    """What a strategy is shown of a round's replies."""
+    """The form in which a strategy sees a round's replies."""
 
     AGGREGATE = "the aggregate w + Δ, as its only reply"
     DRAWS = "each reply as it came, as often as its client was drawn"
@@ -56,16 +57,16 @@ _TREES = (flower.FedXgbBagging, flower.FedXgbCyclic)
 
 
 def view_of(server_strategy: Strategy) -> View:
-    """Return what a strategy is shown.
+    """Return the form in which a strategy sees the replies.
 
-    A subclass of a Flower strategy is shown what its parent is shown. If it overrides `aggregate_train`, only
-    its author knows whether the aggregate alone is enough; the class attribute ``steps_from_average = True``
-    says that it is.
+    A subclass of a Flower strategy has the view of its parent. If a subclass overrides `aggregate_train`,
+    only its author knows whether the aggregate is all that it needs. The author says so with the class
+    attribute ``steps_from_average = True``. Without this attribute such a subclass is refused.
 
     Raises
     ------
     TypeError
-        If no view fits; the text says why.
+        If there is no view for this strategy; the message says why.
     """
     kind = type(server_strategy)
     given = f"server_strategy = {kind.__name__}()"
@@ -101,40 +102,44 @@ def refusal(
     clients_per_round: int | None = None,
     variates: str | None = None,
 ) -> str:
-    """Return why a strategy does not go with a selector, "" if it does.
+    """Return why a strategy cannot be used with a selector; "" if it can be used.
 
-    Strategies that step from the average go with every selector. The others see single replies:
+    Strategies that step from the average can be used with every selector. Other strategies see single
+    replies:
 
-    - *Robust* strategies treat a reply far from the others as an attack, and a weight of 1/p moves a reply
-      far from the others. So they are shown replies as they came, which is right where every draw has the
-      same weight: the median of draws in proportion to data is the median by data. Sizes matter in no other
-      way, as in Flower. Rules that use distances see each client once, since its copy would support it:
-      Krum's mean weights clients by draws, Bulyan's gives each client one vote.
-    - *q-FedAvg* weights replies by their losses and divides by a sum of squared lengths: an update enlarged
-      by its weight would enter with the square of the weight. Its paper has equal draws.
-    - *Differential privacy*: noise hides one client among the others if nothing else depends on its data.
-      Probabilities or weights learned from norms and losses do, in all later rounds, without noise. Sampling
-      amplifies privacy only if it is uniform; Flower's accountant claims no amplification. Clipping after the
-      rescaling cuts the updates that large weights enlarge; clipping before it makes the noise grow with the
-      largest weight. Both are harmless only where weights are about equal. Sizes, groups and the identities
-      of the clients that replied count as public.
+    - *Robust* strategies treat a reply that is far from all others as an attack. A weight of 1/p would move
+      an honest reply far from all others. So these strategies see unscaled replies, which is correct only if
+      all draws have equal weights. For example, if clients are drawn in proportion to their data, the median
+      of the draws is the median weighted by data. As in Flower, sizes have no other effect. Strategies that
+      use distances between replies see each client once, because a copy of a reply would support the reply.
+      Krum and MultiKrum take a mean weighted by the number of draws; Bulyan gives each client one vote.
+    - *q-FedAvg* weights replies by their losses and divides by a sum of squared lengths. If an update were
+      multiplied by its weight, the divisor would contain the square of the weight. The paper of q-FedAvg
+      assumes draws with equal weights.
+    - *Differential privacy*: noise hides a client's data only if nothing else depends on these data. But
+      probabilities or weights that are learned from norms and losses depend on them in all later rounds, and
+      without noise. Sampling amplifies privacy only if it is uniform; Flower's accountant assumes no
+      amplification. Clipping after an update was multiplied by its weight reduces the updates with large
+      weights. With clipping before that, the noise must grow with the largest weight. Neither does harm if
+      all weights are about equal. Sizes, groups and the identities of the clients that replied count as
+      public.
 
     Parameters
     ----------
     server_strategy : Strategy
-        A strategy with a view, see `view_of`.
+        A strategy for which `view_of` returns a view.
     selector : type of Selector
-        Its class.
+        The selector's class.
     settings : mapping, optional
-        The selector's own settings.
+        The settings that only this selector has.
     clients_per_round : int, optional
-        K, if known.
+        K, if it is known.
     variates : str, optional
-        "fedvarp" or "scaffold", if the server keeps variates of clients.
+        "fedvarp" or "scaffold", if the server remembers updates of clients; None if it does not.
     """
     view = view_of(server_strategy)
-    # These clients rescale their updates: the server never sees the original ones.
-    if variates and selector.clients_decide:
+    # Clients of these selectors rescale their updates, so the server never sees the original updates.
+    if variates and (selector.clients_decide or selector.part_names):
         return f"{variates} remembers each client's update, and these clients send theirs rescaled"
     if view is View.AGGREGATE:
         return ""
@@ -153,6 +158,8 @@ def refusal(
             "the selector uses norms or losses without noise, so later selections reveal what the "
             "noise on the update hides"
         )
+    if (settings or {}).get("averaging", "plain") != "plain":
+        return "this averaging weights replies by data, the strategy gives each one vote; use averaging=plain"
     if not equal:
         how = "; allowed with replacement" if selector.equal_weight_draws == "with replacement" else ""
         if view is View.ESTIMATES:
@@ -174,16 +181,44 @@ def refusal(
         malicious = server_strategy.num_malicious_nodes  # type: ignore[attr-defined]
         return (
             f"with num_malicious_nodes = {malicious} it needs {least} replies, but clients_per_round = "
-            f"{clients_per_round}"
+            f"{clients_per_round} (or a budget)"
         )
     return ""
+
+
+def check_masked(
+    selector: type[Selector], server_strategy: Strategy | None, variates: str | None, faults: Faults
+) -> None:
+    """Check the parameters of a run in which updates are masked, so that the server sees only their sum.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter needs single updates, or would leave updates out of the sum. The message names it, its
+        value and what is allowed.
+    """
+    if variates or faults.over_selection > 1 or faults.correction != "equal":
+        raise ValueError(
+            "masked_updates = True: must be without variates, which need single updates, and without "
+            "faults.over_selection and faults.correction = 'rates', since the sum needs every client"
+        )
+    if "diversity" in selector.feedback_used | selector.polls_for:
+        raise ValueError(
+            f"selector = {selector.name!r} with masked_updates = True: learns how far single updates are "
+            "from their mean, and they are hidden"
+        )
+    if server_strategy is not None and view_of(server_strategy) is not View.AGGREGATE:
+        raise ValueError(
+            f"server_strategy = {type(server_strategy).__name__}() with masked_updates = True: must step "
+            "from the average, since single updates are hidden"
+        )
 
 
 # --- the table -------------------------------------------------------------------------------------------
 
 
 class Cell(NamedTuple):
-    """One combination: the names, the selector's relevant settings, and why it is refused ("": it works)."""
+    """A combination: the two names, the selector's relevant settings, and the reason of a refusal or ""."""
 
     server_strategy: str
     selector: str
@@ -218,7 +253,7 @@ def examples() -> dict[str, Strategy]:
 
 
 def matrix(variates: str | None = None) -> list[Cell]:
-    """Return every combination of Flower's strategies with the selectors, optionally with variates."""
+    """Return all combinations of Flower's strategies with the selectors, with `variates` if given."""
     cells = []
     for name, server_strategy in examples().items():
         for selector in available():
@@ -234,7 +269,10 @@ def matrix(variates: str | None = None) -> list[Cell]:
 
 
 def table(variates: str | None = None) -> str:
-    """Return `matrix` as a Markdown table; strategies and selectors with the same results share a line."""
+    """Return `matrix` as a Markdown table.
+
+    Strategies with equal results share a column, and selectors with equal results share a row.
+    """
     cells = matrix(variates)
     columns: dict[str, dict[str, str]] = {}  # selector -> strategy -> reason
     for each in cells:

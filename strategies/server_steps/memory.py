@@ -1,11 +1,12 @@
 """What a Flower strategy remembers from round to round: momentum, moments, clipping norm, accountant.
 
-As arrays by name: momentum is ``momentum_vector/NUMBER``, Adam's moments are ``m_t/PARAMETER`` and
-``v_t/PARAMETER``, the adaptive ``clipping_norm`` is a number, the accountant's count is JSON. An own strategy
-with a `state_dict` adds ``own/...``. The model is not included: a strategy is given it in each round.
+It is stored as arrays by name. Momentum is ``momentum_vector/NUMBER``. Adam's moments are ``m_t/PARAMETER``
+and ``v_t/PARAMETER``. The adaptive ``clipping_norm`` is a number. The state of a privacy accountant is JSON.
+If a strategy has a method `state_dict`, the arrays that it returns are ``own/NAME``.
 
-Nor is the noise of differential privacy: it is drawn anew after a resume, since a file that holds the noise
-would reveal what the noise hides.
+The model is not included, because the strategy receives it in each round. The noise of differential privacy
+is not included either, because a file with the noise would reveal the updates that the noise hides. A
+resumed run draws new noise.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def values(strategy: Any) -> dict[str, Any]:
-    """Return what a strategy continues from in the next round besides the model, by attribute."""
+    """Return what a Flower strategy remembers, by attribute; without accountant and ``own``."""
     if isinstance(strategy, flower.FedAvgM):
         names: tuple[str, ...] = ("momentum_vector",)
     elif hasattr(strategy, "m_t"):  # FedOpt and its descendants
@@ -36,13 +37,16 @@ def values(strategy: Any) -> dict[str, Any]:
 
 
 def restore(strategy: Any, remembered: Mapping[str, Any]) -> None:
-    """Put back what `values` returned; a step replaces these objects and never writes into them."""
+    """Set the attributes to what `values` returned before a step.
+
+    No copy is needed, because a step replaces these objects and does not change them.
+    """
     for name, value in remembered.items():
         setattr(strategy, name, value)
 
 
 def state_dict(strategy: Any) -> dict[str, NDArray[Any]]:
-    """Return copies of everything that the strategy remembers, as arrays by name."""
+    """Return copies of everything that a strategy remembers, as arrays by name."""
     state = {"server_strategy": _text(type(strategy).__name__)}
     for name, value in values(strategy).items():
         if isinstance(value, dict):
@@ -60,12 +64,12 @@ def state_dict(strategy: Any) -> dict[str, NDArray[Any]]:
 
 
 def load_state_dict(strategy: Any, state: Mapping[str, NDArray[Any]]) -> None:
-    """Restore a saved state.
+    """Restore what `state_dict` returned.
 
     Raises
     ------
     ValueError
-        If it is another strategy's.
+        If the state belongs to a strategy of another class, or has an unknown key.
     """
     saved = np.asarray(state.get("server_strategy", np.empty(0, np.uint8))).tobytes().decode()
     if saved != type(strategy).__name__:
@@ -92,11 +96,11 @@ def load_state_dict(strategy: Any, state: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _text(text: str) -> NDArray[Any]:
-    """Return text as bytes, which every array format can hold."""
+    """Return text as an array of bytes, which every array format can hold."""
     return np.frombuffer(text.encode(), dtype=np.uint8).copy()
 
 
 def _below(state: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
-    """Return copies of the arrays whose key begins with ``name/``, by the rest of the key."""
+    """Return copies of the arrays whose keys begin with ``name/``; the new keys lack this prefix."""
     prefix = f"{name}/"
     return {key.removeprefix(prefix): np.array(a) for key, a in state.items() if key.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Steps with the noise of differential privacy."""
+"""The server step of strategies with differential privacy, which adds noise."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from ..rounds.aggregation import Arrays
 
 _ROUNDING = 1e-3
-"""By how much the length of an update that a client clipped to C may differ from C, relative to C."""
-_SMALLEST_MOVE = 1e-12  # of one entry, where Flower divides by the length of an update
+"""The relative difference from C that the length of an update may have after a client clipped it to C."""
+_SMALLEST_MOVE = 1e-12  # the least change of one entry in `_move_apart`
 
 
 def step(
     asked: Asked, round: int, arrays: Arrays, shown: Sequence[Contribution], message: Message
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the new model, with noise for the largest change that one client can cause.
+    """Return the new model, with noise in proportion to the largest change that one client can cause.
 
-    That change is C, the clipping norm, times the largest share of a client in the sum. If the server clips,
-    it clips each update after the rescaling: the share is 1/S. If clients clip, the rescaling comes after
-    that: the share is c_m. Flower's noise is for 1/S and for the C that its adaptive clipping chose for the
-    *next* round; the missing noise is added here. A client's own clipping is not relied on: its update is
-    clipped again.
+    This change is the clipping norm C times the largest share of a client in the sum. If the server clips, it
+    clips each update after multiplying it by its weight, so the share is 1/S. If clients clip, the updates
+    are multiplied by their weights after clipping, so the share is c_m. Flower adds noise for the share 1/S
+    and for the C that its adaptive clipping chose for the *next* round. If more noise is needed, it is added
+    here. The server does not trust clients to clip: it clips their updates again.
 
-    The noise comes from the operating system and is not a function of the seed, since the seed may be known.
+    The noise here is seeded by the operating system and not by the run's seed, since that may be known.
 
     Parameters
     ----------
@@ -45,13 +45,18 @@ def step(
     arrays : dict of arrays
         w_t.
     shown : sequence of Contribution
-        (S,) of the clients that replied, S >= 1.
+        The contributions (S,) of the clients that replied, S >= 1.
     message : Message
-        Any message of the round, to which the made-up replies answer.
+        A message of the round, to which the replies for the strategy are made as answers.
+
+    Returns
+    -------
+    dict of arrays or None
+        The new model; None if the strategy made none.
     """
     strategy = asked.strategy
     server_clips = isinstance(strategy, SERVER_SIDE)
-    # Flower clips in place, which leaves arrays without dimensions as they are: they get one.
+    # Flower clips in place, which has no effect on arrays without dimensions. So these get one dimension.
     arrays = {name: np.atleast_1d(array) for name, array in arrays.items()}
     if server_clips:
         strategy.current_arrays = record(arrays)
@@ -90,14 +95,15 @@ def step(
 
 
 def _length(update: Mapping[str, NDArray[Any]]) -> float:
-    """Return the L2 norm over all arrays."""
+    """Return the L2 norm of all arrays together."""
     return sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in update.values()))
 
 
 def _move_apart(estimate: Arrays, arrays: Arrays) -> None:
-    """Make sure that a reply differs from w: Flower divides by the length of the difference.
+    """Change `estimate` in place, if needed, so that its distance from `arrays` (w_t) is above 0.
 
-    Flower computes that length in the array's own type, in which squares of small numbers vanish.
+    Flower divides by this distance. It computes the distance in the type of the arrays, in which squares of
+    small numbers may be 0.
     """
     if any(float(np.linalg.norm((estimate[name] - array).ravel())) ** 2 for name, array in arrays.items()):
         return

@@ -1,4 +1,4 @@
-"""What a Flower strategy is shown of a round: replies as clients would have sent them."""
+"""The replies that are made for a Flower strategy, in the form in which clients send replies."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ if TYPE_CHECKING:
     from ..rounds.stages import Outcome
 
 NORM_BIT = "norm_bit"
-"""Flower's name for the bit of its adaptive clipping on clients."""
+"""Flower's name for the bit that a client sends with adaptive clipping: whether its update was clipped."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one client contributes to a step.
+    """The contribution of one client to a server step.
 
     Attributes
     ----------
     arrays : mapping of str to array
-        w_m. It may have been clipped, but not by other clients' values where there is differential privacy.
+        The client's model w_m. The guard may have clipped its update. With differential privacy, the limit of
+        the guard does not depend on other clients' values.
     weight : float
-        c_m, given the clients that replied.
+        c_m, corrected for the clients that did not reply.
     count : int
-        How often it was drawn.
+        How often the client was drawn, >= 1.
     loss : float
-        Its mean training loss; NaN = not reported.
+        The client's mean training loss; NaN = not reported.
     """
 
     arrays: Mapping[str, NDArray[Any]]
@@ -44,7 +45,7 @@ class Contribution:
 
 
 def contributions_of(outcome: Outcome) -> Iterator[Contribution]:
-    """Yield the contribution of each client that is part of a round's step, in selection order."""
+    """Yield the contributions of the clients with a usable reply in a round, in selection order."""
     record = outcome.record
     for i, sent in outcome.client_models():
         counts, losses = record.selection.counts, record.feedback.losses
@@ -53,28 +54,33 @@ def contributions_of(outcome: Outcome) -> Iterator[Contribution]:
 
 @dataclass(frozen=True)
 class Asked:
-    """A Flower strategy that is asked for its step.
+    """A Flower strategy, with methods to make replies for it and to let it step.
 
     Attributes
     ----------
     strategy : Strategy
-        Takes the step.
+        The strategy that takes the step.
     base : FedAvg
-        Names the records of a message: the strategy itself, or the inner one of differential privacy.
+        The strategy whose keys name the records in a message: the inner strategy if `strategy` is one of
+        differential privacy, and otherwise `strategy` itself.
     """
 
     strategy: Any
     base: FedAvg
 
     def step(self, round: int, replies: list[Message]) -> dict[str, NDArray[Any]] | None:
-        """Return the new model, None if the strategy made none."""
+        """Let the strategy aggregate the replies; return the new model, or None if the strategy made none."""
         stepped, _ = self.strategy.aggregate_train(round, replies)
         return None if stepped is None else {name: array.numpy() for name, array in stepped.items()}
 
     def reply(
         self, message: Message, arrays: Mapping[str, NDArray[Any]], *, weight: int = 1, **metrics: float
     ) -> Message:
-        """Return a new reply to a message; some strategies take its records apart."""
+        """Return a new reply to `message`, with the model `arrays`.
+
+        `weight` is the reply's ``num-examples``. Of `metrics`, QFedAvg uses "loss", and adaptive clipping on
+        clients uses `NORM_BIT`. Each reply is a new object, because some strategies change its records.
+        """
         numbers: dict[str, Any] = {self.base.weighted_by_key: weight}
         if isinstance(self.strategy, flower.QFedAvg):
             numbers[self.strategy.train_loss_key] = metrics["loss"]
@@ -85,5 +91,5 @@ class Asked:
 
 
 def record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Return arrays as Flower's record."""
+    """Return the arrays as a Flower ArrayRecord."""
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})

@@ -1,7 +1,7 @@
-"""A Flower strategy as the server step: a copy of it is shown each round in its view, and its memory kept.
+"""The server step, which a copy of a Flower strategy takes.
 
-Strategies that step from the average are served here; those that see single replies in `votes` and `private`.
-`compatibility` says which strategy goes with which selector.
+This module handles strategies that step from the average. `votes` and `private` handle strategies that see
+single replies. `compatibility` determines which strategy may be used with which selector.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """The new model, in the types of the old one; or None and the reason why the model stays as it is."""
+    """The new model, in the dtypes of the old model; or None, and the reason why the model is unchanged."""
 
     arrays: Arrays | None
     skipped: str = ""
@@ -42,38 +42,40 @@ class ServerStep:
     Parameters
     ----------
     server_strategy : Strategy
-        It is copied. Its sampling settings are ignored, except ``fraction_evaluate``, and so is the
-        ``num_sampled_clients`` of differential privacy.
+        The strategy; a copy of it takes the steps. Its sampling settings are ignored, except
+        ``fraction_evaluate``. The ``num_sampled_clients`` of differential privacy is ignored, too.
     selector : str
         The selector's name.
     settings : mapping, optional
-        The selector's own settings.
+        The settings that only this selector has.
     clients_per_round : int, optional
-        K.
+        K, if it is known.
     variates : str, optional
-        "fedvarp" or "scaffold", if the server keeps variates of clients.
+        "fedvarp" or "scaffold", if the server remembers updates of clients; None if it does not.
 
     Attributes
     ----------
     view : View
-        What the strategy is shown.
+        The form in which the strategy sees the replies of a round.
     settings : dict
-        The strategy's numbers and names as given, by attribute: what a resumed run must not change.
+        The strategy's settings as given, by attribute. A resume must not change them.
     strategy : Strategy
         The copy that takes the steps.
     base : FedAvg
-        The strategy that builds the messages: the inner one of differential privacy, else ``strategy``.
+        The strategy that builds the messages: the inner strategy if ``strategy`` is one of differential
+        privacy, and otherwise ``strategy`` itself.
     fraction_evaluate : float
-        The share of clients that evaluate.
+        The share of the available clients that evaluate the model, from 0 to 1.
     train_metrics_aggr_fn : callable
-        Averages the clients' metrics. `step` does not call it, since the replies there may hold none.
+        The function that averages the clients' metrics. `step` does not call it, because the replies that
+        `step` makes have no metrics of clients.
 
     Raises
     ------
     TypeError
-        If the strategy is of a kind that cannot take the step.
+        If there is no view for this strategy, see `view_of`.
     ValueError
-        If it does not go with the selector; the text says why, see `refusal`.
+        If the strategy cannot be used with the selector; the message says why, see `refusal`.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class ServerStep:
         self.base: FedAvg = base
         self.fraction_evaluate = self.base.fraction_evaluate
         self.train_metrics_aggr_fn = self.base.train_metrics_aggr_fn
-        # All sampling is done elsewhere; the strategy takes every node that it is shown and waits for none.
+        # Clients are selected elsewhere. The strategy uses all nodes of the grid and waits for no other node.
         self.base.train_metrics_aggr_fn = lambda contents, key: MetricRecord()
         self.base.fraction_train = 1.0
         self.base.fraction_evaluate = 1.0 if self.fraction_evaluate else 0.0
@@ -129,14 +131,14 @@ class ServerStep:
         arrays : ArrayRecord
             w_t, which some strategies remember.
         config : ConfigRecord
-            Of the caller; not changed.
+            The config of the messages; it is copied.
         grid : Grid
-            Shows the selected nodes only.
+            A grid that holds only the nodes of the selected clients.
 
         Raises
         ------
         RuntimeError
-            If an own strategy does not send exactly one message to each of them.
+            If the strategy does not make exactly one message for each of these nodes.
         PrivacyBudgetExhausted
             If an accountant's ``max_epsilon`` would be exceeded.
         """
@@ -144,7 +146,7 @@ class ServerStep:
         if not nodes:
             return []
         if isinstance(self.strategy, flower.FedAvgM):
-            self.strategy.current_arrays = arrays  # else it continues from its own, unrounded ones
+            self.strategy.current_arrays = arrays  # otherwise it would step from its own, unrounded model
         if self.view is View.ESTIMATES:
             self.strategy.num_sampled_clients = len(nodes)
         messages = list(self.strategy.configure_train(round, arrays, ConfigRecord(dict(config)), grid))
@@ -164,10 +166,10 @@ class ServerStep:
         contributions: Iterable[Contribution],
         messages: Sequence[Message],
     ) -> Step:
-        """Let the strategy step.
+        """Let the strategy take its step.
 
-        Strategies that see single replies hold all of them at once, S models: none of Flower's folds them one
-        after another.
+        If the strategy sees single replies, all S models are in memory at once, because Flower's strategies
+        need all replies at the same time.
 
         Parameters
         ----------
@@ -178,17 +180,18 @@ class ServerStep:
         aggregate : dict of arrays
             w_t + Δ.
         contributions : iterable of Contribution
-            (S,) of the clients that replied, in selection order; used unless the view is the aggregate.
+            The contributions (S,) of the clients with a usable reply, in the order of the selection. They are
+            not used if the view is the aggregate.
         messages : sequence of Message
-            The messages of this round, at least one: made-up replies answer them.
+            The messages of this round, at least one. The replies for the strategy are made as answers to it.
 
         Returns
         -------
         Step
-            If its arrays are None, the strategy's memory is as before, too.
+            The new model. If its arrays are None, what the strategy remembers has not changed either.
         """
         if type(self.strategy) in (FedAvg, flower.FedProx):
-            return Step(aggregate)  # their average of one reply is that reply
+            return Step(aggregate)  # these strategies take the mean, and the mean of one reply is this reply
         remembered = memory.values(self.strategy)
         asked = Asked(self.strategy, self.base)
         if self.view is View.AGGREGATE:
@@ -213,18 +216,18 @@ class ServerStep:
         return memory.state_dict(self.strategy)
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore a saved state.
+        """Restore what `state_dict` returned.
 
         Raises
         ------
         ValueError
-            If it is another strategy's.
+            If the state belongs to a strategy of another class, or has an unknown key.
         """
         memory.load_state_dict(self.strategy, state)
 
 
 def _settings_of(server_strategy: Strategy) -> dict[str, Any]:
-    """Return the settings that decide the steps; those of sampling and evaluation are left out."""
+    """Return the settings that affect the steps, without the settings of sampling and evaluation."""
     settings: dict[str, Any] = {}
     for name, value in vars(server_strategy).items():
         if isinstance(value, Strategy):
@@ -239,14 +242,14 @@ def _name(server_strategy: Strategy) -> str:
 
 
 def _as_types_of(arrays: Arrays, stepped: Mapping[str, NDArray[Any]]) -> Arrays | None:
-    """Return the new model in the old one's types; None if it is not finite."""
+    """Return the new model in the dtypes of the old model `arrays`; None if it is not finite."""
     moved = {}
     for name, array in arrays.items():
         new = stepped[name].reshape(array.shape)
         if not np.isfinite(new).all():
             return None
-        with np.errstate(over="ignore"):  # checked below
-            # Averaging turned counters into floats; they are rounded, not truncated.
+        with np.errstate(over="ignore"):  # an overflow is detected below
+            # Averaging turned integer arrays into floats. They are rounded, not truncated.
             moved[name] = (np.rint(new) if array.dtype.kind in "iub" else new).astype(array.dtype)
         if not np.isfinite(moved[name]).all():
             return None

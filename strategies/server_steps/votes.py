@@ -1,4 +1,4 @@
-"""Steps from single replies: robust strategies (median, trimmed mean, Krum, Bulyan) and q-FedAvg."""
+"""The server step of strategies that see single replies: median, trimmed mean, Krum, Bulyan and q-FedAvg."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def least_replies(server_strategy: Strategy) -> int:
-    """Return the least number of replies with which a strategy keeps its promise."""
+    """Return the least number of replies for which the guarantee of a strategy holds."""
     if isinstance(server_strategy, flower.Krum | flower.MultiKrum):
         return 2 * server_strategy.num_malicious_nodes + 3
     if isinstance(server_strategy, flower.Bulyan):
@@ -27,7 +27,7 @@ def least_replies(server_strategy: Strategy) -> int:
 
 
 def usable(server_strategy: Strategy, contributions: Sequence[Contribution]) -> list[Contribution]:
-    """Return the contributions that a strategy can use: q-FedAvg needs their losses."""
+    """Return the contributions that a strategy can use. q-FedAvg needs finite losses >= 0."""
     if isinstance(server_strategy, flower.QFedAvg):
         return [each for each in contributions if isfinite(each.loss) and each.loss >= 0]
     return list(contributions)
@@ -36,10 +36,10 @@ def usable(server_strategy: Strategy, contributions: Sequence[Contribution]) -> 
 def step(
     asked: Asked, round: int, shown: Sequence[Contribution], message: Message, *, copies: bool
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the new model from replies as they came.
+    """Return the new model from replies whose updates are not scaled by weights; None if there is none.
 
-    With ``copies`` there is one reply for each draw; else one for each client, and ``num-examples`` is how
-    often it was drawn.
+    If ``copies``, the strategy sees one reply for each draw. Otherwise it sees one reply for each client,
+    whose ``num-examples`` is how often the client was drawn.
     """
     replies = [
         asked.reply(message, each.arrays, weight=1 if copies else each.count, loss=each.loss)

@@ -26,6 +26,7 @@ COMMANDS = (
     "over-selection",
     "privacy",
     "disturbed",
+    "liars",
 )
 
 

@@ -159,17 +159,18 @@ def test_a_wrong_question_is_refused(kind: str, config: dict[str, Any], message:
 # --- training ----------------------------------------------------------------------------------------------
 
 
-def test_a_training_report_holds_only_what_was_asked_for() -> None:
+def test_a_training_report_holds_its_norm_and_what_was_asked_for() -> None:
     told = report("train", TRAIN, arrays=MODEL)
     assert told.learning_rate == 0.5
     assert told.num_steps == 4
     assert told.gradient_variance is None
-    assert told.update_norm is None
+    assert told.update_norm is not None
     asked = {**TRAIN, "report-gradient-variance": True, "report-update-norm": True}
     content = say("train", asked, arrays=MODEL)
     told = read_report(content)
     difference = np.concatenate([(moved(content)[name] - MODEL[name]).ravel() for name in MODEL])
     assert told.update_norm == pytest.approx(np.linalg.norm(difference), rel=1e-5)
+    assert told.update_norm == report("train", TRAIN, arrays=MODEL).update_norm
     assert told.gradient_variance is not None
     assert told.gradient_variance > 0
     plain = moved(say("train", TRAIN, arrays=MODEL))
@@ -320,9 +321,10 @@ def test_a_private_member_scales_its_own_update() -> None:
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ({}, "private-group = None in the node's config: must be a whole number from 0 to 2"),
+        ({}, "private-group = None in the node's config: must be one of '0', '1', '2'"),
         ({"private-group": 3}, "private-group = 3"),
-        ({"private-group": "1"}, "private-group = '1'"),
+        ({"private-group": "north"}, "private-group = 'north'"),
+        ({"private-group": 1.0}, r"private-group = 1.0 in the node's config: must be text or a whole number"),
         (
             {**MEMBER, "group-epsilon": 1.0},
             r"epsilon = 2\.0: must be at most 1\.0, the client's",
@@ -333,6 +335,42 @@ def test_a_private_member_scales_its_own_update() -> None:
 def test_a_private_group_beyond_its_limits_is_refused(node: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         say(GROUP, ASKED, node)
+
+
+def test_a_private_group_has_a_name(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("2a")
+    node = {"private-group": "south", "secret-file": str(tmp_path / "secret")}
+    names = {"group-names": ["north", "south", "west"]}
+    assert report(GROUP, ASKED | names, node).group == GroupMember(1, 3, 2.0, 0x2A).report(4)
+    plain = moved(say("train", TRAIN, node, arrays=MODEL))
+    scaled = moved(say("train", {**TRAIN, "update-scales": [1.0, 3.0, 7.0]} | names, node, arrays=MODEL))
+    assert flat(scaled) - flat(MODEL) == pytest.approx(3 * (flat(plain) - flat(MODEL)), abs=1e-5)
+    for wrong in ({"group-names": ["north", "south"]}, {"group-names": "south"}):
+        with pytest.raises(ValueError, match=r"group-names = .*: must be 3 names"):
+            say(GROUP, ASKED | wrong, node)
+
+
+def test_the_partitions_group_is_private_where_clients_decide() -> None:
+    """The status of a client would say its group, if the run's partition makes groups."""
+    run = {"partition": "groups:3"}
+    reported = report(STATUS, run=run | {"selector": "flics"}).group
+    assert reported in (0, 1, 2)
+    private = run | {"selector": "flics-private"}
+    assert report(STATUS, run=private).group is None
+    assert report(STATUS, run=private, node={"group": "north"}).group == "north"  # its owner wants it
+    rates = {"rates": [1.0 * (number == reported) for number in range(3)], "num-groups": 3}
+    assert report(INVITATION, {**ASKED, **rates}, run=private).accepts
+    other = {"private-group": (reported + 1) % 3}
+    assert not report(INVITATION, {**ASKED, **rates}, run=private, node=other).accepts
+
+
+def test_costs_and_energies_are_in_the_status() -> None:
+    said = report(STATUS, node={"cost": 2, "energy": 0.5})
+    assert (said.cost, said.energy) == (2.0, 0.5)
+    assert (report(STATUS).cost, report(STATUS).energy) == (None, None)
+    for name, wrong in (("cost", -1), ("energy", "much"), ("cost", True), ("energy", float("inf"))):
+        with pytest.raises(ValueError, match=f"{name} = .* in the node's config: must be a finite number"):
+            say(STATUS, node={name: wrong})
 
 
 def test_a_secret_is_made_once_and_kept_in_its_file(tmp_path: Path) -> None:
@@ -378,6 +416,17 @@ def test_a_norm_is_clipped_where_there_is_a_bound() -> None:
     assert full is not None
     assert report("train", EVERYTHING, {"norm-bound": full / 2}, arrays=MODEL).update_norm == full / 2
     assert report("train", EVERYTHING, {"norm-bound": full * 2}, arrays=MODEL).update_norm == full
+
+
+def test_a_norm_that_the_server_would_measure_otherwise_is_not_reported() -> None:
+    """With noise or beyond its bound; and where a group scales the update, it would tell the group."""
+    full = report("train", TRAIN, arrays=MODEL).update_norm
+    assert full is not None
+    assert report("train", TRAIN, {"norm-bound": full * 2}, arrays=MODEL).update_norm == full
+    assert report("train", TRAIN, {"norm-bound": full / 2}, arrays=MODEL).update_norm is None
+    assert report("train", TRAIN, NOISE, arrays=MODEL).update_norm is None
+    scaled = {**TRAIN, "update-scales": [1.0, 2.0, 3.0]}
+    assert report("train", scaled, {"private-group": 1}, arrays=MODEL).update_norm is None
 
 
 def test_with_noise_only_noisy_numbers_are_reported() -> None:

@@ -46,6 +46,18 @@ def taken_port() -> Iterator[int]:
         ("--set partition=iid", "partition = 'iid': must be one of skewed"),
         ("--set partition=shards:900", "num-clients = 10: must be between 1 and 1 (900 shard(s) each)"),
         ("--task mnist --set data-dir=nowhere", "/nowhere': there is no such file or folder"),
+        (
+            "--set partition=groups:3 --selector flics:group-shares=0:.5/1:.5",
+            "selector = 'flics': client-00 cannot take part: its group is 2: must be one of '0', '1'",
+        ),
+        ("--selector naive-group:group-shares=1/1", "client-00 cannot take part: its group is None"),
+        (
+            "--selector flics:energy-budgets=2",
+            "budgets need the energies of the clients: declare them in the",
+        ),
+        ("--set budget=4@1/x@9", "budget = '4@1/x@9': must be a number, or (first round, value) pairs"),
+        ("--set budget=4@1/11@9", "budget = 11: must be at most 10, the number of clients"),
+        ("--set budget=true", "budget = True: must be a number"),
         ("--selector nope", "selector = 'nope': must be one of uniform, md"),
         ("--selector md:", "selector = 'md:': must be name or name:setting=value,setting=value"),
         ("--selector md:x", "selector-settings = 'x': 'x' must be of the form name=value"),
@@ -53,6 +65,9 @@ def taken_port() -> Iterator[int]:
         ("--selector md --selector md", "selector = 'md': given twice"),
         ("--set learning-rate", "set = 'learning-rate': must be of the form key=value"),
         ("--set learning-rate=-1", "learning-rate = -1: must be greater than 0"),
+        ("--set learning-rate=0.5@9/0.1@1", "learning-rate = '0.5@9/0.1@1': must be a number, or"),
+        ("--set server-strategy=FedAdam:eta=-1", "server-strategy = 'FedAdam': eta = -1.0: must be finite"),
+        ("--set variates=saga", "variates = 'saga': must be '', 'fedvarp' or 'scaffold'"),
         ("--set no-such=1", "no-such = 1: unknown setting"),
         ("--set seed=2", "set = seed=2: use --seed for this setting"),
     ],
@@ -65,6 +80,38 @@ def test_a_wrong_setting_is_refused_before_anything_starts(
         assert result.exit_code == 2
         assert message in result.stderr
         assert "Traceback" not in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("engine", "warns"), [("ray", True), ("batched", False)])
+def test_a_simulation_that_every_local_user_can_command_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, warns: bool
+) -> None:
+    monkeypatch.setattr("deploy.cli.RaySimulation", lambda *_, **__: None)
+    monkeypatch.setattr("deploy.cli._compare", lambda *_, **__: None)
+    result = cohort("simulate", "--engine", engine, "--out", str(tmp_path / "run"))
+    assert result.exit_code == 0
+    assert ("every user of this machine can submit runs" in result.stderr) == warns
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "--selector flics-private:group-shares=1/1/1 --set partition=groups:3",
+            "must be without --engine batched",
+        ),
+        ("--selector personalised-osmd", "selector = 'personalised-osmd': must be without --engine batched"),
+        ("--set over-selection=1.5", "over-selection = 1.5: must be 1 with --engine batched"),
+    ],
+)
+def test_what_a_batch_cannot_do_is_refused_before_anything_starts(
+    tmp_path: Path, arguments: str, message: str
+) -> None:
+    options = ("--engine", "batched", "--out", str(tmp_path / "run"))
+    result = cohort("simulate", *options, *arguments.split())
+    assert result.exit_code == 2
+    assert message in result.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -188,7 +235,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path, monkeypatch: pytest
     run = earlier(tmp_path / "run", end=True)
     result = cohort("up", "--resume", str(run))
     assert result.exit_code == 0, result.output
-    assert "all rounds are trained already" in result.stdout
+    assert "there is nothing left to train" in result.stdout
 
 
 def test_cohort_server_run_resumes_with_the_settings_of_the_run(

@@ -91,6 +91,8 @@ def _compare_states(one: Path, other: Path) -> None:
             raise BrokenError(f"after kills the state {name} is {b.arrays[name]}, was {array}")
     for path, was, found in _differences(a.meta, b.meta):
         raise BrokenError(f"after kills the note {path} is {found}, was {was}")
+    for path, was, found in _differences(a.results, b.results):
+        raise BrokenError(f"after kills the result {path} is {found}, was {was}")
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

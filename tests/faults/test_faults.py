@@ -13,7 +13,8 @@ import pytest
 
 from strategies.checkpoint import CheckpointFolder
 from strategies.clients.roster import Roster
-from strategies.flower.messages import TrainingRound
+from strategies.flower import grids
+from strategies.flower.received import readable
 from strategies.rounds.aggregation import Model
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.response_rates import ResponseRates
@@ -88,10 +89,7 @@ def an_answer_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def the_last_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    match = TrainingRound.match
-    monkeypatch.setattr(
-        TrainingRound, "match", lambda self, replies, key: match(self, list(replies)[::-1], key)
-    )
+    monkeypatch.setattr(grids, "readable", lambda replies: list(readable(replies))[::-1])
 
 
 def clients_are_renumbered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.proto.node_pb2 import NodeInfo
 
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray
-from strategies.clients.reports import GROUP, INVITATION, LOSS, STATUS
-from strategies.flower.grids import has_arrays
+from strategies.clients.reports import GROUP, INVITATION, LOSS, NORM, STATUS, UPDATE
 from strategies.selectors.invitation import GroupMember
 
 from .script import DEADLINE, EPOCH, GARBAGE, LIES, ODD, TOO_LATE, Kill, Script
@@ -72,13 +71,20 @@ class World(InProcessGrid):
         self._words: dict[int, dict[int, bool]] = {}  # `willing` at the beginning of each round
         self._older: dict[int, Message] = {}  # member -> its first TRAIN message
         self._member_asked: dict[str, int] = {}  # message id -> member
+        self._heard: set[str] = set()  # ids of messages whose reply was pulled
         self._pulled = 0
 
     def comes_in_time(self, member: int) -> bool:
         """Return whether a member's reply to TRAIN in this round would be usable and in time."""
         at = self.round, member
-        usable = self.script.faults.get(at, "") in ("", *ODD, *LIES) and at not in self.script.asleep
+        usable = self._is_usable(self.script.faults.get(at, "")) and at not in self.script.asleep
         return usable and self.script.latencies[at] < DEADLINE
+
+    def _is_usable(self, fault: str) -> bool:
+        """Return whether a reply to TRAIN with this fault can be used: personal models need a report."""
+        if fault == "no report" and self.script.options["selector"] == "personalised-osmd":
+            return False
+        return fault in ("", *ODD, *LIES)
 
     # --- the network -----------------------------------------------------------------------------------
 
@@ -111,6 +117,9 @@ class World(InProcessGrid):
             ghost = (self.round, node_id) in self.script.ghosts
             handler = _nothing if ghost else partial(self._play, member)
             self.add_node(handler=handler, node_id=node_id, name=self.script.members[member].name)
+        # A killed server loses the replies to earlier rounds, and nothing else may differ after a kill.
+        self._in_flight = [each for each in self._in_flight if each.message.metadata.message_type == STATUS]
+        self._replies.clear()
         self._entered = self.round
         self._words[self.round] = dict(self.willing)
         self.sent, self.asked, self._pulled = {}, {}, 0
@@ -170,6 +179,7 @@ class World(InProcessGrid):
 
     def _note(self, reply: Message) -> None:
         """Record a reply that reached the server."""
+        self._heard.add(reply.metadata.reply_to_message_id)
         member = self._member_asked.pop(reply.metadata.reply_to_message_id, None)
         if member is None:
             return
@@ -185,9 +195,11 @@ class World(InProcessGrid):
             if isinstance(record, MetricRecord):
                 said |= record
         willing = bool(said.get("available", True))
-        if kind == "train" and reply.metadata.group_id == str(self.round) and has_arrays(reply):
+        garbage = self.script.faults.get((self.round, member)) in GARBAGE
+        own = kind == "train" and reply.metadata.group_id == str(self.round)
+        if own and reply.content.array_records and not garbage:
             self.answered.add(member)
-        if kind == "train" and willing and self.script.faults.get((self.round, member)) in GARBAGE:
+        if kind == "train" and willing and garbage:
             return
         self.willing[member] = willing
         if kind == "train" and willing and member in self.sent:
@@ -270,6 +282,10 @@ class World(InProcessGrid):
             return None
         if fault == "crash":
             raise ScriptedError("out of memory")
+        if kind in (NORM, UPDATE):
+            if fault == "nothing":  # an app whose answers hold no norm is an error of its own
+                return None
+            return self._train_for_a_question(member, kind, fault, config, message)
         num_groups = int(config["num-groups"])  # type: ignore[arg-type]
         who = GroupMember(self.script.members[member].group, num_groups, 2.0, secret=member)
         said: dict[str, Any] = {}
@@ -281,6 +297,26 @@ class World(InProcessGrid):
             said = {}
         identity = ConfigRecord({name: value for name, value in said.items() if name == "group"})
         return _reply(message, {k: v for k, v in said.items() if k != "group"}, identity=identity)
+
+    def _train_for_a_question(
+        self, member: int, kind: str, fault: str, config: ConfigRecord, message: Message
+    ) -> Message:
+        """Reply with the norm of the update that this member would send, and with its model if asked."""
+        w = _decoded(message)
+        arrays = self._moved(member, w, config, share=0.3)
+        norm = sum(float(np.square(arrays[name] - w[name], dtype=np.float64).sum()) for name in w) ** 0.5
+        norm = {"NaN": nan, "infinite": inf, "negative": -1.0, "huge": 1e12}.get(fault, norm)
+        said: dict[str, Any] = {"update-norm": norm, "gradient-variance": 0.1 * (1 + member)}
+        return _reply(message, said, **({"arrays": _record(arrays)} if kind == UPDATE else {}))
+
+    def _moved(self, member: int, w: Arrays, config: ConfigRecord, share: float) -> Arrays:
+        """Return the model that a member makes of w: a share of the way to its aim, with noise."""
+        seed = int(config["seed"])  # type: ignore[arg-type]
+        noise = ((seed % 1009) / 1009 - 0.5) / 100
+        return {
+            name: (w[name] + share * (aim - w[name] + noise)).astype(aim.dtype)
+            for name, aim in self._aim(member, w).items()
+        }
 
     def _measure(self, member: int, fault: str | None, message: Message) -> Message | None:
         """Reply with the loss of the model in the message."""
@@ -309,16 +345,19 @@ class World(InProcessGrid):
         if (round, member) in self.script.asleep or fault == "decline":
             return _decline(message)
         older = self._older.setdefault(member, message)
+        # A late first reply tells how slow the client is; a server that was killed in between is not told.
+        repeats = older.metadata.message_id in self._heard
         w = _decoded(message)
-        seed = int(config["seed"])  # type: ignore[arg-type]
-        noise = ((seed % 1009) / 1009 - 0.5) / 100
         share = 0.3
         if "update-scales" in config:
             share *= float(config["update-scales"][self.script.members[member].group])  # type: ignore[index]
-        arrays: Arrays = {
-            name: (w[name] + share * (aim - w[name] + noise)).astype(aim.dtype)
-            for name, aim in self._aim(member, w).items()
-        }
+        parts: dict[str, Any] = {}
+        if "part-scales" in config:
+            scales = np.array(config["part-scales"], dtype=np.float64)
+            share *= float(scales.mean())
+            norms = dict(zip(("model-norm", "personal-norm"), 0.1 * (1 + member) * (scales > 0), strict=True))
+            parts = {"num-parts": 2, **{name: float(norm) for name, norm in norms.items() if norm}}
+        arrays = self._moved(member, w, config, share)
         if "control" in message.content:
             control = _arrays(message, "control")
             arrays = {name: array - 0.1 * control[name].numpy() for name, array in arrays.items()}
@@ -329,11 +368,12 @@ class World(InProcessGrid):
             "train-loss": float(sum(np.abs(arrays[name] - w[name]).sum() for name in w)),
             "gradient-variance": 0.1 * (1 + member),
             "accuracy": 0.5,
+            **parts,
         }
         if fault in LIES:
             arrays, said = _lie(fault, w, arrays, said)
         finite = all(np.isfinite(array).all() for array in arrays.values())
-        if round == self.round and fault in ("", *ODD, *LIES) and finite:
+        if round == self.round and self._is_usable(fault) and finite:
             self.sent[member] = arrays
         if "update-weight" in config:  # the masks would cancel in the sum
             moves = [np.subtract(array, w[name], dtype=np.float64) for name, array in arrays.items()]
@@ -356,8 +396,8 @@ class World(InProcessGrid):
                 self.remove_node(message.metadata.dst_node_id)
             return None
         if fault == "stale":
-            return _trained(older, arrays, said) if older is not message else None
-        if fault == "stale and own" and older is not message:
+            return _trained(older, arrays, said) if repeats else None
+        if fault == "stale and own" and repeats:
             return [_trained(older, _wrong(arrays), said), _trained(message, arrays, said)]
         if fault == "twice":
             return [_trained(message, arrays, said), _trained(message, _wrong(arrays), said)]

@@ -136,6 +136,21 @@ def can_reach(container: str, host: str, port: int) -> bool:
     return done.returncode == 0
 
 
+def shell(container: str, command: str) -> str:
+    return output_of("docker", "exec", container, "sh", "-c", command)
+
+
+def asked_control(container: str) -> str:
+    """Return the HTTP status of a request from this container to register a key."""
+    code = (
+        "import http.client, ssl; "
+        "c = http.client.HTTPSConnection('control', 8000, context=ssl._create_unverified_context()); "
+        "c.request('POST', '/v1/control/register-node', headers={'content-type': 'application/protobuf'}); "
+        "print(c.getresponse().status)"
+    )
+    return output_of("docker", "exec", container, "python", "-c", code)
+
+
 def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_kept(
     compose: Compose, tmp_path: Path
 ) -> None:
@@ -162,6 +177,15 @@ def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_k
     for address in ("superlink", "control", *(network["IPAddress"] for network in networks.values())):
         assert not can_reach(clients[0], address, 8000), address
     assert can_reach(run, "control", 8000)
+    # Each client has its own key and nobody else's; the ServerApp has no secret but its executor's.
+    own = [shell(each, "grep -rl 'PRIVATE KEY' /volumes /tmp") for each in clients]
+    assert all(path.startswith("/tmp/") and path.endswith("/key") for path in own), own
+    assert len({shell(each, f"cat {path}") for each, path in zip(clients, own, strict=True)}) == CLIENTS
+    assert shell(clients[0], "touch /volumes/leases/client-99 2>&1 || true").endswith("Read-only file system")
+    (serverapp,) = compose.containers("serverapp")
+    assert shell(serverapp, "grep -rl 'PRIVATE KEY' /volumes || true") == ""
+    assert shell(serverapp, "find /volumes -name secret") == "/volumes/executor/private/secret"
+    assert asked_control(serverapp) == "401"
 
     compose.wait_for(lambda: len(compose.rounds()) > 2, "two rounds")
     before = compose.rounds()[-1]["round"]
@@ -178,7 +202,7 @@ def test_a_run_survives_a_killed_client_and_a_restarted_superlink_and_keys_are_k
     compose.wait_for(
         lambda: compose.rounds()[-1]["round"] > before + 1, "rounds after the SuperLink's restart"
     )
-    # Flower refuses the node for about a minute; then the container is the same client as before.
+    # The container is the same client as before.
     before = compose.rounds()[-1]["round"]
     output_of("docker", "start", clients[0])
     compose.wait_for(

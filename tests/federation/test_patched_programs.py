@@ -16,6 +16,8 @@ from benchmarks.throughput.processes import tree
 from deploy.engines.cluster import MARK, LocalCluster, Programs
 from deploy.processes.groups import processes_with, wait_until
 
+from ..support.processes import kill_for_good
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -30,8 +32,8 @@ def federation(tmp_path: Path) -> Iterator[Callable[..., rounds.Federation]]:
         (app / "pyproject.toml").write_text(rounds.PYPROJECT)
         source = Path(noop.__file__).read_text()
         crash = f"import os; os.path.exists({str(tmp_path / 'crash')!r}) and os.kill(os.getpid(), 9)"
-        assert '"""Report a loss."""' in source
-        (app / "noop.py").write_text(source.replace('"""Report a loss."""', crash))
+        assert '"""Report a made-up loss."""' in source
+        (app / "noop.py").write_text(source.replace('"""Report a made-up loss."""', crash))
         cluster = LocalCluster(tmp_path / "run", 2, app=app, programs=programs)
         clusters.append(cluster.__enter__())
         return rounds.Federation(cluster, per_round=2)
@@ -67,7 +69,7 @@ def test_rounds_survive_killed_fork_servers_and_do_not_wait_for_killed_client_ap
     assert log.count("The fork server for flwr-clientapp is gone") == 1
     assert [process.returncode for process in running.cluster.client_processes] == [None, None]
     check_a_round_does_not_wait_for_killed_client_apps(running, tmp_path)
-    running.cluster.kill_client(0)
+    kill_for_good(running.cluster, 0)
     gone = {supernodes[0], *servers}
     assert wait_until(lambda: not gone & set(processes_with(MARK, str(tmp_path / "run"))), 5)
     assert len(tree(supernodes[1])) == 2  # the SuperNode and its new fork server

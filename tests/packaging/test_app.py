@@ -1,6 +1,7 @@
 """The app `cohort-app`: what its wheel holds, and what Flower ships to the nodes."""
 
 import io
+import re
 import tomllib
 import zipfile
 from pathlib import Path
@@ -57,3 +58,18 @@ def test_it_depends_on_all_that_the_library_depends_on() -> None:
     own = set(PROJECT["project"]["dependencies"])
     assert {each for each in library["dependencies"] if not each.startswith("flwr")} <= own
     assert library["optional-dependencies"]["optim"] == PROJECT["project"]["optional-dependencies"]["optim"]
+
+
+def test_the_images_install_hashed_packages_in_the_locked_versions() -> None:
+    locked = {line.partition(" ")[0] for line in (ROOT / "requirements.lock").read_text().splitlines()}
+    lists = sorted((ROOT / "deploy" / "locks").glob("*.txt"))
+    assert [file.stem for file in lists] == ["client", "digits", "server", "torch"]
+    for file in lists:
+        entries = re.findall(
+            r"^([\w.-]+==\S+)((?:.*\n)(?: +--hash=sha256:[0-9a-f]{64}.*\n)+)", file.read_text(), re.M
+        )
+        assert {name for name, _ in entries} <= locked, file
+        assert len(entries) == len(re.findall(r"^[\w.-]+==", file.read_text(), re.M)), file
+    installs = re.findall(r"pip .*?install [^\n]*", (ROOT / "deploy" / "Dockerfile").read_text())
+    assert len(installs) == 4
+    assert all("--require-hashes" in each and "--no-deps" in each for each in installs), installs

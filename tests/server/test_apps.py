@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, Context, Message, RecordDict
+from flwr.serverapp.strategy import QFedAvg
 from safetensors.numpy import load_file
 
 import client.app
 import server.app
 import tasks
 from server.history import HistoryWriter
-from server.settings import RunSettings, parse_selector_settings
+from server.settings import RunSettings, parse_settings
 from strategies.clients.reports import STATUS
 
 from ..support.toy_grid import Node, ToyGrid, node_of
@@ -65,6 +66,7 @@ def test_the_history_holds_the_whole_run(tmp_path: Path) -> None:
         assert line["client_ids"] == [f"client-{m:02d}" for m in line["clients"]]
         for key in ("probabilities", "weights", "responded", "update_norms", "train_losses"):
             assert len(line[key]) == size, key
+        assert line["reported_norms"] == pytest.approx(line["update_norms"], rel=1e-4)
         assert line["failures"] == []
         assert line["num_available"] == 6
         assert line["seconds"] == pytest.approx(0.25 * size)
@@ -73,6 +75,33 @@ def test_the_history_holds_the_whole_run(tmp_path: Path) -> None:
     model = load_file(lines[-1]["model"])
     task = tasks.create("digits")
     assert task.evaluate(model, task.test_data()).loss == pytest.approx(rounds[-1]["test_loss"])
+
+
+def test_the_history_counts_messages_and_bytes(tmp_path: Path) -> None:
+    """Power-of-Choice sends the model to all candidates, and to those selected once more."""
+    uniform = federation(tmp_path / "uniform", selector="uniform")
+    power = federation(tmp_path / "pow-d", selector="pow-d", selector_settings="num-candidates=6")
+    model = sum(len(Array(array).data) for array in tasks.create("digits").initial_arrays(1).values())
+    for lines, polled in ((uniform, 0), (power, 6)):
+        for line in (each for each in lines if each["type"] == "round" and each["round"] > 1):
+            trained = len(line["clients"])
+            assert line["messages_sent"] == line["messages_received"] == polled + trained
+            assert line["bytes_sent"] == (polled + trained) * model
+            assert line["bytes_received"] == trained * model
+
+
+def test_private_groups_are_those_of_the_partition(tmp_path: Path) -> None:
+    """Every round was void: no client had a private group."""
+    settings = "group-shares=2:2/0:1/1:1 epsilon=8"
+    lines = federation(
+        tmp_path, selector="flics-private", selector_settings=settings, partition="groups:3", num_rounds=12
+    )
+    rounds = [line for line in lines if line["type"] == "round" and line["round"] > 0]
+    assert not any(line["failures"] for line in rounds)
+    assert sum(len(line["clients"]) for line in rounds) > 12
+    assert rounds[-1]["test_loss"] < 0.9 * rounds[0]["test_loss"]
+    (roster,) = (line for line in lines if line["type"] == "roster")
+    assert set(roster["client_groups"]) == {None}  # the server knows nobody's
 
 
 def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
@@ -187,8 +216,62 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ({"selector": "uniform", "selector-settings": "replacement=3"}, r"replacement = 3"),
         ({"learning-rate": float("nan")}, r"^learning-rate = nan: must be a finite number$"),
         ({"round-deadline": -1}, r"^round-deadline = -1: must be greater than 0$"),
-        ({"selector": "lipschitz-is"}, r"^overrides.settings has no 'lipschitz': lipschitz-is must have it"),
+        ({"selector": "lipschitz-is"}, r"^client-settings has no 'lipschitz': lipschitz-is must have it"),
         ({"selector": "flics", "correction": "rates"}, r"^correction = 'rates': must be 'equal' with"),
+        ({"learning-rate": "fast"}, r"^learning-rate = 'fast': must be a number, or .*20@1/10@100"),
+        ({"learning-rate": "0.5@1/0@9"}, r"^learning-rate = '0.5@1/0@9': must be finite and greater than 0$"),
+        ({"learning-rate": "0.5@9/0.1@1"}, r"^learning-rate = .*ascending rounds"),
+        (
+            {"server-strategy": "Adam"},
+            r"^server-strategy = 'Adam': must be one of FedAvg, FedAvgM, FedAdam, ",
+        ),
+        (
+            {"server-strategy": "FedAdam:lr=3"},
+            r"^server-strategy = 'FedAdam': lr = 3: no such setting; known are eta, tau, beta_1, beta_2$",
+        ),
+        (
+            {"server-strategy": "FedAdam:eta=0"},
+            r"^server-strategy = 'FedAdam': eta = 0.0: must be finite and between 1e-12 and 1e",
+        ),
+        (
+            {"server-strategy": "FedAdam:eta"},
+            r"^server-strategy = 'FedAdam:eta': .* must be of the form name=value",
+        ),
+        ({"server-strategy": "FedProx"}, r"^server-strategy = 'FedProx': must have proximal-mu above 0; "),
+        (
+            {"server-strategy": "FedProx:proximal-mu=0.1", "proximal-mu": 0.2},
+            r"^proximal-mu = 0.2: must be 0.1, as in server-strategy, or 0$",
+        ),
+        (
+            {"server-strategy": "FedMedian"},
+            r"^server-strategy = FedMedian with selector = 'forecast': import",
+        ),
+        (
+            {"server-strategy": "QFedAvg", "selector": "md", "learning-rate": "0.5@1/0.1@9"},
+            r"^server-strategy = 'QFedAvg': must have client-learning-rate where learning-rate changes$",
+        ),
+        ({"variates": "svrg"}, r"^variates = 'svrg': must be '', 'fedvarp' or 'scaffold'$"),
+        (
+            {"variates": "scaffold", "selector": "flics-private", "selector-settings": "group-shares=1"},
+            r"scaffold remembers each client's update",
+        ),
+        ({"proximal-mu": -1.0}, r"^proximal-mu = -1.0: must be greater than or equal to 0$"),
+        ({"masked-updates": 1}, r"^masked-updates = 1: must be a valid boolean$"),
+        (
+            {"masked-updates": True, "variates": "fedvarp"},
+            r"^masked-updates = True: must be without variates",
+        ),
+        ({"masked-updates": True, "selector": "prac-delta"}, r"with masked-updates = True: learns how far"),
+        (
+            {"masked-updates": True, "server-strategy": "FedMedian", "selector": "md"},
+            r"^server-strategy = FedMedian with masked-updates = True: must step from the average",
+        ),
+        (
+            {"selector": "delta", "local-steps": 1},
+            r"^local-steps = 1: must be at least 2 with selector = 'delta', which .*; fed-is needs none$",
+        ),
+        ({"client-settings": "/no/file"}, r"^client-settings = '/no/file': cannot be read: "),
+        ({"client-sizes": "/no/file"}, r"^client-sizes = '/no/file': cannot be read: "),
         ({"rounds": 3}, r"^rounds = 3: unknown setting; the settings are selector, "),
     ],
 )
@@ -211,11 +294,78 @@ def test_a_missing_setting_is_named() -> None:
 
 
 def test_selector_settings_are_read_from_one_string() -> None:
-    assert parse_selector_settings(
-        "alpha=0.4 learning-rate-multiplier=100,replacement=false expert_base=K2"
-    ) == {
+    assert parse_settings("alpha=0.4 learning-rate-multiplier=100,replacement=false rates=v1") == {
         "alpha": 0.4,
         "learning_rate_multiplier": 100,
         "replacement": False,
-        "expert_base": "K2",
+        "rates": "v1",
     }
+
+
+@pytest.mark.parametrize(
+    ("setting", "first_changed"),
+    [
+        ({"server_strategy": "FedAvgM:server-momentum=0.5"}, 2),  # the first step has no momentum
+        ({"server_strategy": "FedAdam:eta=0.05"}, 1),
+        ({"variates": "fedvarp"}, 2),  # nobody has a memory before
+        ({"variates": "scaffold"}, 2),
+        ({"proximal_mu": 0.5}, 1),
+        ({"server_strategy": "FedProx:proximal-mu=0.5"}, 1),
+        ({"learning_rate": "0.5@1/0.1@3"}, 3),
+    ],
+)
+def test_a_setting_reaches_the_rounds(tmp_path: Path, setting: dict[str, Any], first_changed: int) -> None:
+    def losses(folder: str, **settings: Any) -> list[float]:
+        lines = federation(tmp_path / folder, 4, num_rounds=3, selector="uniform", **settings)
+        return [line["test_loss"] for line in lines if line["type"] == "round"]
+
+    plain, changed = losses("plain"), losses("changed", **setting)
+    for round, (one, other) in enumerate(zip(plain, changed, strict=True)):
+        assert (abs(one - other) < 1e-6) == (round < first_changed), (round, one, other)
+
+
+def test_q_fedavg_has_the_learning_rate_of_the_run() -> None:
+    config = {**DEFAULTS, "selector": "md", "server-strategy": "QFedAvg:q=0.5", "learning-rate": 0.25}
+    strategy = RunSettings.from_run_config(config).strategy().server_strategy
+    assert isinstance(strategy, QFedAvg)
+    assert (strategy.q, strategy.client_learning_rate) == (0.5, 0.25)
+
+
+def test_a_schedule_and_the_proximal_term_hold_for_the_query_of_norms(tmp_path: Path) -> None:
+    """The norms of the query before round 1 are those of the learning rate and the loss of round 1."""
+    runs = [
+        federation(tmp_path / str(i), selector_settings="ask-norms=true", **settings)
+        for i, settings in enumerate(
+            (
+                {"learning_rate": 0.5, "proximal_mu": 0.1},
+                {"learning_rate": "0.5@0/0.1@2", "server_strategy": "FedProx:proximal-mu=0.1"},
+            )
+        )
+    ]
+    one, other = ([line["probabilities"] for line in lines if line.get("round") == 1] for lines in runs)
+    assert one == other
+    assert len({round(p, 6) for p in one[0]}) > 1
+
+
+def test_masked_updates_change_nothing_but_rounding(tmp_path: Path) -> None:
+    def essence(folder: str, **settings: Any) -> list[list[float]]:
+        lines = federation(tmp_path / folder, selector="md", **settings)
+        return [[line["test_loss"], *line["update_norms"]] for line in lines if line.get("round", 0)]
+
+    for one, other in zip(essence("open"), essence("masked", masked_updates=True), strict=True):
+        assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_the_selectors_settings_per_client_come_from_a_file(tmp_path: Path) -> None:
+    names = [f"client-{m:02d}" for m in range(6)]
+    file = tmp_path / "lipschitz.json"
+    file.write_text(json.dumps({"lipschitz": dict(zip(names, [1, 1, 1, 1, 1, 95], strict=True))}))
+    lines = federation(tmp_path / "run", selector="lipschitz-is", client_settings=str(file))
+    for line in (each for each in lines if each.get("round", 0)):
+        assert "client-05" in line["client_ids"]
+    file.write_text('{"lipschitz": {"client-00": 0}}')
+    with pytest.raises(ValueError, match=r"^client-settings\['lipschitz'\] holds 0"):
+        RunSettings.from_run_config({**DEFAULTS, "selector": "lipschitz-is", "client-settings": str(file)})
+    file.write_text('{"client-00": 3}')
+    with pytest.raises(ValueError, match=r"^client-settings = .*: must be of the form "):
+        RunSettings.from_run_config({**DEFAULTS, "selector": "lipschitz-is", "client-settings": str(file)})

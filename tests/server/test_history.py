@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.history import VERSION, HistoryWriter, RunHistory, VersionError, read_lines, read_run
-from server.recording import Recording
+from server.recording import KnownClients, Recording
 from server.settings import RunSettings
 from strategies import RoundRecord
 from strategies.selectors import Feedback, Selection
@@ -121,6 +121,67 @@ def test_lines_wait_for_room_on_a_full_disk(
     assert summary(path) == ["run", "round 0", "round 1"]
 
 
+def test_a_disk_that_stays_full_costs_bounded_memory_and_the_history_says_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write, full = os.write, True
+
+    def limited(descriptor: int, content: bytes) -> int:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, content)
+
+    monkeypatch.setattr("server.history.KEPT", 5000)
+    settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
+    one = np.ones(1)
+    chosen = Selection(np.array([0]), np.array([1]), one, one, one)
+    path = tmp_path / "history.jsonl"
+    with monkeypatch.context() as patch, Recording(settings) as recording:
+
+        def write_round(number: int) -> None:
+            feedback = Feedback(one, one, one, one, np.array([True]))
+            record = RoundRecord(number, 1, chosen, one, feedback, failures={0: "x" * 200})
+            recording.round(
+                number, {}, Metrics(loss=1.0, accuracy=0.5), record, KnownClients(["a"], one, [None])
+            )
+
+        write_round(1)
+        patch.setattr(os, "write", limited)
+        for number in range(2, 200):
+            write_round(number)
+            waiting = sum(len(line.text) for line in recording._history._waiting)
+            assert waiting <= 5000
+        full = False
+        write_round(200)
+    lines = read_lines(path)
+    assert [line["type"] for line in lines[:5]] == ["run", "roster", "round", "round", "lost"]
+    lost, rounds = lines[4], [line["round"] for line in lines if line["type"] == "round"]
+    assert lost["first_round"] == 3  # a line that is under way stays
+    assert rounds == [1, 2, *range(lost["last_round"] + 1, 201)]
+    assert len(rounds) > 5
+    assert lost["lines"] >= 200 - len(rounds)
+    assert "lines (rounds 3 to 150) are lost" in caplog.text
+    read = RunHistory(path)
+    read.read()
+    assert read.client_ids == ["a"]
+
+
+def test_the_run_line_is_never_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "history.jsonl"
+    monkeypatch.setattr("server.history.KEPT", 100)
+    with HistoryWriter(path) as history:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            history.begin(RUN)
+            for number in range(9):
+                history.write("round", round=number, note="x" * 50)
+        history.write("round", round=9)
+    assert summary(path) == ["run", "lost", "round 8", "round 9"]
+
+
 def test_a_round_line_holds_failures_clipped_and_quarantined_clients(tmp_path: Path) -> None:
     nothing = np.full(2, np.nan)
     record = RoundRecord(
@@ -167,7 +228,7 @@ def test_a_reader_follows_a_run_that_is_resumed(tmp_path: Path) -> None:
     assert [line["round"] for line in reader.rounds] == [0, 1, 2]
 
 
-def test_the_roster_is_written_when_it_has_changed(tmp_path: Path) -> None:
+def test_the_roster_is_written_when_clients_join_and_else_only_what_has_changed(tmp_path: Path) -> None:
     settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
     one = np.ones(1)
     chosen = Selection(np.array([0]), np.array([1]), one, one, one)
@@ -176,7 +237,8 @@ def test_the_roster_is_written_when_it_has_changed(tmp_path: Path) -> None:
     with Recording(settings) as recording:
 
         def write(*client_ids: str) -> None:
-            recording.round(1, {}, Metrics(loss=1.0, accuracy=0.5), record, client_ids, sizes)
+            clients = KnownClients(client_ids, sizes, ["north", None, None][: len(client_ids)])
+            recording.round(1, {}, Metrics(loss=1.0, accuracy=0.5), record, clients)
 
         write("a", "b")
         write("a", "b")  # who has not said a size has not changed it
@@ -184,9 +246,18 @@ def test_the_roster_is_written_when_it_has_changed(tmp_path: Path) -> None:
         write("a", "b")
         sizes = np.append(sizes, np.nan)
         write("a", "b", "c")
-    lines = [line for line in read_lines(tmp_path / "history.jsonl") if line["type"] == "roster"]
-    assert [line["client_sizes"] for line in lines] == [[10, None], [10, 5], [10, 5, None]]
-    assert [line["client_ids"] for line in lines] == [["a", "b"], ["a", "b"], ["a", "b", "c"]]
+        sizes[2] = 7.0
+        write("a", "b", "c")
+    lines = read_lines(tmp_path / "history.jsonl")
+    rosters = [line for line in lines if line["type"] == "roster"]
+    assert [line["client_sizes"] for line in rosters] == [[10, None], [10, 5, None]]
+    assert [line["client_ids"] for line in rosters] == [["a", "b"], ["a", "b", "c"]]
+    assert rosters[1]["client_groups"] == ["north", None, None]
+    changed = [line for line in lines if line["type"] == "sizes"]
+    assert [(line["clients"], line["client_sizes"]) for line in changed] == [([1], [5]), ([2], [7])]
+    read = RunHistory(tmp_path / "history.jsonl")
+    read.read()
+    assert read.client_sizes == [10, 5, 7]
 
 
 def test_a_torn_last_line_is_left_until_it_is_complete(tmp_path: Path) -> None:
@@ -229,6 +300,23 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     path.write_text(line + "\n")
     with pytest.raises(ValueError, match=r"history\.jsonl: not a line of a history: .*" + re.escape(line)):
         RunHistory(path).read()
+
+
+def test_the_lines_after_a_damaged_one_are_read_by_the_next_call(tmp_path: Path) -> None:
+    """They were lost, and with them the end of the run."""
+    path = tmp_path / "history.jsonl"
+    lines = [{"type": "run", "version": VERSION, **RUN}, {"type": "round", "round": 0, "test_loss": 2.0}]
+    first, last = (json.dumps(line).encode() + b"\n" for line in lines)
+    for junk in (b"\x00\xff\r\x1b[2J", b"[" * 100_000, b'{"type": "round", "round": "x"}', b'{"type": 3'):
+        path.write_bytes(first + junk + b"\n" + last)
+        history = RunHistory(path)
+        with pytest.raises(ValueError, match="not a line of a history") as refused:
+            history.read()
+        assert str(refused.value).isprintable()
+        assert [line["type"] for line in history.read()] == ["round"]
+        assert history.settings["version"] == VERSION
+        assert [line["round"] for line in history.rounds] == [0]
+        assert [line["type"] for line in read_lines(path)] == ["run", "round"]
 
 
 def test_a_run_without_histories_is_refused(tmp_path: Path) -> None:

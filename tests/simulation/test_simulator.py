@@ -20,7 +20,7 @@ from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
 from strategies import SelectionStrategy
 from strategies.clients.reports import Report
-from strategies.options import Faults
+from strategies.options import Deadlines, Faults, Polling
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
 from strategies.rounds.variates import create_variates
@@ -28,6 +28,8 @@ from strategies.selectors import create
 from tasks.data import Dataset, FederatedData
 
 from ..server.test_apps import DEFAULTS, federation
+from ..support.strangers import honest
+from ..support.toy_grid import ToyGrid
 
 SIZES = (1, 3, 5, 8, 16, 17, 40, 64, 65, 100)
 
@@ -230,12 +232,23 @@ def digits(num_clients: int, seed: int) -> FederatedData:
 
 
 @pytest.mark.parametrize("task", ["digits", "digits-mlp"])
-@pytest.mark.parametrize("selector", ["adaptive-osmd", "forecast", "pow-d", "cpow-d", "prac-delta", "rpow-d"])
+@pytest.mark.parametrize(
+    "selector", ["adaptive-osmd", "forecast", "forecast-asked", "pow-d", "cpow-d", "prac-delta", "rpow-d"]
+)
 def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: str, task: str) -> None:
     if task == "digits" and selector in ("pow-d", "cpow-d"):
         pytest.skip("all losses are equal at W = 0: rounding decides who has the largest")
-    settings = {"adaptive-osmd": "learning-rate-multiplier=1000", "cpow-d": "batch-size=4"}.get(selector, "")
-    own = {"adaptive-osmd": {"learning_rate_multiplier": 1000}, "cpow-d": {"batch_size": 4}}.get(selector, {})
+    settings = {
+        "adaptive-osmd": "learning-rate-multiplier=1000",
+        "forecast-asked": "ask-norms=true",
+        "cpow-d": "batch-size=4",
+    }.get(selector, "")
+    own = {
+        "adaptive-osmd": {"learning_rate_multiplier": 1000},
+        "forecast-asked": {"ask_norms": True},
+        "cpow-d": {"batch_size": 4},
+    }.get(selector, {})
+    selector = selector.removesuffix("-asked")
     lines = federation(
         tmp_path, 8, num_rounds=6, seed=5, selector=selector, selector_settings=settings, task=task
     )
@@ -396,9 +409,123 @@ def test_late_clients_are_registered_as_by_the_strategy(
     assert again.step().selection.clients.tolist() == simulator.step().selection.clients.tolist()
 
 
+@pytest.mark.parametrize("selector", ["flics", "naive-group"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"group_shares": ".7/.1/.2"},
+        {"group_shares": {"south": 1, 2: 3, "nobody": 5, 0: 2}},
+        {"min_shares": "1:.3/0:.2"},
+    ],
+    ids=["by data", "by number", "by name", "least"],
+)
+def test_the_same_groups_take_part_as_with_the_strategy(selector: str, settings: dict[str, Any]) -> None:
+    """The groups that are seen first have the highest numbers, or names."""
+    if selector == "naive-group" and "min_shares" in settings:
+        pytest.skip("it has no minimum shares")
+    groups: list[Any] = [2, 2, 1, 0, 1, 0, 0, 2, 1]
+    if "south" in str(settings):
+        groups = [{1: "south"}.get(group, group) for group in groups]
+    records: list[Any] = []
+    options: dict[str, Any] = {"clients_per_round": 4, "seed": 3, "selector_settings": settings}
+    strategy = SelectionStrategy(
+        selector, on_round=records.append, polling=Polling(interval=0.5), min_available_clients=9, **options
+    )
+    nodes = {50 - n: honest(n, group) for n, group in enumerate(groups)}
+    strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=12)
+    options["selector_settings"] = settings | {"groups": groups}
+    simulator = Simulator(
+        data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=12, learning_rate=0.1, batch_size=5,
+        local_steps=1, client_sizes=strategy.selector.client_sizes, **options,
+    )  # fmt: skip
+    cohorts = [record.selection.clients.tolist() for record in simulator.run(12)]
+    assert cohorts == [record.selection.clients.tolist() for record in records]
+    assert simulator.selector.state_dict()["groups"].tolist() == (
+        strategy.selector.state_dict()["groups"].tolist()
+    )
+
+
+@pytest.mark.parametrize("selector", ["flics", "uniform"])
+@pytest.mark.parametrize("over_selection", [1.0, 1.5])
+def test_the_budget_of_each_round_is_that_of_the_strategy(selector: str, over_selection: float) -> None:
+    records: list[Any] = []
+    options: dict[str, Any] = {
+        "clients_per_round": 3,
+        "seed": 3,
+        "budget": "4@1/0@3/6@4",
+        "faults": Faults(over_selection=over_selection, guard=False),
+    }
+    strategy = SelectionStrategy(
+        selector, on_round=records.append, polling=Polling(interval=0.5), min_available_clients=9, **options
+    )
+    nodes = {50 - n: honest(n) for n in range(9)}
+    strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=6)
+    options["budget"] = lambda round: 4.9 if round < 3 else 0.5 if round == 3 else 6
+    simulator = Simulator(
+        data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=6, learning_rate=0.1, batch_size=5,
+        local_steps=1, client_sizes=strategy.selector.client_sizes, **options,
+    )  # fmt: skip
+    cohorts = [record.selection.clients.tolist() for record in simulator.run(6)]
+    assert cohorts == [record.selection.clients.tolist() for record in records]
+    assert cohorts[2] == []
+    assert records[2].skipped == "no client was selected"
+    if selector == "uniform":
+        drawn = [int(record.selection.counts.sum()) for record in records]
+        most = 6 if over_selection == 1 else 9
+        assert drawn == [most - 2 - (most == 9), most - 2 - (most == 9), 0, most, most, most]
+
+
+def test_a_client_of_a_group_without_a_share_is_named_before_round_1() -> None:
+    with pytest.raises(
+        ValueError, match=r"client 1 cannot take part: its group is 'west': must be one of 'a'"
+    ):
+        Simulator(
+            data_of((10,) * 3, 4), Softmax(4, 10), "flics", clients_per_round=2, num_rounds=2, batch_size=5,
+            learning_rate=0.1, local_steps=1,
+            selector_settings={"groups": ["a", "west", "a"], "group_shares": {"a": 1.0}},
+        )  # fmt: skip
+
+
 def test_a_client_must_be_available_in_round_1() -> None:
     with pytest.raises(ValueError, match="no client is available in round 1"):
         InOrderOfArrival(Nobody(10), num_rounds=3)
+
+
+def test_silence_is_dealt_with_as_by_the_strategy() -> None:
+    """One client never replies, one is slow, and the others drop out now and then."""
+    dropout = np.full(10, 0.05)
+    dropout[2] = 1.0
+    times = ResponseTimes(10, seed=3, dropout=dropout, work=np.where(np.arange(10) == 7, 12.0, 1.0))
+    options = {"clients_per_round": 4, "seed": 5, "faults": Faults(guard=False)}
+    config = {**DEFAULTS, "num-clients": 10, "seed": 5, "partition": "skewed"}
+    nodes = ({"partition-id": m, "num-partitions": 10} for m in range(10))
+    kernel, records = Softmax(64, 10), []
+    strategy = SelectionStrategy(
+        "md", min_available_clients=10, local_learning_rate=0.5, on_round=records.append,
+        deadlines=Deadlines(round=200), polling=Polling(interval=0.01), **options,
+    )  # fmt: skip
+    strategy.start(
+        InProcessGrid(client_app, nodes, run_config=config, latency=times),
+        ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),
+        num_rounds=25,
+        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
+    )
+
+    def simulator() -> Simulator:
+        return Simulator(
+            digits(10, 5), kernel, "md", num_rounds=25, learning_rate=0.5, batch_size=16, local_steps=5,
+            response_times=times, round_deadline=200.0, shortest_deadline=3.0, **options,
+        )  # fmt: skip
+
+    begun, resumed = simulator(), simulator()
+    begun.run(12)
+    resumed.load_state_dict(begun.state_dict())
+    for ours, theirs in zip([*begun.history, *resumed.run(13)], records, strict=True):
+        assert ours.selection.clients.tolist() == theirs.selection.clients.tolist()
+        assert ours.silent == theirs.silent
+        assert ours.seconds == pytest.approx(theirs.seconds, abs=0.1)
+    assert any(record.silent for record in records)
 
 
 def test_late_replies_are_left_out() -> None:

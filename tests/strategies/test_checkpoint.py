@@ -28,7 +28,11 @@ from strategies.checkpoint import Checkpoint, CheckpointError, CheckpointFolder
 def state(round: int) -> Checkpoint:
     """Return a state that tells its round in every part."""
     arrays = {"w": np.full((4, 3), round / 7, np.float32), "selector/norms": np.arange(5.0) * round}
-    return Checkpoint(round, arrays, {"clients": [f"client-{round}"]}, {"seed": 1})
+    return Checkpoint(round, arrays, {"clients": [f"client-{round}"]}, {"seed": 1}, [results(round)])
+
+
+def results(round: int) -> list[Any]:
+    return ["evaluate", round, {"loss": 1 / (1 + round), "per-class": [round, None]}]
 
 
 def same(one: Checkpoint | None, other: Checkpoint) -> bool:
@@ -52,7 +56,7 @@ def filled(path: Path, *rounds: int, keep: int = 3) -> tuple[CheckpointFolder, l
 
 
 def names(path: Path) -> list[str]:
-    return sorted(file.name for file in path.iterdir() if file.name != "lock")
+    return sorted(file.name for file in path.glob("round-*"))
 
 
 # --- what is stored ------------------------------------------------------------------------------------
@@ -254,12 +258,12 @@ def test_foreign_bytes_are_always_refused(whole: Path, content: bytes, position:
         ({"meta": np.frombuffer(b'["cohort-checkpoint"]', np.uint8)}, "not a checkpoint of Cohort"),
         ({"meta": np.array([{"pickled": 1}], dtype=object)}, "not a checkpoint of Cohort"),
         (
-            {"meta": np.frombuffer(b'{"magic": "cohort-checkpoint", "version": 1}', np.uint8)},
-            "format 1, of an older version of Cohort; this one reads 2",
+            {"meta": np.frombuffer(b'{"magic": "cohort-checkpoint", "version": 4}', np.uint8)},
+            "format 4, of an older version of Cohort; this one reads 5",
         ),
         (
-            {"meta": np.frombuffer(b'{"magic": "cohort-checkpoint", "version": 3}', np.uint8)},
-            "format 3, of a newer version of Cohort; this one reads 2",
+            {"meta": np.frombuffer(b'{"magic": "cohort-checkpoint", "version": 6}', np.uint8)},
+            "format 6, of a newer version of Cohort; this one reads 5",
         ),
     ],
 )
@@ -319,10 +323,11 @@ def test_a_refused_file_is_not_the_newest_once_its_round_was_repeated(tmp_path: 
 
 # The module by itself: importing Flower with the rest of its package would be most of the test.
 ALONE = f"""
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("checkpoint", {checkpoint.__file__!r})
-sys.modules["checkpoint"] = module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
+import sys, types
+package = types.ModuleType("strategies")
+package.__path__ = [{str(Path(checkpoint.__file__).parent)!r}]
+sys.modules["strategies"] = package
+import strategies.checkpoint as module
 folder = module.CheckpointFolder(sys.argv[1])
 """
 WRITER = f"""{ALONE}
@@ -333,7 +338,7 @@ round = found.round if found else 0
 while True:
     round += 1
     arrays = {{"w": np.full(200_000, round, np.float32), "n": np.array(round)}}
-    assert folder.save(module.Checkpoint(round, arrays, {{"round": round}}, {{"seed": 1}}))
+    assert folder.save(module.Checkpoint(round, arrays, {{"round": round}}, {{"seed": 1}}, [round]))
     print(round, flush=True)
 """
 
@@ -361,6 +366,7 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_saved(tmp_path: Path)
         assert found.round in (said[-1], said[-1] + 1)  # the last may be done, but not said yet
         assert (found.arrays["w"] == found.round).all()
         assert found.arrays["n"] == found.meta["round"] == found.round
+        assert found.results == list(range(1, found.round + 1))
         saved = found.round
     assert told == []  # not one torn file
     folder = CheckpointFolder(tmp_path)
@@ -382,7 +388,7 @@ class Broken:
 
         def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             file = real_open(path, mode, *args, **kwargs)
-            if mode == "wb":
+            if mode in ("wb", "r+b"):
                 real_write = file.write
 
                 def write(content: Any) -> Any:
@@ -451,10 +457,13 @@ def test_a_disk_that_fails_at_any_write_leaves_what_was_there(
         assert line.startswith(f"ROUND 4 IS NOT SAVED in {path}: {os.strerror(error)}")
         assert not list(path.glob("*.unfinished"))
         assert {1, 2, 3} <= set(folder.rounds())
-        found = folder.newest()
+        found = CheckpointFolder(path).newest()
         assert same(found, state(3)) or same(found, state(4))  # 4 if the folder's own fsync failed
         assert folder.save(state(5))  # and when there is room again, all goes on
-        assert same(folder.newest(), state(5))
+        found = CheckpointFolder(path).newest()
+        assert same(found, state(5))
+        assert found is not None
+        assert found.results == [results(round) for round in range(1, 6)]
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system")
@@ -515,6 +524,7 @@ def test_other_processes_see_that_the_owner_was_killed(tmp_path: Path, end: str)
     folder = CheckpointFolder(tmp_path)
     assert not folder.is_claimed()
     assert not folder.is_abandoned()
+    assert folder.last_claim() is None
     process = subprocess.Popen(
         [
             sys.executable,
@@ -529,8 +539,11 @@ def test_other_processes_see_that_the_owner_was_killed(tmp_path: Path, end: str)
     process.stdout.readline()
     assert folder.is_claimed()
     assert not folder.is_abandoned()
+    claimed = folder.last_claim()
+    assert claimed is not None
     if end == "killed":
         process.kill()
     process.communicate(b"\n")
     assert not folder.is_claimed()
     assert folder.is_abandoned() == (end == "killed")
+    assert (folder.last_claim() == claimed) == (end == "killed")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from strategies.options import (
+    Budgets,
     Checkpoints,
     Deadlines,
     Faults,
@@ -85,16 +86,13 @@ def test_options_that_do_not_go_with_the_selector_or_k_are_refused() -> None:
         Overrides().check(selector_type("lipschitz-is"))
 
 
-def test_only_oracles_are_refused() -> None:
+def test_no_selector_is_refused_but_for_what_no_client_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"flics-private": {"group_shares": "1/1"}}
     for name in available():
-        if name in ("optimal", "delta", "fed-is"):
-            with pytest.raises(
-                ValueError, match=f"selector = '{name}': needs .* which only a simulation knows"
-            ):
-                check_selector(name, 2, settings.get(name, {}), 9)
-        else:
-            check_selector(name, 2, settings.get(name, {}), 9)
+        check_selector(name, 2, settings.get(name, {}), 9)
+    monkeypatch.setattr(selector_type("pow-d"), "polls_for", frozenset({"mood"}))
+    with pytest.raises(ValueError, match=r"selector = 'pow-d': polls for mood: must be of diversity,"):
+        check_selector("pow-d", 2, {}, 9)
 
 
 def test_the_guard_is_on_off_or_has_settings() -> None:
@@ -108,3 +106,30 @@ def test_options_are_frozen_and_a_deadline_may_be_infinite() -> None:
     options = Deadlines(round=inf)
     with pytest.raises(FrozenInstanceError):
         options.round = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ("20@1/x@50", "budget = '20@1/x@50': must be a number, or"),
+        ("20@5/5@1", "ascending rounds"),
+        (-1, "budget = -1.0: must be finite and >= 0"),
+        ("3@1/-1@5", "budget = -1.0"),
+        ("3@1/1@5", "budget = 1: must be 0, or at least 2, the quorum"),
+        ("3@1/11@5", "budget = 11: must be at most 10, the number of clients"),
+        (True, "budget = True: must be a number, a schedule"),
+        ([3], r"budget = \[3\]: must be a number, a schedule"),
+    ],
+)
+def test_a_wrong_budget_is_refused(budget: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        Budgets(3, budget).check(quorum=2, num_clients=10)
+
+
+def test_a_budget_is_a_number_a_schedule_or_a_function() -> None:
+    assert [Budgets(3).of(round) for round in (1, 9)] == [3, 3]
+    assert [Budgets(3, "5@1/0@3/2.9@4").of(round) for round in (1, 2, 3, 4, 5)] == [5, 5, 0, 2, 2]
+    assert Budgets(3, "5@1/0@3/2.9@4").smallest == 2
+    assert [Budgets(3, lambda t: t / 2).of(round) for round in (1, 2, 5)] == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"budget\(4\) = nan: must be finite"):
+        Budgets(3, lambda t: float("nan")).of(4)

@@ -19,13 +19,13 @@ from strategies.selectors import selector_type
 from ..support.toy_grid import Node, ToyGrid
 
 
-def client(number: int, group: str | None = None) -> Node:
+def client(number: int, group: str | None = None, energy: float | None = None) -> Node:
     """A client whose loss and step are its number."""
 
     def node(message: Message) -> Message:
         kind = message.metadata.message_type
         if kind == STATUS:
-            report = Report(client_id=f"c{number}", num_examples=10, group=group)
+            report = Report(client_id=f"c{number}", num_examples=10, group=group, energy=energy)
             return Message(write_report(report), reply_to=message)
         if kind == LOSS:
             return Message(write_report(Report(loss=float(number))), reply_to=message)
@@ -90,21 +90,20 @@ def test_every_setting_of_the_selector_is_a_parameter_with_its_default(
             assert parameters[name].default in (setting.default, None), name
 
 
-def test_flics_numbers_groups_by_name_in_all_settings() -> None:
+def test_flics_takes_groups_by_name_in_all_settings() -> None:
     strategy = Flics(
         2,
         groups={"a": "night"},
         group_shares={"day": 2, "night": 1},
         min_shares={"night": 0.25},
-        energy_budgets={"night": 3.0, "noon": 5.0},
+        energy_budgets={"night": 3.0, "day": 5.0},
         overrides=Overrides(settings={"energies": {"a": 2.0}}),
     )
-    assert strategy.overrides.group_names == ("day", "night", "noon")
     assert strategy.overrides.settings == {"energies": {"a": 2.0}, "groups": {"a": "night"}}
     assert strategy.selector_settings == {
-        "group_shares": (2, 1, 1e-100, 1e-100),
-        "min_shares": (0.0, 0.25, 0.0, 0.0),
-        "energy_budgets": (0.0, 3.0, 5.0, 0.0),
+        "group_shares": {"day": 2, "night": 1},
+        "min_shares": {"night": 0.25},
+        "energy_budgets": {"night": 3.0, "day": 5.0},
     }
     assert Flics(2, energy_budgets=6.0).selector_settings == {"energy_budgets": 6.0}
 
@@ -163,6 +162,24 @@ def test_flics_takes_groups_from_the_operator_and_else_from_the_clients() -> Non
     assert (took_part == 0).mean() == pytest.approx(0.5, abs=0.15)
 
 
+def test_flics_takes_energies_from_the_operator_and_else_from_the_clients() -> None:
+    """A client may not claim so much that its group never takes part; what nobody knows is the median."""
+    claimed = (2.0, 3.0, 1e11, None, 0.0, 5.0)
+    nodes = {n: client(n, "ab"[n % 2], energy) for n, energy in enumerate(claimed, 1)}
+    strategy = Flics(
+        2,
+        energy_budgets={"a": 4.0, "b": 4.0},
+        overrides=Overrides(settings={"energies": {"c6": 7.0}}),
+        min_available_clients=6,
+        polling=Polling(interval=0.01),
+    )
+    strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=2)
+    energies = strategy.selector.state_dict()["energies"]
+    assert energies[[0, 1, 4, 5]].tolist() == [2.0, 3.0, 0.0, 7.0]
+    assert energies[2] < 1000  # it is no claim, or one at its limit
+    assert energies[3] == np.median(np.delete(energies, 3))
+
+
 def test_flics_without_groups_takes_each_client_for_one() -> None:
     records = run(Flics, rounds=30, clients_per_round=2)
     took_part = np.bincount(np.concatenate([record.selection.clients for record in records]), minlength=6)
@@ -176,14 +193,17 @@ def test_flics_without_groups_takes_each_client_for_one() -> None:
         (lambda: PowerOfChoice(2, batch_size=8), "batch_size = 8: only cpow-d has it, not pow-d"),
         (lambda: PowerOfChoice(2, num_candidates=1), "num_candidates"),
         (lambda: Delta(2, alpha_1=0, alpha_2=0), "must not both be 0"),
-        (lambda: Flics(2, private=True), "group_shares = None: must be a sequence with private = True"),
+        (lambda: Flics(2, private=True), "group_shares = None: must be given with private = True"),
         (
             lambda: Flics(2, private=True, group_shares=[1], groups={}),
             r"groups = \{\}: must be None with private = True",
         ),
         (lambda: Flics(2, epsilon=1.0), r"epsilon = 1\.0: must be None with private = False"),
         (lambda: Flics(2, coin_epsilon=1.0), r"coin_epsilon = 1\.0: must be None with private = False"),
-        (lambda: Flics(2, group_shares=[1, 2]), "must be a mapping of each group's name"),
+        (
+            lambda: Flics(2, groups={"a": "west"}, group_shares={"day": 2, "night": 1}),
+            r"overrides.settings\['groups'\]\['a'\] = 'west': its group is 'west': must be one of 'day'",
+        ),
         (lambda: Flics(2, private=True, group_shares=[1], cost_budget=3), "cost_budget = 3: must be None"),
         (lambda: Delta(2, smoothness=1.0), "smoothness = .*must all be given, or none"),
         (lambda: AdaptiveOSMD(2, alpha=2), r"alpha = 2"),

@@ -42,8 +42,14 @@ def trainer(number: int) -> Node:
         if control is not None:
             gradient = gradient + control["w"].numpy()
         report |= {"train_loss": loss, "num_steps": 1, "gradient_variance": 0.1 + number}
+        scales = message.content.config_records["config"].get("part-scales")
+        if scales is not None:  # two equal parts
+            report |= {"num_parts": 2, "model_norm": 0.05 * loss**0.5, "personal_norm": 0.05 * loss**0.5}
+            gradient = gradient * np.float32(sum(scales) / 2)  # type: ignore[arg-type]
+        moved = w - np.float32(0.1) * gradient.astype(np.float32)
+        report |= {"update_norm": float(np.linalg.norm(moved - w))}
         content = write_report(Report(**report))
-        content["arrays"] = ArrayRecord({"w": Array(w - np.float32(0.1) * gradient.astype(np.float32))})
+        content["arrays"] = ArrayRecord({"w": Array(moved)})
         return Message(content, reply_to=message)
 
     return node
@@ -87,10 +93,8 @@ def assert_same(ours: RoundRecord, theirs: RoundRecord) -> None:
             np.testing.assert_equal(one, other)
 
 
-# Needs of the updates themselves are for experiments; this one's clients decide by messages of their own.
-USABLE = [
-    name for name in selectors.available() if name not in {"optimal", "delta", "fed-is", "flics-private"}
-]
+# The clients of flics-private decide by messages of their own.
+USABLE = [name for name in selectors.available() if name != "flics-private"]
 VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
     *((name, lambda name=name: {"selector": name}) for name in USABLE if name != "lipschitz-is"),
     (
@@ -104,6 +108,7 @@ VARIANTS: list[tuple[str, Callable[[], dict[str, Any]]]] = [
     ("FedAdam", lambda: {"server_strategy": FedAdam(fraction_evaluate=0.0)}),
     ("FedVARP", lambda: {"variates": "fedvarp"}),
     ("SCAFFOLD", lambda: {"variates": "scaffold"}),
+    ("schedule", lambda: {"selector": "osmd", "local_learning_rate": "0.1@1/0.05@3"}),
     ("rates", lambda: {"faults": Faults(correction="rates", over_selection=1.5)}),
 ]
 
@@ -142,6 +147,7 @@ def test_a_run_that_is_over_does_nothing_more(tmp_path: Path) -> None:
     assert records == []
     assert np.array_equal(result.arrays["w"].numpy(), whole.arrays["w"].numpy())
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 6  # each is written once
 
 
 def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:

@@ -1,22 +1,39 @@
 """A server and devices as their users run them, each in a process of its own."""
 
 import contextlib
+import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from cryptography.hazmat.primitives import serialization
+from typer.testing import CliRunner
+
+from deploy.cli import cli
 from deploy.processes.ports import free_ports
 
+from .processes import wait_for
+
 COHORT = Path(sys.executable).parent / "cohort"
+BUNDLE = 64 * "b"  # the hash of an app
 
 
-def wait_for(condition: Callable[[], object], timeout: float, what: Callable[[], str]) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.05)
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def public_key_of(private: Path) -> str:
+    """Return the public key, as one line, of the client whose private key is in this file."""
+    key = serialization.load_ssh_private_key(private.read_bytes(), None)
+    form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    return key.public_key().public_bytes(*form).decode()
+
+
+def run_cli(*arguments: str) -> tuple[int, str]:
+    """Run `cohort client` in this process; return its exit code and output."""
+    result = CliRunner().invoke(cli, ["client", *arguments])
+    return result.exit_code, result.output
 
 
 def cohort(*arguments: str, folder: Path) -> str:

@@ -1,24 +1,30 @@
-"""DELTA's experiments with real data, on MNIST: figures 2, 6, 14(a) and 15, and tables 2 to 9.
+"""DELTA's experiments with real data, here on MNIST: figures 2, 6, 14(a) and 15, and tables 2 to 9.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices B.2, H.2 and H.3. Its m clients, of which n train in a round, are M and K here.
+section 5 and appendices B.2, H.2 and H.3. In the paper n of m clients train in a round. Here these numbers
+are K and M.
 
-The paper's terms in this module:
+The paper's terms have the following meanings in this module:
 
-- FedAvg: `md`, draws in proportion to data. FedPracDELTA, FedPracIS, Cluster-based IS, Power-of-Choice:
-  `prac-delta`, `prac-is`, `cluster-is` with two centres, `pow-d` with d = 2K. FedIS and FedDELTA, which know
-  all clients' updates before each round: `fed-is` and `delta`, for which all clients train in every round.
-- non-iid: each client draws its classes from proportions ~ Dir(α) (the form of Hsu et al. 2019, to whom the
-  paper refers), α = 0.5 unless said otherwise; all have equally many images, as its equal weights want.
-- momentum: that of the server (Flower's FedAvgM, γ = 0.9). The paper does not say where; the method that it
-  cites has it on the clients. Proximal: FedProx's term, μ = 0.01. Adagrad, Adam: FedAdagrad and FedAdam with
+- **FedAvg** is `md`, which draws clients in proportion to their data. **FedPracDELTA** is `prac-delta`,
+  **FedPracIS** is `prac-is`, **Cluster-based IS** is `cluster-is` with two centres, and **Power-of-Choice**
+  is `pow-d` with d = 2K. **FedIS** and **FedDELTA** know all clients' updates before each round. They are
+  `fed-is` and `delta`, for which all clients train in every round.
+- **non-iid**: each client draws its classes from its own proportions ~ Dir(α), as in Hsu et al. 2019, to whom
+  the paper refers. α is 0.5 unless an experiment gives another value. All clients have equally many images,
+  since the paper weights clients equally.
+- **momentum** is on the server (Flower's FedAvgM, γ = 0.9). The paper does not say where it is. The method
+  that the paper cites has it on the clients.
+- **proximal** is FedProx's term with μ = 0.01. **Adagrad** and **Adam** are FedAdagrad and FedAdam with
   η = 0.01.
-- FedVARP: with the selector's weights, which is unbiased (`strategies.rounds.variates`). In the paper the
-  selected clients renew their stored updates, and the aggregate is the plain mean of all stored updates.
-- Acc: accuracy on the test images, the mean of the best five (ten in figure 2) of those measured every few
-  rounds. Rounds to a threshold: when it was first measured to be reached.
+- **FedVARP** uses the selector's weights, so that the aggregate is unbiased (`strategies.rounds.variates`).
+  In the paper the selected clients renew their stored updates, and the aggregate is the plain mean of all
+  stored updates.
+- **Acc** is accuracy on the test images. It is measured every few rounds. Tables show the mean of the five
+  best measurements, and figure 2 shows the mean of the ten best.
+- **Rounds to a threshold** is the first measured round with an accuracy at or above the threshold.
 
-All selectors of a seed share data, first model and each client's mini-batches.
+All selectors of a seed share the data, the initial model and each client's mini-batches.
 """
 
 from __future__ import annotations
@@ -43,14 +49,14 @@ from tasks.partitions import share_out
 
 
 class Method(NamedTuple):
-    """A row of the tables: the name of a selector, and settings that only this row has."""
+    """A row of the tables: the name of a selector, and keyword arguments for it in this row."""
 
     selector: str
     settings: Mapping[str, Any] = {}
 
 
 BASELINE = "FedAvg"
-"""The row with which the others are compared."""
+"""The row with which all other rows are compared."""
 METHODS = {
     BASELINE: Method("md"),
     "Cluster-IS": Method("cluster-is"),
@@ -72,9 +78,9 @@ class Backbone:
     make_strategy : Callable or None
         Makes the server strategy; None = FedAvg.
     proximal_mu : float
-        FedProx's μ.
+        FedProx's μ; 0 = no proximal term.
     variates : {"fedvarp"} or None
-        Variance reduction with stored updates of each client.
+        Variance reduction by FedVARP, which stores an update of each client; None = no variance reduction.
     """
 
     make_strategy: Callable[[], Strategy] | None = None
@@ -95,13 +101,13 @@ class Federation:
     num_clients, clients_per_round, num_rounds : int
         M, K and T.
     learning_rate : float
-        Rate of local SGD, 5 steps on batches of 32.
+        Learning rate of local SGD, which takes 5 steps on mini-batches of 32.
     evaluate_every : int
-        Rounds between measurements of the accuracy; divides T.
+        Number of rounds between two measurements of the accuracy. T is a multiple of it.
+    threshold : float
+        Accuracy in %. The tables show the number of rounds to reach it.
     backbone : Backbone
         The training method that the selectors are combined with.
-    threshold : float
-        Accuracy in %, for the number of rounds to reach it.
     """
 
     kernel: Kernel
@@ -130,28 +136,31 @@ class Run(NamedTuple):
     Attributes
     ----------
     accuracy : Curve
-        Test accuracy in % by round.
+        Test accuracy in %, after the rounds in which it is measured.
     norms : ndarray, shape (T, 2)
-        The mean and the least ||g_m|| of each round's selected clients.
+        The mean and the least ||g_m|| of the selected clients in each round.
     """
 
     accuracy: Curve
     norms: Floats
 
     def best(self, count: int, until: int | None = None) -> float:
-        """Return the mean of the best `count` accuracies (or of all, if fewer) up to a round."""
+        """Return the mean of the `count` best accuracies up to round `until`, None = the last round.
+
+        If fewer were measured, return the mean of all.
+        """
         rounds, accuracies = self.accuracy
         there = accuracies if until is None else accuracies[rounds <= until]
         return float(np.sort(there)[-count:].mean())
 
     def reached(self, threshold: float) -> float:
-        """Return the first round with at least this accuracy, NaN if there is none."""
+        """Return the first measured round with an accuracy >= `threshold`, or NaN if there is none."""
         return self.accuracy.first(self.accuracy.y >= threshold)
 
 
 def train(federation: Federation, data: FederatedData, test: Dataset, method: Method, seed: int) -> Run:
-    """Run a federation with one selector."""
-    logging.getLogger("flwr").setLevel(logging.WARNING)  # it logs every step
+    """Train a federation with one selector."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower logs a line for every server step
     backbone, settings = federation.backbone, dict(method.settings)
     if method.selector == "pow-d":
         settings["num_candidates"] = 2 * federation.clients_per_round
@@ -185,7 +194,7 @@ def train(federation: Federation, data: FederatedData, test: Dataset, method: Me
 def train_all(
     federation: Federation, methods: Mapping[str, Method], seed: int, images: datasets.Halves
 ) -> dict[str, Run]:
-    """Run a federation with each selector."""
+    """Train a federation with each selector; `methods` and the result have the rows of the table as keys."""
     data, test = federation.data(images, seed), images.test.take(slice(None))
     return {row: train(federation, data, test, method, seed) for row, method in methods.items()}
 
@@ -198,15 +207,15 @@ def run_figure(
     Parameters
     ----------
     seed : int
-        Seed of all randomness.
+        Seed of the split, the training and the selectors.
     path : Path
         MNIST as an .npz file.
     federation : Federation
         The federation.
     methods : mapping of str to Method
-        The selectors, by row; `BASELINE` is one of them.
+        Row of the table -> selector. One of the rows is `BASELINE`.
     quick : bool (default: False)
-        Whether to run a fifth of the rounds.
+        Whether to train for a fifth of the rounds.
     """
     federation = federation.quick() if quick else federation
     end = federation.num_rounds
@@ -233,14 +242,14 @@ def run_table(
     methods: Mapping[str, Method] = METHODS,
     quick: bool = False,
 ) -> Outcome:
-    """Compare selectors as in the paper's tables, in several federations with a group of rows each.
+    """Compare selectors as in the paper's tables, in several federations. Each has its group of rows.
 
     Parameters
     ----------
     seed, path, methods, quick
-        As in `run_figure`.
+        See `run_figure`.
     federations : mapping of str to Federation
-        The federations, by the prefix of their rows.
+        Prefix of a group's row labels -> federation.
     """
     images = datasets.load("mnist", str(path))
     cells: dict[Cell, float] = {}

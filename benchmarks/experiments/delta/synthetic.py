@@ -1,7 +1,8 @@
-"""DELTA's synthetic experiments: the toy of appendix B.1, the variance of its estimate, the noisy regression.
+"""DELTA's synthetic experiments: a toy with three clients, variances of the aggregate, and a regression.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices B.1 and H.2. Its m clients, of which n train, are M and K here; FedAvg is `uniform`.
+section 5 and appendices B.1 and H.2. In the paper n of m clients train in a round. Here these numbers are K
+and M. The paper's FedAvg is the selector `uniform`, its IS is `fed-is`, and its DELTA is `delta`.
 """
 
 import itertools
@@ -18,16 +19,16 @@ from strategies.selectors import Feedback, Selection, Selector, create
 METHODS = {"FedAvg": "uniform", "IS": "fed-is", "DELTA": "delta"}
 """Row of the tables -> name of the selector."""
 NO_FLOOR = 1e-9
-"""The papers have no floor; it must be positive, and this one changes no figure here."""
+"""The `floor` that stands for no floor, as in the paper. It must be positive, but changes no result here."""
 
 
 def _settings(name: str, **settings: Any) -> dict[str, Any]:
-    """Return the settings, without those of importance sampling for `uniform`."""
+    """Return those of the settings that the selector `name` has. `uniform` has only `replacement`."""
     return {key: value for key, value in settings.items() if name != "uniform" or key == "replacement"}
 
 
 def _reports(g: Floats) -> dict[str, Floats]:
-    """Return the reports of all clients on their updates g (M, d); the local variance is 0."""
+    """Return the reports of M clients with the updates g (M, d). The reported gradient variances are 0."""
     diversity = np.linalg.norm(g - g.mean(axis=0), axis=1)
     return {
         "update_norm": np.linalg.norm(g, axis=1),
@@ -37,7 +38,7 @@ def _reports(g: Floats) -> dict[str, Floats]:
 
 
 def _select(selector: Selector, round: int, reports: Mapping[str, Floats]) -> Selection:
-    """Give the selector the reports that it needs of its candidates, and select."""
+    """Poll the candidates, if the selector polls, and select. `reports` has the answers of all clients."""
     asked = selector.candidates(round)
     if asked is None:
         return selector.select(round)
@@ -46,9 +47,9 @@ def _select(selector: Selector, round: int, reports: Mapping[str, Floats]) -> Se
 
 
 def sampling_distribution(name: str, g: Floats, **settings: Any) -> Floats:
-    """Return q (M,), the probabilities with which a selector draws if it knows the updates g (M, d).
+    """Return the probabilities q (M,) with which a selector draws if it knows the updates g (M, d).
 
-    They are read from its selections, over as many rounds as it takes to select each client.
+    They are read from its selections. So rounds are played until each client has been selected once.
     """
     m, q = len(g), np.zeros(len(g))
     selector = create(name, m, clients_per_round=m - 1, **_settings(name, **settings))
@@ -61,7 +62,11 @@ def sampling_distribution(name: str, g: Floats, **settings: Any) -> Floats:
 
 
 def estimate_variance(g: Floats, q: Floats, k: int) -> float:
-    """Return E ||estimate - mean||² of k draws with replacement from q, weights 1/(M k q): exact."""
+    """Return the exact variance of the unbiased aggregate of k draws with replacement.
+
+    It is E ||aggregate - mean||², where the mean is over the updates g (M, d) of all clients. The clients'
+    probabilities are q (M,), and each draw of client m has the weight 1/(M k q_m).
+    """
     mean, m = g.mean(axis=0), len(g)
     return float((((g**2).sum(axis=1) / q).sum() / m**2 - mean @ mean) / k)
 
@@ -69,13 +74,16 @@ def estimate_variance(g: Floats, q: Floats, k: int) -> float:
 # The toy of appendix B.1.
 
 TOY = np.array([[2.0, 2.0], [4.0, 1.0], [6.0, -3.0]])
-"""(3, 2) gradients of its clients at (1, 1)."""
+"""The gradients (3, 2) of the three clients at the model (1, 1)."""
 PAIRS = {"FedAvg": [0, 1], "IS": [1, 2], "DELTA": [0, 2]}
-"""The pairs that the paper assumes for each method: the first two, the largest norms, the most diverse."""
+"""The pair of clients that the paper assumes for each method.
+
+FedAvg has the first two clients, IS the two with the largest norms, and DELTA the two most diverse ones.
+"""
 
 
 def _successive(q: Floats) -> dict[tuple[int, int], float]:
-    """Return the probability of each ordered pair of draws without replacement from q."""
+    """Return the probability of each ordered pair of two successive draws from q without replacement."""
     return {(i, j): q[i] * q[j] / (1 - q[i]) for i, j in itertools.permutations(range(q.size), 2)}
 
 
@@ -84,7 +92,10 @@ def _distance(estimate: Floats) -> float:
 
 
 def run_toy(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
-    """Measure how far estimates from two of the three clients are from the mean of all."""
+    """Measure how far aggregates of two of the three clients are from the mean of all three.
+
+    If `quick`, measure over a quarter of the rounds.
+    """
     num_rounds = num_rounds // 4 if quick else num_rounds
     mean = TOY.mean(axis=0)
     cells: dict[Cell, float] = {}
@@ -112,7 +123,7 @@ def run_toy(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
 
 
 def _errors(name: str, g: Floats, k: int, seed: int, num_rounds: int, **settings: Any) -> Floats:
-    """Return the estimate of the mean of g (M, d) minus that mean, in each round: (T, d)."""
+    """Return the error of the aggregate in each round (T, d): the aggregate minus the mean of g (M, d)."""
     selector = create(name, len(g), clients_per_round=k, seed=seed, **_settings(name, **settings))
     reports, estimates = _reports(g), []
     for round in range(num_rounds):
@@ -122,17 +133,21 @@ def _errors(name: str, g: Floats, k: int, seed: int, num_rounds: int, **settings
     return errors
 
 
-# The variance of the update.
+# The variance of the aggregate.
 
 
 def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
-    """Measure the variance of the update relative to uniform sampling: 50 clients, 5 draws, 20 dimensions."""
+    """Measure the variance of the aggregate relative to uniform sampling.
+
+    There are 50 clients, 5 draws and 20 dimensions. If `quick`, the measured columns use a quarter of the
+    rounds.
+    """
     num_rounds = num_rounds // 4 if quick else num_rounds
     m, k, dimension = 50, 5, 20
     rng = np.random.default_rng(seed)
     own = rng.normal(size=(m, dimension))
     heavy = own * rng.lognormal(0, 1, (m, 1)) + 1
-    # ||own|| is about sqrt(d), and so is the norm of (1, ..., 1).
+    # The norm of a client's own part is about sqrt(d), and so is the norm of (1, ..., 1).
     cases = {f"common {ratio:g}": own + ratio for ratio in (0, 0.5, 1, 2, 3)} | {"heavy-tailed": heavy}
     cells: dict[Cell, float] = {}
     for row, g in cases.items():
@@ -154,7 +169,10 @@ def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outc
 
 
 def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome:
-    """Let `prac-is` learn scores of which a tenth are near 0, with and without the floor."""
+    """Let `prac-is` learn scores of which a tenth are near 0, with and without a floor.
+
+    If `quick`, there are a quarter of the clients.
+    """
     num_clients = num_clients // 4 if quick else num_clients
     m, rng = num_clients, np.random.default_rng(seed)
     scores = rng.lognormal(0, 1, m)
@@ -175,14 +193,14 @@ def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome
 
 
 class Regression(NamedTuple):
-    """Clients that fit y = log((A x - b)² / 2) from samples of it.
+    """Clients that fit (A, b) in y = log((A x - b)² / 2) to their samples.
 
     Attributes
     ----------
     x, y : ndarray of float32, shape (M, samples)
-        The data.
+        The samples of each client, without noise.
     noise : ndarray, shape (M,)
-        Standard deviation of the noise in each coordinate of a client's gradients.
+        Standard deviation of the noise that is added to each entry of a client's gradients.
     """
 
     x: npt.NDArray[np.float32]
@@ -193,11 +211,14 @@ class Regression(NamedTuple):
 REGRESSION_METHODS = METHODS | {"Power-of-Choice": "pow-d"}
 LOCAL_STEPS, RATE = 5, 0.001
 OPTIMUM = (10.0, 1.0)
-"""(A, b)."""
+"""The true (A, b)."""
 
 
 def make_regression(seed: int, noise: float, num_samples: int = 1000) -> Regression:
-    """Draw 20 clients: x ~ U(0.25, 1.25), away from the pole at b/A; noise levels ~ U(0, 2ν)."""
+    """Draw 20 clients with samples x ~ U(0.25, 1.25) and noise levels ~ U(0, 2ν), where ν is `noise`.
+
+    The range of x does not contain the pole of y at x = b/A = 0.1.
+    """
     rng = np.random.default_rng(seed)
     x = rng.uniform(0.25, 1.25, (20, num_samples)).astype(np.float32)
     y = 2 * np.log(np.abs(np.float32(OPTIMUM[0]) * x - np.float32(OPTIMUM[1])) / np.float32(2**0.5))
@@ -205,7 +226,15 @@ def make_regression(seed: int, noise: float, num_samples: int = 1000) -> Regress
 
 
 def local_updates(problem: Regression, w: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return g (M, 2), the clients' noisy gradients summed over their local steps, and their losses at w."""
+    """Let each client train from the model w (2,).
+
+    Returns
+    -------
+    ndarray, shape (M, 2)
+        The sum of each client's noisy gradients over its local steps.
+    ndarray, shape (M,)
+        Each client's loss at w.
+    """
     m = len(problem.x)
     local = np.tile(w, (m, 1))
     noise = rng.normal(size=(LOCAL_STEPS, m, 2)) * problem.noise[:, None]
@@ -225,11 +254,16 @@ def local_updates(problem: Regression, w: Floats, rng: np.random.Generator) -> t
 def run_regression(
     seed: int, num_rounds: int = 2000, noises: tuple[int, ...] = (20, 30, 40), quick: bool = False
 ) -> Outcome:
-    """Train the regression with 10 of 20 clients a round, starting at its optimum (10, 1)."""
+    """Train the regression with 10 of 20 clients a round, starting at its optimum (10, 1).
+
+    `noises` has the values of ν to compare. If `quick`, train for a tenth of the rounds.
+    """
     num_rounds = num_rounds // 10 if quick else num_rounds
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
-    every = max(2, num_rounds // 100)  # the first loss, 0, has no place on a logarithmic axis
+    # A point of a curve is a mean over at least two rounds, since a logarithmic axis cannot show the first
+    # loss, which is 0.
+    every = max(2, num_rounds // 100)
     for noise in noises:
         problem, column = make_regression(seed, noise), f"ν = {noise}"
         errors = {}
@@ -237,7 +271,7 @@ def run_regression(
             selector = create(name, 20, clients_per_round=10, seed=seed)
             w, losses, errors[label] = np.array(OPTIMUM), np.empty(num_rounds), 0.0
             for round in range(num_rounds):
-                # The same noise for all methods.
+                # All methods have the same noise.
                 g, each = local_updates(problem, w, np.random.default_rng((seed, noise, round)))
                 losses[round] = each.mean()
                 selection = _select(selector, round, _reports(g) | {"loss": each})

@@ -1,4 +1,4 @@
-"""FLICS over many known rounds, and the offline optimum that Theorem 2 compares it with.
+"""The rates of FLICS over many rounds, and the offline optimum that Theorem 2 compares them with.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", section III-B.
@@ -12,16 +12,18 @@ from strategies.numerics.water_filling import water_fill
 
 
 def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
-    """Return the rates r(t) of FLICS in given rounds, (T, G): each `water_fill` on top of the earlier ones.
+    """Return the rates r(t) of FLICS in each of T rounds, (T, G).
+
+    The rates of round t come from `water_fill`, on top of the sum of the rates of the earlier rounds.
 
     Parameters
     ----------
     targets : array_like, shape (G,)
-        p >= 0.
+        The groups' weights p >= 0.
     available : array_like, shape (T, G)
-        a(t) >= 0, how many clients of each group are available.
+        The number of available clients a(t) >= 0 of each group.
     budgets : array_like, shape (T,)
-        k(t) >= 0.
+        The budget k(t) >= 0 of each round.
 
     Raises
     ------
@@ -37,32 +39,34 @@ def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.A
 
 
 def offline_participation(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
-    """Return the s of OffVar (eq. 8): the best mean rates if all rounds are known beforehand.
+    """Return the solution s of OffVar (eq. 8): the best mean rates if all rounds are known beforehand.
 
-    The solution is exact and needs no solver, but it enumerates all sets of groups. An s is possible if
-    ``sum_{j in A} s_j <= f(A) = (1/T) sum_t min(k(t), sum_{j in A} a_j(t))`` for all sets A. This is a
-    polymatroid, on which sum_j p_j²/s_j is least where the levels s_j/p_j are lexicographically largest
-    (Fujishige, "Lexicographically optimal base of a polymatroid", 1980). So the set with the lowest f(A)/p(A)
-    has that level, and the levels of the other groups are found in the same way on top of it.
+    The solution is exact and needs no numerical solver, but all sets of groups are enumerated. Mean rates s
+    are possible if, for all sets A of groups, ``sum_{j in A} s_j <= f(A)`` with
+    ``f(A) = (1/T) sum_t min(k(t), sum_{j in A} a_j(t))``. These s are a polymatroid. On a polymatroid
+    sum_j p_j²/s_j is least if the levels s_j/p_j, sorted in ascending order, are lexicographically largest
+    (Fujishige, "Lexicographically optimal base of a polymatroid", 1980). So all groups in the set A with the
+    lowest f(A)/p(A), where p(A) is the sum of the p_j in A, have this ratio as their level. Then the levels
+    of the other groups are found in the same way, with the first groups fixed.
 
     Parameters
     ----------
     targets : array_like, shape (G,)
-        p >= 0, G <= 16.
+        The groups' weights p >= 0, of which at most 16 are not 0.
     available : array_like, shape (T, G)
-        a(t) >= 0.
+        The number of available clients a(t) >= 0 of each group.
     budgets : array_like, shape (T,)
-        k(t) >= 0.
+        The budget k(t) >= 0 of each round.
 
     Returns
     -------
     ndarray, shape (G,)
-        s; 0 where p is 0.
+        The mean rates s. They are 0 where p is 0.
 
     Raises
     ------
     ValueError
-        If there are more than 16 groups.
+        If more than 16 groups have p > 0.
     """
     p, a, k = (np.asarray(each, dtype=np.float64) for each in (targets, available, budgets))
     best, wanted = np.zeros(p.size), np.flatnonzero(p)

@@ -1,4 +1,4 @@
-"""Numbers of available clients of each group over many rounds, and synthetic traces of availability."""
+"""Processes for the number of available clients in each group, and synthetic traces of availability."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,23 @@ from strategies.numerics.arrays import Floats, Ints
 
 
 def markov_counts(means: Floats, num_rounds: int, rng: np.random.Generator, stay: float = 0.9) -> Ints:
-    """Return (T, G) Poisson counts of groups that wake and fall asleep, each with probability 1 - stay."""
+    """Return numbers of available clients (T, G) of groups that are awake or asleep.
+
+    A group changes its state before each round with probability 1 - `stay`, and is awake at the start with
+    probability 1/2. The number of available clients is Poisson with the group's mean if it is awake, and 0 if
+    it is asleep.
+    """
     awake = rng.random(means.size) < 0.5
     flips = rng.random((num_rounds, means.size)) >= stay
     return np.where((np.cumsum(flips, axis=0) + awake) % 2 == 1, rng.poisson(means, flips.shape), 0)
 
 
 def trace_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> Ints:
-    """Return (T, G) counts from a synthetic trace of 200 clients; half of the largest group are available."""
+    """Return numbers of available clients (T, G) from a synthetic trace of 200 clients.
+
+    All groups have equally many clients. In the group with the largest mean, half of them are available on
+    average, and in the other groups a share in proportion to their means.
+    """
     per_group = max(1, 200 // means.size)
     groups = np.repeat(np.arange(means.size), per_group)
     rows = sessions(groups, 0.5 * means / means.max(), num_rounds, rng)
@@ -35,16 +44,18 @@ PROCESSES: dict[str, Callable[[Floats, int, np.random.Generator], Ints]] = {
     "diurnal": diurnal_counts,
     "trace": trace_counts,
 }
-"""(means (G,), T, generator) -> (T, G) number of available clients of each group."""
+"""Name -> function (mean numbers (G,), T, generator) -> number of available clients of each group (T, G)."""
 
 
 def sessions(
     groups: Ints, shares: Floats, num_rounds: int, rng: np.random.Generator
 ) -> list[tuple[int, float, float]]:
-    """Draw a synthetic trace: sorted rows (client, start, end), in rounds.
+    """Draw a synthetic trace: sorted rows (client, start, end), one for each session of a client.
 
-    A session has a lognormal length (median 1.5 rounds, σ = 0.8). The mean of the pauses between sessions
-    follows from the client's share, and is three times as long at night as at noon of its group.
+    A client is available during its sessions. Times are in rounds. A session has a lognormal length (median
+    1.5 rounds, σ = 0.8). The mean pause between two sessions follows from the share of the time in which the
+    client's group is available. It is three times as long at night as at noon. Each group has a time zone of
+    its own.
 
     Parameters
     ----------
@@ -53,7 +64,7 @@ def sessions(
     shares : ndarray, shape (G,)
         Approximate share of the time in which clients of each group are available, in (0, 1).
     num_rounds : int
-        T; sessions begin before it.
+        T. No session begins after round T.
     rng : np.random.Generator
         Source of randomness.
     """
@@ -64,7 +75,7 @@ def sessions(
     rows: list[tuple[int, float, float]] = []
     going = np.arange(groups.size)
     while going.size:
-        night = 1 - 0.5 * np.sin(2 * np.pi * (now[going] / DAY + zones[going]))  # .5 at noon to 1.5
+        night = 1 - 0.5 * np.sin(2 * np.pi * (now[going] / DAY + zones[going]))  # 0.5 at noon, 1.5 at night
         start = now[going] + rng.exponential(mean_pause[going] * night)
         end = start + 1.5 * rng.lognormal(0, 0.8, going.size)
         seen = (end > 0) & (start < num_rounds)

@@ -1,4 +1,4 @@
-"""Table I and Figures 2 and 3 of the FLICS paper: models trained by groups of clients that come and go.
+"""Table I and Figures 2 and 3 of the FLICS paper: training with groups of clients that come and go.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", section IV. CIFAR-100 and its ResNet are omitted.
@@ -26,8 +26,9 @@ from tasks.partitions import label_groups
 NUM_GROUPS, K = 10, 20
 LOCAL_STEPS, BATCH, RATE, ADAM_RATE = 10, 10, 0.1, 0.05
 EVERY, LAST = 5, 50
-"""Rounds between measurements of the accuracy, and number of final rounds that are averaged."""
+"""Rounds between two measurements of the accuracy, and number of rounds at the end that are averaged."""
 QUICK_ROUNDS = 120
+"""Number of rounds of the quick form."""
 
 TRIALS = {
     "FedAvg": ("uniform", False),
@@ -36,14 +37,14 @@ TRIALS = {
     "FedAdam": ("uniform", True),
     "FLICS-ADAM": ("flics", True),
 }
-"""Column -> (selector, whether the server step is Adam's)."""
+"""Column of the table -> (selector, whether the server strategy is FedAdam)."""
 
 
 # Availability.
 
 MEANS = np.geomspace(1, 100, NUM_GROUPS)
 COUNTS = {
-    # At least 2 clients of each group, the naive quota, are always available, as in the paper.
+    # As in the paper, each group always has at least 2 available clients, its quota in `naive-group`.
     "uniform": ("uniform", np.geomspace(4, 100, NUM_GROUPS)),
     "Poisson": ("poisson", MEANS),
     "cyclic": ("cyclic", MEANS),
@@ -51,19 +52,20 @@ COUNTS = {
     "diurnal": ("diurnal", MEANS),
     "scarce Poisson": ("poisson", np.geomspace(0.3, 1000, NUM_GROUPS)),
 }
-"""Row -> (process, mean number of available clients of each group)."""
+"""Row of the table -> (process, mean number of available clients of each group)."""
 RECORDED, SHARES = 1000, np.geomspace(0.01, 0.5, 10)
-"""Clients of the synthetic record, and the share of the time that each tenth of them is available."""
+"""Number of clients in the synthetic trace, and the share of the time in which each tenth is available."""
 PAPER_ROWS = ("uniform", "Poisson", "cyclic", "trace, random", "trace, correlated")
 ROWS = (*PAPER_ROWS, "Markov", "diurnal", "scarce Poisson")
 
 
 def availability(row: str, data: FederatedData, num_rounds: int, seed: int) -> Availability:
-    """Return the availability in a row of the table.
+    """Return the availability of the clients in a row of the table.
 
-    "trace, random" assigns a record to the clients at random. "trace, correlated" gives the third of them
-    with the lowest groups the third of the record with the lowest availability, and so on. These are the
-    paper's real-random and real-correlated.
+    "trace, random" and "trace, correlated" stand for the paper's real-random and real-correlated. In the
+    first, the recorded clients of a synthetic trace are assigned to the clients at random. In the second, the
+    third of the clients with the lowest group numbers gets the third of the recorded clients with the lowest
+    availability, and so on.
     """
     assert data.groups is not None
     if row in COUNTS:
@@ -80,18 +82,19 @@ def availability(row: str, data: FederatedData, num_rounds: int, seed: int) -> A
 
 
 class Problem(NamedTuple):
-    """The data, the model and the tests.
+    """The data, the model and the test samples.
 
     Attributes
     ----------
     data : FederatedData
-        The clients' samples, with groups.
+        The clients' training samples, with the clients' groups.
     kernel : Kernel
         The model.
     tests : tuple of Dataset
-        Held-out samples, in parts.
-    mixtures : ndarray, shape (G, parts)
-        Each group's mixture of the parts: its accuracy is this weighted mean over the parts.
+        Several sets of test samples.
+    mixtures : ndarray, shape (G, number of test sets)
+        The weight of each test set for each group, rows sum to 1. The accuracy of a group is the weighted
+        mean of the accuracies on the test sets.
     """
 
     data: FederatedData
@@ -105,10 +108,10 @@ INPUTS, CLASSES = 60, 10
 
 
 def synthetic(seed: int) -> Problem:
-    """Draw the clustered Synthetic(.5, .5) of section IV-A; 0.5 is read as a variance.
+    """Draw the clustered Synthetic(.5, .5) of section IV-A. We read its 0.5 as a variance.
 
-    Of group j: x ~ N(μ_j, j^-1.2 I) with μ_j ~ N(B_j, I) and B_j ~ N(0, 0.5); the label is the largest entry
-    of x W_j + b_j, with entries of W_j and b_j ~ N(0, 0.5).
+    The samples of group j = 1, ..., 10 are x ~ N(μ_j, j^-1.2 I) with μ_j ~ N(B_j, I) and B_j ~ N(0, 0.5). The
+    label of x is the index of the largest entry of x W_j + b_j. The entries of W_j and b_j are N(0, 0.5).
     """
     rng = np.random.default_rng((seed, 0))
     sd = 0.5**0.5
@@ -138,16 +141,20 @@ IMAGE_CLIENTS, SIDE, HIDDEN = 2000, 28, 32
 
 
 def digits(path: Path, seed: int) -> Problem:
-    """Distribute the digits of MNIST or FEMNIST: clients of group k hold the digits k and k + 1 modulo 10."""
+    """Distribute the digits of MNIST or FEMNIST over clients in ten groups.
+
+    A client of group k holds images of the digits k and k + 1 modulo 10. The name of the file `path` says
+    which data set it holds.
+    """
     halves = datasets.load(path.stem, str(path))
 
     def small(half: datasets.Samples, rows: Ints) -> Dataset:
-        """Return samples with every 2 x 2 pixels averaged to one."""
+        """Return the samples `rows` of a half, with each square of 2 x 2 pixels averaged to one pixel."""
         images, labels = half.take(rows)
         pooled = images.reshape(-1, SIDE // 2, 2, SIDE // 2, 2).mean(axis=(2, 4))
         return Dataset(pooled.reshape(len(images), -1), labels)
 
-    # FEMNIST's letters come after its digits.
+    # Labels of 10 and more are FEMNIST's letters.
     train = small(halves.train, np.flatnonzero(halves.train.labels < NUM_GROUPS))
     parts = label_groups(train.labels, IMAGE_CLIENTS, seed, NUM_GROUPS)
     tests = tuple(
@@ -160,8 +167,11 @@ def digits(path: Path, seed: int) -> Problem:
 
 
 def learn(problem: Problem, available: Availability, trial: str, num_rounds: int, seed: int) -> Floats:
-    """Train one trial; return the accuracy of each group over the rounds (num_rounds / EVERY, G), in %."""
-    logging.getLogger("flwr").setLevel(logging.WARNING)  # it logs every step
+    """Train one trial, a key of `TRIALS`; return each group's accuracy in % (num_rounds / EVERY, G).
+
+    The accuracy is measured after every `EVERY` rounds.
+    """
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower logs a line for every server step
     selector, adam = TRIALS[trial]
     simulator = Simulator(
         problem.data,
@@ -173,7 +183,10 @@ def learn(problem: Problem, available: Availability, trial: str, num_rounds: int
         batch_size=BATCH,
         local_steps=LOCAL_STEPS,
         seed=seed,
-        client_sizes=np.ones(problem.data.num_clients),  # all groups have the same weight
+        selector_settings=(
+            {"group_shares": (1.0,) * NUM_GROUPS} if selector in ("flics", "naive-group") else None
+        ),
+        client_sizes=np.ones(problem.data.num_clients),
         availability=available,
         server_strategy=FedAdam(eta=ADAM_RATE) if adam else None,
     )
@@ -187,11 +200,11 @@ def learn(problem: Problem, available: Availability, trial: str, num_rounds: int
 # The tables and figures.
 
 Accuracies = Mapping[str, Mapping[str, Floats]]
-"""Row -> trial -> accuracy (P, G), in percent."""
+"""Row -> trial -> accuracy of each group in % at each of P measurements (P, G)."""
 
 
 def compare(problem: Problem, rows: tuple[str, ...], num_rounds: int, seed: int) -> Accuracies:
-    """Train all trials in all rows."""
+    """Train all trials in each of the rows, and return their accuracies."""
     return {
         row: {trial: learn(problem, available, trial, num_rounds, seed) for trial in TRIALS}
         for row in rows
@@ -200,13 +213,17 @@ def compare(problem: Problem, rows: tuple[str, ...], num_rounds: int, seed: int)
 
 
 def at_the_end(accuracy: Floats) -> Floats:
-    """Return the mean accuracy of each group (G,) over the last rounds."""
+    """Return the mean accuracy of each group (G,) over the last `LAST` rounds."""
     mean: Floats = accuracy[-LAST // EVERY :].mean(axis=0)
     return mean
 
 
 def tabulate(accuracies: Accuracies) -> dict[Cell, float]:
-    """Return the best mean accuracy, the final accuracy of the worst group, and the rounds to 95 %."""
+    """Return three cells for each row and trial.
+
+    The first is the mean accuracy over the groups in the best round. The second is the final accuracy of the
+    worst group. The third is the first round in which the mean accuracy reaches 95 % of FLICS-AVG's best.
+    """
     cells: dict[Cell, float] = {}
     for row, trials in accuracies.items():
         goal = 0.95 * trials["FLICS-AVG"].mean(axis=1).max()
@@ -220,7 +237,7 @@ def tabulate(accuracies: Accuracies) -> dict[Cell, float]:
 
 
 def run_synthetic(seed: int, num_rounds: int = 500, quick: bool = False) -> Outcome:
-    """Return Table I, Synthetic, and Figure 2: the mean accuracy over the rounds."""
+    """Repeat Table I for Synthetic, and Figure 2, the mean accuracy of the groups over the rounds."""
     num_rounds = QUICK_ROUNDS if quick else num_rounds
     accuracies = compare(synthetic(seed), ROWS, num_rounds, seed)
     rounds = np.arange(EVERY, num_rounds + 1.0, EVERY)
@@ -232,7 +249,7 @@ def run_synthetic(seed: int, num_rounds: int = 500, quick: bool = False) -> Outc
 
 
 def run_digits(seed: int, path: Path, num_rounds: int = 300, quick: bool = False) -> Outcome:
-    """Return Table I, EMNIST, and Figure 3: the distribution of the final accuracies of the groups."""
+    """Repeat Table I for EMNIST, and Figure 3, the distribution of the groups' final accuracies."""
     accuracies = compare(digits(path, seed), PAPER_ROWS, QUICK_ROUNDS if quick else num_rounds, seed)
     levels = np.arange(101.0)
     curves = {
@@ -258,7 +275,7 @@ KNOWN = {
     for trial, both in zip(TRIALS, line.split(), strict=True)
     for of, figure in zip(("", ", worst group"), both.split("/"), strict=True)
 }
-"""Figures of an independent implementation."""
+"""Results of an independent implementation, see `Experiment.known`."""
 
 PAPER = "Ribero, Vikalo, de Veciana"
 _HOW = (

@@ -1,1 +1,1 @@
-"""The experiment of the selector `forecast`: streams of update norms."""
+"""The experiment on the selector `forecast`, with synthetic streams of update norms."""

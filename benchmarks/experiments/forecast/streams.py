@@ -1,7 +1,8 @@
-"""Streams of update norms: a test bed for samplers, and the experiment of `forecast` on it.
+"""Synthetic streams of update norms, and the experiment that compares `forecast` with other samplers on them.
 
-A stream is one synthetic history of norms, the same for every sampler. A sampler is scored by its cumulative
-regret, see `benchmarks.experiments.regret`. All results are functions of the seed.
+A stream has the norm of every client in every round. The norms do not depend on who is selected, so all
+samplers play the same stream. The measure of a sampler is its cumulative regret, see
+`benchmarks.experiments.regret`. All results are functions of the seed.
 """
 
 from collections.abc import Callable
@@ -15,18 +16,18 @@ from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
 
 SPREAD = 1.0
-"""Standard deviation of the log norms of `_static`, on which most streams build."""
+"""Standard deviation of the logarithm of the norms in `_static`, which most streams start from."""
 
 
 class Stream(NamedTuple):
-    """A history of norms.
+    """The norms of all clients in all rounds.
 
     Attributes
     ----------
     sizes : ndarray, shape (M,)
-        Client sizes, positive.
+        Data sizes of the clients, > 0.
     norms : ndarray, shape (T, M)
-        ||g_m|| in round t.
+        ||g_m|| of each client in each round.
     """
 
     sizes: Floats
@@ -34,28 +35,31 @@ class Stream(NamedTuple):
 
 
 MakeSelector = Callable[[Floats], Selector]
-"""Makes the selector under test from the clients' sizes (M,)."""
+"""A function that makes the measured selector from the clients' data sizes (M,)."""
 
 
 def _static(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Constant norms, lognormal with spread 1; equal sizes."""
+    """Return the static norms: lognormal over the clients, and constant over the rounds. Sizes are equal.
+
+    Most of the following functions change these norms. m is the number of clients, t the number of rounds.
+    """
     return Stream(np.ones(m), np.tile(rng.lognormal(0, SPREAD, m), (t, 1)))
 
 
 def _decay(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Shrink the static norms together, to a thousandth."""
+    """Shrink the static norms of all clients by the same factor in each round, to a thousandth at the end."""
     sizes, norms = _static(rng, m, t)
     return Stream(sizes, norms * np.geomspace(1, 1e-3, t)[:, None])
 
 
 def _drift(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Each log norm is a random walk with steps of .03."""
+    """Multiply each static norm by a factor whose logarithm is a random walk with steps N(0, .03²)."""
     sizes, norms = _static(rng, m, t)
     return Stream(sizes, norms * np.exp(rng.normal(0, 0.03, (t, m)).cumsum(axis=0)))
 
 
 def _jumps(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Let a tenth of the clients jump thirtyfold in the middle."""
+    """Multiply the static norms of a tenth of the clients by 30 from the middle on."""
     sizes, norms = _static(rng, m, t)
     norms[t // 2 :, rng.choice(m, max(1, m // 10), replace=False)] *= 30
     return Stream(sizes, norms)
@@ -89,14 +93,14 @@ def _equal(rng: np.random.Generator, m: int, t: int) -> Stream:
 
 
 def _everybody(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Raise the static norms of all clients a hundredfold from the middle on."""
+    """Multiply the static norms of all clients by 100 from the middle on."""
     sizes, norms = _static(rng, m, t)
     norms[t // 2 :] *= 100
     return Stream(sizes, norms)
 
 
 def _cycle(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """Two halves of the clients take turns at tenfold norms, 100 rounds each."""
+    """Multiply the static norms of half of the clients by 10. The halves take turns of 100 rounds."""
     sizes, norms = _static(rng, m, t)
     first = np.arange(m) < m // 2
     turn = (np.arange(t) // 100 % 2 == 0)[:, None]
@@ -104,7 +108,7 @@ def _cycle(rng: np.random.Generator, m: int, t: int) -> Stream:
 
 
 def _zeros(rng: np.random.Generator, m: int, t: int) -> Stream:
-    """80 % of the clients always send exactly 0, the others have their static norm."""
+    """Set the static norms of 80 % of the clients to 0 in all rounds."""
     sizes, norms = _static(rng, m, t)
     norms[:, rng.choice(m, 4 * m // 5, replace=False)] = 0
     return Stream(sizes, norms)
@@ -133,16 +137,17 @@ def regret_on_stream(make: MakeSelector, stream: Stream, clients_per_round: int)
     Parameters
     ----------
     make : callable
-        Makes the selector from the sizes.
+        Function that makes the selector from the data sizes (M,).
     stream : Stream
-        The history, played to its end.
+        The stream, of which all rounds are played.
     clients_per_round : int
-        K of the loss.
+        The K in the loss, which must also be the selector's.
 
     Returns
     -------
     float
-        Regret >= 0, in the stream's unit: compare it with another selector's on the same stream.
+        Regret >= 0, in the unit of the stream's squared norms. It can be compared only with the regret of
+        another selector on the same stream.
     """
     selector = make(stream.sizes)
     r = stream.norms * (stream.sizes / stream.sizes.sum())
@@ -155,7 +160,7 @@ def regret_on_stream(make: MakeSelector, stream: Stream, clients_per_round: int)
 
 
 def make_stream(name: str, seed: int, num_clients: int = 100, num_rounds: int = 1000) -> Stream:
-    """Return the stream of one of `STREAMS`' names for a seed."""
+    """Return the stream that is called `name` in `STREAMS`, drawn with a seed."""
     return STREAMS[name](np.random.default_rng(seed), num_clients, num_rounds)
 
 
@@ -164,7 +169,7 @@ NAMES = ("uniform", "md", "avare", "forecast")
 
 
 def run_streams(seed: int, quick: bool = False) -> Outcome:
-    """Play every stream with every selector; quick: a tenth of the rounds."""
+    """Play every stream with every selector. If `quick`, play streams with a tenth of the rounds."""
     k, num_rounds = 5, NUM_ROUNDS // 10 if quick else NUM_ROUNDS
 
     def make(name: str) -> MakeSelector:
@@ -184,7 +189,8 @@ def run_streams(seed: int, quick: bool = False) -> Outcome:
     for stream_name in STREAMS:
         stream = make_stream(stream_name, seed, num_rounds=num_rounds)
         regrets = {name: regret_on_stream(make(name), stream, k) for name in NAMES}
-        # On equal norms uniform sampling has no regret: there the cell is the loss over the least loss.
+        # If all norms are equal, uniform sampling has no regret to divide by. Then the cell is the loss
+        # divided by the least possible loss.
         r = stream.norms * (stream.sizes / stream.sizes.sum())
         least = float((r.sum(axis=1) ** 2).sum()) / k
         for name, regret in regrets.items():

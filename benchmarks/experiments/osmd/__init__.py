@@ -1,1 +1,1 @@
-"""The experiments of the OSMD paper: a test bed for appendix F, one for appendix G."""
+"""The experiments of the OSMD paper: those of its appendices F and G, and one on personal models."""

@@ -1,14 +1,15 @@
-"""The test bed of the OSMD paper's appendix F: two problems of linear regression, and two ways to train.
+"""The problems and the training of the OSMD paper's appendix F: linear regression, by SGD or SCAFFOLD.
 
-All trials of a comparison are trained side by side. They share the data and the mini-batches and, where their
-seeds agree, the random numbers of the draws. The gradients of all clients at the models of all trials are one
-matrix product. The test bed knows every client's gradient, so it can score a trial by its regret.
+All trials of a comparison are trained side by side. They share the data and the mini-batches. If the seeds of
+their selectors are equal, they also share the random numbers of the draws. One matrix product computes the
+gradients of all clients at the models of all trials. So every client's gradient is known, also if the client
+is not selected, and the regret of a trial can be computed. In shapes, A is the number of trials.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -18,9 +19,9 @@ from strategies.selectors import Selection, Selector
 
 
 class Problem(NamedTuple):
-    """Clients with equally many samples of y = <w*, x> + noise, all of one weight, 1/M.
+    """Clients with n samples each of y = <w*, x> + noise, and with the weight λ_m = 1/M each.
 
-    The loss is L(w) = mean over clients and samples of (y - <w, x>)²/2, and w starts at 0.
+    The loss L(w) is the mean of (y - <w, x>)²/2 over all clients and samples. The model w starts at 0.
 
     Attributes
     ----------
@@ -34,34 +35,58 @@ class Problem(NamedTuple):
     y: Floats
 
     def initial_norms(self) -> Floats:
-        """Return each client's ||g_m|| (M,) at w = 0 over all its samples: the answers to a poll."""
+        """Return the norm of each client's gradient (M,) at w = 0 over all its samples.
+
+        These norms are what clients would answer if they were asked for them before training.
+        """
         norms: Floats = np.linalg.norm((self.y[:, None] @ self.x)[:, 0], axis=1) / self.y.shape[1]
         return norms
 
 
 def unlike_clients(
-    rng: np.random.Generator, sigma: float, num_clients: int = 100, condition: float = 25.0
+    rng: np.random.Generator,
+    sigma: float,
+    num_clients: int = 100,
+    condition: float = 25.0,
+    spread: Literal["variance", "std"] = "variance",
 ) -> Problem:
     """Make the problem of appendix F (eq. 44): clients whose features differ in scale.
 
-    w* ~ N(10, 3), d = 10, x ~ N(0, s_m Σ), Σ_jj = κ^((j-1)/(d-1) - 1), 100 samples with noise N(0, 0.1²);
-    s_m is lognormal with spread σ, and the largest is scaled to 10. N's second argument is a variance. κ is
-    `condition`.
+    Each client has 100 samples with d = 10 features x ~ N(0, s_m Σ), Σ_jj = κ^((j-1)/(d-1) - 1), and with
+    noise N(0, 0.1²). The entries of w* are N(10, 3). N's second argument is a variance. The scales s_m are
+    lognormal with standard deviation σ of the logarithm, then divided so that the largest is 10.
+
+    Parameters
+    ----------
+    rng : np.random.Generator
+        Source of randomness.
+    sigma : float
+        σ >= 0.
+    num_clients : int
+        M.
+    condition : float
+        κ >= 1, the largest Σ_jj divided by the smallest.
+    spread : "variance" or "std"
+        Whether s_m Σ_jj is the variance of feature j, as the paper's text says, or its standard deviation, as
+        we read the authors' script. With "std" the clients' gradients are proportional to s_m², not to s_m.
     """
     n, d = 100, 10
     truth = rng.normal(10, np.sqrt(3), d)
     scale = rng.lognormal(0, sigma, num_clients)
     scale *= 10 / scale.max()
-    deviations = np.sqrt(scale[:, None] * condition ** (np.arange(d) / (d - 1) - 1))
+    deviations = scale[:, None] * condition ** (np.arange(d) / (d - 1) - 1)
+    if spread == "variance":
+        deviations = np.sqrt(deviations)
     x = rng.normal(size=(num_clients, n, d)) * deviations[:, None]
     return Problem(x, x @ truth + rng.normal(0, 0.1, (num_clients, n)))
 
 
 def one_feature_each(rng: np.random.Generator, nu: float, num_clients: int = 100) -> Problem:
-    """Make the problem of section F.5: each client has one feature of d = 10, of equal size for all.
+    """Make the problem of section F.5: only one of the d = 10 features of each client is not 0.
 
-    The feature is drawn uniformly, its values are N(1, 0.1²), and the entries of w* are lognormal with spread
-    ν. So all Lipschitz constants of the gradients are about 1, but the gradients differ as much as w* does.
+    This feature is drawn uniformly for each client, and its values are N(1, 0.1²). The entries of w* are
+    lognormal with standard deviation ν of the logarithm. So the Lipschitz constants of all clients' gradients
+    are about 1, but the gradients differ as much as the entries of w* do.
     """
     n, d = 100, 10
     truth = rng.lognormal(0, nu, d)
@@ -72,7 +97,7 @@ def one_feature_each(rng: np.random.Generator, nu: float, num_clients: int = 100
 
 
 class Trial(NamedTuple):
-    """A selector and the step size of its model; M and K are those of the selector."""
+    """A selector and the step size μ with which its model is trained."""
 
     selector: Selector
     step_size: float = 0.1
@@ -84,13 +109,15 @@ class Track(NamedTuple):
     Attributes
     ----------
     loss : ndarray, shape (T,)
-        Training loss over all samples, after the round.
+        Training loss over all samples after each round.
     regret : ndarray, shape (T,)
-        Cumulative regret: the sum of l_t(p_t) - min_q l_t(q), l_t(p) = (1/K) sum_m a_m/p_m.
+        Cumulative regret after each round: the sum of l_t(p_t) - min_q l_t(q) over the rounds so far, where
+        l_t(p) = (1/K) sum_m a_m/p_m.
     error : ndarray, shape (T,)
-        Cumulative squared distance between the round's step direction and that of full participation.
+        Sum over the rounds so far of the squared distance between the aggregate and the mean over all
+        clients.
     roots : ndarray, shape (T, M)
-        sqrt(a_m) = λ_m ||g_m||.
+        sqrt(a_m) = λ_m ||g_m|| of all clients in each round.
     """
 
     loss: Floats
@@ -100,28 +127,42 @@ class Track(NamedTuple):
 
 
 class _Recorder:
-    """Plays the rounds of all trials, and records their losses, regrets and errors."""
+    """Lets all trials select and learn in each round, and records their losses, regrets and errors."""
 
     def __init__(
-        self, problem: Problem, trials: Sequence[Trial], clients_per_round: int, num_rounds: int
+        self,
+        problem: Problem,
+        trials: Sequence[Trial],
+        clients_per_round: int,
+        num_rounds: int,
+        factor: float = 1.0,
     ) -> None:
         m, n, d = problem.x.shape
         x, y = problem.x.reshape(m * n, d), problem.y.reshape(m * n)
-        # The loss as a quadratic form around its minimum: exact near it, and no pass over the samples.
+        # The loss is computed as a quadratic form around its minimum, without a pass over the samples, and
+        # without cancellation near the minimum.
         self._hessian, self._best = x.T @ x / y.size, np.linalg.lstsq(x, y, rcond=None)[0]
         self._least = float(((x @ self._best - y) ** 2).mean() / 2)
         self._trials, self._k = trials, clients_per_round
+        self._factor = factor  # multiplies the norms that selectors learn from
         self._loss = np.empty((num_rounds, len(trials)))
         self._regret, self._error = np.empty_like(self._loss), np.empty_like(self._loss)
         self._roots = np.empty((num_rounds, len(trials), m))
 
     def play(self, round: int, moves: Floats) -> tuple[list[Selection], Floats]:
-        """Let all trials select and learn, given the moves of all clients (A, M, d).
+        """Let all trials select and learn.
+
+        Parameters
+        ----------
+        round : int
+            The round, from 1 on.
+        moves : ndarray, shape (A, M, d)
+            What each client would send in each trial: its gradient, or its update.
 
         Returns
         -------
         list of Selection, and ndarray, shape (A, d)
-            The selections, and the estimates of the mean move.
+            The selections, and the aggregates of the selected clients' moves.
         """
         norms = np.sqrt(np.einsum("amd,amd->am", moves, moves))
         m = norms.shape[1]
@@ -131,7 +172,7 @@ class _Recorder:
                 trial.selector.norms = norm
             p[i] = trial.selector.probabilities
             selection = trial.selector.select(round)
-            trial.selector.update(round, selection, feedback_of(norm[selection.clients]))
+            trial.selector.update(round, selection, feedback_of(self._factor * norm[selection.clients]))
             estimates[i] = selection.weights @ moves[i, selection.clients]
             selections.append(selection)
         roots = self._roots[round - 1] = norms / m
@@ -139,12 +180,12 @@ class _Recorder:
         excess = (roots**2 / p).sum(axis=1) - least
         self._regret[round - 1] = (
             np.where(excess > 1e-12 * least, excess, 0) / self._k
-        )  # the rest is rounding
+        )  # rounding may make a regret of 0 negative
         self._error[round - 1] = ((estimates - moves.mean(axis=1)) ** 2).sum(axis=1)
         return selections, estimates
 
     def evaluate(self, round: int, w: Floats) -> None:
-        """Record the losses of the models (A, d)."""
+        """Record the losses of the models w (A, d) after a round."""
         off = w - self._best
         self._loss[round - 1] = ((off @ self._hessian) * off).sum(axis=1) / 2 + self._least
 
@@ -159,7 +200,7 @@ class _Recorder:
 def _batches(
     problem: Problem, rng: np.random.Generator, size: int, replacement: bool = True
 ) -> tuple[Floats, Floats]:
-    """Return every client's mini-batch, x (M, B, d) and y (M, B)."""
+    """Return a mini-batch of `size` samples of every client: x (M, size, d) and y (M, size)."""
     m, n, _ = problem.x.shape
     every = np.arange(m)[:, None]
     if replacement:
@@ -170,7 +211,10 @@ def _batches(
 
 
 def _gradients(w: Floats, x: Floats, y: Floats) -> Floats:
-    """Return the gradients (M, A, d) at models w (M or 1, A, d) on each client's mini-batch."""
+    """Return the gradients (M, A, d) of each client's mini-batch at the models w of all trials.
+
+    The shape of w is (M, A, d) if each client has models of its own, or else (A, d).
+    """
     residuals = w @ x.transpose(0, 2, 1) - y[:, None]
     gradients: Floats = residuals @ x / y.shape[1]
     return gradients
@@ -185,29 +229,35 @@ def train(
     num_rounds: int,
     batch_size: int = 10,
     replacement: bool = True,
+    summed: bool = False,
 ) -> list[Track]:
-    """Train by mini-batch SGD, one gradient a round: w <- w - μ sum_m c_m g_m (Algorithm 3).
+    """Train by mini-batch SGD with one step a round: w <- w - μ sum_m c_m g_m (Algorithm 3).
 
     Parameters
     ----------
     problem : Problem
         The data.
     trials : Sequence[Trial]
-        Fresh selectors, with their μ.
+        Selectors that have not been used yet, with their step sizes μ.
     rng : np.random.Generator
         Source of the mini-batches.
     clients_per_round, num_rounds, batch_size : int
-        K, T and B.
+        K, T and the number of samples in a mini-batch.
     replacement : bool (default: True)
-        Whether a client draws its mini-batch with replacement. The paper does not say. Its tables are
-        measured with replacement, those of `benchmarks.privacy` and of `ForecastSelector` without.
+        Whether a client draws its mini-batch with replacement. The paper does not say which. The tables of
+        the OSMD paper's experiments are measured with replacement, and the tables of `benchmarks.privacy` and
+        of `ForecastSelector` without.
+    summed : bool (default: False)
+        Whether selectors learn from the norm of the sum of a mini-batch's gradients, as we read the authors'
+        script, instead of the norm of their mean. The training, λ and the regret do not change.
 
     Returns
     -------
     list of Track
-        One per trial.
+        The result of each trial.
     """
-    recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
+    factor = float(batch_size) if summed else 1.0
+    recorder = _Recorder(problem, trials, clients_per_round, num_rounds, factor)
     w, steps = (
         np.zeros((len(trials), problem.x.shape[2])),
         np.array([trial.step_size for trial in trials])[:, None],
@@ -230,15 +280,20 @@ def train_scaffold(
     local_steps: int = 5,
     batch_size: int = 20,
 ) -> list[Track]:
-    """Train by SCAFFOLD, control variates of option II, server rate 1; selectors learn from ||w_m - w||.
+    """Train by SCAFFOLD with option II of its control variates and server rate 1.
 
-    A client takes local steps v <- v - μ (g_m(v) - c_m + c) from w. Then, with the weights of the draw::
+    In each round every selected client m starts from w and takes local steps v <- v - μ (g_m(v) - c_m + c).
+    It ends at v_m. Then, with the weights of the selection::
 
         w <- w + sum_m weight_m (v_m - w)
         c_m <- c_m - c + (w - v_m) / (steps μ)   for each selected client m;   c = mean of all c_m
 
-    Karimireddy et al., "SCAFFOLD" (ICML 2020), Algorithm 1. c is the mean over all clients, selected or not,
-    so it needs no importance weights. Parameters are as in `train`; a trial's step size is the clients' μ.
+    Here w and c on the right are those from before the round. Since c is the mean over all clients, selected
+    or not, it needs no importance weights. Selectors learn from ||v_m - w||. Source: Karimireddy et al.,
+    "SCAFFOLD" (ICML 2020), Algorithm 1.
+
+    The parameters are those of `train`, except that a trial's step size is the μ of the local steps, and that
+    `local_steps` is the number of local steps in a round.
     """
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds)
     m, _, d = problem.x.shape

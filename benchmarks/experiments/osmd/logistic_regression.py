@@ -1,9 +1,10 @@
-"""The test bed of the OSMD paper's appendix G: logistic regression on MNIST and the like, over 500 clients.
+"""The problem and the training of the OSMD paper's appendix G: logistic regression on images, 500 clients.
 
-With skewed sizes 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random;
-with balanced sizes each holds 10. All trials of a comparison are trained side by side on the same
-mini-batches. The test bed knows every client's gradient, so it can score a trial by its regret
-(`benchmarks.experiments.regret`). All results are functions of the seed.
+With skewed sizes 65 / 20 / 10 / 5 % of the clients hold 1 / 5 / 30 / 100 training images, drawn at random.
+With balanced sizes each client holds 10. All trials of a comparison are trained side by side on the same
+mini-batches. Every client's gradient is computed, also if the client is not selected. So the regret of a
+trial can be computed (`benchmarks.experiments.regret`). For one data file, all results are functions of the
+seed. In shapes, A is the number of trials.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,17 +19,17 @@ from strategies.numerics.arrays import Floats, Ints
 from strategies.selectors import Selector
 
 SKEWED = {1: 0.65, 5: 0.2, 30: 0.1, 100: 0.05}
-"""Share of the clients by the number of images that each holds."""
+"""Skewed sizes: number of images that a client holds -> share of the clients that hold this number."""
 BALANCED = {10: 1.0}
-"""The same with equal sizes, and about as many images in total."""
+"""Balanced sizes, in the form of `SKEWED`. The total number of images is about the same as with `SKEWED`."""
 VALIDATION = 10
-"""Validation images per client."""
+"""Number of validation images divided by the number of clients."""
 CLASSES = 10
 
 Images = npt.NDArray[np.float32]
 
 MakeInformed = Callable[[Floats, Floats], Selector]
-"""Makes a selector from the clients' sizes (M,) and ||g_m|| (M,) at the start, the answers to a poll."""
+"""(data sizes (M,), norms ||g_m|| (M,) of the clients' gradients at the initial model) -> new selector."""
 
 
 class SectionGRun(NamedTuple):
@@ -41,7 +42,7 @@ class SectionGRun(NamedTuple):
     loss : float
         Training loss, sum_m λ_m times the mean cross-entropy of client m's images.
     accuracy : float
-        Share of the validation images that are classified correctly.
+        Share of the validation images that are classified correctly, in [0, 1].
     """
 
     regret: float
@@ -50,7 +51,7 @@ class SectionGRun(NamedTuple):
 
 
 Watch = Callable[[int, Mapping[str, SectionGRun]], None]
-"""Called with a round's number and the state of each trial after it, by name."""
+"""A function that is called with the number of a round and the state of each trial after it, by name."""
 
 
 class _Group(NamedTuple):
@@ -65,7 +66,7 @@ class _Batch(NamedTuple):
     """A mini-batch of b images for each client of a group."""
 
     images: Images  # (c, b, pixels)
-    errors: Images  # (c, b, A, classes): softmax minus the label, for each trial's model
+    errors: Images  # (c, b, A, classes): class probabilities minus the one-hot label, for each trial's model
     norms: Floats  # (A, c) ||g_m||
 
 
@@ -84,42 +85,44 @@ def section_g(
     watch: Watch | None = None,
     every: int = 1,
 ) -> dict[str, SectionGRun]:
-    """Train multi-class logistic regression without bias by mini-batch SGD, with the draws of each selector.
+    """Train multi-class logistic regression without bias by mini-batch SGD, a model for each selector.
 
-    The model starts at 0 and steps by w <- w - μ sum_m c_m g_m; g_m is the mean gradient over
-    min(`batch_size`, n_m) of client m's images, drawn without replacement. Pixels are divided by 255. An
-    `Oracle` gets all norms of a round before it draws.
+    Every model starts at 0. A round changes it by w <- w - μ sum_m c_m g_m over the selected clients. g_m is
+    the mean gradient over min(`batch_size`, n_m) of client m's n_m images, drawn without replacement. Pixels
+    are divided by 255. An `Oracle` gets the norms of all clients in a round before it selects.
 
     Parameters
     ----------
     makes : mapping of str to callable
-        Each trial's selector, by name.
+        For each trial, by name, the function that makes its selector.
     seed : int
-        Seed of the split and of the mini-batches.
+        Seed of the split of the images and of the mini-batches.
     data : Path
-        An npz file with `x_train` (N, 28, 28) of uint8 and `y_train` (N,).
+        An .npz file with images ``x_train`` (N, 28, 28) of uint8 and labels ``y_train`` (N,).
     batch_size : int
-        B, >= 1.
+        Largest number of images in a mini-batch, >= 1.
     holdings : mapping of int to float
-        Share of the clients by the number of images held; sums to 1.
+        Number of images that a client holds -> share of the clients that hold this number. The shares sum
+        to 1.
     equal_weights : bool
-        Whether λ = 1/M, and selectors get sizes 1 (default: λ in proportion to the images held).
+        Whether all clients have the weight λ_m = 1/M, and selectors get the data size 1 for each. By default
+        λ_m is in proportion to the number of images that client m holds.
     num_clients, clients_per_round, num_rounds, step_size
         M, K, T and μ.
     watch : callable, optional
-        Called after each `every`-th round.
+        Function that is called after every `every` rounds.
     every : int
-        >= 1.
+        Number of rounds between two calls of `watch`, >= 1.
 
     Returns
     -------
     dict of str to SectionGRun
-        By name.
+        The state of each trial after the last round, by name.
 
     Raises
     ------
     OSError, ValueError
-        If the file cannot be read or holds too little.
+        If the file cannot be read, lacks an array or has too few images.
     """
     rng = np.random.default_rng(seed)
     groups, images, labels = _split(rng, data, num_clients, holdings)
@@ -156,7 +159,7 @@ def section_g(
             if isinstance(selector, Oracle):
                 selector.norms = norms[trial]
             lost = excess(shares * norms[trial], selector.probabilities)
-            regrets[trial] += max(lost, 0.0) / clients_per_round  # below 0 is rounding
+            regrets[trial] += max(lost, 0.0) / clients_per_round  # negative only by rounding
             selection = selector.select(round)
             weights = np.zeros(num_clients)
             weights[selection.clients] = selection.weights
@@ -171,10 +174,11 @@ def section_g(
 def lipschitz_constants(
     seed: int, data: Path, *, holdings: Mapping[int, float] = SKEWED, num_clients: int = 500
 ) -> Floats:
-    """Return an upper bound of the Hessian of each client's loss in `section_g`, (M,).
+    """Return an upper bound of the Lipschitz constant of each client's gradient in `section_g`, (M,).
 
-    The Hessian is (diag(q) - q q') ⊗ mean x x' for class probabilities q; its first factor is at most 1/2.
-    Parameters are those of `section_g`.
+    A sample with the pixels x and the class probabilities q has the Hessian (diag(q) - q q') ⊗ x x', whose
+    first factor has eigenvalues of at most 1/2. So the bound is half of the largest eigenvalue of the mean of
+    x x' over the client's images. The parameters are those of `section_g`.
     """
     constants = np.empty(num_clients)
     for group in _split(np.random.default_rng(seed), data, num_clients, holdings)[0]:
@@ -186,7 +190,7 @@ def lipschitz_constants(
 def _split(
     rng: np.random.Generator, data: Path, num_clients: int, holdings: Mapping[int, float]
 ) -> tuple[list[_Group], Images, Ints]:
-    """Return the clients by size, and the validation images (V, pixels) with their labels (V,)."""
+    """Return the clients grouped by data size, the V validation images (V, pixels) and their labels (V,)."""
     with np.load(data) as file:
         missing = {"x_train", "y_train"} - set(file.files)
         if missing:
@@ -211,20 +215,26 @@ def _split(
 
 
 def _picks(rng: np.random.Generator, group: _Group, batch_size: int) -> tuple[Ints, Ints]:
-    """Return the indexes of min(batch_size, n) of the n images of each client."""
+    """Draw min(batch_size, n) of the n images of each client in a group.
+
+    Return the two index arrays that select them from `_Group.images`.
+    """
     c, n = group.labels.shape
     own = np.arange(n) if n <= batch_size else rng.random((c, n)).argpartition(batch_size)[:, :batch_size]
     return np.arange(c)[:, None], np.broadcast_to(own, (c, min(n, batch_size)))
 
 
 def _batch(images: Images, labels: Ints, w: Images) -> _Batch:
-    """Return the errors and norms of a mini-batch (c, b, ...) at models w (pixels, A, classes)."""
+    """Return the errors and gradient norms of mini-batches at the models w (pixels, A, classes).
+
+    `images` (c, b, pixels) and `labels` (c, b) are b samples of each of c clients.
+    """
     c, b, pixels = images.shape
     logits = (images.reshape(c * b, pixels) @ w.reshape(pixels, -1)).reshape(c, b, *w.shape[1:])
     errors = np.exp(logits - logits.max(axis=-1, keepdims=True))
     errors /= errors.sum(axis=-1, keepdims=True)
     errors[np.arange(c)[:, None], np.arange(b), :, labels] -= 1
-    # ||sum_i x_i e_i'||² = sum_ij <x_i, x_j> <e_i, e_j>: the gradients themselves are not needed.
+    # ||sum_i x_i e_i'||² = sum_ij <x_i, x_j> <e_i, e_j>, so the norms need no explicit gradients.
     of_images = images @ images.transpose(0, 2, 1)
     trials = errors.transpose(2, 0, 1, 3)
     squares = (of_images * (trials @ trials.transpose(0, 1, 3, 2))).sum(axis=(2, 3), dtype=np.float64)
@@ -232,7 +242,7 @@ def _batch(images: Images, labels: Ints, w: Images) -> _Batch:
 
 
 def _step(w: Images, batch: _Batch, trial: int, factors: Floats) -> None:
-    """Subtract factors (c,) times the clients' gradients from one trial's model (pixels, classes)."""
+    """Subtract a group's gradients times `factors` (c,) in place from a trial's model w (pixels, classes)."""
     drawn = np.flatnonzero(factors)
     if drawn.size:
         images, errors = batch.images[drawn], batch.errors[drawn, :, trial]
@@ -241,7 +251,7 @@ def _step(w: Images, batch: _Batch, trial: int, factors: Floats) -> None:
 
 
 def _losses(group: _Group, w: Images) -> Floats:
-    """Return each client's mean cross-entropy (c,)."""
+    """Return each client's mean cross-entropy (c,) in nats, for a group and a model w (pixels, classes)."""
     logits = (group.images @ w).astype(np.float64)
     logits -= logits.max(axis=2, keepdims=True)
     right = np.take_along_axis(logits, group.labels[:, :, None], axis=2)[:, :, 0]

@@ -1,13 +1,14 @@
 """Power-of-Choice on images: the split of the data, the training of a trial, and the duration of a round.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices E, F and G, with `simulation.simulator`. The tables are in `mnist`.
+section 5 and appendices E, F and G. The batched simulator trains the clients. `mnist` defines the
+experiments.
 
 =====================================  ==============================================================
 the paper                              here
 =====================================  ==============================================================
 K = 100 clients, C, m = max(CK, 1)     M = 100 clients, K = `clients_per_round` of 3 (C = .03) or 10
-rand: m draws by p_k, replaced         `md`
+rand: m draws with replacement by p_k  `md`
 pow-d, cpow-d, rpow-d, adapow-d, afl   the same names; d is `num_candidates`
 plain averages of the m models         the weights 1/K of these selectors, N_m/K of `md`
 q_k = p_k K/m, uniform (appendix E)    `uniform` without replacement, whose weights λ_m M/K are the same
@@ -42,25 +43,29 @@ M = 100
 SIZES = (784, 64, 30, 10)
 BATCH_SIZE, STEPS = 64, 30
 EVALUATED, LOSS_EVERY = 5, 20
-"""Rounds between measurements of the test accuracy, and of the training loss, which costs more."""
+"""Rounds between two measurements of the test accuracy, and of the training loss, which takes longer."""
 SECONDS, JITTER = 0.296, 0.22
+"""Median seconds of a full local update, and the standard deviation of its logarithm, see `Clock`."""
 
 
 class Trial(NamedTuple):
-    """One trial: a selector with its settings.
+    """A selector to train with.
 
     Attributes
     ----------
     label : str
         Row of the table.
-    selector, settings : str, dict
-        Name in the registry, and its settings.
+    selector : str
+        Name of the selector in the registry.
+    settings : dict
+        Keyword arguments of the selector.
     clients_per_round : int
         The paper's m.
     by_data : bool
-        Whether the weights are in proportion to data, q_k = p_k / sum_S p (appendix E), and not equal.
+        Whether the weights are in proportion to data, q_k = p_k / sum_S p (appendix E). Otherwise they are
+        those of the selector.
     num_rounds : int
-        Maximum number of rounds; 0 = all.
+        Maximum number of rounds; 0 = as many as the case has.
     """
 
     label: str
@@ -72,20 +77,21 @@ class Trial(NamedTuple):
 
 
 class Case(NamedTuple):
-    """The data split and the training of one case.
+    """The split of the data, and how all trials are trained on it.
 
     Attributes
     ----------
     alpha : float
-        α of the Dirichlet distribution.
+        α of the Dirichlet distribution, > 0.
     num_rounds : int
         T.
     batch_size, local_steps : int
         b and τ.
     in_turns : bool
-        Appendix G.3: two halves of the clients take turns, and of the current half a tenth is unavailable.
+        Whether only half of the clients is available in a round (appendix G.3). The two halves take turns,
+        and each client of the current half is unavailable with probability 0.1.
     name : str
-        Prefix of the row labels, if an experiment has several cases.
+        Prefix of the row labels if an experiment has several cases, otherwise "".
     """
 
     alpha: float
@@ -104,9 +110,10 @@ class Federation(NamedTuple):
     data : FederatedData
         The training images of all clients.
     test : Dataset
-        Images for the accuracy.
+        The images on which the accuracy is measured.
     some : Dataset
-        Every eighth training image, for the training loss; the clients' shares are kept.
+        The images on which the training loss is measured: every eighth training image, so an eighth of each
+        client's images.
     """
 
     data: FederatedData
@@ -120,11 +127,11 @@ class Track(NamedTuple):
     Attributes
     ----------
     accuracy : Curve
-        Test accuracy in %, after rounds 5, 10, ...
+        Test accuracy in % after rounds 5, 10, ...
     loss : Curve
-        Training loss in nats, after rounds 20, 40, ...
+        Training loss in nats after rounds 20, 40, ...
     seconds : float
-        t_comp, the mean over the rounds.
+        t_comp in seconds, the mean over the rounds.
     """
 
     accuracy: Curve
@@ -133,7 +140,9 @@ class Track(NamedTuple):
 
 
 def make_federation(file: Path, seed: int, alpha: float) -> Federation:
-    """Shuffle all images of an .npz, train and test, and distribute .8 of them over the clients.
+    """Shuffle all training and test images of an .npz file, and distribute 80 % of them over the clients.
+
+    5 % of the images are not used. The last 15 % are the test images.
 
     Raises
     ------
@@ -159,23 +168,29 @@ def learning_rate(round: int) -> float:
 
 
 class Clock:
-    """The paper's t_comp of a round: the slowest candidate's loss, then the slowest local training.
+    """Simulates t_comp, the paper's duration of a round.
 
-    All clients have equal machines, as in appendix F, with noise: a local update of 30 batches of 64 takes
-    .296 s · exp(.22 N(0, 1)), drawn for each client and round. The two numbers are fitted: with them rand
-    takes the .36 s with 3 clients and the .42 s with 10 clients of the paper's tables. All other times
-    follow. Work is proportional to the number of samples; evaluating a sample costs a third of a training
-    step on it, the forward pass without the two products of the backward pass. The server's own microseconds
-    are ignored.
+    t_comp is the time until the slowest candidate has evaluated its loss, plus the time until the slowest
+    selected client has trained. All clients have equal machines, as in appendix F, but their times are noisy:
+    a local update of 30 mini-batches of 64 samples takes .296 s · exp(.22 N(0, 1)), drawn for each client and
+    round. These two numbers are fitted to the paper's tables, where rand takes .36 s with 3 clients and .42 s
+    with 10 clients. All other times follow from them: the time is proportional to the number of samples, and
+    the evaluation of a sample takes a third of the time of training on it, since it needs one of the three
+    matrix products. The server's time, a few microseconds, is ignored.
 
     Parameters
     ----------
     sizes : ndarray of int, shape (M,)
         Number of samples of each client.
     case : Case
-        τ and b.
+        The case, which gives τ and b.
     seed : int
         Seed of the noise.
+
+    Attributes
+    ----------
+    training : ResponseTimes
+        Each client's time to train.
     """
 
     def __init__(self, sizes: Ints, case: Case, seed: int) -> None:
@@ -187,16 +202,16 @@ class Clock:
         return ResponseTimes(M, self._seed, median=SECONDS, sigma=0.0, jitter=JITTER, work=work)
 
     def polling(self, loss_batch_size: float | None) -> ResponseTimes:
-        """Return each client's time to evaluate its loss on `loss_batch_size` samples (None: on all)."""
+        """Return each client's time to evaluate its loss on `loss_batch_size` samples, or on all if None."""
         asked = self._sizes if loss_batch_size is None else np.minimum(loss_batch_size, self._sizes)
         return self._times(asked / 3)
 
 
 def train(federation: Federation, case: Case, trial: Trial, seed: int) -> Track:
-    """Run one trial; mini-batches and first model are the same for all trials of a seed."""
+    """Train one trial. All trials of a seed have the same mini-batches and the same initial model."""
     num_rounds = min(case.num_rounds, trial.num_rounds or case.num_rounds)
     clock = Clock(federation.data.sizes(), case, seed)
-    # The halves are the first and the last fifty clients, which differ only by chance.
+    # The halves are the first fifty and the last fifty clients, which differ only by chance.
     here = availability.create("cyclic", M, seed=seed, rates=0.9) if case.in_turns else None
     simulator = Simulator(
         federation.data,
@@ -234,7 +249,7 @@ def train(federation: Federation, case: Case, trial: Trial, seed: int) -> Track:
 
 
 def weigh_by_data(simulator: Simulator) -> None:
-    """Replace the weights of the simulator's selections by q_k = p_k / sum_S p, which sum to 1."""
+    """Change a simulator's selector so that its weights are q_k = p_k / sum_S p, which sum to 1."""
     selector = simulator.selector
     choose = selector.select
 
@@ -243,4 +258,5 @@ def weigh_by_data(simulator: Simulator) -> None:
         sizes = selector.client_sizes[selection.clients]
         return replace(selection, weights=sizes / sizes.sum())
 
-    selector.select = select  # type: ignore[method-assign]  # no selector has such a setting
+    # No selector has a setting for these weights, so the method is replaced.
+    selector.select = select  # type: ignore[method-assign]

@@ -1,7 +1,8 @@
-"""The quadratics of Power-of-Choice: speed and final gap, and the profile and skew of selection.
+"""Power-of-Choice on quadratic losses: speed, final gap, how often clients are selected, and selection skew.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 5 and appendices F and G.1. Its K clients, of which m train, are M and K here; ``rand`` is `md`.
+section 5 and appendices F and G.1. In the paper m of K clients train in a round. Here these numbers are K and
+M. The paper's ``rand`` is the selector `md`.
 """
 
 import functools
@@ -17,12 +18,13 @@ from strategies.selectors import Selection, Selector, create
 
 PAPER = "Cho, Wang, Joshi 2022"
 STEPS, STEP_SIZE = 2, 2e-5
-"""τ and η of the quadratic."""
+"""The number of local steps τ and the learning rate η on the quadratic losses."""
 RANDOM = "rand"
+"""The paper's name of `md`, which is the label of its row."""
 
 
 class Trial(NamedTuple):
-    """A selector under test.
+    """A selector to train with.
 
     Attributes
     ----------
@@ -31,7 +33,7 @@ class Trial(NamedTuple):
     selector : str
         Name in the registry.
     settings : dict
-        Its settings.
+        Keyword arguments of the selector.
     """
 
     label: str
@@ -40,26 +42,29 @@ class Trial(NamedTuple):
 
 
 def ask_and_select(selector: Selector, round: int, losses: Callable[[Ints], Floats]) -> Selection:
-    """Poll the candidates for their losses, if the selector has candidates, and select."""
+    """Poll the candidates for their losses, if the selector polls, and select.
+
+    `losses` returns the losses (n,) of given clients (n,).
+    """
     asked = selector.candidates(round)
     reports = None if asked is None else {"loss": losses(asked)}
     return selector.select(round, candidates=asked, reports=reports)
 
 
-# The quadratic: F_k(w) = (h_k/2) ||w - w_k*||², which is eq. 87 with e_k = h_k w_k*.
+# The quadratic losses F_k(w) = (h_k/2) ||w - w_k*||², which are eq. 87 with e_k = h_k w_k*.
 
 
 class Quadratic(NamedTuple):
-    """The clients of the quadratic; gradient descent on each is known in closed form.
+    """Clients with quadratic losses, on which gradient descent is known in closed form.
 
     Attributes
     ----------
     sizes : ndarray, shape (M,)
-        p, the clients' shares of the data; sums to 1.
+        The clients' shares p_k of the data, which sum to 1.
     curvatures : ndarray, shape (M,)
-        h, positive.
+        h_k > 0.
     optima : ndarray, shape (M, v)
-        w_k*, at which F_k is 0.
+        The clients' minimisers w_k*, at which F_k is 0.
     """
 
     sizes: Floats
@@ -74,23 +79,23 @@ class Quadratic(NamedTuple):
         return w
 
     def losses(self, w: Floats, clients: Ints) -> Floats:
-        """Return F_k(w) (n,) of these clients."""
+        """Return the losses F_k(w) (n,) of the given clients (n,)."""
         apart = w - self.optima[clients]
         losses: Floats = 0.5 * self.curvatures[clients] * np.einsum("kv,kv->k", apart, apart)
         return losses
 
 
 class Descent(NamedTuple):
-    """The result of a run on the quadratic.
+    """The result of training on quadratic losses.
 
     Attributes
     ----------
     gaps : ndarray, shape (T + 1,)
-        (F(w) - F*) / (F(w_0) - F*) before each round and after the last.
+        The gap (F(w) - F*) / (F(w_0) - F*) before each round, and at the end after the last round.
     counts : ndarray, shape (M,)
-        How often each client was selected.
-    path : ndarray, shape (P, v)
-        w before round 0, T/20, 2T/20, ... and after the last.
+        How often each client was drawn.
+    path : ndarray, shape (21, v)
+        The model w before rounds 0, T/20, 2T/20, ..., and after the last round.
     """
 
     gaps: Floats
@@ -99,7 +104,10 @@ class Descent(NamedTuple):
 
 
 def make_quadratic(seed: int, num_clients: int, dimension: int = 5) -> Quadratic:
-    """Draw the clients: h ~ U(1, 20), e ~ N(0, 1) (the paper: arbitrary), p the power law with a = 3."""
+    """Draw the clients: h_k ~ U(1, 20), e_k ~ N(0, 1), and p_k from the power law with a = 3, normalised.
+
+    The paper does not give the distribution of e_k. `dimension` is v, the number of parameters.
+    """
     rng = np.random.default_rng(seed)
     curvatures = rng.uniform(1, 20, num_clients)
     sizes = rng.power(3, num_clients)
@@ -108,7 +116,7 @@ def make_quadratic(seed: int, num_clients: int, dimension: int = 5) -> Quadratic
 
 
 def descend(problem: Quadratic, selector: Selector, num_rounds: int) -> Descent:
-    """Run federated averaging on the quadratic from w = (1, ..., 1).
+    """Train by federated averaging on quadratic losses, from w = (1, ..., 1).
 
     Parameters
     ----------
@@ -132,7 +140,7 @@ def descend(problem: Quadratic, selector: Selector, num_rounds: int) -> Descent:
         counts[chosen] += selection.counts
         w = w + (selection.weights * moves[chosen]) @ (problem.optima[chosen] - w)
     gaps[-1] = (w - optimum) @ (w - optimum)
-    # F has the same curvature in all directions, so gaps are proportional to squared distances.
+    # F has the same curvature in all directions, so the gap is proportional to the squared distance.
     return Descent(gaps / gaps[0], counts, np.array([*path, w]))
 
 
@@ -159,7 +167,11 @@ def _run_trial(problem: Quadratic, trial: Trial, seed: int, num_rounds: int) -> 
 
 
 def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 20_000, quick: bool = False) -> Outcome:
-    """Measure the speed and the final gap of each trial; a tenth of the clients train in a round."""
+    """Measure how fast the gap of each trial shrinks, and its final gap.
+
+    A tenth of the clients train in a round. `num_clients` is a key of `QUADRATIC_TRIALS`. If `quick`, train
+    for a quarter of the rounds.
+    """
     num_rounds = num_rounds // 4 if quick else num_rounds
     problem = make_quadratic(seed, num_clients)
     cells: dict[Cell, float] = {}
@@ -175,14 +187,27 @@ def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 20_000, qu
     return Outcome(cells, {f"{num_clients} clients": lines})
 
 
-# Selection skew (Definition 3.2) and profile (appendix G.1).
+# The skew of the selection (Definition 3.2), and its profile: how often each client is selected (appendix
+# G.1).
 
 
 def selection_shares(problem: Quadratic, selector: Selector, points: Floats, num_samples: int) -> Floats:
-    """Return for each w (P, v) each client's mean share of the selected clients: (P, M), rows sum to 1.
+    """Return each client's expected share of the selected clients (P, M) at each of P models. Rows sum to 1.
 
-    The selector draws the candidates of `num_samples` rounds. Of each set the clients with the largest losses
-    at w are selected, as in ``selector.select``, whose calls would take minutes here.
+    The selector draws the candidates of `num_samples` rounds. From each set of candidates, the K clients with
+    the largest losses at the model are selected. ``selector.select`` does the same, but so many calls of it
+    would take minutes.
+
+    Parameters
+    ----------
+    problem : Quadratic
+        The clients.
+    selector : Selector
+        `md` or `pow-d`.
+    points : ndarray, shape (P, v)
+        The models.
+    num_samples : int
+        Number of sets of candidates, >= 1.
     """
     everyone = np.arange(problem.sizes.size)
     first = selector.candidates(0)
@@ -201,16 +226,17 @@ def selection_shares(problem: Quadratic, selector: Selector, points: Floats, num
 
 
 def skews_at(problem: Quadratic, shares: Floats, w: Floats) -> Floats:
-    """Return ρ (eq. 5) of selections with these shares (P, M), with losses evaluated at w (v,)."""
+    """Return the skews ρ (P,) (eq. 5) at the model w (v,) of selections with the clients' shares (P, M)."""
     losses = problem.losses(w, np.arange(problem.sizes.size))
     skews: Floats = shares @ losses / (problem.sizes @ losses)
     return skews
 
 
 def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
-    """Return the exact minimum of ρ over all w' for selections with these shares (P, M).
+    """Return the exact minimum (P,) over all models w' of the skew ρ of selections with these shares (P, M).
 
-    Numerator and denominator are quadratic forms of (w', 1), so it is their smallest generalised eigenvalue.
+    The numerator and the denominator of ρ are quadratic forms of (w', 1). So the minimum of their ratio is
+    their smallest generalised eigenvalue.
     """
 
     def forms(weights: Floats) -> Floats:
@@ -231,12 +257,27 @@ def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
 def run_profile(
     seed: int, num_rounds: int = 5000, num_points: int = 200, num_samples: int = 10_000, quick: bool = False
 ) -> Outcome:
-    """Measure how often each of 30 clients is selected, and how skewed the selection is."""
+    """Measure how often each of 30 clients is selected, and how skewed the selection is.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the clients, the models and the selectors.
+    num_rounds : int
+        Number of rounds of training.
+    num_points : int
+        Number of models around the optimum at which the skew is measured.
+    num_samples : int
+        See `selection_shares`.
+    quick : bool
+        Whether to use a quarter of the models and of the sets of candidates.
+    """
     if quick:
         num_points, num_samples = num_points // 4, num_samples // 4
     problem = make_quadratic(seed, 30)
     m, rng = problem.sizes.size, np.random.default_rng((seed, 1))
-    # Points in all directions from the optimum, at .01 to 100 times the mean distance of the clients' optima.
+    # The models lie in random directions from the optimum. Their distances from it are .01 to 100 times the
+    # mean distance of the clients' optima.
     spread = np.linalg.norm(problem.optima - problem.optimum, axis=1).mean()
     directions = rng.normal(size=(num_points, problem.optima.shape[1]))
     directions *= (spread * np.geomspace(0.01, 100, num_points) / np.linalg.norm(directions, axis=1))[:, None]

@@ -1,7 +1,8 @@
-"""Power-of-Choice on Synthetic(1,1): multinomial logistic regression on clients that differ in everything.
+"""Power-of-Choice on Synthetic(1,1): logistic regression on clients that differ in size, inputs and labels.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-Figure 3 and appendix F. Its K clients, of which m train, are M and K here; ``rand`` is `md`.
+Figure 3 and appendix F. In the paper m of K clients train in a round. Here these numbers are K and M, but the
+labels in tables and figures have the paper's m. The paper's ``rand`` is the selector `md`.
 """
 
 import functools
@@ -20,16 +21,16 @@ CLASSES = 10
 
 
 class Samples(NamedTuple):
-    """The clients' data, client by client.
+    """The N samples of all clients, in the order of the clients.
 
     Attributes
     ----------
     x : ndarray, shape (N, 61)
-        Inputs, the last one 1.
+        60 features of each sample, followed by a 1.
     y : ndarray of int, shape (N,)
-        Classes.
+        Class of each sample, 0 to 9.
     sizes, starts : ndarray of int, shape (M,)
-        Number of samples of each client, and the index of its first one.
+        Number of samples of each client, and the index of the client's first sample.
     """
 
     x: Float32s
@@ -39,10 +40,11 @@ class Samples(NamedTuple):
 
 
 def make_synthetic(seed: int, num_clients: int = 30, dimension: int = 60) -> Samples:
-    """Draw Synthetic(1,1) of Li et al. (FedProx, 2020; Sahu et al. in the paper), section 5.1.
+    """Draw Synthetic(1,1) of Li et al. (FedProx, 2020, section 5.1), whom the paper cites as Sahu et al.
 
-    y = argmax(W x + b); W and b ~ N(u, 1), u ~ N(0, 1); x ~ N(v, Σ), Σ_jj = j^-1.2, v_j ~ N(B, 1),
-    B ~ N(0, 1); each client has its own u, v and B. It has 50 samples plus a lognormal(4, 2) number.
+    Each client has its own u, B, v, W and b, where u ~ N(0, 1), B ~ N(0, 1), v_j ~ N(B, 1), and the entries
+    of W and b are N(u, 1). Its samples are x ~ N(v, Σ) with Σ_jj = j^-1.2, and y = argmax(W x + b). Their
+    number is 50 plus a lognormal(4, 2) number. `dimension` is the number of features.
     """
     rng = np.random.default_rng(seed)
     sizes = 50 + rng.lognormal(4, 2, num_clients).astype(np.int64)
@@ -59,7 +61,7 @@ def make_synthetic(seed: int, num_clients: int = 30, dimension: int = 60) -> Sam
 
 
 def synthetic_losses(samples: Samples, models: Float32s) -> Floats:
-    """Return the mean loss (A, M) of each model (A, 10, 61) on each client's samples."""
+    """Return the mean loss (A, M) in nats of each of A models (A, 10, 61) on each client's samples."""
     columns = np.ascontiguousarray(models.transpose(1, 0, 2)).reshape(-1, models.shape[2])
     logits = (columns @ samples.x.T).reshape(CLASSES, len(models), -1)
     truth = logits[samples.y, :, np.arange(samples.y.size)].T
@@ -72,27 +74,27 @@ def synthetic_losses(samples: Samples, models: Float32s) -> Floats:
 def train_synthetic(
     samples: Samples, models: Float32s, clients: Ints, picks: Ints, rate: float
 ) -> tuple[Float32s, Floats]:
-    """Train n models at once, each on one client, by mini-batch gradient descent.
+    """Train n models at once, each on one client, by mini-batch SGD.
 
     Parameters
     ----------
     samples : Samples
         All data.
     models : ndarray, shape (n, 10, 61)
-        First models.
+        The models before training.
     clients : ndarray of int, shape (n,)
         The client of each model.
     picks : ndarray of int, shape (n, τ, b)
-        Samples of each step: indexes into the client's samples.
+        The b samples of each of the τ steps, as indexes into the client's samples.
     rate : float
-        η.
+        The learning rate η.
 
     Returns
     -------
     models : ndarray, shape (n, 10, 61)
         The trained models.
     losses : ndarray, shape (n,)
-        Mean loss over the mini-batches.
+        Mean loss of each model over its mini-batches, each measured before its step, in nats.
     """
     at = samples.starts[clients][:, None, None] + picks
     losses = np.zeros(len(models))
@@ -125,7 +127,10 @@ def _synthetic_trials(k: int) -> tuple[Trial, ...]:
 def run_synthetic(
     seed: int, num_rounds: int = 800, cohorts: tuple[int, ...] = (1, 3), quick: bool = False
 ) -> Outcome:
-    """Train all trials side by side on the same data and the same mini-batches of each client."""
+    """Train all trials side by side, on the same data and with the same mini-batches of each client.
+
+    `cohorts` has the values of K to compare. If `quick`, train for a quarter of the rounds.
+    """
     num_rounds = num_rounds // 4 if quick else num_rounds
     samples = make_synthetic(seed)
     m, p = samples.sizes.size, samples.sizes / samples.sizes.sum()
@@ -179,7 +184,11 @@ def run_synthetic(
 
 
 def _batch_losses(samples: Samples, picks: Ints, model: Float32s, clients: Ints) -> Floats:
-    """Return the loss (n,) of one model on one mini-batch (M, 1, b) of each of the clients (n,)."""
+    """Return the loss (n,) of a model on a mini-batch of each of n clients.
+
+    `picks` (M, 1, b) has the samples of every client's mini-batch, and `clients` (n,) says which clients
+    evaluate the model.
+    """
     models = np.broadcast_to(model, (clients.size, *model.shape))
     return train_synthetic(samples, models, clients, picks[clients], 0.0)[1]
 

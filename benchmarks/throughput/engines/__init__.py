@@ -1,4 +1,4 @@
-"""The compared engines, one per file: the code that a user of the engine would write."""
+"""The compared engines. The file of an engine has the code that a user of the engine would write."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """A federation that trains on command; each module names its engine `create`.
+    """A federation that trains on command. The class of each engine module is available as `create`.
 
     Parameters
     ----------
     workload : Workload
         The workload to train.
     data : FederatedData
-        Its samples.
+        The samples of the workload's clients.
     folder : Path
-        Folder from which other processes can `load` the samples.
+        Folder from which other processes can load the samples with `workloads.load`.
     """
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None: ...
@@ -34,16 +34,16 @@ class Engine(Protocol):
         """Return the global model."""
 
     def close(self) -> None:
-        """End everything that the engine has started."""
+        """End all threads and processes that the engine has started."""
 
 
 class Entry(NamedTuple):
-    """The description of an engine, known before it is imported."""
+    """The description of an engine, available without importing its module."""
 
     title: str
-    module: str
-    install: str  # the remedy if a package is missing
-    is_peer: bool = False  # runs in the peers' environment
+    module: str  # name in this package
+    install: str  # command that installs the packages of the engine
+    is_peer: bool = False  # whether it runs in the peers' environment
 
 
 _SELF = "pip install 'cohort-app[torch]'"
@@ -60,12 +60,12 @@ ENGINES = {
 
 
 def create(name: str, workload: Workload, data: FederatedData, folder: Path) -> Engine:
-    """Import an engine and set it up.
+    """Import an engine and set it up; `name` is a key of `ENGINES`.
 
     Raises
     ------
     ModuleNotFoundError
-        If a package that it needs is missing.
+        If a package that the engine needs is missing.
     """
     module = import_module(f"{__name__}.{ENGINES[name].module}")
     engine: Engine = module.create(workload, data, folder)

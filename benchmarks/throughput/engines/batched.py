@@ -1,4 +1,4 @@
-"""The simulator of this project: the selected clients of a round are trained as one batch, no messages."""
+"""The batched simulator of this project, which trains the selected clients as one computation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Batched:
-    """Selects by Adaptive-OSMD with its experts, which learns from each round before the next."""
+    """Selects by Adaptive-OSMD with its experts, which learns from each round before it selects again."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
         kernel: Kernel
@@ -25,7 +25,7 @@ class Batched:
             self._names, self._transposed = ["weight", "bias"], False
             kernel = Softmax(*workload.layers)
         else:
-            linear = range(0, 2 * (len(workload.layers) - 1), 2)  # ReLU layers have the odd numbers
+            linear = range(0, 2 * (len(workload.layers) - 1), 2)  # the odd numbers are ReLU layers
             self._names = [f"{number}.{kind}" for number in linear for kind in ("weight", "bias")]
             self._transposed = True
             kernel = MLP(workload.layers)
@@ -53,7 +53,7 @@ class Batched:
         return [values.T if self._transposed else values for values in arrays]
 
     def close(self) -> None:
-        """Do nothing: this process is all there is."""
+        """Do nothing: the engine started no threads or processes."""
 
 
 create = Batched

@@ -1,4 +1,4 @@
-"""Flower's own simulation: clients are tasks of Ray's worker processes."""
+"""Flower's own simulation: Ray's worker processes train the clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import ray  # noqa: F401 (Flower would end the process if it is missing)
+import ray  # noqa: F401 (raises an error if it is missing, where Flower would end the process)
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def _client_side(workload: Workload, folder: str) -> tuple[nn.Sequential, FederatedData]:
-    """Return the objects that a worker process keeps between clients."""
+    """Return the network and the samples, which a worker process keeps for all clients that it trains."""
     return sgd.network(workload), load(Path(folder))
 
 
@@ -57,7 +57,7 @@ def client_app(workload: Workload, folder: str) -> ClientApp:
 
 
 class _Strict(FedAvg):
-    """Ends the run if a client or Ray fails, since a round without replies would look fast."""
+    """FedAvg that ends the run if a client or Ray fails, since a round without replies would look fast."""
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

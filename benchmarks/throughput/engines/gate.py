@@ -1,4 +1,4 @@
-"""The endless run of a Flower strategy, which continues by some rounds on command."""
+"""An endless run of a Flower strategy that pauses until it is commanded to run more rounds."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ if TYPE_CHECKING:
 
     from flwr.app import ArrayRecord
 
-ENDLESS = 1_000_000_000  # rounds
+ENDLESS = 1_000_000_000  # number of rounds of a run that ends only when it is closed
 
 
 class _Closed(Exception):  # noqa: N818 (nothing is wrong)
-    """Ends the run."""
+    """Raised inside the strategy to end the run."""
 
 
 class Gate:
-    """Runs `serve` in a thread, and blocks it between blocks of rounds.
+    """Runs a strategy in a thread, and pauses it between blocks of rounds.
 
     Parameters
     ----------
     serve : callable
-        Starts a strategy for `ENDLESS` rounds with what it is given as ``evaluate_fn``: Flower calls that
-        with the model before round 1 and after each.
+        Function that starts a strategy for `ENDLESS` rounds. Its argument is the ``evaluate_fn`` of the
+        strategy. Flower calls this function with the model before round 1 and after each round, and the gate
+        pauses the run in such a call.
+
+    Attributes
+    ----------
+    arrays : ArrayRecord
+        The global model at the last pause.
     """
 
     def __init__(self, serve: Callable[[Callable[[int, ArrayRecord], None]], None]) -> None:
@@ -38,12 +44,12 @@ class Gate:
         self._wait()
 
     def run(self, rounds: int) -> None:
-        """Let the run continue by some rounds, at least 1, and wait for them.
+        """Let the strategy run `rounds` more rounds, at least 1, and wait until they are done.
 
         Raises
         ------
         RuntimeError
-            If the run broke off.
+            If the strategy raised an exception.
         """
         self._asked.put(rounds)
         self._wait()

@@ -1,4 +1,4 @@
-"""FedJAX (Google, PyPI `fedjax`): its federated averaging, compiled step by step."""
+"""FedJAX (Google, PyPI `fedjax`): its federated averaging, with XLA on one thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax  # type: ignore[import-not-found]
 import jax.numpy as jnp  # type: ignore[import-not-found]
 import numpy as np
 
-jax.tree_map = jax.tree_util.tree_map  # FedJAX was written when it still had this name
+jax.tree_map = jax.tree_util.tree_map  # FedJAX calls the function by this name, which newer JAX removed
 
 import fedjax  # type: ignore[import-not-found]  # noqa: E402
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FedJax:
-    """FedAvg over clients drawn uniformly, weighted by their samples."""
+    """FedAvg over clients drawn uniformly, weighted by their numbers of samples."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
         depth = len(list(pairwise(workload.layers)))
@@ -37,7 +37,9 @@ class FedJax:
                 values = jax.nn.relu(values) if layer < depth - 1 else jax.nn.log_softmax(values)
             return -jnp.take_along_axis(values, batch["y"][:, None], axis=1).mean()
 
-        # Its batches are always full: one sample is repeated to fill a batch of five, with the same mean.
+        # FedJAX fills every batch by repeating samples. One sample repeated to a batch of five has the same
+        # mean gradient. Fifty samples repeated to a batch of 64 do not, so no batch is larger than the
+        # largest client.
         batch = min(workload.batch_size, max(samples for _, samples in workload.shares))
         self._algorithm = fedjax.algorithms.fed_avg.federated_averaging(
             jax.grad(loss),
@@ -63,7 +65,7 @@ class FedJax:
         return [np.asarray(each) for each in self._state.params]
 
     def close(self) -> None:
-        """Do nothing: this process is all there is."""
+        """Do nothing: the engine started no threads or processes."""
 
 
 create = FedJax

@@ -1,4 +1,4 @@
-"""The project itself, client by client: its strategy and a NumPy ClientApp on the in-process Grid."""
+"""The strategy of this project with a NumPy ClientApp on the in-process Grid, one client after another."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from simulation.grid import InProcessGrid, LazyArray
 from strategies import SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
+from strategies.options import Faults, GuardSettings
 from tasks.base import batches
 from tasks.data import Dataset
 
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def train(model: Parameters, data: Dataset, workload: Workload, seed: int) -> float:
-    """Take the steps of one client update in place; return the mean loss, each batch's before its step."""
+    """Train a model in place for one client; return the mean loss of the batches, each before its step."""
     losses = []
     for batch in batches(len(data), workload.batch_size, workload.steps, seed):
-        values = [data.inputs[batch]]  # the inputs of each layer, and the logits
+        values = [data.inputs[batch]]  # the batch, the output of each layer, and at the end the logits
         for weight, bias in zip(model[::2], model[1::2], strict=True):
             below = values[-1] if len(values) == 1 else np.maximum(values[-1], 0, out=values[-1])
             values.append(below @ weight + bias)
@@ -87,7 +88,7 @@ def _record(model: Parameters) -> ArrayRecord:
 
 
 class InProcess:
-    """Selects by Adaptive-OSMD with its experts; the aggregate is unbiased."""
+    """Selects by Adaptive-OSMD with its experts, so that the aggregate is unbiased."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
         def expect_all(record: RoundRecord) -> None:
@@ -104,6 +105,9 @@ class InProcess:
                 min_available_clients=workload.num_clients,
                 seed=workload.seed,
                 on_round=expect_all,
+                # Without --data labels are random, and updates from few samples point in any direction. With
+                # its default limit the guard would reject some of them.
+                faults=Faults(guard=GuardSettings(direction_deviations=1000)),
             )
             strategy.start(grid, _record(workload.initial()), ENDLESS, evaluate_fn=pause)
 

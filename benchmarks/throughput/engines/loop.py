@@ -1,4 +1,4 @@
-"""A plain PyTorch loop: no framework, clients one after another."""
+"""A plain PyTorch loop without a framework, which trains one client after another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """FedAvg over clients drawn uniformly."""
+    """FedAvg over clients drawn uniformly without replacement, weighted by their numbers of samples."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
         self._workload = workload
@@ -48,7 +48,7 @@ class Loop:
         return sgd.parameters(self._model)
 
     def close(self) -> None:
-        """Do nothing: this process is all there is."""
+        """Do nothing: the engine started no threads or processes."""
 
 
 create = Loop

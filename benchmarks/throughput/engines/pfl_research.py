@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from benchmarks.throughput.workloads import Parameters, Workload
     from tasks.data import FederatedData
 
-NEVER = 1_000_000_000  # rounds; the evaluation in round 0 cannot be disabled, and is not measured
+# Rounds between two evaluations. pfl always evaluates in round 0, which is not measured.
+NEVER = 1_000_000_000
 
 
 class _Client(PyTorchTensorDataset):  # type: ignore[misc]
-    """Shuffled batches, one per step; pfl's own batches are in order and end with the samples."""
+    """A client's shuffled mini-batches, one for each step of the workload.
+
+    The batches of pfl's own class are not shuffled, and end after one pass over the samples.
+    """
 
     def __init__(self, tensors: tuple[torch.Tensor, torch.Tensor], workload: Workload) -> None:
         super().__init__(tensors)
@@ -44,7 +48,7 @@ class _Client(PyTorchTensorDataset):  # type: ignore[misc]
 
 
 class _Network(torch.nn.Module):
-    """The network with the two methods that pfl needs."""
+    """The workload's network with the two methods that pfl calls."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__()
@@ -58,7 +62,7 @@ class _Network(torch.nn.Module):
 
 
 class Pfl:
-    """FedAvg over clients drawn uniformly, weighted by their samples."""
+    """FedAvg over clients drawn uniformly with replacement, weighted by their numbers of samples."""
 
     def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
         self._workload = workload
@@ -94,7 +98,7 @@ class Pfl:
             train_cohort_size=self._workload.clients_per_round,
             val_cohort_size=None,
         )
-        # A second call continues where the first one ended.
+        # pfl continues where the previous call ended, up to `central_num_iterations` rounds in total.
         self._algorithm.run(
             settings, self._backend, self._model, self._training, send_metrics_to_platform=False
         )
@@ -103,7 +107,7 @@ class Pfl:
         return sgd.parameters(self._network)
 
     def close(self) -> None:
-        """Do nothing: this process is all there is."""
+        """Do nothing: the engine started no threads or processes."""
 
 
 create = Pfl

@@ -1,4 +1,4 @@
-"""Local training in PyTorch as a user would write it: one network, plain SGD, shuffled mini-batches."""
+"""Local training in PyTorch as a user would write it, with plain SGD on shuffled mini-batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 
 
 def network(workload: Workload) -> nn.Sequential:
-    """Return the workload's network with its first model."""
+    """Return the workload's network with the initial model."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(workload.layers):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
@@ -34,7 +34,10 @@ def parameters(model: nn.Module) -> Parameters:
 
 
 def batches(num_samples: int, workload: Workload) -> Iterator[torch.Tensor]:
-    """Yield the indexes of each step's batch: a pass over all samples, then a new shuffle."""
+    """Yield the sample indexes of each step's mini-batch, drawn without replacement.
+
+    All samples are shuffled again when too few are left for a full mini-batch.
+    """
     size = min(workload.batch_size, num_samples)
     left = torch.randperm(num_samples)
     for _ in range(workload.steps):
@@ -45,7 +48,7 @@ def batches(num_samples: int, workload: Workload) -> Iterator[torch.Tensor]:
 
 
 def train(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, workload: Workload) -> None:
-    """Take the steps of one client update."""
+    """Train a network in place on one client's samples."""
     optimizer = torch.optim.SGD(model.parameters(), lr=workload.learning_rate)
     for batch in batches(len(labels), workload):
         optimizer.zero_grad()

@@ -1,33 +1,62 @@
-"""Everything that this project changes inside Flower's programs, one file per program.
+"""All changes that this project makes inside Flower's programs.
 
-`deploy.flower.launch` applies a patch when it starts its program. No other file touches private names of
-Flower.
+`deploy.flower.launch` applies them when it starts a program. No file outside this folder uses private names
+of Flower. `launch` says what happens with another version of Flower.
 
-SuperNode (`supernode`):
+The SuperNode (`supernode`, `heartbeats`):
 
-- It requests the next message as soon as the last request was answered, if the SuperLink holds requests (see
-  below). Otherwise it polls at intervals that grow with the time since the last message, from 0.1 to 0.5 s;
-  Flower polls every 3 s.
-- It notices a received message and a finished reply at once; Flower checks every 1 s and every 0.5 s. It also
-  notices a killed ClientApp at once; Flower waits a minute for its heartbeats, and the round waits with it.
+- If the SuperLink holds requests (see below), the SuperNode asks for the next message as soon as its last
+  request was answered. Otherwise it polls: its pauses grow from 0.1 to 0.5 s with the time since the last
+  message. In stock Flower every pause is 3 s.
+- It notices a received message and a finished reply at once. Stock Flower looks for a message every 1 s and
+  for a reply every 0.5 s.
+- It notices at once that a ClientApp was killed. Stock Flower waits a minute for the ClientApp's heartbeats,
+  and the round waits as long.
+- It always has a heartbeat under way, so the SuperLink notices when the SuperNode ends.
+- While the SuperLink cannot be reached or its database is locked, the SuperNode tries again after at most
+  4 s. In stock Flower the pauses between two attempts grow to 20 s, or to 2 min if gRPC cannot connect.
+- It runs only a trusted bundle (`guards.bundles`), and gives nobody a task over HTTP (`guards.local_apis`).
 
-SuperLink (`superlink`, `held_requests`):
+The SuperLink (`superlink`, `held_requests`, `presence`, `deliveries`, `past_rounds`, `guards`). It receives
+messages and replies in parts, which Flower calls objects, and all parts of a message in one push session.
 
-- It holds a SuperNode's request for messages, and a ServerApp's request for replies, until a message has
-  arrived with all its parts, for at most 5 s and 1 s.
-- It repeats some database accesses at most once a second instead of in every request: whether the run goes
-  on, whose key this is, which tasks have expired, how many bytes were sent. So a revoked key stays valid for
-  up to a second.
-- It refuses a node that authenticates with one key and asks to be activated with another node's key, which
-  Flower allows, and logs each refused node with the reason.
+- It holds a SuperNode's request for messages until a message has arrived with all its parts, for at most 5 s.
+  It holds a ServerApp's request for replies in the same way, for at most 1 s.
+- Some database accesses that stock Flower makes in every request are made at most once a second: is the run
+  still going on, which node has this key, which tasks have expired, how many bytes were sent. So a revoked
+  key stays valid for up to a second.
+- It marks a node as offline 2 s after the node's connection has ended, or 13 s after the node's last byte.
+  Stock Flower needs 40 to 60 s. A node that was restarted can return at once.
+- If a node asks for the next message without having confirmed the last one, the SuperLink delivers the last
+  one again, because a broken connection may have lost it.
+- It hands out a reply only when all parts of the reply have arrived.
+- If a node restarts, the SuperLink reports the messages that the node had received before as lost.
+- It deletes messages of past rounds (`past_rounds`).
+- It ends within seconds of SIGTERM. Stock Flower waits for every program that follows a log, until its run
+  ends.
+- Its Fleet API has a front door (`guards.front_door`, `connections`). The front door authenticates a request
+  before it reads the request. It limits the requests of each node, closes the connections of strangers, and
+  logs why it refuses a request.
+- A node cannot authenticate with its own key and be activated with another node's key. Stock Flower allows
+  it.
+- A node can send one reply to a message that it received. The reply may have at most four times the bytes of
+  the ServerApp's largest message, or 1 MiB if that is more (`guards.reply_limits`).
+- A node's statements about the objects of its reply do not affect other senders (`guards.object_trees`).
+- The control API demands a secret (`guards.local_apis`). Invited devices are registered (`guards.enrolment`).
 
-Both (`superexec`, `shared`):
+The ServerApp (`serverapp`, `guards.reply_check`):
 
-- A thread starts the apps, instead of the process `flower-superexec`. They are forked from a process that has
-  imported Flower already (`deploy.flower.fork_server`) and send their requests over a socket pair
-  (`deploy.flower.channel`) instead of HTTP.
-- A missing part of a message is requested again after 0.02 s; Flower waits 1 s.
+- A reply becomes an error reply of its node if the reply would be too large once inflated, differs from its
+  announcement, or cannot be read. In stock Flower a reply that cannot be read ends the run.
 
-The protocol between machines is Flower's own: patched and stock programs work together, each as fast as the
-other allows.
+Several programs (`superexec`, `shared`):
+
+- In the SuperNode and the SuperLink, a thread starts the apps (ClientApps and ServerApps), instead of the
+  process `flower-superexec`. The apps are forked from a process that has already imported Flower
+  (`deploy.flower.fork_server`). They send their requests over a socket pair (`deploy.flower.channel`) instead
+  of HTTP.
+- A missing part of a message is requested again after 0.02 s. Stock Flower waits 1 s.
+
+The protocol between machines is Flower's own, so patched and stock programs work together. A change that
+needs both sides has no effect if one side is stock.
 """

@@ -1,4 +1,4 @@
-"""`flwr-clientapp`: requests over the channel to its SuperNode."""
+"""The patch of `flwr-clientapp`: requests go over a channel to its SuperNode."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ USED = (f"{_CLIENTAPP}:pull_and_inflate_object_from_tree", *USED_BY_CHANNEL)
 
 
 def patch() -> None:
-    """Use the channel, and soon retry to fetch a missing part of a message."""
+    """Use the channel, and ask soon again for a part of a message that is missing."""
     use_channel()
     retry_soon(_CLIENTAPP, "pull_and_inflate_object_from_tree")

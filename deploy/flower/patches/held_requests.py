@@ -1,4 +1,4 @@
-"""Requests for messages that the SuperLink holds until a message has arrived."""
+"""Lets the SuperLink hold requests for messages until a message has arrived."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from deploy.flower.patches.shared import LOOK
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    _Receiver = tuple[str, int]  # of messages: a "node", or the ServerApp of a "run"
+    _Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
 
-HOLD = 5.0  # s that a SuperNode's request is held
-MAX_HELD = 256  # requests, each in a thread of its own; Flower's server has 1000 threads for all purposes
-GATHER = 0.1  # s that a ServerApp's request is held for the other replies once the first has arrived
-MAX_INCOMPLETE = 4096  # push sessions
+HOLD = 5.0  # s that a SuperNode's request is held at most
+MAX_HELD = 256  # requests that are held at a time, each in a thread of its own (`guards.front_door.THREADS`)
+GATHER = 0.1  # s that a request for several replies is held for more of them, once the first has arrived
+MAX_INCOMPLETE = 4096  # push sessions with missing parts that are remembered
 
 _CONSTANTS = "flwr.common.constant"
 _FLEET_MESSAGES = "flwr.proto.fleet_pb2"
@@ -33,22 +33,26 @@ USED = (
 class HeldRequests:
     """Holds requests for messages until a message has arrived, or for a limited time.
 
-    A message counts as arrived when all its parts have, which follow it one by one: a receiver that got it
-    earlier would request the missing parts again and again. A receiver that was told that there is no message
-    causes no further database access until a new message arrives for it.
+    A sender announces a message in a push session, and then sends its parts one by one. The message counts as
+    arrived when all its parts have arrived. If the receiver got the message earlier, it would request the
+    missing parts again and again.
+
+    If the last lookup found no message for a receiver, the receiver's next requests do not access the
+    database until a message arrives for the receiver, except once at the end of each request's time.
     """
 
     def __init__(self) -> None:
         self._requests: dict[_Receiver, _Request] = {}
-        # The message ids of the last lookup for a receiver, as long as nothing has arrived for it since.
+        # The message ids for which the last lookup of a receiver asked. An entry is removed when a message
+        # has arrived for the receiver.
         self._seen: dict[_Receiver, frozenset[str]] = {}
-        # By push session: for each message its missing parts, and its receiver.
+        # The incomplete messages of each push session: the missing parts and the receiver of each message.
         self._incomplete: dict[str, list[tuple[set[str], _Receiver]]] = {}
         self._lock = threading.Lock()
         self._free = threading.Semaphore(MAX_HELD)
 
     def notice_messages_in(self, state: type) -> None:
-        """Answer a held request when a state of this class has stored all parts of a message for it."""
+        """Answer a receiver's held request when a state of this class has stored a message with all parts."""
         store_message: Any = state.store_message_and_object_tree  # type: ignore[attr-defined]
         store_object: Any = state.store_object  # type: ignore[attr-defined]
         superlink = importlib.import_module(_CONSTANTS).SUPERLINK_NODE_ID
@@ -72,36 +76,45 @@ class HeldRequests:
         state.store_object = noticed_object  # type: ignore[attr-defined]
 
     def hold_for_nodes(self, servicer: type) -> None:
-        """Hold the requests of SuperNodes to this servicer."""
+        """Let this servicer hold the requests of SuperNodes."""
         pull = servicer.PullMessages  # type: ignore[attr-defined]
         nothing = importlib.import_module(_FLEET_MESSAGES).PullMessagesResponse
 
         @wraps(pull)
         def held(this: Any, asked: Any, context: Any) -> Any:
             request = _Request(wanted=1)
-            if not context.add_callback(request.end):  # the node has hung up, or the server is stopping
+            if not context.add_callback(request.end):  # the node has hung up, or the SuperLink is stopping
                 request.end()
             receiver = "node", asked.node.node_id
             response = self._hold(request, receiver, frozenset(), lambda: pull(this, asked, context), HOLD)
-            if response and response.messages_list:  # of one message: there may be more
+            if response and response.messages_list:  # it holds one message, and there may be more
                 self._seen.pop(receiver, None)
             return response or nothing()
 
         servicer.PullMessages = held  # type: ignore[attr-defined]
 
     def hold_for_apps(self, handlers: Any) -> None:
-        """Hold the requests of ServerApps to these handlers."""
+        """Let this module of handlers hold the requests of ServerApps."""
         pull = handlers.pull_messages
         nothing = importlib.import_module(_APP_MESSAGES).PullAppMessagesResponse
 
         @wraps(pull)
         def held(asked: Any, state: Any, task: Any) -> Any:
             request, ids = _Request(wanted=len(asked.message_ids)), frozenset(asked.message_ids)
-            # Not longer: a SuperLink that shuts down waits for its held requests.
+            # They are held only for `LOOK`, because a SuperLink that shuts down waits for its held requests.
             response = self._hold(request, ("run", task.run_id), ids, lambda: pull(asked, state, task), LOOK)
             return response or nothing()
 
         handlers.pull_messages = held
+
+    def look_again(self) -> None:
+        """Look up the replies of all held requests of ServerApps again, because a node has left.
+
+        A ServerApp that waits for a reply of that node receives an error reply.
+        """
+        with self._lock:
+            for receiver in [each for each in self._requests if each[0] == "run"]:
+                self._notify(receiver)
 
     def _expect(self, session_id: str, missing: set[str], receiver: _Receiver) -> None:
         with self._lock:
@@ -109,13 +122,13 @@ class HeldRequests:
                 self._notify(receiver)
                 return
             self._incomplete.setdefault(session_id, []).append((missing, receiver))
-            if len(self._incomplete) > MAX_INCOMPLETE:  # the oldest was probably abandoned
+            if len(self._incomplete) > MAX_INCOMPLETE:  # the oldest session was probably abandoned
                 for _, waiting in self._incomplete.pop(next(iter(self._incomplete))):
                     self._notify(waiting)
 
     def _arrived(self, session_id: str, object_id: str) -> None:
         with self._lock:
-            # SuperNodes of earlier versions do not name their session.
+            # SuperNodes of earlier versions of Flower do not name their session.
             for session in [session_id] if session_id else list(self._incomplete):
                 messages = self._incomplete.get(session, [])
                 for missing, receiver in messages:
@@ -139,12 +152,16 @@ class HeldRequests:
         pull: Callable[[], Any],
         seconds: float,
     ) -> Any:
-        """Return the response; None if the receiver does not wait for it any more."""
+        """Call `pull` until it finds messages or `seconds` are over, and return its last response.
+
+        Return None if the receiver does not wait for a response any more.
+        """
         if not self._free.acquire(blocking=False):
             return pull()
         try:
             with self._lock:
-                # A receiver that asks again has abandoned its earlier request: that must not get the message.
+                # A receiver that asks again has abandoned its earlier request. The earlier request must not
+                # get the message.
                 if before := self._requests.get(receiver):
                     before.end()
                 self._requests[receiver] = request
@@ -153,7 +170,7 @@ class HeldRequests:
             if seen:
                 request.wait(end)
             while not request.over:
-                with self._lock:  # before the lookup, so that no message that arrives meanwhile is missed
+                with self._lock:  # before the lookup: a message may arrive during the lookup
                     self._seen[receiver] = ids
                 response = pull()
                 if response.messages_list or time.monotonic() >= end:
@@ -173,28 +190,28 @@ class _Request:
     Parameters
     ----------
     wanted : int
-        The number of messages that it asks for.
+        The number of messages for which the request asks.
     """
 
     def __init__(self, wanted: int) -> None:
-        self.over = False  # the receiver does not wait for it any more
+        self.over = False  # whether the receiver has stopped to wait for a response
         self._wanted, self._found = wanted, 0
         self._changed = threading.Condition()
 
     def end(self) -> None:
-        """Note that the receiver does not wait for it any more."""
+        """Note that the receiver does not wait for a response any more."""
         with self._changed:
             self.over = True
             self._changed.notify_all()
 
     def found(self) -> None:
-        """Note that a message for it has arrived."""
+        """Note that a message for the receiver has arrived."""
         with self._changed:
             self._found += 1
             self._changed.notify_all()
 
     def wait(self, end: float) -> None:
-        """Wait for a message, at most until `end`; then for the other messages, at most `GATHER` seconds."""
+        """Wait for a message until `end` (time.monotonic()), then up to `GATHER` seconds for more."""
         with self._changed:
             if self._changed.wait_for(lambda: self._found or self.over, max(0.0, end - time.monotonic())):
                 self._changed.wait_for(lambda: self._found >= self._wanted or self.over, GATHER)

@@ -1,21 +1,24 @@
-"""`flwr-serverapp`: requests over the channel to its SuperLink."""
+"""The patch of `flwr-serverapp`: requests go over a channel to its SuperLink, and some failures pass."""
 
 from __future__ import annotations
 
 from deploy.flower.patches.shared import (
     USED_BY_CHANNEL,
+    USED_TO_GIVE_UP,
     USED_TO_RETRY,
+    give_up_without_parts,
     retry_after_500,
     retry_soon,
     use_channel,
 )
 
 _GRID = "flwr.superlink.grid.http_grid"
-USED = (*USED_TO_RETRY, f"{_GRID}:pull_objects", *USED_BY_CHANNEL)
+USED = (*USED_TO_RETRY, *USED_TO_GIVE_UP, f"{_GRID}:pull_objects", *USED_BY_CHANNEL)
 
 
 def patch() -> None:
-    """Use the channel, soon retry to fetch a missing part, and survive a locked database."""
+    """Use the channel, fetch missing parts of a message soon or give up, and survive a locked database."""
     retry_after_500()
     use_channel()
+    give_up_without_parts(_GRID)
     retry_soon(_GRID, "pull_objects")

@@ -1,4 +1,4 @@
-"""What the patches of several programs use."""
+"""Names and functions that the patches of several of Flower's programs use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import importlib
 import os
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from functools import partial, wraps
 from logging import getLogger
@@ -13,26 +15,36 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower import forking
+from deploy.flower import fork_client
 from deploy.flower.channel import Channel
+from deploy.flower.commands import patched
 from deploy.flower.fork_server import CHANNEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 WRITTEN_FOR = "1.39.0"  # the version of Flower whose private names the patches use
-LOOK = 1.0  # s between two checks of a condition that is normally notified
-FIRST_RETRY, LONGEST_RETRY = 0.02, 0.5  # s until a missing part of a message is requested again
+LOOK = 1.0  # s between two checks of a condition whose changes are normally notified
+REMEMBERED = 10_000  # the most results of a function that are cached
+NO_PARTS = 30.0  # s without a new part, after which an incomplete message is given up
+FAILING = 60.0  # s of errors from the SuperLink, after which a request is given up
+FIRST_RETRY, LONGEST_RETRY = 0.02, 0.5  # s until a part that is missing is requested again: at first, at most
 
 PLUGIN = "flwr.supercore.superexec.plugin"
 EXECUTOR = "flwr.supercore.superexec.executor.subprocess_executor"
 CORE_HANDLERS = "flwr.supercore.servicer.runtime.runtime_handlers"
 RUNTIME_CLIENT = "flwr.supercore.runtime"
+INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
 RETRY = "flwr.supercore.retry.http_retry"
 USED_TO_START_APPS = (f"{EXECUTOR}:SubprocessExecutor", f"{EXECUTOR}:subprocess.Popen")
+# Programs that a SuperLink or its executor starts. They must not run without their guards.
+GUARDED = ("flower-superexec", "flwr-serverapp")
 USED_BY_CHANNEL = (f"{RUNTIME_CLIENT}:RuntimeHttpClient._unary_unary",)
-USED_TO_RETRY = (f"{RETRY}:_RETRYABLE_STATUS_CODES",)
-# The requests of apps that are answered over their channel, and the name of the function that answers them.
+USED_TO_GIVE_UP = (f"{INFLATABLE}:ObjectUnavailableError", f"{INFLATABLE}:ObjectPullError")
+RETRY_INVOKER = "flwr.supercore.retry.retry_invoker"
+USED_TO_RETRY = (f"{RETRY}:_RETRYABLE_STATUS_CODES", f"{RETRY_INVOKER}:RetryInvoker.invoke")
+# The requests that an app may send over its channel. Under each request: the name of the function in Flower's
+# handlers that answers it.
 SERVED = {
     "SendTaskHeartbeat": "send_task_heartbeat",
     "PullTaskInput": "pull_task_input",
@@ -54,23 +66,88 @@ def replace(module: str, **replaced: Any) -> None:
 
 
 def like(module: Any, **changed: Any) -> SimpleNamespace:
-    """Return a copy of a module's namespace with some names changed."""
+    """Return an object with the names of a module, some of which are changed."""
     return SimpleNamespace(**{**vars(module), **changed})
 
 
 def retry_soon(module: str, name: str) -> None:
-    """Let a function that fetches the parts of a message retry after `FIRST_RETRY`; Flower waits 1 s."""
+    """Let a function that fetches the parts of a message ask soon again for a part that is missing.
+
+    The first pause is `FIRST_RETRY`. Pauses grow to `LONGEST_RETRY`. In stock Flower the first pause is 1 s.
+    `module` and `name` are those of the function.
+    """
     original = getattr(importlib.import_module(module), name)
     replace(module, **{name: partial(original, initial_backoff=FIRST_RETRY, backoff_cap=LONGEST_RETRY)})
 
 
+def give_up_without_parts(module: str) -> None:
+    """Let a module's `pull_objects` fail if no part of the message has arrived for `NO_PARTS` seconds.
+
+    Flower itself gives up after 500 attempts to fetch a part. With its own pauses they take more than an
+    hour, and with the pauses of `retry_soon` 4 minutes.
+    """
+    pull_objects = importlib.import_module(module).pull_objects
+    inflatable = importlib.import_module(INFLATABLE)
+
+    @wraps(pull_objects)
+    def pull_while_they_come(object_ids: Any, pull_object_fn: Callable[[str], bytes], **settings: Any) -> Any:
+        latest = time.monotonic()
+
+        def pull(object_id: str) -> bytes:
+            nonlocal latest
+            try:
+                content = pull_object_fn(object_id)
+            except inflatable.ObjectUnavailableError:
+                if time.monotonic() - latest > NO_PARTS:
+                    reason = f"no part of its message has come for {NO_PARTS:g} s"
+                    raise inflatable.ObjectPullError(object_id, reason) from None
+                raise
+            latest = time.monotonic()
+            return content
+
+        return pull_objects(object_ids, pull, **settings)
+
+    replace(module, pull_objects=pull_while_they_come)
+
+
 def retry_after_500() -> None:
-    """Retry a request that failed because the SuperLink's database was locked; Flower would end the run."""
+    """Let this process repeat a request that the SuperLink answers with status 500.
+
+    The SuperLink's database may be locked for a while. In stock Flower the first such answer ends the run.
+    Here the run ends only if the request has failed for `FAILING` seconds, since it will hardly succeed then.
+    """
     replace(RETRY, _RETRYABLE_STATUS_CODES=frozenset({500, 503, 504}))
+    invoker = importlib.import_module(RETRY_INVOKER).RetryInvoker
+    invoke = invoker.invoke
+
+    @wraps(invoke)
+    def invoke_for_a_while(this: Any, target: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        began: float | None = None
+
+        def attempt(*arguments: Any, **named: Any) -> Any:
+            nonlocal began
+            try:
+                return target(*arguments, **named)
+            except Exception as error:
+                if getattr(getattr(error, "response", None), "status_code", None) != 500:
+                    began = None  # another failure, such as an absent SuperLink, is not limited here
+                    raise
+                now = time.monotonic()
+                began = now if began is None else began
+                if now - began > FAILING:
+                    raise RuntimeError(f"The SuperLink has failed to answer for {FAILING:g} s") from error
+                raise
+
+        return invoke(this, attempt, *arguments, **named)
+
+    invoker.invoke = invoke_for_a_while
 
 
 def use_channel() -> None:
-    """Let this app send its requests over its channel, if it was given one."""
+    """Let this app send its requests over its channel, if its environment names one (`CHANNEL`).
+
+    A request that is not in `SERVED`, or that the other end does not answer, is sent over HTTP.
+    """
     descriptor = os.environ.pop(CHANNEL, None)
     if descriptor is None:
         return
@@ -92,16 +169,16 @@ def use_channel() -> None:
 
 
 def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) -> Callable[..., Any]:
-    """Cache a function's results for `LOOK` seconds.
+    """Return a function that caches the results of another function for `LOOK` seconds.
 
     Parameters
     ----------
     function : Callable[..., Any]
-        Its result depends on one argument.
+        The other function. Its result depends on one of its arguments only.
     by : int
-        The position of that argument.
+        The position of the argument on which the result depends. (default: the first argument)
     but : object
-        A result that is not cached.
+        A result that is not cached. (default: all results are cached)
     """
     known: dict[Any, tuple[float, Any]] = {}
 
@@ -114,17 +191,45 @@ def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) 
             if answer is but:
                 known.pop(key, None)
             else:
+                if len(known) >= REMEMBERED:  # clients choose the arguments, so their number must be limited
+                    known.clear()
                 known[key] = now, answer
         return answer
 
     return cached
 
 
+def start_program(command: list[str], **settings: Any) -> subprocess.Popen[bytes]:
+    """Start one of Flower's programs as `subprocess.Popen` does, with two differences.
+
+    A program of `GUARDED` is started with its guards. The token of a task is passed in a file instead of the
+    command line, which every user of the machine can read.
+    """
+    if command[0] in GUARDED:
+        command = patched(command, installed=bool(sys.flags.safe_path))  # imports as this process does
+    if "--token" not in command:
+        return subprocess.Popen(command, **settings)
+    place = command.index("--token")
+    with tempfile.TemporaryFile() as file:  # the file has no name, so only the program can open it
+        file.write(command[place + 1].encode())
+        file.seek(0)
+        command = [*command[:place], "--token-file", f"/dev/fd/{file.fileno()}", *command[place + 2 :]]
+        return subprocess.Popen(command, pass_fds=[file.fileno()], **settings)
+
+
+def guard_apps() -> None:
+    """Let Flower's executor start ServerApps with their guards."""
+    replace(EXECUTOR, subprocess=like(subprocess, Popen=start_program))
+
+
 class _Apps:
-    """Starts the processes of apps: forked by a fork server, or as Flower starts them if there is none."""
+    """Starts the processes of apps.
+
+    If there is a fork server, it forks them. Otherwise they are started by `start_program`.
+    """
 
     def __init__(self) -> None:
-        self._fork_server: forking.ForkServer | None = None
+        self._fork_server: fork_client.ForkServer | None = None
         self._names: Sequence[str] = ()
         self._module = ""
 
@@ -134,32 +239,38 @@ class _Apps:
         commands: Callable[[Iterable[str]], Mapping[str, Callable[[], Any]]],
         module: str,
     ) -> None:
-        """Connect to the fork server that the environment names, or fork one. Call it before threads start.
+        """Connect to the fork server that the environment names (`fork_client.VARIABLE`), or fork one.
+
+        Call this before the process starts threads.
 
         Parameters
         ----------
         names : Sequence[str]
-            The programs to be forked.
+            The names of the programs that are to be forked.
         commands : Callable[[Iterable[str]], Mapping[str, Callable[[], Any]]]
-            Returns the functions that run them.
+            Gets names of programs. Returns, under each name, the function that runs the program.
         module : str
-            The module that holds `commands`: a fork server in a new process imports it.
+            The name of the module that holds `commands`. If the fork server ends, a new one imports this
+            module.
         """
         self._names, self._module = names, module
-        if folder := os.environ.get(forking.VARIABLE):
+        if folder := os.environ.get(fork_client.VARIABLE):
             try:
-                self._fork_server = forking.ForkServer.connect(Path(folder))
+                self._fork_server = fork_client.ForkServer.connect(Path(folder))
                 return
             except OSError as error:
                 getLogger("flwr").warning(
-                    "%s=%s: %s; starting a fork server of our own", forking.VARIABLE, folder, error
+                    "%s=%s: %s; starting a fork server of our own", fork_client.VARIABLE, folder, error
                 )
-        self._fork_server = forking.fork_server(commands(names))
+        self._fork_server = fork_client.fork_server(commands(names))
 
     def start(self, command: list[str], *, channel: socket.socket | None = None, **settings: Any) -> None:
-        """Start a process as `subprocess.Popen` does; a forked one inherits its end of a channel."""
+        """Start a process as `subprocess.Popen` does, by the fork server if it serves this command.
+
+        A forked process inherits `channel`, its end of a socket pair. A process that is not forked does not.
+        """
         if self._fork_server is None or command[0] not in self._names:
-            subprocess.Popen(command, **settings)
+            start_program(command, **settings)
             return
         silent = settings.get("stdout") == subprocess.DEVNULL
         output = os.open(os.devnull, os.O_WRONLY) if silent else None
@@ -169,11 +280,11 @@ class _Apps:
                 output=(1, 2) if output is None else (output, output),
                 channel=None if channel is None else channel.fileno(),
             )
-        except forking.Gone:
+        except fork_client.Gone:
             getLogger("flwr").warning("The fork server for %s is gone; starting a new one", command[0])
             self._fork_server.close()
-            self._fork_server = forking.start_fork_server(self._module, self._names)
-            subprocess.Popen(command, **settings)
+            self._fork_server = fork_client.start_fork_server(self._module, self._names)
+            start_program(command, **settings)
         finally:
             if output is not None:
                 os.close(output)

@@ -1,4 +1,8 @@
-"""`flower-superexec`, which starts a process for each task: its patch, and the thread that replaces it."""
+"""The patch of `flower-superexec`, and a thread that replaces this program.
+
+`flower-superexec` is an executor: it starts the process of an app (a ClientApp or a ServerApp) for each task.
+The thread replaces it in a SuperNode, and in a SuperLink that starts its ServerApps itself.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import importlib
 import socket
 import subprocess
 import threading
+import time
 from functools import partial
 from itertools import pairwise
 from logging import getLogger
@@ -15,6 +20,7 @@ from deploy.flower.channel import serve
 from deploy.flower.patches.shared import (
     CORE_HANDLERS,
     EXECUTOR,
+    LOOK,
     PLUGIN,
     SERVED,
     USED_TO_RETRY,
@@ -30,6 +36,8 @@ from deploy.flower.patches.shared import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+ATTEMPTS = 60  # how often the thread tries to report that an app was killed, once a second
+
 USED = (*USED_TO_RETRY, *USED_TO_START_APPS)
 USED_BY_THREAD = (
     f"{PLUGIN}:AutoExecPlugin.launch_task",
@@ -39,29 +47,29 @@ USED_BY_THREAD = (
 
 
 def patch() -> None:
-    """Fork apps, and survive a SuperLink whose database is locked."""
+    """Let the executor fork apps, and go on while the SuperLink's database is locked."""
     retry_after_500()
     fork_apps()
 
 
 class SuperExecThread(threading.Thread):
-    """Replaces the process `flower-superexec`: starts an app's process for each task.
+    """Starts the process of an app for each task, as the program `flower-superexec` does.
 
-    Its apps send their requests over a channel. Those that it does not serve or cannot answer, they send over
-    HTTP as in stock Flower.
+    The apps send their requests over a channel. If the channel does not serve a request (see `SERVED`) or
+    cannot answer it, the app sends the request over HTTP, as in stock Flower.
 
     Parameters
     ----------
     command : Sequence[str]
-        The command line of the process that it replaces.
+        The command line of the `flower-superexec` that the thread replaces.
     state : flwr.supercore.corestate.CoreState
         The state of the SuperNode or SuperLink.
     handlers : module
-        Its functions answer the requests of apps.
+        A module of Flower whose functions answer the requests of apps.
     due : threading.Event
-        Set when there is a task. Tasks are looked for every `interval` seconds in any case.
-    lost : Callable[[Any], None]
-        Called with the task of an app that ended before it had finished the task.
+        Others set this event when there is a task. The thread then looks for tasks at once.
+    interval : float
+        The thread looks for tasks at least once in this many seconds, even if `due` is not set.
     """
 
     def __init__(
@@ -71,7 +79,6 @@ class SuperExecThread(threading.Thread):
         handlers: Any,
         due: threading.Event,
         interval: float,
-        lost: Callable[[Any], None] = lambda task: None,
     ) -> None:
         super().__init__(name="superexec", daemon=True)
         options = dict(pairwise(command))
@@ -83,15 +90,14 @@ class SuperExecThread(threading.Thread):
             executor=importlib.import_module(EXECUTOR).SubprocessExecutor(),
         )
         self._state, self._handlers, self._due, self._interval = state, handlers, due, interval
-        self._lost = lost
         replace(EXECUTOR, subprocess=like(subprocess, Popen=self._start_app))
         self.start()
 
     def terminate(self) -> None:
-        """Do nothing: the thread ends with its process."""
+        """Do nothing: the thread ends when its process ends."""
 
     def wait(self, timeout: float) -> None:
-        """Do not wait."""
+        """Do nothing: nobody has to wait for the thread."""
 
     def run(self) -> None:
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
@@ -103,7 +109,7 @@ class SuperExecThread(threading.Thread):
             try:
                 while (acquired := self._handlers.acquire_task(request, self._state)).token:
                     self._plugin.launch_task(token=acquired.token, task=acquired.task)
-            except Exception as error:  # the next task may succeed
+            except Exception as error:  # the next app may start
                 getLogger("flwr").exception("An app could not be started: %s", error)
 
     def _start_app(self, command: list[str], **settings: Any) -> None:
@@ -116,12 +122,28 @@ class SuperExecThread(threading.Thread):
 
         def attend() -> None:
             serve(ours, answer)
-            task = self._state.get_task_by_token(token)  # None if it has finished
-            # An app that has not begun has no channel (see `_Apps.start`), or Flower starts it again.
-            if task is not None and task.status.status == "running":
-                self._lost(task)
+            for _ in range(ATTEMPTS):
+                try:
+                    self._report_lost(token, command[0].removeprefix("flwr-"))
+                    return
+                except Exception as error:  # such as a locked database
+                    getLogger("flwr").warning("An app that ended cannot be reported yet: %s", error)
+                time.sleep(LOOK)
 
         threading.Thread(target=attend, name="channel", daemon=True).start()
+
+    def _report_lost(self, token: str, app: str) -> None:
+        """Report the task of an app that has ended as failed, unless the app has finished the task.
+
+        Stock Flower does so after a minute without the app's heartbeats.
+        """
+        task = self._state.get_task_by_token(token)  # None if the app has finished the task
+        # If the app has not begun its task, either it has no channel because it was not forked (see
+        # `_Apps.start`), or Flower starts it again.
+        if task is None or task.status.status != "running":
+            return
+        if self._state.finish_task(task.task_id, "failed", f"The process of the {app} ended unexpectedly"):
+            self._state._on_task_tokens_expired([task])
 
     def _answer(self, find_task: Callable[[], Any], method: str, content: bytes) -> bytes | None:
         handler = self._handler(method)

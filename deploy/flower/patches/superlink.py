@@ -1,4 +1,4 @@
-"""`flower-superlink`: held requests, fewer database accesses, and a check of node keys."""
+"""The patch of `flower-superlink`: the SuperLink holds requests, and accesses its database less often."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import importlib
 import subprocess
 import threading
 import time
-from functools import wraps
-from logging import getLogger
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from deploy.flower.patches import held_requests
+from deploy.flower.database import end_if_corrupt
+from deploy.flower.patches import deliveries, held_requests, past_rounds, presence
 from deploy.flower.patches.held_requests import HeldRequests
 from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
@@ -19,17 +19,24 @@ from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+LONGEST_SHUTDOWN = 3  # s that requests under way have to finish when the SuperLink is asked to end
+PATIENCE = 4
+"""A ServerApp counts as dead after this number times 30 s without a heartbeat. Stock Flower's number is 2.
+
+A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it repeats the heartbeat for up
+to `shared.FAILING` s."""
+
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
-_SUPERLINK_APP = "flwr.superlink.main"  # Flower imports it late
+_SUPERLINK_APP = "flwr.superlink.main"  # Flower imports this module only while it runs
 _SUPERLINK_API = "flwr.superlink.servicer.runtime.runtime_handlers"
 _FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
 _FLEET_HANDLERS = "flwr.server.superlink.fleet.message_handler.message_handler"
-_FLEET_MESSAGES = "flwr.proto.fleet_pb2"
-_NODE_AUTH = "flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor"
 _LINK_STATE = "flwr.server.superlink.linkstate"
+_CORE_STATE = "flwr.supercore.corestate.sql_corestate"
 _RUN_SUPEREXEC = "flwr.supercore.superexec.run_superexec"
 USED = (
     f"{_SUPERLINK}:subprocess.Popen",
+    f"{_SUPERLINK}:uvicorn.run",
     f"{_SUPERLINK_APP}:create_app",
     f"{_SUPERLINK}:SuperLinkLifespan._start_superexec_if_needed",
     f"{_RUN_SUPEREXEC}:_get_task_poll_interval",
@@ -39,39 +46,55 @@ USED = (
     f"{_LINK_STATE}:SqlLinkState.store_object",
     f"{_LINK_STATE}:InMemoryLinkState.store_object",
     f"{_LINK_STATE}:SqlLinkState.get_task_by_token",
+    f"{_CORE_STATE}:HEARTBEAT_PATIENCE",
     f"{_SUPERLINK_API}:acquire_task",
     f"{_SUPERLINK_API}:pull_messages",
     f"{_LINK_STATE}:SqlLinkState._cleanup_expired_task_tokens",
     f"{_LINK_STATE}:SqlLinkState.get_node_id_by_public_key",
     f"{_LINK_STATE}:SqlLinkState.store_traffic",
     f"{_LINK_STATE}:SqlLinkState.finish_task",
+    f"{_LINK_STATE}:SqlLinkState._on_task_tokens_expired",
+    f"{_LINK_STATE}:InMemoryLinkState.finish_task",
+    f"{_LINK_STATE}:InMemoryLinkState._on_task_tokens_expired",
     f"{_FLEET_HANDLERS}:check_abort",
-    f"{_NODE_AUTH}:NodeAuthServerInterceptor.intercept_service",
-    f"{_NODE_AUTH}:PUBLIC_KEY_HEADER",
-    f"{_FLEET_MESSAGES}:ActivateNodeRequest",
+    *deliveries.USED,
     *held_requests.USED,
+    *past_rounds.USED,
+    *presence.USED,
     *USED_BY_THREAD,
 )
 
 
 def patch() -> None:
-    """Hold requests, save database accesses, check node keys, and replace the SuperExec by a thread."""
+    """Apply all changes to the SuperLink except its guards; `deploy.flower.patches` lists them."""
     fork_apps()
+    end_if_corrupt()
+    replace(_CORE_STATE, HEARTBEAT_PATIENCE=PATIENCE)
     handlers = importlib.import_module(_SUPERLINK_API)
     held = HeldRequests()
     for name in ("SqlLinkState", "InMemoryLinkState"):
         held.notice_messages_in(getattr(importlib.import_module(_LINK_STATE), name))
     held.hold_for_nodes(importlib.import_module(_FLEET).FleetServicer)
     held.hold_for_apps(handlers)
+    past = past_rounds.PastRounds()
+    past.delete_in(importlib.import_module(_LINK_STATE).SqlLinkState)
+    deliveries.patch(past)
+    presence.patch(held.look_again)
 
-    # Flower does these in nearly every request. The first and the last take the database's only write lock.
+    # Flower calls the next four functions in nearly every request. The first one (which deletes expired
+    # tokens) and the last one (which stores traffic) take the write lock, of which the database has only one.
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     state._cleanup_expired_task_tokens = _rarely(state._cleanup_expired_task_tokens)
     state.get_node_id_by_public_key = remembered(state.get_node_id_by_public_key, by=1, but=None)
     check_abort: Any = vars(importlib.import_module(_FLEET_HANDLERS))["check_abort"]
     replace(_FLEET_HANDLERS, check_abort=remembered(check_abort))
     _Traffic(state)
-    _guard_nodes(importlib.import_module(_NODE_AUTH).NodeAuthServerInterceptor)
+
+    # When the SuperLink ends, Flower waits for all requests without a time limit. A program that follows a
+    # run's log has a request under way until the run ends.
+    uvicorn = importlib.import_module(_SUPERLINK).uvicorn
+    run = partial(uvicorn.run, timeout_graceful_shutdown=LONGEST_SHUTDOWN)
+    replace(_SUPERLINK, uvicorn=like(uvicorn, run=run))
 
     lifespan = importlib.import_module(_SUPERLINK).SuperLinkLifespan
     start = lifespan._start_superexec_if_needed
@@ -88,47 +111,8 @@ def patch() -> None:
     lifespan._start_superexec_if_needed = start_superexec
 
 
-def _guard_nodes(interceptor: Any) -> None:
-    """Refuse to activate a node for a request with another node's key, and log all refusals.
-
-    Flower checks that a request is signed with its own key, but not that this is the key of the node to be
-    activated. So whoever knows a client's public key could take its node online and keep the client out.
-
-    Parameters
-    ----------
-    interceptor : type
-        The interceptor that authenticates the requests to the Fleet API.
-    """
-    intercept = interceptor.intercept_service
-    key_header = importlib.import_module(_NODE_AUTH).PUBLIC_KEY_HEADER
-    activation = importlib.import_module(_FLEET_MESSAGES).ActivateNodeRequest
-    unauthenticated = importlib.import_module("grpc").StatusCode.UNAUTHENTICATED
-
-    @wraps(intercept)
-    def guarded(this: Any, continuation: Any, call: Any) -> Any:
-        handler = intercept(this, continuation, call)
-        if handler is None:  # no such method
-            return None
-        key = dict(call.invocation_metadata).get(key_header)
-
-        def answer(request: Any, context: Any) -> Any:
-            try:
-                if isinstance(request, activation) and request.public_key != key:
-                    context.abort(unauthenticated, "Another node's key")
-                return handler.unary_unary(request, context)
-            except Exception:
-                if context.code() is unauthenticated:
-                    what = context.details().decode(), context.peer()
-                    getLogger("flwr").warning("[%s] Refused: %s, from %s", call.method, *what)
-                raise
-
-        return handler._replace(unary_unary=answer)
-
-    interceptor.intercept_service = guarded
-
-
 def _rarely(method: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Skip calls of a method within `LOOK` seconds after a call for the same object."""
+    """Return a method that does nothing within `LOOK` seconds after its last effective call for an object."""
     last: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
     @wraps(method)
@@ -142,17 +126,19 @@ def _rarely(method: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 class _Traffic:
-    """Sums the bytes sent and received, and stores the sums every `LOOK` seconds and when a task ends.
+    """Adds up the bytes sent and received in each run, and stores the sums less often than Flower.
+
+    The sums are stored in the first request after `LOOK` seconds, and when a task ends.
 
     Parameters
     ----------
     state : type
-        The class whose `store_traffic` it replaces.
+        SqlLinkState. Its methods `store_traffic` and `finish_task` are replaced.
     """
 
     def __init__(self, state: Any) -> None:
         self._store = state.store_traffic
-        self._sums: dict[int, tuple[int, int]] = {}  # by run: sent, received
+        self._sums: dict[int, tuple[int, int]] = {}  # by run: the bytes sent and received
         self._stored = time.monotonic()
         self._lock = threading.Lock()
         finish_task = state.finish_task

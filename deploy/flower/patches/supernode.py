@@ -1,30 +1,47 @@
-"""`flower-supernode`: nothing waits for a timer, and a killed ClientApp is noticed at once."""
+"""The patch of `flower-supernode`: events replace timers, and a killed ClientApp is noticed at once."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from functools import wraps
 from importlib.metadata import version
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from deploy.flower.patches.shared import LOOK, WRITTEN_FOR, fork_apps, like, replace, retry_soon
+from deploy.flower.patches import heartbeats
+from deploy.flower.patches.shared import (
+    LOOK,
+    USED_TO_GIVE_UP,
+    WRITTEN_FOR,
+    fork_apps,
+    give_up_without_parts,
+    like,
+    replace,
+    retry_soon,
+)
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
+from deploy.processes.groups import LOST
 
-FIRST_PAUSE, LONGEST_PAUSE = (
-    0.1,
-    0.5,
-)  # s between two requests for messages, if the SuperLink does not hold them (held_requests.HOLD) ...
-PAUSE_SHARE = 0.05  # ... as a share of the time since the last message
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# If the SuperLink does not hold requests for messages (held_requests.HOLD), the SuperNode pauses between two
+# requests. The pause is PAUSE_SHARE of the time since the last message, within these limits in seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5
+PAUSE_SHARE = 0.05
 
 _SUPERNODE = "flwr.supernode.cli.flower_supernode"
 _LOOP = "flwr.supernode.start_client_internal"
+_CONSTANTS = "flwr.common.constant"
 _HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"
-_APP = "flwr.supernode.main"  # Flower imports it late
+_APP = "flwr.supernode.main"  # Flower imports this module only while it runs
 _STATE = "flwr.supernode.nodestate.in_memory_nodestate"
 _DATABASE = "flwr.supercore.object_store.sql_object_store"
 USED = (
@@ -33,20 +50,31 @@ USED = (
     f"{_LOOP}:time.sleep",
     f"{_LOOP}:subprocess.Popen",
     f"{_LOOP}:pull_objects",
+    f"{_LOOP}:_pull_and_store_message",
+    f"{_LOOP}:_insert_message",
+    f"{_LOOP}:_push_messages",
+    f"{_LOOP}:RunNotRunningException",
+    f"{_CONSTANTS}:ErrorCode.MESSAGE_UNAVAILABLE",
+    *USED_TO_GIVE_UP,
     f"{_HANDLERS}:acquire_task",
     f"{_STATE}:InMemoryNodeState.store_message",
     f"{_STATE}:InMemoryNodeState.store_object",
     f"{_STATE}:InMemoryNodeState.get_task_by_token",
     f"{_STATE}:InMemoryNodeState.finish_task",
     f"{_STATE}:InMemoryNodeState._on_task_tokens_expired",
+    *heartbeats.USED,
     *USED_BY_THREAD,
 )
 
 
 def patch() -> None:
-    """Replace the timers of the SuperNode's loop by notifications, and its SuperExec by a thread."""
+    """Replace the timers in the SuperNode's loop by events, and its `flower-superexec` by a thread."""
     fork_apps()
+    heartbeats.patch()
+    give_up_without_parts(_LOOP)
     retry_soon(_LOOP, "pull_objects")
+    reply_to_unreceived_messages(importlib.import_module(_LOOP))
+    await_replies(importlib.import_module(_LOOP))
     start = importlib.import_module(_SUPERNODE).start_client_internal
 
     @wraps(start)
@@ -57,13 +85,123 @@ def patch() -> None:
             time=like(time, sleep=node.sleep),
             subprocess=like(subprocess, Popen=node.start_superexec),
         )
-        start(state_factory=state_factory, **settings)
+        end_with(lambda: start(state_factory=state_factory, **settings))
 
     replace(_SUPERNODE, start_client_internal=start_patched)
 
 
+def end_with(loop: Callable[[], None]) -> NoReturn:
+    """Run Flower's loop, and end the process when the loop has ended.
+
+    The loop returns or raises only after an error. If the process went on, its HTTP server would keep it
+    alive although it does nothing.
+    """
+    try:
+        loop()
+    except (SystemExit, KeyboardInterrupt):  # Flower has ended its server
+        raise
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(LOST)
+
+
+def reply_to_unreceived_messages(loop: Any) -> None:
+    """Let the loop reply with an error if the parts of a message do not arrive.
+
+    Stock Flower drops the message without a reply, and the ServerApp waits for the reply in vain.
+
+    Parameters
+    ----------
+    loop : module
+        The module of the SuperNode's loop.
+    """
+    pull_objects, pull_message = loop.pull_objects, loop._pull_and_store_message
+    app = importlib.import_module("flwr.app")
+    unavailable = importlib.import_module(_CONSTANTS).ErrorCode.MESSAGE_UNAVAILABLE
+    stopped = loop.RunNotRunningException
+    failures: list[str] = []
+
+    @wraps(pull_objects)
+    def noted(*arguments: Any, **settings: Any) -> Any:
+        try:
+            return pull_objects(*arguments, **settings)
+        except Exception as error:
+            failures.append(str(error))
+            raise
+
+    @wraps(pull_message)
+    def pull(*, receive: Callable[[], Any], **settings: Any) -> Any:
+        messages: list[Any] = []
+
+        def received() -> Any:
+            answer = receive()
+            messages.extend(answer[:1] if answer else ())
+            return answer
+
+        failures.clear()
+        run_id = pull_message(receive=received, **settings)
+        if run_id is not None or not (failures and messages):
+            return run_id
+        error = app.Error(unavailable, f"The message was not received: {failures[0]}")
+        reply = app.Message(error, reply_to=messages[0])
+        loop._insert_message(reply, settings["state"], settings["object_store"])
+        run, message = messages[0].metadata.run_id, messages[0].metadata.message_id
+        # If the message cannot be confirmed, the SuperLink delivers it again. `stopped` is a BaseException.
+        with contextlib.suppress(Exception, stopped):
+            settings["confirm_message_received"](run, message)
+        return run
+
+    loop.pull_objects, loop._pull_and_store_message = noted, pull
+
+
+def await_replies(loop: Any) -> None:
+    """Let the loop wait for the reply to the message that it has received last.
+
+    Stock Flower's loop receives a message, waits for any reply, and sends it. If a run ends while its message
+    is being received, the loop drops the message, but the ClientApp still replies to it. From then on, the
+    loop of stock Flower finds an old reply after each message. So it sends every reply a round late, for
+    ever.
+
+    Parameters
+    ----------
+    loop : module
+        The module of the SuperNode's loop.
+    """
+    pull_message, push_messages = loop._pull_and_store_message, loop._push_messages
+    awaited = ""
+
+    @wraps(pull_message)
+    def pull(*, receive: Callable[[], Any], **settings: Any) -> Any:
+        def received() -> Any:
+            nonlocal awaited
+            answer = receive()
+            awaited = answer[0].metadata.message_id if answer else ""
+            return answer
+
+        return pull_message(receive=received, **settings)
+
+    @wraps(push_messages)
+    def push(*, send: Callable[..., Any], **settings: Any) -> None:
+        sent = set()
+
+        def noted(message: Any, *arguments: Any) -> Any:
+            sent.add(message.metadata.reply_to_message_id)
+            return send(message, *arguments)
+
+        while awaited not in sent:
+            push_messages(send=noted, **settings)
+
+    loop._pull_and_store_message, loop._push_messages = pull, push
+
+
 def leave_out_the_database() -> None:
-    """Skip the import of the database layer, which only a SuperLink with --database uses: saves 30 MB."""
+    """Replace Flower's module for databases by a stub, which saves 30 MB of memory.
+
+    Only a SuperLink with --database needs the module. Other programs call this function before they
+    import Flower. With another version of Flower it does nothing.
+    """
     if version("flwr") != WRITTEN_FOR:
         return
 
@@ -82,13 +220,13 @@ class Node:
     Parameters
     ----------
     state : flwr.supernode.nodestate.NodeState
-        Where the SuperNode's threads leave messages for each other.
+        The SuperNode's state, in which its threads leave messages and replies for each other.
     """
 
     def __init__(self, state: Any) -> None:
         self._state = state
-        self._message = threading.Event()  # a message to work on has arrived
-        self._reply = threading.Event()  # a reply to send, or a part of one, is there
+        self._message = threading.Event()  # set when a message for a ClientApp has arrived
+        self._reply = threading.Event()  # set when a reply, or a part of a reply, is ready to be sent
         self._last_message = self._woke = time.monotonic()
         store_message, store_object = state.store_message, state.store_object
 
@@ -109,25 +247,28 @@ class Node:
         state.store_message, state.store_object = noticed_message, noticed_object
 
     def sleep(self, seconds: float) -> None:
-        """Sleep until there is something to do, where Flower sleeps for a fixed time.
+        """Replace `time.sleep` in the SuperNode's loop.
 
-        Flower sleeps 3 s after a request that brought no message, and 0.5 s when there is no reply yet.
+        If there is no reply yet, the loop sleeps 0.5 s. This call then returns as soon as there is a reply.
+
+        After a request that brought no message, the loop sleeps 3 s. This call then returns at once if the
+        SuperLink held the request, and otherwise after a pause of `FIRST_PAUSE` to `LONGEST_PAUSE` seconds.
+
+        Parameters
+        ----------
+        seconds : float
+            The seconds that Flower would sleep.
         """
         if seconds < LOOK:
             self._reply.wait(seconds)
             self._reply.clear()
             return
         now = time.monotonic()
-        if now - self._woke < LOOK:  # else the SuperLink held the request: the next one can follow at once
+        if now - self._woke < LOOK:  # the SuperLink did not hold the request
             time.sleep(min(max(PAUSE_SHARE * (now - self._last_message), FIRST_PAUSE), LONGEST_PAUSE))
         self._woke = time.monotonic()
 
     def start_superexec(self, command: list[str]) -> SuperExecThread:
-        """Start the thread that starts a ClientApp as soon as there is a message for it."""
+        """Start the thread that starts a ClientApp for each message, as soon as the message has arrived."""
         handlers = importlib.import_module(_HANDLERS)
-        return SuperExecThread(command, self._state, handlers, self._message, LOOK, self._report_lost)
-
-    def _report_lost(self, task: Any) -> None:
-        """Send the error reply for a killed ClientApp, as Flower does once its heartbeats are missing."""
-        if self._state.finish_task(task.task_id, "failed", "The ClientApp process ended unexpectedly"):
-            self._state._on_task_tokens_expired([task])
+        return SuperExecThread(command, self._state, handlers, self._message, LOOK)

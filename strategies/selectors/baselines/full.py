@@ -1,4 +1,4 @@
-"""Full participation: every available client takes part, with weight λ."""
+"""Full participation: every available client is selected, with weight λ."""
 
 from dataclasses import replace
 
@@ -8,10 +8,11 @@ from .uniform import UniformSelector
 
 
 class FullSelector(UniformSelector):
-    """Every available client once, with W = 1: no variance from sampling, and the cost of all clients.
+    """Selects every available client once, with W = 1, so the aggregate has no variance from sampling.
 
-    `clients_per_round` and the setting `replacement` have no effect. A budget below 1 gives the empty
-    selection; any other takes all. `probabilities` holds the share of each client, 1/M.
+    `clients_per_round` and the setting `replacement` have no effect. If the budget of a round is below 1,
+    nobody is selected. With any other budget all available clients are selected. `probabilities` holds 1/M
+    for each of the M registered clients.
     """
 
     name = "full"

@@ -1,4 +1,4 @@
-"""Multinomial by data: clients are drawn in proportion to their data (Li et al. 2020, FedProx)."""
+"""Multinomial sampling: clients are drawn in proportion to their data (Li et al. 2020, FedProx)."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ from ..probability import StreamSelector
 class MultinomialSelector(StreamSelector):
     """p_m = λ_m = size_m / sum of the registered clients' sizes.
 
-    With replacement every drawn client weighs N_m/K. A strong baseline wherever sizes explain the norms of
-    updates.
+    With replacement, a client that was drawn N_m times has the weight N_m/K. This is a strong baseline if
+    ||g_m|| differs little between clients.
     """
 
     name = "md"
@@ -32,5 +32,5 @@ class MultinomialSelector(StreamSelector):
             return np.cumsum(np.where(self._registered, self.client_sizes, 0.0))
 
         ends = self._cached("ends", ("registered", "client_sizes"), compute)
-        # side="right" never draws a client of size 0, since random() < 1.
+        # A removed client has mass 0. With side="right" it is never drawn, since random() < 1.
         return lambda n: np.searchsorted(ends, rng.random(n) * ends[-1], side="right")

@@ -1,7 +1,7 @@
-"""Optimal sampling: p in proportion to the root of a_m, with the norms of all clients known beforehand.
+"""Optimal sampling: p in proportion to λ_m ||g_m||, where the norms of all clients' updates are known.
 
-The minimiser of the variance reduction loss, eq. 5 of Zhao, Wang, Kolar, "Adaptive Client Sampling in
-Federated Learning via Online Learning with Bandit Feedback"; an oracle for experiments.
+This p minimises the variance reduction loss, eq. 5 of Zhao, Wang, Kolar, "Adaptive Client Sampling in
+Federated Learning via Online Learning with Bandit Feedback". The selector is an oracle for experiments.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from ..importance.reported import ReportedSelector
 class OptimalSelector(ReportedSelector):
     """p_m = sqrt(a_m) / sum_j sqrt(a_j) with a_m = λ_m² ||g_m||², so p ∝ λ_m ||g_m||.
 
-    It polls all available clients for the norm of this round's update, which is the work that sampling is
-    there to save. The unit of norms does not matter.
+    It polls all available clients for the norm of their update in this round. So every available client
+    trains in every round, which sampling is meant to avoid. The unit of norms does not matter.
     """
 
     name = "optimal"

@@ -12,11 +12,12 @@ from ..probability import StreamSelector
 
 
 class UniformSelector(StreamSelector):
-    """p_m = 1/M.
+    """p_m = 1/M for each of the M registered clients.
 
-    With ``replacement=False`` it is simple random sampling: inclusion probability K/n (what
-    ``Selection.probabilities`` holds then) and W = n/K for each of the n available clients. This is the exact
-    fixed-size design; the successive weights of OSMD's Algorithm 6 would only add variance.
+    With ``replacement=False`` it is simple random sampling of K of the n available clients. Then
+    ``Selection.probabilities`` holds the inclusion probability K/n, and W = n/K for each selected client. The
+    importance weights of Algorithm 6 of the OSMD paper, which depend on the order of the draws, would also be
+    unbiased, but would add variance.
     """
 
     name = "uniform"

@@ -1,4 +1,4 @@
-"""DELTA and its practical form, and the baselines of its paper: by norms (FedIS), and by clusters of norms.
+"""DELTA, and its paper's baselines FedIS and cluster-based IS. DELTA and FedIS also have a practical form.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023).
 """

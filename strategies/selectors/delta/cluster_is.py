@@ -1,7 +1,8 @@
-"""Cluster-based importance sampling: clients with similar norms form clusters, and each gets its share.
+"""Cluster-based importance sampling: clients with similar norms form a cluster.
 
-The baseline "Cluster-based IS" of Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated
-Learning" (NeurIPS 2023), sections 1 and B.2, after Shen et al. (2022).
+The draws are divided among the clusters in proportion to their numbers of clients. This is the baseline
+"Cluster-based IS" of Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning"
+(NeurIPS 2023), sections 1 and B.2, after Shen et al. (2022).
 """
 
 from dataclasses import dataclass
@@ -31,19 +32,21 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
 
     K draws are made in three steps::
 
-        1. clusters c of the last known norms by k-means; clients without a norm are one more cluster
-        2. n_c draws for cluster c: Q_c = K M_c/M rounded up or down at random, E[n_c] = Q_c, sum n_c = K
-        3. n_c draws from p_m|c = (1 - ε) λ_m ||g_m|| / sum_c + ε/M_c; uniform where norms are unknown
+        1. k-means of the last known norms gives the clusters c; clients without a norm are one more cluster
+        2. cluster c gets n_c draws: Q_c = K M_c/M rounded up or down at random, E[n_c] = Q_c, sum n_c = K
+        3. the n_c draws are from p_m|c = (1 - ε) λ_m ||g_m|| / sum_c + ε/M_c
+           (from the uniform distribution in the cluster of clients without a norm)
 
         W_m = N_m / (n_c p_m|c min(1, Q_c))
 
-    M and M_c count the available clients. A cluster with Q_c >= 1 is drawn from in every round, and W is that
-    of a stratified sample; one with Q_c < 1 is drawn from with probability Q_c. ``replacement=False`` and
-    ``design="systematic"`` apply to the draws of step 3. ``Selection.probabilities`` holds M_c/M p_m|c, the
-    probability of one draw, or min(1, Q_c) π_m under the systematic design.
+    M is the number of available clients, M_c their number in cluster c, and sum_c the sum of λ_m ||g_m|| over
+    cluster c. A cluster with Q_c >= 1 gets draws in every round, and W is the weight of a stratified sample.
+    A cluster with Q_c < 1 gets a draw with probability Q_c. ``replacement=False`` and ``design="systematic"``
+    apply to the draws of step 3. ``Selection.probabilities`` holds M_c/M p_m|c, the probability of one draw,
+    or min(1, Q_c) π_m under the systematic design.
 
-    The shares depend on the numbers of clients and not on how much norms vary in a cluster: a cluster of
-    small norms that holds half of the clients gets half of the draws, and there plain ``fed-is`` is better.
+    The number of draws of a cluster does not depend on how much the norms vary in it. A cluster of small
+    norms that has half of the clients gets half of the draws. In this case ``fed-is`` is better.
     """
 
     name = "cluster-is"
@@ -73,21 +76,24 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
         return Draw(*(np.concatenate(field) for field in zip(*parts, strict=True)))
 
     def _draw_within(self, clients: Ints, n: int, quota: float, k: int, rng: np.random.Generator) -> Draw:
-        """Draw n clients of a cluster, n >= 1."""
-        chance = min(1.0, quota)  # the probability that the cluster is drawn from
+        """Make n >= 1 of the round's k draws from the clients of one cluster, whose Q_c is `quota`."""
+        chance = min(1.0, quota)  # the probability that the cluster gets a draw
         draw = self._draw(self._within(clients), n, rng)
         share = chance if self._settings.design == "systematic" else quota / k
         return Draw(clients[draw.clients], draw.counts, draw.probabilities * share, draw.importance / chance)
 
     def _within(self, clients: Ints) -> Floats:
-        """Return p (n,) of the clients of a cluster, n >= 1."""
+        """Return p_m|c (n,) of the n >= 1 clients of one cluster."""
         norms = self._norms[clients]
         if norms[0] < 0:
             return np.full(clients.size, 1 / clients.size)
         return self._floored(self.client_sizes[clients], norms)
 
     def _split(self, clients: Ints) -> list[Ints]:
-        """Return the positions in `clients` (n,) of each non-empty cluster: unknown norms, then by norm."""
+        """Return for each non-empty cluster the positions of its members in `clients` (n,).
+
+        The cluster of clients without a norm is the first. The other clusters are ordered by their norms.
+        """
         norms = self._norms
 
         def compute() -> Floats:
@@ -100,10 +106,11 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
 
 
 def _boundaries(values: Floats, num_clusters: int) -> Floats:
-    """Return the first values of the clusters of values >= 0 (n,), without that of the lowest cluster.
+    """Return the smallest value of each cluster of `values` (n,) >= 0, ascending, without the lowest cluster.
 
-    Lloyd's algorithm, started from quantiles; on sorted values a pass takes O(k log n). With fewer distinct
-    values than clusters some clusters are empty, and bounds equal.
+    The clusters are those of Lloyd's algorithm, which starts from quantiles. The values are sorted, so one
+    pass takes O(k log n) for k clusters. If there are fewer distinct values than clusters, some clusters are
+    empty, and some of the returned values may be equal.
     """
     if values.size == 0:
         return np.empty(0)

@@ -1,4 +1,4 @@
-"""DELTA: importance sampling by gradient diversity and local variance.
+"""DELTA: importance sampling by the diversity and the local variance of gradients.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
 Algorithm 1 and Corollary 3.7.
@@ -17,7 +17,7 @@ from ..settings import setting
 
 @dataclass(frozen=True)
 class DeltaSettings(ImportanceSettings):
-    """Settings of DELTA; α1 and α2 follow from L, η_L and η where these are given."""
+    """Settings of DELTA. If L, η_L and η are given, α1 and α2 are computed from them."""
 
     alpha_1: float = setting(0.5, low=0.0, high=1e100, doc="α1, the weight of the squared diversity")
     alpha_2: float = setting(0.5, low=0.0, high=1e100, doc="α2, the weight of the local variance")
@@ -40,14 +40,22 @@ class DeltaSettings(ImportanceSettings):
             raise ValueError("alpha_1 = 0.0, alpha_2 = 0.0: must not both be 0")
 
     def alphas(self, clients_per_round: int) -> tuple[float, float]:
-        """Return (α1, α2): 20 K² L η_L and 5 K L η_L + η/n of Corollary 3.7, or as set."""
+        """Return (α1, α2) for n = `clients_per_round`.
+
+        If L, η_L and η are given, they are 20 K² L η_L and 5 K L η_L + η/n (Corollary 3.7), where K is
+        `local_steps`. Otherwise they are the settings `alpha_1` and `alpha_2`.
+        """
         if self.smoothness is None or self.local_learning_rate is None or self.global_learning_rate is None:
             return self.alpha_1, self.alpha_2
         rate = self.local_steps * self.smoothness * self.local_learning_rate
         return 20 * self.local_steps * rate, 5 * rate + self.global_learning_rate / clients_per_round
 
     def scores(self, diversities: Floats, variances: Floats, clients_per_round: int) -> Floats:
-        """Return sqrt(α1 (ζ/K)² + α2 σ²) (n,); not finite where an input is not, or on overflow."""
+        """Return the scores sqrt(α1 (ζ/K)² + α2 σ²) (n,), where K is `local_steps`.
+
+        `diversities` holds ζ (n,) and `variances` holds σ² (n,). A score is not finite if its diversity or
+        its variance is not finite, or if it overflows.
+        """
         alpha_1, alpha_2 = np.sqrt(self.alphas(clients_per_round))
         with np.errstate(over="ignore", invalid="ignore"):
             scores: Floats = diversities * (alpha_1 / self.local_steps)
@@ -59,16 +67,19 @@ class DeltaSettings(ImportanceSettings):
 class DeltaSelector(ReportedSelector):
     """p_i ∝ λ_i sqrt(α1 ζ_i² + α2 σ_i²) (eq. 13), over all available clients.
 
-    ζ_i = ||g_i - mean g|| is ``reports["diversity"]``, and σ_i², the variance of the gradient between
-    batches, is ``reports["gradient_variance"]``; a client that reports only one of them has not answered. As
-    everywhere, g is the sum over the local steps. The variance is that of one step, so ζ is divided by
-    ``local_steps``: otherwise it would dominate by its unit alone.
+    ``reports["diversity"]`` is the distance ||g_i - mean g||, and ``reports["gradient_variance"]`` is σ_i²,
+    the variance of the gradient between n mini-batches, with the divisor n - 1 where the paper has |B| = n.
+    A client that reports only one of the two counts as not having answered. g_i is the sum of the gradients
+    over all local steps, while σ_i² is the variance of a single step. Therefore ζ_i is the distance divided
+    by ``local_steps``; without this division ζ_i would grow with the number of local steps and dominate
+    σ_i.
 
-    Section 3.4 compares with uniform sampling with α1 and α2 swapped; eq. 13 and the constants of Corollary
-    3.7 follow from eq. 11. They minimise a bound, not the variance of the estimate: where all gradients share
-    a large common part, clients near the mean are drawn rarely and get large weights, and DELTA does worse
-    than uniform sampling. The toy example of appendix B.1, which shows the opposite, takes plain means of the
-    selected pairs; with the unbiased weights the order is reversed.
+    The comparison with uniform sampling in section 3.4 of the paper has α1 and α2 swapped. Eq. 13 and the
+    constants of Corollary 3.7 follow from eq. 11. They minimise a bound, and not the variance of the
+    aggregate. If a large component is common to all gradients, clients near the mean are drawn rarely and get
+    large weights, and DELTA does worse than uniform sampling. The toy example in appendix B.1 shows the
+    opposite, but it takes plain means of the selected pairs. With unbiased weights, uniform sampling is
+    better in this example, too.
     """
 
     name = "delta"

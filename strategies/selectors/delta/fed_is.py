@@ -9,13 +9,14 @@ from ..importance.importance import ImportanceSettings
 
 
 class FedISSelector(OptimalSelector):
-    """p_i = ||ĝ_i|| / sum_j ||ĝ_j|| (eq. 5), with λ_i ||ĝ_i|| where client weights are unequal.
+    """p_i = ||ĝ_i|| / sum_j ||ĝ_j|| (eq. 5), with λ_i ||ĝ_i|| instead of ||ĝ_i|| if sizes are unequal.
 
-    This is ``optimal`` with the floor that the paper assumes (p >= γ > 0) but does not define. ĝ_i is the sum
-    over the local steps; dividing by their number would change nothing, since it is the same for all. The
-    variance that eq. 5 attains is ((1/m) sum ||ĝ_i||)², where eq. 76 prints the norm of the mean.
+    This is ``optimal`` with a larger floor. The paper assumes a floor (p >= γ > 0) but does not define it.
+    ĝ_i is the sum of the gradients over the local steps. To divide it by the number of local steps, equal for
+    all clients, would not change p. With the p of eq. 5 the variance is ((1/m) sum ||ĝ_i||)²; eq. 76 has a
+    misprint, the norm of the mean instead of the mean of the norms.
 
-    All norms must be known before each round; ``prac-is`` needs only those of the participants.
+    All norms must be known before each round. ``prac-is`` needs only the norms of the selected clients.
     """
 
     name = "fed-is"

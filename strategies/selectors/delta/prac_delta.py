@@ -1,4 +1,4 @@
-"""FedPracDELTA: sampling by the diversity and local variance of the participants' last updates.
+"""FedPracDELTA: sampling by the diversity and the local variance of the selected clients' last updates.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023), eq. 16
 and Algorithm 1.
@@ -29,11 +29,12 @@ class PracDeltaSettings(DeltaSettings):
 
 
 class PracDeltaSelector(PracticalSelector):
-    """Divides the participants' mass in proportion to s_i = sqrt(α1 ζ_i² + α2 σ_i²) (eq. 16).
+    """Divides the selected clients' probability by the scores s_i = sqrt(α1 ζ_i² + α2 σ_i²) (eq. 16).
 
-    ζ_i is ``Feedback.diversities`` over ``local_steps``, and σ_i² is ``Feedback.gradient_variances``; see
-    `delta` on their units. A participant that reports no variance, as a foreign client may, gets the mean of
-    the reported variances; if none is reported, the diversity alone decides.
+    ζ_i is ``Feedback.diversities`` divided by ``local_steps``, and σ_i² is ``Feedback.gradient_variances``;
+    `delta.DeltaSelector` explains their units. A client may reply without a variance, for example if its app
+    is not Cohort's. The mean of the reported variances then stands for its variance. If no client reports a
+    variance, s_i is sqrt(α1) ζ_i.
     """
 
     name = "prac-delta"
@@ -43,12 +44,12 @@ class PracDeltaSelector(PracticalSelector):
 
     @property
     def diversity_mean(self) -> Literal["weighted", "plain"]:
-        """The setting of this name, see `Selector.diversity_mean`."""
+        """The setting `diversity_mean`, see `Selector.diversity_mean`."""
         return "plain" if self._settings.diversity_mean == "plain" else "weighted"
 
     def _participant_scores(self, feedback: Feedback) -> Floats:
         variances = feedback.gradient_variances
         known = feedback.responded & np.isfinite(variances)
-        mean = (variances[known] / max(1, known.sum())).sum()  # finite for the largest floats, too
+        mean = (variances[known] / max(1, known.sum())).sum()  # dividing first keeps large sums finite
         filled = np.where(known, variances, mean)
         return self._settings.scores(feedback.diversities, filled, self._clients_per_round)

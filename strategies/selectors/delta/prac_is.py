@@ -1,4 +1,4 @@
-"""FedPracIS: importance sampling by the norms of the participants' last updates.
+"""FedPracIS: importance sampling by the norms of the selected clients' last updates.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023), eq. 15
 and Algorithm 2.
@@ -10,7 +10,7 @@ from .practical import PracticalSelector
 
 
 class PracISSelector(PracticalSelector):
-    """Divides the participants' mass in proportion to s_i = ||ĝ_i|| (eq. 15)."""
+    """Divides the selected clients' probability in proportion to λ_i s_i with s_i = ||ĝ_i|| (eq. 15)."""
 
     name = "prac-is"
 

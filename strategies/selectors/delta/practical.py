@@ -1,4 +1,4 @@
-"""The practical forms of DELTA and FedIS, which learn probabilities from the participants alone."""
+"""The practical forms of DELTA and FedIS, which learn probabilities from the selected clients alone."""
 
 from abc import abstractmethod
 
@@ -11,28 +11,28 @@ from ..records import Feedback, Selection
 
 
 class PracticalSelector(ImportanceSelector):
-    """Divides the mass of a round's participants S anew among them; the others keep theirs.
+    """Divides the total probability of a round's selected clients S anew among them.
 
-    After each round::
+    The probabilities of all other clients stay unchanged. After each round::
 
         p_i <- λ_i s_i / (sum_{j in S} λ_j s_j) * (1 - sum_{j not in S} p_j),  i in S     (eqs. 15 and 16)
 
-    s_i is a score of the participant's update, and p = λ at the start. The state is the level l_m in
-    p ∝ λ_m l_m, 1 at the start, so p is always a distribution and follows the sizes when they change; the
-    scale of the levels does not matter. Joiners get the mean level, that is p = λ; the mass of leavers is
-    divided in proportion. Participants without a score do not count, and where all scores are 0 nothing
-    changes. The unit of the scores does not matter.
+    s_i is the score of the update of client i, in any unit. At the start p = λ. The state holds a level l_m
+    for each client, 1 at the start, and p ∝ λ_m l_m. So p always sums to 1, and it changes with the sizes if
+    these are corrected. A common factor of all levels has no effect. A joining client gets the mean level, so
+    its p is its λ. The probability of a removed client is divided among the others in proportion to theirs.
+    Selected clients without a score do not belong to S. If all scores are 0, p does not change.
 
-    p is that of eqs. 15 and 16; the draws come from q, which has the floor. Without it a score of 0 would be
-    absorbing. Scores of different rounds are never compared: a participant's level is relative to those of
-    the other participants, so mass moves slowly where K is small.
+    The draws come from q, which is p with the floor of `ImportanceSelector`. Without the floor, a client with
+    a score of 0 would never be drawn again. Scores are compared only with other scores of the same round. So
+    if K is small, the distribution changes slowly.
     """
 
     state_axes = Selector.state_axes | {"levels": ("clients",)}
 
     @abstractmethod
     def _participant_scores(self, feedback: Feedback) -> Floats:
-        """Return s (S,) >= 0; not finite where it is unknown."""
+        """Return the scores s (S,) >= 0 of the selected clients; NaN or infinite if a score is unknown."""
 
     def _scores(self) -> Floats:
         levels: Floats = self._array("levels")

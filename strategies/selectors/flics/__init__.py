@@ -1,4 +1,4 @@
-"""FLICS for groups that the server knows or does not know, and the paper's baseline of fixed quotas.
+"""FLICS with known groups, FLICS with groups that clients keep private, and the baseline with fixed quotas.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints".

@@ -1,4 +1,4 @@
-"""FLICS: groups of clients take part as evenly, over time, as their availability allows.
+"""FLICS: each group takes part, over time, as closely to its share as availability allows.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Algorithm 1 with problem Var (eqs. 5 and 6).
@@ -18,64 +18,122 @@ from ..base import Selector
 from ..context import RoundContext
 from ..records import Feedback, Selection
 from ..settings import PerClient, setting
-from .groups import GroupSelector, GroupSettings, group_numbers
+from .groups import ByGroup, GroupSelector, GroupSettings, group_numbers
 
 
 @dataclass(frozen=True)
 class FLICSSettings(GroupSettings):
-    """Settings of FLICS; budgets of cost and energy need the extra ``optim``."""
+    """Settings of FLICS. `cost_budget` and a single `energy_budgets` need cvxpy, the extra ``optim``."""
 
-    min_shares: tuple[float, ...] = group_numbers(
+    min_shares: ByGroup = group_numbers(
         low=0.0,
         high=1.0,
         doc="least share of each group among all participants so far (default: 0)",
     )
+    beta: float = setting(
+        0.0,
+        low=0.0,
+        high=1e6,
+        doc="β, the participants that each group counts as having had before round 1 (the paper: small)",
+    )
     cost_budget: float | None = setting(
         None, low=0.0, doc="limit of the mean total of the participants' `costs` in a round"
     )
-    energy_budgets: tuple[float, ...] = group_numbers(
+    energy_budgets: ByGroup | float | None = group_numbers(
         low=0.0,
         high=1e100,
+        or_one=True,
         doc="energy (`energies`) that may be spent per round, unused energy carries over: one number for all "
         "groups together, or one for each group",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if sum(self.min_shares) > 1 + 1e-9:
-            raise ValueError(f"min_shares = {self.min_shares}: must sum to 1 or less")
+        if sum(self.min_shares.numbers) > 1 + 1e-9:
+            raise ValueError(f"min_shares = {self.min_shares.numbers}: must sum to 1 or less")
+        if self.only_named_groups:
+            where = "group_shares" if self.group_shares else "energy_budgets"
+            known = ", ".join(map(repr, self.group_names))
+            for name in self.min_shares.names:
+                if name not in self.group_names:
+                    raise ValueError(f"min_shares names {name!r}: must be one of {known}, as in {where}")
+            each = self.energies_by_group
+            if each and set(each.names) != set(self.group_names):
+                raise ValueError(
+                    f"energy_budgets names {', '.join(map(repr, each.names))}: must name {known}, as {where}"
+                )
+
+    @property
+    def needs_per_client(self) -> frozenset[str]:
+        given = {"costs": self.cost_budget, "energies": self.energy_budgets}
+        return frozenset(name for name, budget in given.items() if budget is not None)
+
+    @property
+    def needs_solver(self) -> bool:
+        """Whether there is a budget for which the solver cvxpy may be needed.
+
+        K and the energy budgets of single groups need no solver.
+        """
+        return self.cost_budget is not None or isinstance(self.energy_budgets, float)
+
+    @property
+    def energies_by_group(self) -> ByGroup:
+        """The energy budgets of single groups; empty if there are none."""
+        return self.energy_budgets if isinstance(self.energy_budgets, ByGroup) else ByGroup()
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        return self.group_shares.names or self.energies_by_group.names or self.min_shares.names
+
+    @property
+    def only_named_groups(self) -> bool:
+        # `min_shares` may leave out groups: their least share is 0.
+        return bool(self.group_shares or self.energies_by_group)
 
 
 class FLICSSelector(GroupSelector):
-    """Sets the number of participants of each group so that the variance of the estimate is least.
+    """Chooses the mean number of participants of each group so that the aggregate has the least variance.
 
-    With a_j available clients of group j, K the budget, and ŝ_j the mean number of participants per round::
+    A participant is a selected client that responds. a_j is the number of available clients of group j, K the
+    budget, ŝ_j the mean number of participants of group j per round, and g(m) the group of client m. In round
+    t::
 
         r    = argmin sum_j p_j²/ŝ_j(t),  ŝ(t) = ((t - 1) ŝ(t - 1) + r)/t,  0 <= r <= a,  sum r <= K    (5, 6)
-        each available client of group j takes part with probability r_j/a_j       (so S may exceed K)
-        ŝ(t) = ((t - 1) ŝ(t - 1) + r̂)/t,  r̂_j the number that took part
+        each available client of group j is selected with probability r_j/a_j      (so S may exceed K)
+        ŝ(t) = ((t - 1) ŝ(t - 1) + r̂)/t,  where r̂_j is the number of participants of group j in this round
         Δ    = sum_{m in S} p_g(m)/ŝ_g(m)(t) u_m
 
-    Δ is unbiased over time, not in each round: over its availability the mean weight of a group is p_j,
-    within 2 % after some 60 rounds. Algorithm 1 as printed divides by t - 1 in its line 7, which is undefined
-    at t = 1, scales twice (lines 12 and 14), and divides by the size of S: its step is too small by orders of
-    magnitude, and where K follows the availability its direction is wrong, too.
+    Δ is not unbiased in each round, but over time: the mean weight of a group over the rounds is p_j, within
+    2 % after some 60 rounds. Algorithm 1 of the paper is printed with three errors. Its line 7 divides by
+    t - 1, which is undefined at t = 1. It scales twice, in lines 12 and 14. It divides by the size of S. With
+    these errors the step is too small by orders of magnitude. If K depends on the availability, the
+    direction of the step is wrong, too.
 
-    A group that never took part has no weight yet and is missing in Δ. A group that takes part for the first
-    time after t rounds is made up for at once: its first weight is p_j t/r̂_j, which may be a large step. A
-    group that joins late counts its rounds t from then. A round without participants is not counted.
+    A group without a participant so far has no weight and no share in Δ. If it has its first r̂_j
+    participants in round t, they make up for all missed rounds at once: each of them has the weight
+    p_j t/r̂_j, so this may be a large step. For a group that joins late, t counts the rounds since it joined.
+    A round without participants is not counted.
 
-    Further constraints are optional. `min_shares` lets groups catch up, as far as they are available, to a
-    share of all participants; it is a lower bound of r_j and keeps the closed form. `cost_budget` limits the
-    mean of the participants' total `costs` in a round. `energy_budgets` limits the `energies` spent up to
-    each round, by all together or by group; what is left over, or overspent, carries over, and rounds count
-    from 1. Where a budget binds besides K, r is found with cvxpy; minimum shares yield to budgets, all in the
-    same proportion. Within a group, clients with high costs have the same probability as others, or the
-    estimate would be biased.
+    The paper starts with a small ŝ(0) = β, so that p²/ŝ is finite for a group without participants. In eq. 6
+    this β has the factor t - 1 = 0 at t = 1, so it has no effect. Here
+    ``ŝ(t) = (β + r̂(1) + ... + r̂(t))/t``. So the setting `beta` limits the weight of a late group's first
+    participants to p_j t/(β + r̂_j). It causes a bias that goes to 0 as 1/t.
+
+    The paper's constraints are the available clients and K(t), which is the `budget` of `select`. Its offline
+    problem also has a lower bound of ŝ. The following three constraints are additions of Cohort, and
+    optional. `min_shares` sets the least share of a group among all participants so far: r_j gets a lower
+    bound with which the group catches up as far as its clients are available. `cost_budget` limits the mean
+    total `costs` of the selected clients in a round. `energy_budgets` limits the `energies` spent from the
+    first round up to each round, by all clients together or by each group. Unused energy may be spent in
+    later rounds, and overspent energy is missing there. If `cost_budget` or the energy budget of all clients
+    is a tighter limit than K, r is computed with cvxpy; otherwise in closed form. If the budgets do not allow
+    all minimum shares, all are reduced by one factor. All available clients of a group have equal
+    probability, whatever their costs; otherwise the aggregate would be biased.
 
     Examples
     --------
-    Two groups of four clients; group 1 has a hundredth of the weight, and costs five times as much.
+    There are two groups of four clients, and group 1 has a hundredth of the weight. With ``each``, a client
+    of group 1 costs, or uses energy, five times as much as a client of group 0.
 
     >>> def flics(**settings):
     ...     return FLICSSelector(8, groups=[0] * 4 + [1] * 4, clients_per_round=4, **settings)
@@ -106,15 +164,15 @@ class FLICSSelector(GroupSelector):
         "energies": PerClient(1.0, 0.0, 1e100, False, "the energy for its taking part in a round"),
     }
     state_axes = Selector.state_axes | {
-        "participants": ("groups",),  # t ŝ(t), their number so far
+        "participants": ("groups",),  # the number of participants so far: t ŝ(t) without β
         "rounds": ("groups",),  # t
         "energy_spent": ("groups",),
     }
 
     def _initial_state(self) -> dict[str, Array]:
         self._check_groups(self._array("groups"))
-        if self._settings.cost_budget is not None or len(self._settings.energy_budgets) == 1:
-            load_cvxpy()  # fails now if it is missing, not in the first round that needs it
+        if self._settings.needs_solver:
+            load_cvxpy()  # fails now if cvxpy is missing, not in the first round that needs it
         num_groups = self._num_groups()
         return {
             "participants": np.zeros(num_groups, dtype=np.int64),
@@ -130,13 +188,18 @@ class FLICSSelector(GroupSelector):
         unavailable: npt.ArrayLike | None = None,
         budget: float | None = None,
     ) -> Floats:
-        """Return r (G,), the mean number of participants of each group; the arguments are `select`'s."""
-        return self._rates(self._context(round, available, unavailable, budget))
+        """Return r (G,), the expected number of selected clients of each group.
+
+        The arguments are the arguments of `select`.
+        """
+        context = self._context(round, available, unavailable, budget)
+        return self._rates(context, self._counted(self._available_groups(context)))
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
-        """Return p_j/ŝ_j for the clients that responded, ŝ counting only these, and 0 for the others.
+        """Return p_j/ŝ_j for the clients that responded, and 0 for the other selected clients.
 
-        See `Selector.finalize`. It corrects for groups whose clients fail more often, too.
+        ŝ_j counts only clients that responded. So, other than `Selector.finalize`, this also corrects for
+        groups whose clients fail more often than others.
         """
         clients = checks.indexes("selection.clients", selection.clients, self.num_clients)
         answered = checks.bools("responded", responded, clients.size)
@@ -145,15 +208,16 @@ class FLICSSelector(GroupSelector):
         return weights
 
     def _sample(self, context: RoundContext) -> tuple[Floats, Ints]:
-        clients = context.available.clients
-        inclusion = self._rates(context) / np.maximum(self._counted(clients), 1)
-        coins = context.rng("select").random(clients.size)
-        return inclusion, clients[coins < inclusion[self._array("groups")[clients]]]
+        groups = self._available_groups(context)
+        a = self._counted(groups)
+        inclusion = self._rates(context, a) / np.maximum(a, 1)
+        coins = context.rng("select").random(groups.size)
+        return inclusion, context.available.at(np.flatnonzero(coins < inclusion[groups]))
 
     def _weights(self, clients: Ints) -> Floats:
         groups = self._array("groups")[clients]
         shares, _ = self._shares()
-        participants = self._per_group("participants") + self._counted(clients)
+        participants = self._settings.beta + self._per_group("participants") + self._counted(groups)
         rounds = self._per_group("rounds") + 1
         weights: Floats = shares[groups] * rounds[groups] / participants[groups]
         return weights
@@ -162,31 +226,28 @@ class FLICSSelector(GroupSelector):
         changes: dict[str, Array] = {}
         chosen, groups = selection.clients, self._array("groups")
         _, members = self._shares()
-        if self._settings.energy_budgets:  # all selected clients have spent it, also those that failed
+        if (
+            self._settings.energy_budgets is not None
+        ):  # all selected clients have spent it, also those that failed
             spent = np.bincount(groups[chosen], self._array("energies")[chosen], members.size)
             changes["energy_spent"] = self._per_group("energy_spent") + spent
         took_part = chosen[feedback.responded & self._registered[chosen]]
         if took_part.size:
-            changes["participants"] = self._per_group("participants") + self._counted(took_part)
+            changes["participants"] = self._per_group("participants") + self._counted(groups[took_part])
             changes["rounds"] = self._per_group("rounds") + (members > 0)
         return {key: self._per_group(key) for key in ("participants", "rounds", "energy_spent")} | changes
 
-    def _check_groups(self, groups: Ints) -> None:
-        super()._check_groups(groups)
-        if len(self._settings.energy_budgets) > 1:
-            self._check_numbered("energy_budgets", self._settings.energy_budgets, groups)
-
     def _per_group(self, key: str) -> Any:
-        """Return a fresh array (G,) of the state, 0 for groups that joined since it was written."""
+        """Return a copy (G,) of an array of the state. It is 0 for groups newer than the array."""
         array = self._array(key)
         return np.pad(array, (0, self._num_groups() - array.size))
 
-    def _rates(self, context: RoundContext) -> Floats:
-        """Return r (G,), the mean number of participants among the a_j available clients of each group."""
+    def _rates(self, context: RoundContext, a: Ints) -> Floats:
+        """Return r (G,), the expected number of selected clients among the a (G,) available of each group."""
         given, k = self._settings, context.k
-        a = self._counted(context.available.clients)
         n = self._per_group("participants").astype(np.float64)
-        # In sum p_j² t_j/(n_j + r_j) the t_j differ only for groups that joined late.
+        # r minimises the sum of p_j² t_j/(n_j + r_j), where n_j participants took part in t_j rounds so far.
+        # t_j is equal for all groups but groups that joined late.
         targets = self._shares()[0] * np.sqrt(self._per_group("rounds") + 1)
         upper: Floats = a.astype(np.float64)
         usage: list[Floats] = [np.ones(a.size)]
@@ -194,31 +255,38 @@ class FLICSSelector(GroupSelector):
         if given.cost_budget is not None:
             usage.append(self._mean("costs", context, a))
             budgets.append(given.cost_budget)
-        if given.energy_budgets:
-            energies = self._mean("energies", context, a)
+        if given.energy_budgets is not None:
+            energies, rounds = self._mean("energies", context, a), max(1, context.round)
             spent = self._per_group("energy_spent")
-            allowed = np.array(given.energy_budgets) * max(1, context.round)
-            if allowed.size == 1:
+            if isinstance(given.energy_budgets, float):
                 usage.append(energies)
-                budgets.append(max(0.0, allowed[0] - spent.sum()))
+                budgets.append(max(0.0, given.energy_budgets * rounds - spent.sum()))
             else:
+                allowed = given.energy_budgets.aligned(given.group_names, 0.0) * rounds
                 left = np.maximum(0.0, allowed[: a.size] - spent)
                 np.divide(left, energies, out=upper, where=energies * upper > left)
         rows, limits = np.array(usage), np.array(budgets)
 
         shares = np.zeros(a.size)
-        shares[: len(given.min_shares)] = given.min_shares[: a.size]
+        least = given.min_shares.aligned(given.group_names, 0.0)[: a.size]
+        shares[: least.size] = least
         lower = np.clip(shares * (n.sum() + min(k, upper.sum())) - n, 0, upper)
         taken = rows @ lower
         lower *= np.divide(limits, taken, out=np.ones(limits.size), where=taken > limits).min()
 
-        rates = water_fill(targets, n, k, upper, lower)
+        rates = water_fill(targets, n + given.beta, k, upper, lower)
         if (rows @ rates > limits * (1 + 1e-9)).any():
-            rates = fill_with_budgets(targets, n, upper, lower, rows, limits)
+            try:
+                rates = fill_with_budgets(targets, n + given.beta, upper, lower, rows, limits)
+            except RuntimeError:  # The solver failed: costs differ too much. Scale r down to all budgets.
+                more = rates - lower
+                taken, left = rows @ more, np.maximum(0.0, limits - rows @ lower)
+                rates = (
+                    lower + more * np.divide(left, taken, out=np.ones(left.size), where=taken > left).min()
+                )
         return rates
 
     def _mean(self, name: str, context: RoundContext, a: Ints) -> Floats:
-        """Return (G,) the mean of a setting per client over the available clients of each group."""
-        clients = context.available.clients
-        values: Floats = self._array(name)[clients]
-        return np.bincount(self._array("groups")[clients], values, a.size) / np.maximum(a, 1)
+        """Return (G,) the mean of the setting `name` over the available clients of each group; 0 if none."""
+        values: Floats = context.available.of(self._array(name))
+        return np.bincount(self._available_groups(context), values, a.size) / np.maximum(a, 1)

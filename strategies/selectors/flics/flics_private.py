@@ -25,10 +25,10 @@ from .groups import GroupSettings
 
 @dataclass(frozen=True)
 class FLICSPrivateSettings(GroupSettings):
-    """Settings; `group_shares` must be given, and sets the number of groups."""
+    """Settings of private FLICS. `group_shares` must be given; its length is the number of groups."""
 
     epsilon: float = setting(
-        2.0, low=1e-3, high=50.0, doc="ε of the groups that clients report; theirs must be the same"
+        2.0, low=1e-3, high=50.0, doc="ε of the groups that clients report; the clients must have the same ε"
     )
     coin_epsilon: float | None = setting(
         None,
@@ -40,16 +40,16 @@ class FLICSPrivateSettings(GroupSettings):
 
 @dataclass(frozen=True, eq=False)
 class AcceptedSelection(Selection):
-    """The clients that accepted, and what the server estimates from it.
+    """The clients that accepted the invitation, and the server's estimate of their groups.
 
     Attributes
     ----------
     answers : ndarray of int, shape (S,)
-        The groups that they reported.
+        The groups that these clients reported, by randomised response.
     expected : ndarray, shape (G,)
-        Estimate of the number of participants of each group.
+        The estimated number of clients of each group that accepted.
     variances : ndarray, shape (G,)
-        Its variance.
+        The variances of these estimates.
     """
 
     answers: Ints
@@ -58,52 +58,58 @@ class AcceptedSelection(Selection):
 
 
 class Plan(NamedTuple):
-    """The server's part of an invitation."""
+    """The rates of an invitation, and how many clients are expected to accept."""
 
-    versions: Ints  # (n,) the version of the rates that each candidate is sent
-    rates: Floats  # (V, G) r/a
-    crowds: Floats  # (V,) expected number of clients that accept
+    versions: Ints  # (n,) which version of the rates each candidate is sent
+    rates: Floats  # (V, G) the versions of r/a
+    crowds: Floats  # (V,) for each version, how many of the clients that are sent it should accept
 
 
 class FLICSPrivateSelector(Selector):
-    """FLICS without the server learning any client's group.
+    """FLICS in which the server does not learn any client's group.
 
-    A round has two exchanges before the model is sent out, the poll and the `invitation`::
+    A round has two exchanges before the server sends the model, the poll and the `invitation`::
 
-        1. each available client reports its group by randomised response (ε);  â = estimated counts
-        2. r as in FLICS, for a = â;  all are sent r/a and p/ŝ;  each tosses its own coin: yes or no
-        3. clients that said yes train and multiply their own update by p/ŝ;  Δ = the sum of the replies
+        1. each available client reports its group by randomised response (ε);  â = the estimated counts
+        2. the server computes r as in FLICS with a = â, and sends r/a and p/ŝ to all these clients;
+           each client accepts with the probability in r/a for its group, and answers yes or no
+        3. clients that answered yes train and multiply their own update by p/ŝ;  Δ = the sum of the replies
 
-    So ``Selection.weights`` are 1, and `finalize` leaves them: the server cannot scale groups that it does
-    not know. `probabilities` is uniform for the same reason; ``Selection.probabilities`` holds the expected
-    share of yes among all, ``Selection.importance`` its inverse: exact in the mean over clients only.
+    The server cannot scale by groups that it does not know. So ``Selection.weights`` are 1, `finalize` does
+    not change them, and `probabilities` is uniform. ``Selection.probabilities`` holds the expected share of
+    clients that answer yes, and ``Selection.importance`` the inverse of this share. Both are correct only on
+    average over clients.
 
-    **Counting the participants** of each group without knowing them. r/a depends on the reports, so (rates) x
-    (counts of the same reports) would be biased: groups counted too low would be invited too often without
-    being noticed. Therefore the candidates are split at random into two halves, and each is sent rates made
-    from the reports of the other. Then both of these estimates are unbiased, whatever the rates::
+    **Counting participants.** ŝ needs the number of participants of each group, which the server estimates
+    from the reports. r/a also depends on the reports. If the same reports were used for both, the product of
+    rates and counts would be biased: groups that are counted too low would be invited too often, and the
+    server would not notice. Therefore the candidates are split at random into two halves, and each half is
+    sent rates that are computed from the reports of the other half. Then each half has two unbiased
+    estimates for group j, for any rates::
 
-        rate_j x â_j of the half              variance rate_j² n c for n candidates
-        â_j of the clients that said yes      variance S c for S of them; c: see `estimate_counts`
+        rate_j times â_j of the half's n candidates       variance rate_j² n c    (c: see `estimate_counts`)
+        â_j of the S candidates that answered yes         variance S c
 
-    Their mean is taken, weighted by the inverse variances; the â_j of clients that fail later is subtracted.
-    ŝ is the mean over all rounds with an invitation, and at least its own standard error. Where clients
-    randomise their reports anew each round, t ŝ_j is a sum of unbiased terms, and p/ŝ is right in the long
-    run. `permanent` reports do not average out: a relative error of about √(c N)/N_j remains for a group of
-    N_j among N clients.
+    The server uses the mean of the two, weighted by the inverses of their variances, and subtracts the â_j of
+    selected clients that fail later. ŝ is the mean over all rounds with an invitation; if it is less than its
+    standard error, the standard error is used. If clients randomise their reports anew in each round, t ŝ_j
+    is a sum of unbiased terms, and p/ŝ becomes exact in the long run. The error of `permanent` reports does
+    not average out: for a group of N_j among N clients a relative error of about √(c N)/N_j remains.
 
-    Measured with K = 20 and half of 10^4 clients in 10 groups available: the variance of a group's weight in
-    Δ is 1.0 / 1.4 / 3.3 / 7.2 times that with known groups at ε = 4 / 2 / 1 / .5 where groups differ in size
-    up to thirtyfold, and 1.0 / 1.05 / 1.4 / 1.8 times where they are equal but absent up to 70 % of the time.
+    Measured with K = 20 and 10^4 clients in 10 groups, half of them available. The variance of a group's
+    weight in Δ, divided by its variance if the groups are known, is 1.0 / 1.4 / 3.3 / 7.2 at ε = 4 / 2 / 1 /
+    .5 if the sizes of groups differ by a factor of up to thirty. It is 1.0 / 1.05 / 1.4 / 1.8 if groups have
+    equal sizes and are absent up to 70 % of the time.
 
     In r/a, â_j is at least its standard error, since smaller counts are noise. So rare groups are invited too
-    rarely, which ŝ corrects, and fewer than K clients take part where groups are often absent, since some of
-    K is spent on groups that only seem to be available.
+    rarely, which ŝ corrects. If groups are often absent, fewer than K clients take part, because some of the
+    budget K goes to groups that only seem to be available.
 
-    **Privacy.** ε limits what a report reveals of the group, `coin_epsilon` what a yes or no reveals in a
-    round (a lot without a limit: ln 100 = 4.6 where r_j/a_j differ a hundredfold). The limit costs variance,
-    not bias. Both add up, also over rounds. The update itself reveals more than both unless it is summed by
-    secure aggregation.
+    **Privacy.** ε limits what a report reveals about the group, and `coin_epsilon` limits what a yes or no
+    reveals in one round. Without `coin_epsilon` a yes or no may reveal much: its ε is ln 100 = 4.6 if r_j/a_j
+    of two groups differ by a factor of a hundred. `coin_epsilon` increases the variance and causes no bias.
+    The privacy losses of reports and answers add up, also over rounds. The update itself reveals more than
+    both, unless the updates are summed by secure aggregation.
     """
 
     name = "flics-private"
@@ -114,8 +120,8 @@ class FLICSPrivateSelector(Selector):
     settings_type = FLICSPrivateSettings
     _settings: FLICSPrivateSettings
     state_axes = Selector.state_axes | {
-        "participants": ("groups",),  # estimate of t ŝ(t)
-        "variances": ("groups",),  # of that estimate
+        "participants": ("groups",),  # the estimate of t ŝ(t)
+        "variances": ("groups",),  # the variance of this estimate
         "rounds": (),  # t
     }
 
@@ -143,7 +149,7 @@ class FLICSPrivateSelector(Selector):
         return Invitation(clients, plan.rates, plan.versions, scales)
 
     def _select(self, context: RoundContext) -> Selection:
-        """Take the candidates that accepted, see `Selector.invitation`."""
+        """Select the candidates that accepted, see `Selector.invitation`."""
         clients, answers, reported = self._answers(context)
         accepts = context.reports["accepts"][reported]
         known = np.isfinite(accepts) & context.available.mask[clients]
@@ -157,7 +163,8 @@ class FLICSPrivateSelector(Selector):
             half = known & (plan.versions == version)
             everybody, willing = self._count(answers[half]), self._count(answers[half & yes])
             spread = rates**2 * half.sum()
-            share = spread / np.maximum(spread + plan.crowds[version], 1e-300)  # of the willing's count
+            # The inverse-variance weight of the estimate from the clients that answered yes.
+            share = spread / np.maximum(spread + plan.crowds[version], 1e-300)
             expected += share * willing.values + (1 - share) * rates * everybody.values
             variances += share**2 * willing.variances + ((1 - share) * rates) ** 2 * everybody.variances
         chosen = clients[yes]
@@ -175,11 +182,11 @@ class FLICSPrivateSelector(Selector):
         )
 
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
-        """Return 1 for the clients that responded, which scale their own updates; see `Selector.finalize`."""
+        """Return 1 for the clients that responded, which scale their own updates, and 0 for the others."""
         return checks.bools("responded", responded, selection.clients.size).astype(np.float64)
 
     def _initial_state(self) -> dict[str, Array]:
-        shares = np.array(self._settings.group_shares)
+        shares = np.array(self._settings.group_shares.numbers)
         if not shares.size:
             raise ValueError(f"group_shares = (): must be given, {self.name} does not know the groups' data")
         self._shares: Floats = shares / shares.sum()
@@ -208,7 +215,11 @@ class FLICSPrivateSelector(Selector):
         }
 
     def _answers(self, context: RoundContext) -> tuple[Ints, Ints, Bools]:
-        """Return (clients, reported groups) of the candidates that reported one, and which these are (n,)."""
+        """Return the candidates that reported a group, their reported groups, and a mask.
+
+        The mask (n,) is True for the candidates that reported a group and are still registered; the first
+        two arrays hold only these.
+        """
         answers = context.reports["group"]
         reported = np.isfinite(answers) & self._registered[context.candidates]
         last = self._shares.size - 1
@@ -225,7 +236,7 @@ class FLICSPrivateSelector(Selector):
             return Plan(np.zeros(n, dtype=np.int64), rates, np.array([n * everybody]))
         rng = context.rng("halves")
         versions = rng.integers(0, 2, n)
-        versions[rng.choice(n, 2, replace=False)] = [0, 1]  # neither is empty
+        versions[rng.choice(n, 2, replace=False)] = [0, 1]  # so neither half is empty
         targets, counts = self._shares, np.maximum(self._array("participants"), 0)
         rates, crowds = np.empty((2, num_groups)), np.empty(2)
         for version in (0, 1):
@@ -245,21 +256,21 @@ class FLICSPrivateSelector(Selector):
 
 
 def alike(rates: npt.ArrayLike, available: npt.ArrayLike, budget: float, epsilon: float) -> Floats:
-    """Return the rates clipped to a range in which a yes or no reveals at most ε.
+    """Return the rates (G,), clipped to a range in which a yes or no reveals at most ε about a group.
 
-    The range is chosen so that the expected number of clients that say yes stays the same, or becomes the
-    budget if that is less.
+    The range is chosen so that the expected number of clients that answer yes does not change, or is the
+    budget if the budget is less. If the rates already reveal at most ε, they are returned unchanged.
 
     Parameters
     ----------
     rates : array_like, shape (G,)
-        In [0, 1].
+        The probabilities in [0, 1] with which the clients of each group answer yes.
     available : array_like, shape (G,)
-        a >= 0.
+        a_j >= 0, the number of available clients of each group.
     budget : float
-        Limit of the sum of a_j times the rate.
+        The largest allowed expected number of clients that answer yes, the sum of a_j times the rate.
     epsilon : float
-        > 0.
+        ε > 0.
     """
     q, a = np.asarray(rates, dtype=np.float64), np.asarray(available, dtype=np.float64)
     if coin_privacy(q) <= epsilon:

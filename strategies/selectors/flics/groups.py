@@ -1,8 +1,9 @@
-"""Selectors that know the group of each client (FLICS, section II)."""
+"""The base of the selectors that know each client's group (FLICS paper, section II)."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -16,62 +17,137 @@ from ..records import Selection
 from ..settings import PerClient, Setting, Settings
 
 
+@dataclass(frozen=True)
+class ByGroup:
+    """A number for each of some groups.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names of the groups. Groups without names are called "0", "1", ....
+    numbers : tuple of float
+        The groups' numbers, in the order of `names`.
+    """
+
+    names: tuple[str, ...] = ()
+    numbers: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def aligned(self, names: Sequence[str], missing: float) -> Floats:
+        """Return (G,) the numbers of the groups ``names``; ``missing`` for a group without a number."""
+        known = dict(zip(self.names, self.numbers, strict=True))
+        return np.array([known.get(name, missing) for name in names], dtype=np.float64)
+
+
 class GroupNumbers(Setting):
-    """A setting with a number for each group, given as a sequence or as text such as "0.5/0.3/0.2"."""
+    """A setting with a number for each group; `group_numbers` declares it."""
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the numbers as a tuple, empty for ""."""
-        if isinstance(value, int | float):
-            value = [value]
-        try:
-            parts = value.split("/") if isinstance(value, str) and value else value
-            if not isinstance(parts, Sequence):
-                raise ValueError
-            numbers = tuple(float(part) for part in parts)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f'{name} = {value!r}: must be a number for each group, as a sequence or as text "0.5/0.3/0.2"'
-            ) from None
+        """Return the numbers as a `ByGroup`.
+
+        If the default is None, the setting may also be a single number, which is returned as a float, or
+        empty, for which None is returned.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `value` has none of the forms in `group_numbers`, a number is out of range, or a group occurs
+            twice.
+        """
+        if self.default is None and isinstance(value, Real) and not isinstance(value, bool):
+            return checks.real(name, value, low=self.low, high=self.high)
+        names, numbers = _by_group(name, value)
         for number in numbers:
             checks.real(name, number, low=self.low, high=self.high)
-        return numbers
+        again = next((each for each in names if names.count(each) > 1), None)
+        if again is not None:
+            raise ValueError(f"{name} = {value!r}: must have one number for each group, {again!r} has two")
+        return ByGroup(names, numbers) if names or self.default is not None else None
 
 
-def group_numbers(*, low: float, high: float, doc: str) -> Any:
-    """Declare a field of `Settings` with a number for each group; none by default."""
-    return field(default="", metadata={"setting": GroupNumbers("", low, high, (), doc)})
+def _by_group(name: str, value: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Return the names and the numbers of the groups in `value`; groups without names are "0", "1", ...."""
+    if value is None:
+        return (), ()
+    if isinstance(value, ByGroup):
+        return value.names, value.numbers
+    pairs: Any = [(None, value)] if isinstance(value, Real) else value
+    if isinstance(value, str):
+        parts = [part.rpartition(":") for part in value.split("/")] if value else []
+        pairs = [(label if colon else None, number) for label, colon, number in parts]
+    elif isinstance(value, Mapping):
+        pairs = value.items()
+    elif isinstance(value, Sequence):
+        pairs = [(None, number) for number in value]
+    try:
+        read = [(label, float(number)) for label, number in pairs]
+        named = [label for label, _ in read if label is not None]
+        if named and (len(named) < len(read) or "" in named):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name} = {value!r}: must be a number for each group: by name, as a mapping or as text "
+            '"north:0.7/south:0.3"; or for the groups 0, 1, ..., as a sequence or as text "0.5/0.3/0.2"'
+        ) from None
+    names = tuple(map(str, named)) or tuple(map(str, range(len(read))))
+    return names, tuple(number for _, number in read)
+
+
+def group_numbers(*, low: float, high: float, doc: str, or_one: bool = False) -> Any:
+    """Declare a field of a `Settings` class that holds a number for each group. By default it has no numbers.
+
+    The numbers of named groups are given as ``{"north": 0.7, "south": 0.3}`` or as text
+    "north:0.7/south:0.3". The numbers of groups 0, 1, ... are given as a sequence or as text "0.7/0.3".
+    With ``or_one=True``, a single number for all groups together is also allowed, and the default is None.
+    `low` and `high` are the inclusive bounds of each number, and `doc` is the meaning in one line.
+    """
+    default = None if or_one else ""
+    return field(default=default, metadata={"setting": GroupNumbers(default, low, high, (), doc)})
 
 
 @dataclass(frozen=True)
 class GroupSettings(Settings):
     """Settings of every selector with groups."""
 
-    group_shares: tuple[float, ...] = group_numbers(
+    group_shares: ByGroup = group_numbers(
         low=1e-100,
         high=1e100,
         doc="p, the weight of each group in the objective, in any unit (default: its data)",
     )
 
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        return self.group_shares.names
+
+    @property
+    def only_named_groups(self) -> bool:
+        return bool(self.group_shares)
+
 
 class GroupSelector(Selector):
-    """The objective is sum_j p_j F_j, F_j being the mean loss of the N_j clients of group j.
+    """Selects for the objective sum_j p_j F_j, where F_j is the mean loss of the N_j clients of group j.
 
-    Within a group all available clients have the same probability, whatever their data. p is normalised over
-    the groups that have registered clients. `probabilities` holds p_j/N_j, the target over time;
-    ``Selection.probabilities`` the inclusion probabilities of the round, and ``Selection.importance`` the
-    weight over p_j/N_j.
+    All available clients of a group have equal probability, whatever their sizes. p is normalised over the
+    groups that have registered clients. `probabilities` holds p_j/N_j, the share of each client that the
+    selector aims at over time. ``Selection.probabilities`` holds the inclusion probabilities of the round,
+    and ``Selection.importance`` the weight divided by p_j/N_j.
     """
 
     settings_type = GroupSettings
     _settings: GroupSettings
     per_client = Selector.per_client | {
-        "groups": PerClient(None, 0, 10**7 - 1, True, "the number of its group, from 0")
+        "groups": PerClient(None, 0, 10**7 - 1, True, "the number of its group, its place in `group_names`")
     }
 
     def target_shares(
         self, *, available: npt.ArrayLike | None = None, unavailable: npt.ArrayLike | None = None
     ) -> Floats:
-        """Return `probabilities`: the aggregate estimates a mean over all registered clients, over time."""
+        """Return `probabilities` (M,). Over time the aggregate estimates a mean over all registered clients.
+
+        `available` and `unavailable` have no effect.
+        """
         return self.probabilities
 
     def _distribution(self) -> Floats:
@@ -86,33 +162,43 @@ class GroupSelector(Selector):
         return Selection(clients, counts, inclusion[groups], importance, weights)
 
     def add_clients(self, client_sizes: npt.ArrayLike, **per_client: npt.ArrayLike) -> None:
-        """Register n more clients, see `Selector.add_clients`; their `groups` may be new ones."""
+        """Register n more clients, see `Selector.add_clients`. Their `groups` may be new groups."""
         if "groups" in per_client:
             self._check_groups(checks.ints("groups", per_client["groups"]))
         super().add_clients(client_sizes, **per_client)
 
     @abstractmethod
     def _sample(self, context: RoundContext) -> tuple[Floats, Ints]:
-        """Return (inclusion probability of each group's clients (G,), selected clients, ascending)."""
+        """Select clients, and return two arrays.
+
+        The first (G,) holds the inclusion probability of each available client of a group. The second (S,)
+        holds the selected clients, ascending.
+        """
 
     @abstractmethod
     def _weights(self, clients: Ints) -> Floats:
-        """Return (S,) the weights of these clients if they alone respond."""
+        """Return (S,) the weights of these clients in a round in which only they respond."""
 
     def _check_groups(self, groups: Ints) -> None:
-        """Refuse a group for which a setting with a number for each group has none."""
-        self._check_numbered("group_shares", self._settings.group_shares, groups)
-
-    def _check_numbered(self, name: str, numbers: tuple[float, ...], groups: Ints) -> None:
-        if numbers and groups.size and groups.max() >= len(numbers):
-            raise ValueError(f"groups holds {groups.max()}: {name} has numbers for 0 to {len(numbers) - 1}")
+        """Raise a ValueError if a group has no number in a setting that must have one for each group."""
+        names = self._settings.group_names
+        if self._settings.only_named_groups and groups.size and groups.max() >= len(names):
+            raise ValueError(
+                f"groups holds {groups.max()}: must be from 0 to {len(names) - 1}, the groups "
+                f"{', '.join(names)} of the settings"
+            )
 
     def _num_groups(self) -> int:
         return self._cached("num_groups", ("groups",), lambda: int(self._array("groups").max()) + 1)
 
-    def _counted(self, clients: Ints) -> Ints:
-        """Return (G,) how many of these clients belong to each group."""
-        return np.bincount(self._array("groups")[clients], minlength=self._num_groups())
+    def _available_groups(self, context: RoundContext) -> Ints:
+        """Return the groups of the available clients, by ascending client. Do not write to this array."""
+        groups: Ints = context.available.of(self._array("groups"))
+        return groups
+
+    def _counted(self, groups: Ints) -> Ints:
+        """Return (G,) how often each group occurs."""
+        return np.bincount(groups, minlength=self._num_groups())
 
     def _targets(self) -> Floats:
         """Return p_j/N_j (G,)."""
@@ -120,14 +206,15 @@ class GroupSelector(Selector):
         return shares / np.maximum(members, 1)
 
     def _shares(self) -> tuple[Floats, Ints]:
-        """Return p (G,), 0 for groups without registered clients, and N (G,), the number of these."""
+        """Return p (G,) and N (G,), the number of registered clients of each group. Where N is 0, p is 0."""
         return self._cached("shares", ("groups", "registered", "client_sizes"), self._compute_shares)
 
     def _compute_shares(self) -> tuple[Floats, Ints]:
         groups, num_groups = self._array("groups")[self._registered], self._num_groups()
         members = np.bincount(groups, minlength=num_groups)
         if self._settings.group_shares:
-            shares = np.where(members > 0, self._settings.group_shares[:num_groups], 0.0)
+            given = self._settings.group_shares.aligned(self._settings.group_names, 0.0)
+            shares = np.where(members > 0, given[:num_groups], 0.0)
         else:
             shares = np.bincount(groups, self.client_sizes[self._registered], num_groups)
         return shares / (shares.sum() or 1.0), members

@@ -1,4 +1,4 @@
-"""Fixed quotas per group: the baseline NAIVE of the FLICS paper (section IV-C)."""
+"""A fixed quota for each group: the baseline NAIVE of the FLICS paper (section IV-C)."""
 
 import numpy as np
 
@@ -9,11 +9,12 @@ from .groups import GroupSelector
 
 
 class NaiveGroupSelector(GroupSelector):
-    """Selects min(K p_j, a_j) of the a_j available clients of group j; the plain mean of all, c_m = 1/S.
+    """Selects min(K p_j, a_j) of the a_j available clients of group j, and takes the plain mean, c_m = 1/S.
 
-    K p_j is rounded up or down at random, so that the quotas sum to K and have mean K p_j. Where every group
-    fills its quota this is stratified sampling, without bias. What a group lacks in a round is never made up
-    for, so the estimate is biased towards the groups that are always available.
+    K p_j is rounded up or down at random; the quotas sum to K, and the mean of each is K p_j. If every group
+    fills its quota, this is stratified sampling without bias. If a group has fewer available clients than its
+    quota, later rounds do not make up for it. So the aggregate is biased towards the groups that are always
+    available.
     """
 
     name = "naive-group"
@@ -26,22 +27,22 @@ class NaiveGroupSelector(GroupSelector):
         return {}
 
     def _sample(self, context: RoundContext) -> tuple[Floats, Ints]:
-        rng, clients = context.rng("select"), context.available.clients
-        groups, a = self._array("groups")[clients], self._counted(clients)
+        rng, groups = context.rng("select"), self._available_groups(context)
+        a = self._counted(groups)
         expected = context.k * self._shares()[0]
         quotas = np.minimum(round_to_total(expected, rng), a)
 
-        # Of each group the clients with the smallest random numbers; only those that may be among them are
-        # sorted.
-        numbers = rng.random(clients.size)
+        # Each available client gets a random number, and in each group the clients with the smallest numbers
+        # are selected. `bounds` is above these numbers almost surely, so only numbers below it are sorted.
+        numbers = rng.random(groups.size)
         bounds = (quotas + 6 * np.sqrt(quotas) + 10) / np.maximum(a, 1)
         few = np.flatnonzero(numbers < bounds[groups])
         if (np.bincount(groups[few], minlength=a.size) < quotas).any():
-            few = np.arange(clients.size)
+            few = np.arange(groups.size)
         order = few[np.lexsort((numbers[few], groups[few]))]
         sizes = np.bincount(groups[few], minlength=a.size)
         place = np.arange(few.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        chosen = clients[np.sort(order[place < quotas[groups[order]]])]
+        chosen = context.available.at(np.sort(order[place < quotas[groups[order]]]))
 
         down = np.floor(expected)
         filled = np.minimum(down, a) + (expected - down) * (down < a)

@@ -1,1 +1,1 @@
-"""Forecast, the default selector; not from a paper."""
+"""Forecast, the default selector. It is not from a paper."""

@@ -1,7 +1,9 @@
 """The 32 experts of `forecast`: their forecasts, their weights, and the prior from sizes.
 
-Pure functions on arrays. y is r = λ ||g|| of a client's update in units of a level common to all; x is the
-log of the client's size over the median size. The equations are in `forecast.ForecastSelector`.
+The functions are pure, on arrays. r = λ ||g|| belongs to a client's update, and y is r divided by a level
+that is common to all clients. x is the log of the client's size divided by the median size. A visit of a
+client is a round in which the norm of its update became known. The equations are in
+`forecast.ForecastSelector`.
 """
 
 import math
@@ -14,31 +16,31 @@ from ...numerics.arrays import Floats, Ints
 MEMORIES = np.array([1.0, 3.0, 12.0, np.inf])  # c, in visits
 STRENGTHS = np.array([0.02, 0.3, 3.0, 30.0])  # κ, in visits
 EXPERTS = 2 * MEMORIES.size * STRENGTHS.size
-START_OF_WEAKEST = 0.7  # total weight of κ = .02 at the start
+START_OF_WEAKEST = 0.7  # the total weight, at the start, of the experts with κ = .02
 FORGET, SHARE = 0.998, 0.002
 MAX_QUOTIENT, MAX_ERROR = 20.0, 100.0
 CALIBRATION_RATE = DISPERSION_RATE = NOISE_RATE = SPREAD_RATE = 0.05
 LEVEL_MEMORY, LEVEL_RATE = 0.9, 0.15
 RESTART, RESTART_DEVIATIONS = 1.5, 5 * 1.4826
 RIDGE, STEEPEST = 4.0, 3.0
-WIDTH, REACH = 0.02, 800  # of a class of log sizes; classes on each side of the median
-X = WIDTH * np.arange(-REACH, REACH + 1, dtype=np.float64)  # (C,) log size over the median
+WIDTH, REACH = 0.02, 800  # the width of a class of log sizes; the number of classes on each side of x = 0
+X = WIDTH * np.arange(-REACH, REACH + 1, dtype=np.float64)  # (C,) x of each class
 SMALLEST_Y, LARGEST_Y = 1e-4, 1e12
 TERMS = 5
 
 
 class Prior(NamedTuple):
-    """The forecast of an unseen client from its size."""
+    """The forecast π = L e^(b x) for a client that was not seen, from its size."""
 
-    log_mean: float  # log L
-    log_geometric: float  # log L of geometric means
+    log_mean: float  # log L for arithmetic means
+    log_geometric: float  # log L for geometric means
     slope: float  # b
-    unlikeness: float  # u: RMS over mean of s/π over the seen clients
-    mass: Floats  # (C,) π
+    unlikeness: float  # u: the root mean square of s/π over the seen clients, divided by the mean of s/π
+    mass: Floats  # (C,) π of each class
 
 
 def initial_log_weights() -> Floats:
-    """Return log w (32,) at the start."""
+    """Return the log weights log w (32,) of the experts at the start."""
     weights = np.full((2, MEMORIES.size, STRENGTHS.size), (1 - START_OF_WEAKEST) / 24)
     weights[:, :, 0] = START_OF_WEAKEST / 8
     logs: Floats = np.log(weights.ravel())
@@ -46,14 +48,18 @@ def initial_log_weights() -> Floats:
 
 
 def relative(r: Floats, unit: float, level: float) -> Floats:
-    """Return y = r e^(-g), at most 1e12; `unit` is 0 if all r are 0."""
+    """Return y (n,) = r / unit e^(-g), at most 1e12, where `level` is g; `unit` may be 0 if all r are 0."""
     with np.errstate(over="ignore"):
         y: Floats = np.minimum(r / (unit or 1.0) * math.exp(-level), LARGEST_Y)
     return y
 
 
 def terms(visits: Ints, means: Floats, log_means: Floats) -> Floats:
-    """Return the terms (n, 5) that the prior sums: 1, s, s², log s, l of the longest memory; 0 if unseen."""
+    """Return (n, 5) for n clients the terms 1, s, s², log s and l, whose sums determine the prior.
+
+    s and l are the means of y and of log y with the longest memory: the last columns of `means` (n, 4) and
+    `log_means` (n, 4). The terms of a client without a visit are 0.
+    """
     s = means[:, -1]
     seen = visits > 0
     return np.stack(
@@ -62,7 +68,7 @@ def terms(visits: Ints, means: Floats, log_means: Floats) -> Floats:
 
 
 def prior_of(sums: Floats) -> Prior:
-    """Return the prior from the sums (C, 5) of `terms` by class."""
+    """Return the prior, from `sums` (C, 5): the sum of `terms` over the seen clients of each class."""
     count, total, squares, logs, log_means = sums.T
     n = count.sum()
     if n == 0:
@@ -82,9 +88,26 @@ def prior_of(sums: Floats) -> Prior:
 def forecasts(
     visits: Ints, means: Floats, log_means: Floats, x: Floats, prior: Prior, shifts: Floats
 ) -> Floats:
-    """Return θ of each expert (32, n): arithmetic, then geometric means; memories, then strengths."""
+    """Return the forecasts θ (32, n) of the experts for n clients.
+
+    The first 16 experts use arithmetic means, the last 16 geometric means. Each half is ordered by memory,
+    and for each memory by strength.
+
+    Parameters
+    ----------
+    visits : ndarray of int, shape (n,)
+        The number of visits of each client.
+    means, log_means : ndarray, shape (n, 4)
+        The clients' means of y and of log y, for each memory.
+    x : ndarray, shape (n,)
+        x of each client.
+    prior : Prior
+        The forecast from the size.
+    shifts : ndarray, shape (16,)
+        h of the geometric experts.
+    """
     tilt = prior.slope * x
-    # The share of the prior, κ/(κ + n̄). Clients are the last axis, or NumPy's inner loops would be short.
+    # The share of the prior is κ/(κ + n̄). Clients are the last axis, so that NumPy's inner loops are long.
     share = STRENGTHS[:, None] / (STRENGTHS[:, None] + np.minimum(visits, MEMORIES[:, None])[:, None])
     thetas = np.empty((2, MEMORIES.size, STRENGTHS.size, x.size))
     for out, known, guess in (
@@ -99,7 +122,7 @@ def forecasts(
 
 
 def averaged(visits: Ints, means: Floats, log_means: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return the means (n, 4) of y and of log y with one more visit."""
+    """Return the means (n, 4) of y and of log y after one more visit of each client, with value y (n,)."""
     gain = 1 / np.minimum(visits[:, None] + 1, MEMORIES)
     logs = np.log(np.maximum(y, SMALLEST_Y))
     return means + gain * (y[:, None] - means), log_means + gain * (logs[:, None] - log_means)
@@ -113,13 +136,13 @@ def reweighted(
     Parameters
     ----------
     log_weights : ndarray, shape (32,)
-        Before the round.
+        The log weights before the round.
     thetas, y, counts : ndarray, shapes (32, n), (n,), (n,)
-        Of the drawn clients: the forecasts, the observed values, and how often each was drawn.
+        The forecasts for the drawn clients, the observed y of these clients, and how often each was drawn.
     smooth : float
-        Added to each y and θ.
+        A number that is added to each y and θ, so that small values count less.
     dispersion : float
-        φ.
+        φ > 0.
     """
     quotient = np.minimum((y + smooth) / (thetas + smooth), MAX_QUOTIENT)
     loss = (quotient + np.log(thetas + smooth)) @ counts
@@ -130,19 +153,29 @@ def reweighted(
 
 
 def calibrated(shifts: Floats, thetas: Floats, y: Floats, counts: Ints) -> Floats:
-    """Return h (16,) of the geometric experts after a round."""
+    """Return h (16,) of the geometric experts after a round, from `shifts`, h before the round.
+
+    `thetas` (32, n), `y` (n,) and `counts` (n,) are those of `reweighted`.
+    """
     off = np.minimum(y / thetas[EXPERTS // 2 :], MAX_QUOTIENT) @ counts / counts.sum() - 1
     moved: Floats = np.clip(shifts + CALIBRATION_RATE * off, -20, 20)
     return moved
 
 
 def squared_error(ratio: Floats, counts: Ints) -> float:
-    """Return the mean of (y/θ - 1)² over a round's draws, each at most 100."""
+    """Return the mean of (y/θ - 1)² over a round's draws, where each square counts as at most 100.
+
+    `ratio` (n,) holds y/θ of the drawn clients, and `counts` (n,) how often each was drawn.
+    """
     return float(counts @ np.minimum((ratio - 1) ** 2, MAX_ERROR) / counts.sum())
 
 
 def jump(y: Floats, theta: Floats, spread: float) -> tuple[float, float]:
-    """Return by how much log y of all known clients jumped up (0: no jump), and the new spread."""
+    """Return by how much the log y of all clients jumped up (0 if there was no jump), and the new spread.
+
+    `y` (n,) and `theta` (n,) are the observed values and the forecasts for the drawn clients that were seen
+    before. `spread` is the running median of |log(y/θ)|.
+    """
     if not y.size:
         return 0.0, spread
     ratio = np.log(np.maximum(y, 1e-300) / theta)
@@ -154,7 +187,11 @@ def jump(y: Floats, theta: Floats, spread: float) -> tuple[float, float]:
 
 
 def trend(evidence: Floats, ratio: Floats, counts: Ints) -> tuple[Floats, float]:
-    """Return the new evidence (3,) on the mean of y/θ, and the step of the level."""
+    """Return the new evidence (3,) about the mean of y/θ, and the number to add to the level g.
+
+    The evidence holds decaying sums of N, N y/θ and N (y/θ)². `ratio` (n,) holds y/θ of the drawn clients
+    that were seen before, and `counts` (n,) is N, how often each was drawn.
+    """
     if not ratio.size:
         return evidence, 0.0
     ratio = np.minimum(ratio, MAX_QUOTIENT)

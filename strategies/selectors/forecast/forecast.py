@@ -1,7 +1,8 @@
 """Forecast, the default selector: 32 experts forecast each client's norm from its size and its past norms.
 
-Not from a paper. The best p for unbiased sampling is in proportion to r_m = λ_m ||g_m||, so sampling is
-forecasting: each expert forecasts every r_m, and experts that explained the last draws get larger weights.
+This selector is not from a paper. The best p for unbiased sampling is in proportion to r_m = λ_m ||g_m||,
+which is unknown before client m trains. So each expert forecasts every r_m, and the experts whose forecasts
+explained the last draws get larger weights.
 """
 
 import math
@@ -18,7 +19,7 @@ from ...numerics.sum_tree import SumTree
 from ..base import Selector
 from ..importance.last_norms import LastNormSelector
 from ..presence import Presence
-from ..probability import LARGEST_NORM, StreamSelector
+from ..probability import LARGEST_NORM, AskingSettings, StreamSelector
 from ..records import Feedback, Selection
 from . import experts
 from .experts import EXPERTS, MEMORIES, REACH, TERMS, WIDTH, Prior, X
@@ -31,67 +32,79 @@ TRIES = 8
 
 
 class _Layout(NamedTuple):
-    """The clients in classes of similar size."""
+    """All clients, grouped into classes of similar size."""
 
-    classes: npt.NDArray[np.int16]  # (M,)
-    members: Ints  # (M,) clients ordered by class
+    classes: npt.NDArray[np.int16]  # (M,) the class of each client
+    members: Ints  # (M,) the clients, ordered by class
     starts: Ints  # (C + 1,) where each class begins in `members`
 
 
 class _Mixture(NamedTuple):
-    """p_m = on_score * θ_m + on_each if seen, on_prior * π_m + on_each if not; 0 if removed."""
+    """The distribution p, as factors of scores and of the prior.
+
+    For a seen client p_m = on_score * (its entry in "scores") + on_each. For a client that was not seen yet,
+    p_m = on_prior * π_m + on_each. For a removed client p_m = 0.
+    """
 
     prior: Prior
     on_score: float
     on_prior: float
     on_each: float
     mean_score: float
-    unseen: Floats  # (C,) number of registered clients of each class that were not seen
+    unseen: Floats  # (C,) the number of registered clients of each class that were not seen yet
 
 
 class ForecastSelector(StreamSelector):
-    """p ∝ forecasts of r_m = λ_m ||g_m||, plus a twentieth of uniform.
+    """Draws in proportion to forecasts of r_m = λ_m ||g_m||; a twentieth of p is uniform.
 
-    A client is seen once a norm of its update is known. With y = r e^(-g), g a level common to all, n_m
-    visits and x_m = log size in classes of width .02::
+    A client is seen if a norm of one of its updates is known; n_m counts its known norms, its visits. y is
+    r e^(-g), where the level g is common to all clients. x_m is the log of the size over the median size,
+    rounded to a multiple of .02; clients with equal x_m are a class::
 
         π_m   = L e^(b x_m);  b: ridge regression (strength 4 towards 1) of log mean y on x over seen clients
         θ_e   = (κ π + n̄ s_c) / (κ + n̄),  n̄ = min(n, c)          s_c: mean of y with gain 1/n̄
-        θ_e   = exp((κ log π' + n̄ l_c) / (κ + n̄) + h_e)           l_c: the same of log y; h_e calibrates
-        log w_e <- .998 log w_e - (1/φ) sum_m N_m [min(y/θ_e, 20) + log θ_e], then a share of .002 for all
-        score = sqrt(1 + ν) sum_e w_e θ_e if seen,  u^1.5 π if not
+        θ_e   = exp((κ log π' + n̄ l_c) / (κ + n̄) + h_e)           l_c: mean of log y; h_e: calibration
+        log w_e <- .998 log w_e - (1/φ) sum_m N_m [min(y/θ_e, 20) + log θ_e]
+        w_e   <- .998 w_e / (sum of all w) + .002/32
+        score = sqrt(1 + ν) sum_e w_e θ_e for seen clients,  u^1.5 π for other clients
         p     = .95 score / sum + .05 / M
 
-    for the memories c = 1, 3, 12, ∞, the strengths κ = .02, .3, 3, 30 and both means: 32 experts. φ is the
-    running mean of (y/θ - 1)² over all draws, ν the same mean over draws of clients seen before, and u is
-    RMS(s_∞/π) / mean(s_∞/π). A tenth of the mean score is added to every y and θ in losses and level; this is
-    about what the floor of p adds, so forecasts are judged by the p that they lead to.
+    There is one expert e for each memory c = 1, 3, 12, ∞, each strength κ = .02, .3, 3, 30 of the prior π,
+    and each of the two formulas for θ_e (arithmetic and geometric means): 32 experts. π' has the L of
+    geometric means. φ is the running mean of (y/θ - 1)² over all draws, ν over draws of seen clients. u is
+    the root mean square of s_∞/π over the seen clients, divided by the mean of s_∞/π. In the losses of the
+    experts and in the level, a tenth of the mean score is added to every y and θ. This is about as much as
+    the uniform part adds to p, so forecasts are judged by the p that they cause.
 
-    Why it works. Draws come from p ∝ θ, and there the variance of the estimate is a quasi-likelihood of y
-    given θ. So learning needs no importance weights, which might explode, and the weight of a draw is at most
-    20 times that under uniform sampling. The expert with c = 1 and small κ is Avare, κ = 30 is `md`,
-    geometric means resist heavy tails, and b corrects for misleading sizes: in 12 of the 15 settings below in
-    which clients differ, the mixture is within a tenth of the best single expert, or better. Most regret
-    comes from rounds before clients are seen. Hence the scores: the best p is in proportion to the root of
-    the expected y², which is sqrt(1 + ν) θ for seen clients and u π for unseen ones. There are two reasons
-    for the extra factor √u: a large client found early saves variance in all later rounds, and few draws
-    underestimate u.
+    Why it works. Draws come from p ∝ θ, and for such draws the variance of the aggregate is a
+    quasi-likelihood of y given θ. So the experts learn without importance weights, which may be extremely
+    large. The importance of a draw is at most 20 times its importance under uniform sampling. Some experts
+    resemble other selectors: with c = 1 and small κ `avare`, and with κ = 30 `md`. Geometric means are robust
+    to heavy tails, and b corrects for sizes that are misleading. In 12 of the 15 settings below in which
+    clients differ, the regret of the mixture is at most a tenth larger than the regret of the best single
+    expert. Most regret comes from the rounds before clients are seen. Hence the formula of the score: the
+    best p is in proportion to the root of the expected y², which is sqrt(1 + ν) θ for seen clients and u π
+    for other clients. Unseen clients get an additional factor √u for two reasons: to find a client with a
+    large norm early saves variance in all later rounds, and u is underestimated while few clients are seen.
 
-    The draws. With replacement, K uniform numbers point into the running sum of p, one into each K-th of it:
-    N_m keeps its mean K p_m, and the variance of any estimate is at most that of independent draws, and often
-    less. Also, fewer draws repeat one client while others are unseen. From 10,000 clients on, p is
-    not computed for all; there a draw of an absent client is replaced by an independent draw.
+    The draws. With replacement, K uniform numbers select clients by the running sum of p, one number in each
+    of K equal parts of the sum. The mean of N_m is K p_m, as for independent draws. The variance of any
+    aggregate is at most the variance with independent draws, and often less. Also, a round less often draws
+    one client several times while other clients are not seen yet. From 10,000 clients on, p is not computed
+    for all clients; then an independent draw replaces each draw of an absent client.
 
-    The level. A change common to all clients says nothing about one of them. When the mean of y/θ over about
-    the last ten rounds differs from 1 by more than two standard errors, g follows; when the median of a round
-    jumps up by a factor of 4.5 and 5 robust deviations, g jumps with it. A faster level (the running mean of
-    clipped log-ratios) diverged under heavy noise: the clip lowered it, each decrease made the clients seen
-    last look large, and they alone were drawn.
+    The level. A change of y that is common to all clients says nothing about a single client. If the mean of
+    y/θ over about the last ten rounds differs from 1 by more than two standard errors, g follows. If the
+    median of log(y/θ) in a round exceeds both 1.5 (a factor of 4.5) and 5 times its robust standard error, it
+    is added to g. A level that changes faster, the running mean of clipped log-ratios, diverged under heavy
+    noise: clipping lowered the level, every decrease made the clients that were seen last look large, and
+    soon no others were drawn.
 
-    Measured (`benchmarks.experiments.forecast.streams`, and `osmd.least_squares` with batches drawn without
-    replacement; M = 100, K = 5, T = 1000, seeds 0 to 9; constants were chosen on seeds from 100 on with
-    M = 60, 80 and 150, K = 4 and 8): regret over that of uniform sampling, mean ± standard deviation. "asked"
-    knows the norms of round 1 beforehand, the others know none.
+    Measured with `benchmarks.experiments.forecast.streams`, and with `osmd.least_squares` with mini-batches
+    drawn without replacement; M = 100, K = 5, T = 1000, seeds 0 to 9. The constants had been chosen on seeds
+    from 100 on, with M = 60, 80 and 150 and K = 4 and 8. The table shows the regret divided by the regret of
+    uniform sampling, mean ± standard deviation. "asked" is `forecast` that knows all norms of round 1
+    beforehand. All other selectors know no norm beforehand.
 
     ======================  ===========  =====  ==========
     setting                 forecast     asked  best other
@@ -114,49 +127,57 @@ class ForecastSelector(StreamSelector):
     all equal (loss)        1.000        1.000  1 uniform
     ======================  ===========  =====  ==========
 
-    Section F of `forecast` and `avare` is over seeds 0 to 29 (except "asked"). The other selectors are
-    `uniform`, `md` and, on one or two seeds, `mabs`, `vrb` and the OSMD family at 1 to 1000 times the printed
-    rates ("osmd": `adaptive-osmd` at 1000). The ratios of the means over seeds in section F are .73 / .23 /
-    .13 (`avare` .88 / .33 / .18), on seeds 0 to 9 alone .77 / .31 / .14; with M = 300, K = 10, κ = 100
-    (5 seeds) .62 / .14 / .065 (.81 / .24 / .092).
+    In the rows of section F, the results of `forecast` and `avare` are over seeds 0 to 29 (but not "asked").
+    The column "best other" is the best of `avare`, `uniform`, `md`, `mabs`, `vrb` and the OSMD family.
+    `mabs`, `vrb` and the OSMD family were run on one or two seeds only, the OSMD family with 1 to 1000 times
+    the printed learning rates; "osmd" in the table is `adaptive-osmd` with 1000 times. In section F (σ = 1 /
+    3 / 10), the mean regret over seeds divided by the mean regret of uniform sampling is .73 / .23 / .13 for
+    `forecast` and .88 / .33 / .18 for `avare`. On seeds 0 to 9 alone it is .77 / .31 / .14 for `forecast`.
+    With M = 300, K = 10, features of condition 100 (5 seeds) it is .62 / .14 / .065 for `forecast`, and for
+    `avare` .81 / .24 / .092.
 
-    MNIST (`benchmarks.experiments.osmd.section_g`, 3 seeds): mini-batches of 5 .030 ± .002 (`md`
-    .054, `avare` .12); of 1, so noisy that `avare` diverges, .049 ± .003 (`md` .048); λ = 1/M .23 ± .02
-    (`avare` .31). With the norms of all samples known beforehand .039, .062 and .19: norms
-    measured on mini-batches other than those used later may mislead.
+    On MNIST (`benchmarks.experiments.osmd.section_g`, 3 seeds) the regret relative to uniform sampling is
+    .030 ± .002 with mini-batches of 5 (`md` .054, `avare` .12), .049 ± .003 with mini-batches of 1 (`md`
+    .048; the noise is so large that `avare` diverges), and .23 ± .02 with λ = 1/M (`avare` .31). If the norms
+    over all samples of each client are known beforehand, it is .039, .062 and .19. So norms that are measured
+    on other mini-batches than the later updates may mislead.
 
-    Weaknesses. With sizes that explain the norms exactly it costs 3 % over `md`. Under lognormal noise of 2
-    the best fixed p has .36 in expectation. Where a few clients outweigh all others, the regret depends on
-    when they are first drawn, so that its spread over seeds is large. A jump of a few clients is noticed when
-    they are next drawn, which may take long where they are at the floor of p.
+    Weaknesses. If sizes explain the norms exactly, the regret is 3 % larger than the regret of `md`. With
+    lognormal noise of 2, the best fixed p has a relative regret of .36 in expectation. If a few clients have
+    much larger norms than all others, the regret depends on when these clients are first drawn, so it varies
+    much between seeds. If the norms of a few clients jump, this is noticed when these clients are next drawn,
+    which may take many rounds if their p is at the floor.
 
-    A round costs O(K log S + C) for S clients ever seen and C = 1601 classes: scores are cached; a round
-    recomputes those of the drawn clients and of max(100, 10 K) more in turn; and draws come from a sum tree
-    over the seen clients, from the classes, and from all clients. Only changes of M or of sizes, and rounds
-    with many absent clients, cost O(M).
+    A round costs O(K log S + C) for S seen clients and C = 1601 classes. Scores are cached. A round
+    recomputes the scores of the drawn clients, and in turn the scores of max(100, 10 K) other clients. Draws
+    come from a sum tree over the seen clients, from the classes, and from all clients. Only changes of M or
+    of sizes, and rounds with many absent clients, cost O(M).
 
-    `update_norms` (per client; below 0 = unknown) are norms known before the first round, for example from a
-    query of all clients, and those of joiners. They make exploration unnecessary, see the column "asked".
+    The setting per client `update_norms` gives norms that are known before the first round, or when clients
+    join; a value below 0 stands for an unknown norm. With ``ask_norms=True`` all available clients are asked
+    for a norm before round 1. With these norms no exploration is needed, see the column "asked".
     """
 
     name = "forecast"
+    settings_type = AskingSettings
+    _settings: AskingSettings
     per_client = LastNormSelector.per_client
     state_axes = Selector.state_axes | {
-        "slots": ("clients",),  # row of a client in the arrays of seen clients; -1: not seen
-        "seen": ("rows",),  # client of a row; with spare rows
+        "slots": ("clients",),  # the row of a client in the arrays of seen clients; -1: not seen
+        "seen": ("rows",),  # the client of each row; there are spare rows at the end
         "visits": ("rows",),  # n
         "means": ("rows", "memories"),  # s_c
         "log_means": ("rows", "memories"),  # l_c
-        "scores": ("rows",),  # 0 for removed clients
-        "num_seen": (),
+        "scores": ("rows",),  # sum_e w_e θ_e as last computed; 0 for removed clients
+        "num_seen": (),  # the number of rows in use
         "cursor": (),  # the row whose score is recomputed next
-        "sums": ("classes", "terms"),  # of `experts.terms` over seen, registered clients
+        "sums": ("classes", "terms"),  # the sums of `experts.terms` over seen, registered clients
         "log_weights": ("experts",),  # log w
         "shifts": ("geometric",),  # h
-        "median_size": (),  # where x = 0
-        "unit": (),  # of r; 0 until there is one
+        "median_size": (),  # the size with x = 0: the median at the start
+        "unit": (),  # r is divided by this unit; 0 if no norm above 0 is known yet
         "level": (),  # g
-        "evidence": ("moments",),  # sums of N, N y/θ, N (y/θ)² over the last rounds
+        "evidence": ("moments",),  # decaying sums of N, N y/θ, N (y/θ)² over rounds
         "dispersion": (),  # φ
         "noise": (),  # ν
         "spread": (),  # running median of |log(y/θ)|
@@ -172,7 +193,7 @@ class ForecastSelector(StreamSelector):
         self._learn_known(before)
 
     def set_sizes(self, clients: npt.ArrayLike, client_sizes: npt.ArrayLike) -> None:
-        """Correct the sizes of clients, see `Selector.set_sizes`; known norms stay as they were."""
+        """Correct the sizes of clients, see `Selector.set_sizes`; known norms do not change."""
         before = self.client_sizes
         super().set_sizes(clients, client_sizes)
         rows = self._rows()
@@ -220,14 +241,15 @@ class ForecastSelector(StreamSelector):
         return np.where(self._registered, self._probabilities_of(np.arange(self.num_clients)), 0.0)
 
     def _learn_known(self, first: int) -> None:
-        """Learn from the norms given for the clients from index `first` on."""
+        """Learn from the setting `update_norms` of the clients from index `first` on."""
         norms = self._array("update_norms")[first:]
-        clients = first + np.flatnonzero(norms >= 0)
-        if clients.size:
-            ones, missing = np.ones(clients.size), np.full(clients.size, np.nan)
-            selection = Selection(clients, ones.astype(np.int64), ones, ones, ones)
-            feedback = Feedback(norms[norms >= 0], missing, missing, missing, ones > 0)
-            self._assign(self._learn(0, selection, feedback))
+        known = norms >= 0
+        self._assign(self._learn_first(first + np.flatnonzero(known), norms[known]))
+
+    def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
+        ones, missing = np.ones(clients.size), np.full(clients.size, np.nan)
+        selection = Selection(clients, ones.astype(np.int64), ones, ones, ones)
+        return self._learn(0, selection, Feedback(norms, missing, missing, missing, ones > 0))
 
     def _check_state(self, state: Mapping[str, Array]) -> None:
         super()._check_state(state)
@@ -282,7 +304,8 @@ class ForecastSelector(StreamSelector):
         new, old = (visits + 1, new_means, new_log_means), (visits, means, log_means)
         np.add.at(sums, classes, experts.terms(*new) - experts.terms(*old))
 
-        # The rows of seen clients change in place, or a round would copy them all; no error is possible now.
+        # From here on no error is possible, so the rows of seen clients may change in place. Copies of all
+        # rows would be slow.
         slots, num_seen = self._rows_for(clients, slots)
         self._patch("visits", slots, visits + 1)
         self._patch("means", slots, new_means)
@@ -336,8 +359,8 @@ class ForecastSelector(StreamSelector):
         share = 1 - float(self._probabilities_of(absent).sum()) if absent.size else 1.0
         if share < SMALLEST_SHARE:
             return super()._draw_available(available, k, rng)
-        # Independent draws replace those of absent clients: a client's expected count is then
-        # k p + k (1 - share) p/share.
+        # Independent draws replace the draws of absent clients. So the expected count of an available client
+        # is k p + k (1 - share) p/share = k p/share.
         spare = int(1.5 * k * (1 - share) / share) + 8 if absent.size else 0
         drawn = self._at(np.concatenate([_stratified(k, rng), rng.random(spare)]), rng)
         taken = available.holds(drawn)
@@ -351,10 +374,11 @@ class ForecastSelector(StreamSelector):
         return lambda n: self._at(rng.random(n), rng)
 
     def _at(self, targets: Floats, rng: np.random.Generator) -> Ints:
-        """Return the clients at uniform targets (n,) in [0, 1) of the running sum of p over all clients.
+        """Return for each of the targets (n,) in [0, 1) the client at which the running sum of p passes it.
 
-        The sum may run in any order. Among unseen clients of one class, and where p is uniform, clients are
-        drawn anew.
+        The sum consists of three parts: the scores of seen clients, the prior of unseen clients by class, and
+        the uniform part. In the first part a target determines the client. In the second part it determines
+        the class, and one of its unseen clients is drawn. In the third part a registered client is drawn.
         """
         mixture, tree = self._mixed(), self._sum_tree()
         slots, registered = self._array("slots"), self._registered
@@ -381,14 +405,18 @@ class ForecastSelector(StreamSelector):
     def _draw_in_classes(
         self, targets: Floats, masses: Floats, wanted: Callable[[Ints], Bools], rng: np.random.Generator
     ) -> Ints:
-        """Return one wanted client, drawn uniformly, of the class at each target (n,) in `masses` (C,)."""
+        """Return a client for each of the `targets` (n,) in [0, 1).
+
+        The class is where the running sum of `masses` (C,), divided by its total, passes the target. The
+        client is drawn uniformly among the clients of this class for which `wanted` is True.
+        """
         n = targets.size
         clients = np.full(n, -1)
         if n == 0:
             return clients
         layout = self._laid_out()
         ends = np.cumsum(masses)
-        # A target may round to the end: it belongs to the last class that has mass.
+        # A target may be rounded to the end of the sum. It then belongs to the last class that has mass.
         last = int(np.flatnonzero(masses)[-1])
         classes = np.minimum(np.searchsorted(ends / ends[-1], targets, side="right"), last)
         first, size = layout.starts[classes], layout.starts[classes + 1] - layout.starts[classes]
@@ -400,7 +428,7 @@ class ForecastSelector(StreamSelector):
             open_ = open_[~good]
             if not open_.size:
                 return clients
-        # Few clients of these classes are wanted: check all.
+        # Few clients of these classes are wanted, so all their clients are checked.
         few, of = np.unique(classes[open_], return_inverse=True)
         spans = [layout.members[layout.starts[each] : layout.starts[each + 1]] for each in few]
         members, owners = np.concatenate(spans), np.repeat(np.arange(few.size), [len(each) for each in spans])
@@ -415,7 +443,7 @@ class ForecastSelector(StreamSelector):
         return slice(0, int(self._array("num_seen")))
 
     def _rows_for(self, clients: Ints, slots: Ints) -> tuple[Ints, int]:
-        """Return (rows of the clients, number of rows); clients not seen before get new rows."""
+        """Return (rows of the clients, number of rows in use). Clients not seen before get new rows."""
         num_seen = int(self._array("num_seen"))
         fresh = slots < 0
         slots = slots.astype(np.int64)
@@ -472,7 +500,7 @@ class ForecastSelector(StreamSelector):
             sums = self._array("sums")
             prior = experts.prior_of(sums)
             unseen = self._cached("registered in classes", ("registered", "client_sizes"), count) - sums[:, 0]
-            # A score times these factors is the root of the expected square (for unseen clients more).
+            # A score times its factor is the root of the expected y²; for unseen clients it is √u times more.
             of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
             total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
             return _Mixture(
@@ -492,7 +520,7 @@ def _bounded(level: float) -> float:
 
 
 def _stratified(k: int, rng: np.random.Generator) -> Floats:
-    """Return one uniform number from each k-th of [0, 1), ascending."""
+    """Return (k,) ascending numbers: one uniform number from each of k equal parts of [0, 1)."""
     return np.minimum((np.arange(k) + rng.random(k)) / k, np.nextafter(1, 0))
 
 

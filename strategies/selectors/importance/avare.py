@@ -9,28 +9,32 @@ import numpy as np
 from ...numerics.arrays import Array, Floats
 from ...numerics.projection import scale_above_floor
 from ..base import Selector
-from ..probability import ProbabilitySelector
+from ..probability import AskingSettings, ProbabilitySelector
 from ..records import Feedback, Selection
 from .last_norms import LastNormSelector
 
 
 class AvareSelector(LastNormSelector, ProbabilitySelector):
-    """The p of least variance for the last known norms, among those with a floor.
+    """Samples from the p with the least variance for the last known norms, among all p above a floor.
 
-    With λ_m the weights and M the number of registered clients::
+    λ_m is the weight by data, and M the number of registered clients::
 
-        p_m = max(ε_t, c λ_m ||g_m||),   c such that sum p = 1
-        ε_t = (1 + t)^(-1/3) / M,        t = 0 in the first round: p is uniform then
+        p_m = max(ε_t, c λ_m ||g_m||),   with c such that sum p = 1
+        ε_t = (1 + t)^(-1/3) / M,        with t = 0 in the first round, where p is therefore uniform
 
-    ||g_m|| is the last known norm of m. A client without one gets the largest of all ("cold start"), so that
-    every client is soon drawn; ``update_norms`` given for all ("informed") save this exploration, which is
-    worth more than anything learned later. t counts the rounds that taught something.
+    ||g_m|| is the last known norm of client m. For a client without a known norm, the largest known norm of
+    all clients is used ("cold start"), so that every client is soon drawn. This exploration is not needed if
+    all norms are known at the start ("informed": ``update_norms``, or ``ask_norms=True``), which saves more
+    than anything that is learned later. t counts the rounds with at least one usable norm.
 
-    One norm is all that is known of a client. Where norms are noisy, a norm that is small by chance leaves a
-    client at the floor, its weight grows to W = (1 + t)^(1/3)/K, and training may diverge.
+    Only the last norm of each client is remembered. If norms are noisy, a norm that is small by chance keeps
+    the client at the floor. When the client is next drawn, its importance is W = M (1 + t)^(1/3)/K, which
+    grows with t, and training may diverge.
     """
 
     name = "avare"
+    settings_type = AskingSettings
+    _settings: AskingSettings
     state_axes = Selector.state_axes | {"rounds": ()}  # t
 
     def _initial_state(self) -> dict[str, Array]:
@@ -44,7 +48,7 @@ class AvareSelector(LastNormSelector, ProbabilitySelector):
         scores: Floats = np.where(self._norms < 0, largest, self._norms)
         scores *= sizes
         scores *= registered
-        if not scores.max() > 0:  # nothing is known, or nothing but zeros
+        if not scores.max() > 0:  # no norm is known, or all known norms are 0
             scores = sizes * registered
         everyone = self._num_registered == self.num_clients
         floor = (1 + float(self._array("rounds"))) ** (-1 / 3) / self._num_registered

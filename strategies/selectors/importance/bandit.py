@@ -1,4 +1,4 @@
-"""What the bandit baselines of the OSMD paper share: a horizon, and a_m in a unit that drops out."""
+"""The base of the bandit baselines of the OSMD paper, which need the number of rounds in advance."""
 
 import numpy as np
 
@@ -7,15 +7,18 @@ from ..base import Selector
 from ..probability import ProbabilitySelector
 
 LARGEST_RATIO = 1e30
-"""sqrt(a) is clipped to this times its reference, which it may exceed where the reference is a setting."""
+"""Limit of sqrt(a) divided by its reference; the quotient may exceed 1 if the reference is a setting."""
 
 
 class BanditSelector(ProbabilitySelector):
-    """T is `num_rounds` and required; a run that goes on beyond T, or is resumed with another, keeps it."""
+    """A selector that requires `num_rounds`, T. T stays fixed for the whole run, also beyond round T.
+
+    T is part of the state, so a resume with another `num_rounds` does not change it.
+    """
 
     state_axes = Selector.state_axes | {
         "num_rounds": (),  # T
-        "largest": (),  # the largest size times norm so far; 0 until there is one
+        "largest": (),  # the largest size times norm so far; 0 before the first norm
     }
 
     def _initial_state(self) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Importance sampling: p in proportion to λ times a score, with a floor in sampling and weights alike."""
+"""Importance sampling: p is in proportion to λ times a score, and has a floor."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class ImportanceSettings(ProbabilitySettings):
 
 @dataclass(frozen=True)
 class ThinFloorSettings(ImportanceSettings):
-    """Settings for exact, positive scores; this floor costs at most a thousandth of the variance."""
+    """Settings for exact scores. With this small floor, the variance is at most a factor of 1/.999 larger."""
 
     floor: float = setting(
         0.001, low=1e-9, high=1.0, doc="ε: q = (1 - ε) p + ε/M is drawn from, and divided by in the weights"
@@ -40,9 +40,10 @@ class ThinFloorSettings(ImportanceSettings):
 class ImportanceSelector(ProbabilitySelector):
     """Draws from ``q = (1 - ε) p + ε/M``, ``p_m = λ_m s_m / sum_j λ_j s_j`` for scores s.
 
-    The papers' probabilities are for equal λ; λ s minimises the same bounds for other λ. Where all scores are
-    0, p = λ. The floor keeps W at most 1/ε with replacement: without it a client whose score is 0 is never
-    drawn again, and the estimate loses it.
+    The papers state their probabilities for equal λ; for other λ, p ∝ λ s minimises the same bounds. If all
+    scores are 0, p = λ. Without the floor ε/M, a client with a score of 0 would never be drawn again and
+    would be missing in the aggregate. With the floor and with replacement, each draw of a client adds at most
+    M/(K ε) to its W.
     """
 
     settings_type = ImportanceSettings
@@ -50,7 +51,7 @@ class ImportanceSelector(ProbabilitySelector):
 
     @abstractmethod
     def _scores(self) -> Floats:
-        """Return s (M,), finite and >= 0; those of removed clients do not matter."""
+        """Return the scores s (M,), finite and >= 0. The entries of removed clients have no effect."""
 
     def _distribution(self) -> Floats:
         registered = self._registered
@@ -61,7 +62,7 @@ class ImportanceSelector(ProbabilitySelector):
         return q
 
     def _floored(self, sizes: Floats, scores: Floats) -> Floats:
-        """Return q (n,) for these sizes and scores, n >= 0, in a fresh array."""
+        """Return q (n,) for the `sizes` (n,) and `scores` (n,) of n >= 0 clients, in a new array."""
         largest = scores.max(initial=0.0)
         p: Floats = scores / largest if largest > 0 else np.ones(scores.size)
         p *= sizes

@@ -1,8 +1,8 @@
-"""The last known norm of each client's update."""
+"""The base of the selectors that remember the last known norm of each client's update."""
 
 from collections.abc import Mapping
 
-from ...numerics.arrays import Array, Floats
+from ...numerics.arrays import Array, Floats, Ints
 from ..base import Selector
 from ..probability import LARGEST_NORM
 from ..records import Feedback, Selection
@@ -10,10 +10,10 @@ from ..settings import PerClient
 
 
 class LastNormSelector(Selector):
-    """Remembers the norm of each client's last update: -1 until there is one.
+    """Remembers the norm of each client's last update; -1 if no norm is known.
 
-    `update_norms` are the norms known before the first round, for example from a query of all clients, and
-    those of joiners.
+    The setting `update_norms` gives norms that are known beforehand: at the start of a run, or when clients
+    join.
     """
 
     per_client = Selector.per_client | {
@@ -24,6 +24,11 @@ class LastNormSelector(Selector):
     def _norms(self) -> Floats:
         norms: Floats = self._array("update_norms")
         return norms
+
+    def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
+        known = self._norms.copy()
+        known[clients] = norms.clip(max=LARGEST_NORM)
+        return {"update_norms": known}
 
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
         clients, _, norms = self._usable(selection, feedback, feedback.update_norms)

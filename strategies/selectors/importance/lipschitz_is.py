@@ -1,7 +1,7 @@
-"""Importance sampling by Lipschitz constants: a fixed distribution, made once.
+"""Importance sampling by Lipschitz constants, with a fixed distribution.
 
 Zhao, Zhang, "Stochastic Optimization with Importance Sampling for Regularized Loss Minimization" (ICML 2015);
-Needell, Srebro, Ward (2016). It is p^IS in section F.5 of the OSMD paper.
+Needell, Srebro, Ward (2016). The distribution is p^IS in section F.5 of the OSMD paper.
 """
 
 from ...numerics.arrays import Floats
@@ -10,10 +10,11 @@ from .importance import ImportanceSelector, ThinFloorSettings
 
 
 class LipschitzISSelector(ImportanceSelector):
-    """p_m ∝ λ_m L_m, L_m being the Lipschitz constant of the gradient of client m's loss.
+    """p_m ∝ λ_m L_m, where L_m is the Lipschitz constant of the gradient of client m's loss.
 
-    Worst-case constants stand in for norms: a good choice where the norms keep the order of the L_m, and no
-    better than any other fixed p where they change. The unit of L does not matter.
+    L_m is used instead of the norm of client m's update. This works well if clients with larger L_m have
+    larger norms in all rounds. If the order of the norms changes, this p is no better than another fixed p.
+    The unit of L does not matter.
     """
 
     name = "lipschitz-is"

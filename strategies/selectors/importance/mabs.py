@@ -1,4 +1,4 @@
-"""MABS: a multi-armed bandit whose arms are the clients, and whose reward is a large norm at a small p.
+"""MABS: a multi-armed bandit. The clients are its arms, and a large norm at a small p is its reward.
 
 Salehi, Celis, Thiran, "Stochastic Optimization with Bandit Sampling" (2017), Algorithm 1; a baseline of the
 OSMD paper (section F.2).
@@ -27,7 +27,7 @@ class MABSSettings(ProbabilitySettings):
 
 
 class MABSSelector(BanditSelector):
-    """EXP3 with the gradient of the variance as reward.
+    """EXP3 with the reward a_m/p_m², the negative derivative of the variance with respect to p_m.
 
     After each round::
 
@@ -35,20 +35,21 @@ class MABSSelector(BanditSelector):
         w_m <- w_m exp(δ W_m a_m / p_m²)          a_m = λ_m² ||g_m||², W the importance of the draw
         δ   = sqrt(η⁴ log M / (T M⁵ mean(a²)))
 
-    The paper takes the mean of a² over all clients as given. Unless it is set, it is estimated by the mean,
-    over the rounds so far, of the unbiased (1/M) sum W_m a_m²; rounds in which all norms are 0 do not count.
+    The paper assumes that the mean of a² over all clients is known. If the setting `mean_square` is not
+    given, each round yields the unbiased estimate (1/M) sum W_m a_m², and the mean of these estimates over
+    the rounds so far is used. Rounds in which all norms are 0 do not count.
 
-    The M⁵ makes steps small: with a few hundred clients p hardly moves from uniform. Weights only grow, so p
-    follows no drift, and a share η of the draws is always uniform.
+    Because of the factor M⁵, steps are small: with a few hundred clients p hardly differs from uniform.
+    Weights never decrease, so p does not follow norms that change. A share η of the draws is always uniform.
     """
 
     name = "mabs"
     settings_type = MABSSettings
     _settings: MABSSettings
     state_axes = BanditSelector.state_axes | {
-        "log_weights": ("clients",),  # log w, 0 at most
-        "squares": (),  # sum over rounds of the estimated mean of a², in units of the largest a squared
-        "rounds": (),  # their number
+        "log_weights": ("clients",),  # log w, shifted so that the largest is 0
+        "squares": (),  # sum over rounds of the estimated mean of a², in units of (largest a)²
+        "rounds": (),  # the number of rounds in this sum
     }
 
     def _initial_state(self) -> dict[str, Array]:
@@ -70,7 +71,7 @@ class MABSSelector(BanditSelector):
         return self._cached("p", ("log_weights", "registered"), compute).copy()
 
     def _largest(self, log_weights: Floats) -> float:
-        """Return the largest of the registered clients' log weights, 0 if there are none."""
+        """Return the largest log weight of the registered clients, or 0 if no client is registered."""
         largest = float(log_weights.max(where=self._registered, initial=-np.inf))
         return largest if largest > -np.inf else 0.0
 
@@ -99,7 +100,7 @@ class MABSSelector(BanditSelector):
         }
 
     def _joined(self, registered: Bools) -> dict[str, Array]:
-        """Give joiners the mean weight, so that p = 1/M."""
+        """Give joining clients the mean weight, so that p = 1/M for them."""
         mean = 0.0
         if self._num_registered:
             old = self._array("log_weights")[self._registered]

@@ -1,4 +1,4 @@
-"""Importance sampling with full information: all available clients report their scores before each round."""
+"""Importance sampling in which all available clients are polled for their scores before each selection."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -14,19 +14,22 @@ from .importance import ImportanceSelector
 
 
 class ReportedSelector(ImportanceSelector):
-    """Draws among the available clients that report, by scores made of their reports; for experiments.
+    """Draws from the available clients that answer the poll; their reports give the scores. For experiments.
 
-    A client that does not answer is not available. Nothing is remembered, so `probabilities` holds what is
-    known before the reports, p = λ with the floor.
+    To make their reports, all available clients train. The selected clients then train again, so a round
+    costs more than a round of `full`.
+
+    A client that does not answer the poll counts as unavailable. The selector remembers no reports, so
+    `probabilities` is the distribution without reports: p = λ with the floor.
     """
 
     @abstractmethod
     def _reported_scores(self, reports: Mapping[str, Floats]) -> Floats:
-        """Return (n,) the candidates' scores; not finite where a client did not answer."""
+        """Return (n,) the candidates' scores; NaN or infinite for a candidate that did not answer."""
 
     def _select(self, context: RoundContext) -> Selection:
         clients, scores = context.answered(self._reported_scores(context.reports))
-        if not checks.ascending(clients):  # the order of the poll does not matter
+        if not checks.ascending(clients):  # so that the order of the poll has no effect
             order = np.argsort(clients)
             clients, scores = clients[order], scores[order]
         if clients.size <= context.k:

@@ -1,4 +1,4 @@
-"""VRB, the Variance Reducer Bandit: follow the regularised leader on bandit estimates, mixed with uniform.
+"""VRB, the Variance Reducer Bandit: follow the regularised leader with bandit feedback.
 
 Borsos, Krause, Levy, "Online Variance Reduction for Stochastic Optimization" (COLT 2018), Algorithm 1; a
 baseline of the OSMD paper (section F.2).
@@ -25,19 +25,20 @@ class VRBSettings(ProbabilitySettings):
 
 
 class VRBSelector(BanditSelector):
-    """The best fixed p for the losses estimated so far, under a regulariser, mixed with uniform.
+    """Samples from a mixture of the uniform distribution and the best fixed p for all estimates so far.
 
-    After each round::
+    The best fixed p is regularised by γ. After each round::
 
         p̃_m = (1 - θ) p_m + θ/M,   p_m ∝ sqrt(w_m + γ)
         w_m <- w_m + W_m a_m                        a_m = λ_m² ||g_m||², W the importance of the draw
         θ   = (M/T)^(1/3),   γ = L M/θ
 
-    θ is 1, which is uniform sampling, where M >= T. w is kept as a multiple of L, so the unit of norms drops
-    out. Joiners get the mean w.
+    If M >= T, θ is 1, which is uniform sampling. w is stored as a multiple of L, so the unit of norms has no
+    effect. Joining clients get the mean w.
 
-    It never forgets: w sums over the whole run, and γ is so large that p leaves uniform only after about T
-    rounds of large norms. Where norms fall, as in training, that time never comes.
+    w sums over the whole run, so old norms are never forgotten. γ is so large that p differs much from
+    uniform only after about T rounds with large norms. If norms decrease, as they do in training, p stays
+    near uniform.
     """
 
     name = "vrb"

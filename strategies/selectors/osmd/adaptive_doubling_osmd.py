@@ -1,47 +1,61 @@
 """Adaptive-Doubling-OSMD: Adaptive-OSMD without a horizon, restarted at doubling intervals.
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback",
-Algorithm 5, with the rates of eq. 15 and the number of experts of eq. 16.
+Algorithm 5 (v1: appendix C.4), Algorithm 6 (v2: appendix A.1).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from ...numerics.arrays import Array
+from ...numerics.arrays import Array, Floats, Ints
 from ..records import Feedback, Selection
 from ..settings import setting
 from .adaptive_osmd import AdaptiveOSMDSelector, AdaptiveOSMDSettings
-from .experts import ExpertsSelector
+from .mixture import ExpertsSelector
 
 
 @dataclass(frozen=True)
 class AdaptiveDoublingOSMDSettings(AdaptiveOSMDSettings):
-    """Settings of Adaptive-Doubling-OSMD; the defaults are the paper's."""
+    """Settings of Adaptive-Doubling-OSMD; the defaults are the paper's, apart from γ."""
 
     warm_start: bool = setting(
-        True, doc="a block starts from the last mixture (False: from the initial distribution)"
+        True, doc="a block starts from the last distribution (False: from the initial one)"
+    )
+    largest_of: str = setting(
+        "block",
+        choices=("block", "round"),
+        doc="ā of a block is the largest observed in the previous block, or in its last round",
     )
 
 
 class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     """Adaptive-OSMD in blocks b = 1, 2, ... of T_b = 2^(b-1) rounds; block b ends at round 2^b - 1.
 
-    A block has the rates, the number of experts and the γ of Adaptive-OSMD with T = T_b::
+    Block b has the learning rates η_e, the number of experts E_b and the γ of Adaptive-OSMD with T = T_b::
 
-        η_e = 2^(e - b/2 - 1) B α³/M³ sqrt(log M) multiplier              (eq. 15, which is eq. 13 with T_b)
-        γ   = sqrt(8/T_b) α² K/M²
-        E_b = floor(log2(1 + 4 log(M/α)/log M (2^(b-1) - 1)) / 2) + 1     (eq. 16)
+        v1:  η_e = 2^(e - b/2 - 1)   K² α³/(M³ ā_b)   sqrt(log M)   multiplier       (eq. 15; E_b: eq. 16)
+        v2:  η_e = 2^(e - b/2 - 1/2) K  α³/(M³ A_max) sqrt(2 log M) multiplier       (eq. 27; E_b: eq. 28)
 
-    A block starts from the mixture at the end of the last block, or from the initial distribution. ā is the
-    largest a observed in the previous block: the printed max over all clients (line 13) cannot be observed,
-    and that of one round (the text) is too noisy. A block of norms 0 leaves ā as it was; in the first block,
-    and until a norm above 0 is observed, ā is the largest a so far. So a decay of the norms speeds up the
-    experts, and after a block without the largest norms the steps are too large: units cancel, but a/ā may
-    exceed 1.
+    A block of T_b rounds makes T_b - 1 steps, because Algorithm 4 ends with round T - 1. The norms of the
+    last round of a block have no effect but on ā. The next block starts from the distribution of this last
+    round if `warm_start` is True, and otherwise from the initial distribution.
 
-    The round's number determines its block, so an extended or resumed run continues, and `num_rounds` is not
-    used. A block ends with the update of its last round, or of any later one.
+    In v2, A_max is one bound for all blocks: the setting `a_max`, or with ``ask_norms=True`` the largest a of
+    the clients that answer. In v1, ā_b is the largest a that was observed in block b - 1. So says the text of
+    appendix C.4, but its formula takes the largest a in the last round of block b - 1 (the setting
+    `largest_of` chooses), and line 13 of Algorithm 5 takes the largest a of all clients, which cannot be
+    observed. ā_1 is the largest a of the clients that answer before training (``ask_norms=True``). In both
+    versions, a given `a_max` is ā in all blocks.
+
+    If neither `a_max` nor ``ask_norms=True`` is given, ā is determined as in v1, in both versions. Then no
+    step is made until a norm above 0 is observed. If all norms in a block are 0, the next block keeps ā. If
+    norms decrease, ā decreases too, and the experts learn faster. If the clients with the largest norms were
+    not drawn in a block, ā is too small for the next block: a/ā may exceed 1 there, and steps are too large.
+
+    The number of a round determines its block. So a run may be extended or resumed, and `num_rounds` is not
+    used. The next block is set up in the last round of a block or, if that round was skipped, in the next
+    round that is not skipped.
     """
 
     name = "adaptive-doubling-osmd"
@@ -49,36 +63,48 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     _settings: AdaptiveDoublingOSMDSettings
     state_axes = ExpertsSelector.state_axes | {
         "block": (),  # b, from 1
-        "reference": (),  # sqrt(ā) in the unit of size times norm; 0 until there is one
+        "reference": (),  # sqrt(ā) of this block in the unit of size times norm; 0 if ā is not known yet
         "largest": (),  # sqrt of the largest a observed in this block
     }
 
     def _initial_state(self) -> dict[str, Array]:
         return {
             **self._started(self._num_experts(1)),
+            "bound": np.array(0.0),
             "block": np.array(1),
             "reference": np.array(0.0),
             "largest": np.array(0.0),
         }
 
+    def _fixed_reference(self) -> float:
+        """Return sqrt(ā) if it is fixed for all blocks, else 0.
+
+        In v1, the norms that clients answered before round 1 determine ā of block 1 alone.
+        """
+        asked_once = self._settings.rates == "v1" and self._settings.a_max is None
+        return 0.0 if asked_once else super()._fixed_reference()
+
+    def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
+        changes = super()._learn_first(clients, norms)
+        return {**changes, "reference": changes["bound"].copy()}
+
     def _learn(self, round: int, selection: Selection, feedback: Feedback) -> dict[str, Array]:
         block, reference = int(self._array("block")), float(self._array("reference"))
         clients, importance, roots = self._roots(selection, feedback)
-        largest = max(float(self._array("largest")), roots.max(initial=0.0))
-        changes: dict[str, Array] = {}
-        if roots.any():
-            if block == 1 or reference == 0:
-                reference = largest
-            changes = self._descend(clients, importance, roots, reference, 2.0 ** (block - 1))
-            changes |= {"reference": np.array(reference), "largest": np.array(largest)}
+        now = float(roots.max(initial=0.0))
+        largest = now
+        if self._settings.largest_of == "block":
+            largest = max(float(self._array("largest")), now)
         if round + 1 < 2**block:
+            reference = self._fixed_reference() or reference or now
+            changes = {"largest": np.array(largest), "reference": np.array(reference)}
+            if now > 0:
+                changes |= self._descend(clients, importance, roots, reference, 2.0 ** (block - 1))
             return changes
         block = (round + 1).bit_length()
-        start = self._restarted(
-            self._num_experts(2 ** (block - 1)), changes if self._settings.warm_start else None
-        )
+        start = self._restarted(self._num_experts(2 ** (block - 1)), self._settings.warm_start)
         return start | {
             "block": np.array(block),
-            "reference": np.array(largest if largest > 0 else reference),
+            "reference": np.array(self._fixed_reference() or largest or reference),
             "largest": np.array(0.0),
         }

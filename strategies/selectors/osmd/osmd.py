@@ -1,29 +1,53 @@
 """OSMD: learns p from the norms of the updates, by online stochastic mirror descent.
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback",
-Algorithm 1, with the rate of eq. 11 (Corollary 2).
+Algorithm 1, with the rate of Corollary 2 (v1) or Corollary 7 (v2).
 """
 
+from dataclasses import dataclass
+
+from ..settings import setting
 from .adaptive_osmd import AdaptiveOSMDSelector
+from .mixture import ExpertsSettings
+
+
+@dataclass(frozen=True)
+class OSMDSettings(ExpertsSettings):
+    """Settings of OSMD; the defaults are the paper's."""
+
+    variation: float = setting(
+        0.0,
+        low=0.0,
+        high=1e9,
+        doc="how far the best distribution moves in all rounds (L1 norm); more makes the rate larger",
+    )
 
 
 class OSMDSelector(AdaptiveOSMDSelector):
-    """One distribution p, one rate η.
+    """Learns one distribution p with one learning rate η.
 
-    With a_m = λ_m² ||g_m||² / ā and the importance W of the draw::
+    With a_m = λ_m² ||g_m||² and the importance W of the draw::
 
-        p_m <- project(p_m exp(η W_m a_m / (K p_m²)), floor α/M)      (eqs. 7 and 8, Proposition 1)
+        p_m <- project(p_m exp(η W_m a_m / (K p_m²)), floor α/M)                      (eq. 7, Proposition 1)
 
-        η   = B α³/M³ sqrt((log M + 2 log(M/α) TV)/(2T)) multiplier, B = K or K²   (eq. 11), with TV = 0
+        v1:  η = K² α³/(M³ ā) sqrt((log M + 2 β log(M/α)) / (2T)) multiplier          (eq. 11)
+        v2:  η = K  α³/(M³ ā) sqrt((2 log M + 4 β log(M/α)) / T)  multiplier          (eq. 20)
 
-    TV, how far the best distribution moves in T rounds, is unknown. With TV = 0 this is the expert e = 1 of
-    Adaptive-OSMD, the slowest; see there for the settings, ā (estimated from the replies), T, joiners and
-    leavers. It suits a best distribution that does not move. Where it moves, or early in a run with a few
-    large norms, the faster experts of Adaptive-OSMD are better, and with a multiplier of 1 OSMD hardly leaves
-    uniform sampling.
+    β is the setting `variation`: the total variation of the best distribution over T rounds, which is unknown
+    in practice. With β = 0, OSMD is the expert e = 1 of Adaptive-OSMD, which has the smallest learning rate.
+    `AdaptiveOSMDSelector` describes the settings, ā, T, and what happens if clients join or are removed. OSMD
+    is for problems whose best distribution is constant. If the best distribution changes, or early in a run
+    in which a few clients have large norms, the faster experts of Adaptive-OSMD are better. With a
+    `learning_rate_multiplier` of 1, p stays near uniform.
     """
 
     name = "osmd"
+    settings_type = OSMDSettings
+    _settings: OSMDSettings
+
+    @property
+    def _variation(self) -> float:
+        return self._settings.variation
 
     def _num_experts(self, num_rounds: int) -> int:
         return 1

@@ -1,4 +1,4 @@
-"""adapow-d: Power-of-Choice with d shrinking to K (Cho et al. 2022, section 4 and appendix F)."""
+"""adapow-d: Power-of-Choice with a d that shrinks to K (Cho et al. 2022, section 4 and appendix F)."""
 
 from dataclasses import dataclass
 
@@ -26,11 +26,14 @@ class AdaPowDSettings(PowDSettings):
 
 
 class AdaPowDSelector(PowDSelector):
-    """d(t) = max(K, d_0 / 2^(t // n)), or K from a given round on; d_0 = all clients by default.
+    """Halves the number of candidates d every n rounds, or sets d = K from a given round on.
 
-    It converges as fast as `pow-d` at first, and to the lower floor of d = K later.
+    In round t, d(t) = max(K, d_0 / 2^(t // n)), where n is `halve_every`, and d_0 is `num_candidates`
+    (default: all registered clients). From round `drop_at` on, d = K. At first the model converges as fast as
+    with `pow-d`; later it reaches the lower final error of d = K.
 
-    The round of the drop is part of the state: a run that is resumed with another `num_rounds` keeps it.
+    The round in which d drops to K is part of the state, so a resume with another `num_rounds` does not
+    change it.
     """
 
     name = "adapow-d"

@@ -12,12 +12,13 @@ from ...numerics.arrays import Floats, Ints
 from ...numerics.sampling import largest
 from ..context import RoundContext
 from ..presence import Presence
-from ..settings import Settings, setting
+from ..settings import setting
 from .last_losses import LastLossSelector
+from .plain_mean import MeanSettings
 
 
 @dataclass(frozen=True)
-class AFLSettings(Settings):
+class AFLSettings(MeanSettings):
     """Settings of AFL; the defaults are the paper's."""
 
     alpha1: float = setting(
@@ -28,23 +29,24 @@ class AFLSettings(Settings):
 
 
 class AFLSelector(LastLossSelector):
-    """The value of a client is ``v_k = sqrt(n_k) · (mean loss of k's last local training)``.
+    """Draws clients by the value ``v_k = sqrt(n_k) · (mean loss of k's last local training)``.
 
-    In each round::
+    n_k is the size of client k, and n the number of available clients. In each round::
 
-        the floor(α1 n) of the n available clients with the lowest v_k get v_k = -inf
-        (1 - α3) K are drawn without replacement in proportion to exp(α2 v_k)
-        α3 K are drawn uniformly from the other available clients
+        the floor(α1 n) available clients with the lowest v_k get v_k = -inf
+        (1 - α3) K clients are drawn without replacement, in proportion to exp(α2 v_k)
+        α3 K clients are drawn uniformly from the other available clients
 
-    α3 K is rounded up or down at random, so that its mean is exact and K below 10 explores too. A value
-    equal to the lowest one kept is kept. Clients never selected have an infinite value: they are drawn first,
-    uniformly.
+    α3 K is rounded up or down at random. So its mean is α3 K, and uniform draws also happen if α3 K is less
+    than one. Clients whose value equals the lowest kept value are kept, too. Clients that were never selected
+    have an infinite value: they are drawn before all others, with equal probability.
 
-    The units of sizes and losses matter: α2 must fit them. With the printed 0.01, losses near 1 and some
-    hundred samples the softmax is nearly flat, and the threshold alone selects. Values age: a client left out
-    keeps its old value until the uniform part draws it.
+    α2 must fit the units of sizes and losses. With the paper's α2 = 0.01, losses near 1 and a few hundred
+    samples, exp(α2 v_k) is nearly equal for all kept clients, so the selection depends almost only on which
+    clients are left out. A client with a low value keeps this value until a uniform draw selects it.
 
-    Weights are plain means. `probabilities` mixes the softmax and the uniform part as (1 - α3) and α3.
+    The weights follow the setting `averaging`, by default the plain mean. `probabilities` is (1 - α3) times
+    the distribution in proportion to exp(α2 v_k) plus α3 times the uniform distribution.
     """
 
     name = "afl"
@@ -68,10 +70,11 @@ class AFLSelector(LastLossSelector):
         new = np.flatnonzero(log_weights == np.inf)
         if num_valued <= new.size:
             valued = rng.choice(new, num_valued, replace=False)
-        else:  # the largest of log weight + Gumbel noise are successive draws in proportion to the weights
+        else:  # the largest log weights + Gumbel noise are drawn one after another by weight (Gumbel top-k)
             valued = largest(log_weights + rng.gumbel(size=kept.size), num_valued, rng)
         valued = kept[valued]
-        # Of k clients in random order, at least k - num_valued are not among the valued: take the first.
+        # `others` are k clients in random order. At least k - num_valued of them were not drawn by value, and
+        # the first of these are selected.
         others = rng.choice(available.count, size=k, replace=False)
         others = others[~np.isin(others, valued)][: k - num_valued]
         chosen = np.concatenate([valued, others])
@@ -81,9 +84,12 @@ class AFLSelector(LastLossSelector):
         return available.at(chosen), (1 - uniform) * by_value + uniform / available.count
 
     def _kept(self, available: Presence) -> tuple[Ints, Floats]:
-        """Return (positions among the available, α2 v_k) of the clients kept; +inf if never selected."""
+        """Return (positions among the available clients, α2 v_k) of the kept clients.
+
+        α2 v_k is +inf for clients that were never selected.
+        """
         losses = available.of(self._last_losses())
-        values: Floats = np.clip(losses, -1e150, 1e150)  # so that they are finite times sqrt(n_k)
+        values: Floats = np.clip(losses, -1e150, 1e150)  # so that a loss times sqrt(n_k) is finite
         values *= np.sqrt(available.of(self.client_sizes))
         values[losses == np.inf] = np.inf
         lowest = min(int(self._settings.alpha1 * available.count), available.count - 1)
@@ -94,7 +100,10 @@ class AFLSelector(LastLossSelector):
 
 
 def _softmax(log_weights: Floats) -> Floats:
-    """Return (n,) weights with sum 1; if some log weights are infinite, these share it equally."""
+    """Return (n,) weights with sum 1 in proportion to the exponentials of `log_weights` (n,).
+
+    If some log weights are +inf, they get equal weights, and all other weights are 0.
+    """
     top = log_weights.max()
     weights: Floats = np.exp(log_weights - top) if top < np.inf else 1.0 * (log_weights == np.inf)
     weights /= weights.sum()

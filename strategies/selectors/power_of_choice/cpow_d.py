@@ -1,4 +1,4 @@
-"""cpow-d: Power-of-Choice on the loss of one mini-batch (Cho et al. 2022, section 4 and Algorithm 1)."""
+"""cpow-d: Power-of-Choice by the loss on one mini-batch (Cho et al. 2022, section 4 and Algorithm 1)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from .pow_d import PowDSelector, PowDSettings
 
 @dataclass(frozen=True)
 class CPowDSettings(PowDSettings):
-    """Settings of cpow-d; the batch is the paper's on FMNIST."""
+    """Settings of cpow-d. The default batch size is the paper's for FMNIST."""
 
     batch_size: int = setting(64, low=1, doc="b, the samples that a candidate evaluates, drawn at random")
 
 
 class CPowDSelector(PowDSelector):
-    """F_k is estimated by the mean loss over b random samples, which saves computation at the clients.
+    """Selects as `pow-d`, but estimates the loss F_k by the mean loss over b random samples of client k.
 
-    The selection is that of `pow-d`; only the poll differs, see `poll_settings`.
+    This saves computation at the candidates. Only the poll differs from `pow-d`, see `poll_settings`.
     """
 
     name = "cpow-d"

@@ -1,4 +1,4 @@
-"""The mean loss of each client's last local training."""
+"""The base of the selectors that remember the mean loss of each client's last local training."""
 
 import numpy as np
 
@@ -7,17 +7,17 @@ from ..base import Selector
 from ..records import Feedback, Selection
 from .plain_mean import PlainMeanSelector
 
-_NEVER_ANSWERED = -np.inf  # in the place of a loss
+_NEVER_ANSWERED = -np.inf  # instead of a loss: the client was selected, and never responded
 
 
 class LastLossSelector(PlainMeanSelector):
-    """Remembers the mean loss of each client's last local training; infinite until it was selected once.
+    """Remembers the mean loss of each client's last local training.
 
-    A client that was selected and never responded counts as typical: if its loss stayed infinite, it would be
-    selected for ever.
+    The loss of a client that was never selected is infinite. A client that was selected and never responded
+    has the median of the known losses: with an infinite loss it would be selected in every round.
 
-    The loss comes with the update and costs no message. It is a training loss: where the model has dropout,
-    it is larger than an evaluation loss, so the two are not to be compared.
+    The loss is part of the reply to a training message, so it costs no extra message. It is a training loss.
+    If the model has dropout, training losses are larger than evaluation losses, so do not compare the two.
     """
 
     state_axes = Selector.state_axes | {"losses": ("clients",)}
@@ -26,7 +26,7 @@ class LastLossSelector(PlainMeanSelector):
         return super()._initial_state() | {"losses": np.full(self.num_clients, np.inf)}
 
     def _last_losses(self) -> Floats:
-        """Return (M,) the losses to select by."""
+        """Return (M,) the losses by which clients are selected."""
         return self._cached("last_losses", ("losses",), self._compute_last_losses)
 
     def _compute_last_losses(self) -> Floats:

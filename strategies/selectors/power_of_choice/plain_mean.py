@@ -1,24 +1,51 @@
-"""Selectors that are biased on purpose: they take the plain mean of the selected clients."""
+"""The base of the selectors that are biased on purpose: their weights do not correct for probabilities."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ...numerics.arrays import Floats, Ints
+from .. import checks
 from ..base import Selector
 from ..context import RoundContext
 from ..presence import Presence
 from ..records import Selection
+from ..settings import Settings, setting
+
+
+@dataclass(frozen=True)
+class MeanSettings(Settings):
+    """The setting for the averaging scheme (Cho et al. 2022, appendix E)."""
+
+    averaging: str = setting(
+        "plain",
+        choices=("plain", "sizes", "scaled-sizes"),
+        doc="c_m of a selected client: 1/S; λ_m divided by the sum of λ over the selected; or λ_m n/S, "
+        "with n available clients",
+    )
 
 
 class PlainMeanSelector(Selector):
-    """Weights each of the S selected clients with c_m = 1/S, also when all available clients are selected.
+    """Weights the S selected clients by an averaging scheme, even if all available clients are selected.
 
-    ``Selection.importance`` is c_m/λ_m, λ being the share of the available clients' data: how many times its
-    due weight a client gets. Its expectation is not 1, which is the bias. ``Selection.probabilities`` holds
-    the probability of each client at the first draw, or 1 if all are taken.
+    λ_m is a client's size divided by the sum of the n available clients' sizes. The averaging schemes of Cho
+    et al. 2022 are::
+
+        plain          c_m = 1/S                        eqs. 2 and 3
+        sizes          c_m = λ_m / sum_{k in S} λ_k     appendix E; the weights sum to 1
+        scaled-sizes   c_m = λ_m n/S                    appendix E, example (Li et al. 2020b); the sum of the
+                                                        weights is 1 only on average, and only if all
+                                                        clients are selected with equal probability
+
+    ``Selection.importance`` is c_m/λ_m. Its expectation is not 1, so the aggregate is biased.
+    ``Selection.probabilities`` holds the probability of each client in the first draw, or 1 if all available
+    clients are selected.
     """
 
+    settings_type = MeanSettings
+    _settings: MeanSettings
     unbiased = "none"
     equal_weight_draws = "always"
 
@@ -34,16 +61,36 @@ class PlainMeanSelector(Selector):
         clients, p = self._choose(context)
         if clients.size == available.count:
             p = np.ones(clients.size)
-        weights = np.full(clients.size, 1 / max(1, clients.size))
-        importance = weights * (available.total_size / self.client_sizes[clients])
+        shares = self.client_sizes[clients] / available.total_size
+        weights = {
+            "plain": np.full(clients.size, 1 / max(1, clients.size)),
+            "sizes": shares / (shares.sum() or 1.0),
+            "scaled-sizes": shares * (available.count / max(1, clients.size)),
+        }[self._settings.averaging]
+        importance = weights / shares
         return Selection(clients, np.ones(clients.size, dtype=np.int64), p, importance, weights)
 
+    def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
+        """Return (S,) the weights after the replies; 0 for the selected clients that did not respond.
+
+        With "sizes" the weights of the clients that responded are divided by their sum. With the other
+        schemes they are multiplied by S/S' for S' responses, see `Selector.finalize`; so "plain" gives 1/S'.
+        """
+        if self._settings.averaging != "sizes":
+            return super().finalize(selection, responded)
+        answered = checks.bools("responded", responded, selection.clients.size)
+        weights = np.where(answered, selection.weights, 0.0)
+        return weights / (weights.sum() or 1.0)
+
     def _first_draw(self, available: Presence) -> Floats:
-        """Return (n,) the probability of each available client, n >= 1, at the first draw: by data."""
+        """Return (n,) the probability of each of the n >= 1 available clients in the first draw.
+
+        By default it is in proportion to sizes.
+        """
         sizes = available.of(self.client_sizes)
         p: Floats = sizes / sizes.sum()
         return p
 
     @abstractmethod
     def _choose(self, context: RoundContext) -> tuple[Ints, Floats]:
-        """Return (clients, their `_first_draw`): at most K distinct available clients."""
+        """Return (at most K distinct available clients, their probabilities in the first draw)."""

@@ -1,7 +1,7 @@
-"""pow-d: Power-of-Choice; of d candidates, the K with the largest losses train.
+"""pow-d, Power-of-Choice: of d candidates, the K clients with the largest losses are selected.
 
 Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022),
-section 4 (the paper's K (clients) and m (selected) are M and K here).
+section 4. The paper's K is M here, the number of clients. The paper's m is K here, the clients per round.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from ...numerics.arrays import Array, Floats, Ints
 from ...numerics.sampling import first_arrivals, largest
 from .. import checks
 from ..context import RoundContext
-from ..settings import Schedule, Settings, setting
-from .plain_mean import PlainMeanSelector
+from ..settings import Schedule, setting
+from .plain_mean import MeanSettings, PlainMeanSelector
 
 
 @dataclass(frozen=True)
-class PowDSettings(Settings):
-    """Settings common to all variants."""
+class PowDSettings(MeanSettings):
+    """Settings of all four variants of Power-of-Choice."""
 
     num_candidates: Schedule = setting(  # noqa: RUF009 (a frozen default)
         Schedule(((0, 0),)),
@@ -29,27 +29,28 @@ class PowDSettings(Settings):
 
 
 class PowDSelector(PlainMeanSelector):
-    """A round takes three steps.
+    """Selects the candidates with the largest losses.
 
-    They are::
+    A round takes three steps::
 
-        1. A = d clients drawn without replacement, one after another in proportion to their data p_k
-        2. F_k for k in A: here the mean loss of the current global model over all samples of k
-        3. S = the K of A with the largest F_k, ties at random;  Δ = (1/K) sum_{k in S} u_k
+        1. A = d candidates, drawn without replacement, one after another in proportion to their data p_k
+        2. F_k for each candidate k: here the mean loss of the current global model over all samples of k
+        3. S = the K candidates with the largest F_k, ties broken at random
+           Δ = (1/K) sum_{k in S} u_k, or other weights by the setting `averaging`
 
-    Step 2 asks d clients in each round to download the model and evaluate it; the variants differ in F_k and
-    d. If at most d clients are available, all are candidates. A candidate that does not answer is no longer a
-    candidate.
+    In step 2 the d candidates download and evaluate the model in each round. The variants of pow-d differ
+    from it in F_k and d. If at most d clients are available, all of them are candidates. A candidate that
+    does not answer the poll cannot be selected.
 
-    A larger d converges faster to a higher final error: the plain mean of the clients with the largest losses
-    is not the gradient of the global loss. d = K is sampling in proportion to data, which the paper's
-    footnote 2
-    calls unbiased; it is not: a client's inclusion probability without replacement is below K p_k where p_k
-    is large. ``md`` with replacement is the unbiased one. Only the order of the losses matters.
+    With a larger d the model converges faster, but to a larger final error, because the plain mean over the
+    clients with the largest losses is not the gradient of the global loss. With d = K, clients are sampled
+    in proportion to data without replacement. The paper's footnote 2 calls this unbiased, but it is not: the
+    inclusion probability of a client with a large p_k is less than K p_k. ``md`` with replacement is
+    unbiased. Only the order of the losses has an effect on the selection, not their values.
 
-    ``Selection.probabilities`` and `probabilities` hold p_k, from which the candidates are drawn; the
-    probability of being selected depends on losses that are unknown beforehand. The budget is not known at
-    the poll; if it exceeds d, only the d candidates are selected.
+    `probabilities` and ``Selection.probabilities`` hold p_k, with which the candidates are drawn. The
+    probability of being selected depends on the losses, which are unknown before the poll. The poll does not
+    depend on the budget. If the budget of a round exceeds d, only the d candidates are selected.
     """
 
     name = "pow-d"
@@ -76,19 +77,19 @@ class PowDSelector(PlainMeanSelector):
         return self._largest(context, *context.answered(context.reports["loss"]))
 
     def _largest(self, context: RoundContext, clients: Ints, losses: Floats) -> tuple[Ints, Floats]:
-        """Return the K clients with the largest losses, and their p_k among the available clients."""
+        """Return (the K of `clients` (n,) with the largest `losses` (n,), their p_k)."""
         chosen = clients[largest(losses, context.k, context.rng("ties"))]
         return chosen, self.client_sizes[chosen] / context.available.total_size
 
     def _num_candidates(self, round: int) -> int:
-        """Return d in a round."""
+        """Return d, the number of candidates in a round."""
         return int(self._settings.num_candidates.at(round)) or self._default_candidates()
 
     def _default_candidates(self) -> int:
         return 2 * self._clients_per_round
 
     def _arrivals(self, context: RoundContext, d: int) -> tuple[Ints, Floats]:
-        """Draw d of the available clients, fewer than all; see `first_arrivals`."""
+        """Draw d of the available clients, of which there are more than d; see `first_arrivals`."""
         sizes = context.available.of(self.client_sizes)
         drawn, arrivals = first_arrivals(sizes, d, context.rng("candidates"))
         return context.available.at(drawn), arrivals

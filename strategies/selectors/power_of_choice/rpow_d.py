@@ -1,4 +1,4 @@
-"""rpow-d: Power-of-Choice on the last training loss (Cho et al. 2022, section 4 and Algorithm 2)."""
+"""rpow-d: Power-of-Choice by the last training loss (Cho et al. 2022, section 4 and Algorithm 2)."""
 
 from ...numerics.arrays import Floats, Ints
 from ..context import RoundContext
@@ -7,11 +7,11 @@ from .pow_d import PowDSelector
 
 
 class RPowDSelector(LastLossSelector, PowDSelector):
-    """F_k is the mean loss over k's last local training, infinite for clients that were never selected.
+    """Selects as `pow-d`, but F_k is the mean loss of client k's last local training.
 
-    No candidate is polled, at the price of old losses: a client with a small loss that is rarely a candidate
-    keeps it, so the paper needs a d much larger than that of `pow-d` (half of all clients in its tables, the
-    default).
+    F_k is infinite for clients that were never selected. No client is polled, but losses may be old: F_k
+    changes only when client k trains. So d must be much larger than for `pow-d`. In the paper's tables, and
+    by default, d is half of all clients.
     """
 
     name = "rpow-d"

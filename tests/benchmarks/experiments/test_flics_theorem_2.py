@@ -6,7 +6,7 @@ from benchmarks.experiments.flics import theorem_2
 
 
 def test_it_is_a_function_of_its_seed():
-    (experiment,) = theorem_2.EXPERIMENTS
+    experiment = theorem_2.EXPERIMENTS[0]
     one, again, other = (experiment.run(seed, horizons=(10, 40)) for seed in (3, 3, 4))
     assert one.cells == again.cells
     assert one.cells.keys() == other.cells.keys()
@@ -30,3 +30,20 @@ def test_flics_comes_near_the_offline_optimum_and_fixed_rules_do_not():
         assert -1e-9 < cells[row, "T = 200"] < 5
         assert cells[row, "uniform, T = 200"] > cells[row, "T = 200"] + 5
     assert cells["Poisson, K = 20", "naive-group, T = 200"] > 5
+
+
+def test_the_participants_so_far_make_the_terms_of_sigma():
+    """Everybody is available and selected: no coin is left to chance. p = 1/10."""
+    a, k = np.full((3, 10), 2.0), np.full(3, 20.0)
+    found = theorem_2.toss(a, k, np.random.default_rng(0))
+    terms = [0.01 * t / (theorem_2.BETA + 2 * t) for t in (1, 2, 3)]
+    np.testing.assert_allclose(found, np.outer(terms, np.ones(10)))
+
+
+def test_sigma_comes_near_the_offline_optimum_too():
+    cells = theorem_2.run_sigma(0, horizons=(20, 400)).cells
+    assert cells == theorem_2.run_sigma(0, horizons=(20, 400, 401), quick=True).cells
+    for row in {row for row, _ in cells}:
+        assert np.isfinite(cells[row, "T = 20"])
+        assert abs(cells[row, "T = 400"]) < 60
+    assert abs(cells["Poisson", "T = 400"]) < abs(cells["Poisson", "T = 20"])

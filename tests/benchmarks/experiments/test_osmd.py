@@ -1,9 +1,10 @@
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from benchmarks.experiments.osmd import section_f, section_g
+from benchmarks.experiments.osmd import personalised, section_f, section_g
 from benchmarks.experiments.osmd.least_squares import (
     Problem,
     Trial,
@@ -15,6 +16,7 @@ from benchmarks.experiments.osmd.least_squares import (
 from benchmarks.experiments.osmd.logistic_regression import _split, lipschitz_constants
 from benchmarks.experiments.regret import Oracle
 from strategies.selectors import create
+from strategies.selectors.baselines.uniform import UniformSelector
 from tests.support.selections import feedback
 
 ROUNDS = 12
@@ -208,7 +210,7 @@ def test_section_g_is_a_function_of_its_seed(experiment, images, monkeypatch):
 def test_section_g_has_the_papers_data_and_step_sizes():
     sizes = {(each.data, each.run.keywords["step_size"]) for each in section_g.EXPERIMENTS}
     assert sizes == {("mnist.npz", 0.075), ("kmnist.npz", 0.075), ("fashion-mnist.npz", 0.03)}
-    assert len(section_g.EXPERIMENTS) == 6
+    assert len(section_g.EXPERIMENTS) == 9
 
 
 def test_md_is_uniform_sampling_for_balanced_clients(images, monkeypatch):
@@ -264,3 +266,75 @@ def test_the_main_figures_are_reached():
     assert 0.2 < mean("adaptive-osmd × 100", 10) < 0.5
     assert 1 > mean("mabs", 1) > mean("mabs", 3) > mean("mabs", 10) > 0.75
     assert 1 > mean("vrb", 1) > mean("vrb", 10) > 0.94
+
+
+def test_the_spread_is_a_variance_or_a_standard_deviation():
+    """The larger of two readings of s_m Σ squares the features' relative scales."""
+    variance, std = (
+        unlike_clients(np.random.default_rng(3), 1.0, 20, spread=spread).x.std(axis=1)
+        for spread in ("variance", "std")
+    )
+    np.testing.assert_allclose(std, variance**2, rtol=0.6)
+    assert std[:, -1].max() == pytest.approx(10, rel=0.3)  # Σ_dd = 1, the largest s is 10
+    assert variance[:, -1].max() == pytest.approx(np.sqrt(10), rel=0.3)
+
+
+def test_summed_gradients_are_told_to_the_selectors_and_change_no_regret():
+    problem = unlike_clients(np.random.default_rng(0), 1.0, 10)
+
+    class Told(UniformSelector):
+        seen: ClassVar[list[float]] = []
+
+        def _learn(self, round, selection, feedback):
+            self.seen.append(float(feedback.update_norms[0]))
+            return {}
+
+    tracks = [
+        train(
+            problem,
+            [Trial(Told(10, clients_per_round=2))],
+            np.random.default_rng(1),
+            clients_per_round=2,
+            num_rounds=3,
+            batch_size=7,
+            summed=summed,
+        )[0]
+        for summed in (False, True)
+    ]
+    np.testing.assert_allclose(np.array(Told.seen[3:]), 7 * np.array(Told.seen[:3]), rtol=1e-12)
+    np.testing.assert_array_equal(tracks[0].regret, tracks[1].regret)
+
+
+def test_the_authors_bound_of_section_g_has_equal_weights(images):
+    """With λ up to n_max/n instead of 1/M, ā with λ is the larger."""
+    makes = section_g._authors_trials(1, 20, np.ones(40))
+    sizes, norms = np.array([1.0] * 36 + [30.0] * 4), np.ones(40)
+    bounds = {
+        name: makes[f"adaptive-osmd, ā with {name}"](sizes, norms).settings.a_max for name in ("1/M", "λ")
+    }
+    assert bounds["1/M"] == pytest.approx(1 / 1600)
+    assert bounds["λ"] == pytest.approx((30 / 156) ** 2)
+
+
+def test_the_personalised_problem_by_differences():
+    """The parts sum to the gradient of h, which is least at `best`; personal models minimise their loss."""
+    problem, rng = personalised.quadratics(np.random.default_rng(2)), np.random.default_rng(3)
+    w = rng.normal(size=personalised.D)
+    gradient = problem.parts(w).sum(axis=0).mean(axis=0)
+    steps = 1e-5 * np.eye(personalised.D)
+    differences = [(problem.objective(w + e) - problem.objective(w - e)) / 2e-5 for e in steps]
+    np.testing.assert_allclose(gradient, differences, rtol=1e-5)
+    best = problem.best()
+    np.testing.assert_allclose(problem.parts(best).sum(axis=0).mean(axis=0), 0, atol=1e-9)
+    assert problem.objective(best) < problem.objective(w)
+    off = problem.curvature * (problem.personal(w) - problem.mine) + personalised.MU * (
+        problem.personal(w) - w
+    )
+    np.testing.assert_allclose(off, 0, atol=1e-9)
+
+
+def test_the_personalised_experiment_is_a_function_of_its_seed():
+    one, again, other = (personalised.run(seed, num_rounds=15).cells for seed in (3, 3, 4))
+    assert one == again != other
+    assert one["uniform, one sampler", "squared error"] == 1.0
+    assert all(math.isfinite(value) and value > 0 for value in one.values())

@@ -1,5 +1,6 @@
 """`cohort simulate --engine batched` writes the same history as the apps."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -24,23 +25,85 @@ def rounds_of(folder: Path) -> list[dict[str, Any]]:
     return [line for line in read_lines(folder / "history.jsonl") if line["type"] == "round"]
 
 
-def test_its_history_equals_that_of_the_apps(tmp_path: Path) -> None:
-    federation(tmp_path / "apps", 8, num_rounds=6, seed=5)
-    batched.run({**SETTINGS, "output-dir": str(tmp_path / "batched")})
+# What a simulation without messages does not have.
+TRAFFIC = {"messages_sent", "bytes_sent", "messages_received", "bytes_received"}
+# What the papers combine their selectors with.
+COMBINATIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "FLICS-ADAM": {
+        "selector": "flics",
+        "partition": "groups:3",
+        "server-strategy": "FedAdam:eta=0.05,tau=0.01",
+        "learning-rate": 0.1,
+    },
+    "DELTA with momentum and a proximal term": {
+        "selector": "prac-delta",
+        "server-strategy": "FedAvgM:server-momentum=0.5",
+        "proximal-mu": 0.1,
+        "learning-rate": 0.1,
+    },
+    "DELTA-VARP": {"selector": "prac-delta", "variates": "fedvarp", "learning-rate": 0.1},
+    "OSMD with SCAFFOLD, whose rate falls": {
+        "selector": "adaptive-osmd",
+        "variates": "scaffold",
+        "learning-rate": "0.2@1/0.05@4",
+    },
+    "masked updates, Adagrad": {
+        "selector": "md",
+        "masked-updates": True,
+        "server-strategy": "FedAdagrad:eta=0.05",
+    },
+    "groups that evaluate": {"selector": "flics", "partition": "groups:3", "evaluate-share": 0.75},
+    "full information: delta": {"selector": "delta", "learning-rate": "0.2@1/0.1@3"},
+    "full information: optimal": {"selector": "optimal", "variates": "scaffold", "learning-rate": 0.2},
+    "full information: fed-is": {"selector": "fed-is", "masked-updates": True},
+    "median": {"selector": "uniform", "server-strategy": "FedMedian", "learning-rate": "0.5@0/0.1@3"},
+}
+
+
+@pytest.mark.parametrize("settings", COMBINATIONS.values(), ids=COMBINATIONS)
+def test_its_history_equals_that_of_the_apps(tmp_path: Path, settings: dict[str, Any]) -> None:
+    federation(tmp_path / "apps", 8, num_rounds=6, seed=5, **settings)
+    batched.run({**SETTINGS, **settings, "output-dir": str(tmp_path / "batched")})
     ours, theirs = rounds_of(tmp_path / "batched"), rounds_of(tmp_path / "apps")
     assert [line["round"] for line in ours] == list(range(7))
     for one, other in zip(ours, theirs, strict=True):
-        assert one.keys() == other.keys()
+        assert one.keys() == other.keys() - TRAFFIC
         for key in ("clients", "client_ids", "counts", "failures", "num_available", "responded", "skipped"):
             assert one.get(key) == other.get(key)
-        for key in ("weights", "probabilities", "update_norms", "test_loss"):
+        for key in ("weights", "probabilities", "update_norms", "reported_norms", "test_loss"):
             np.testing.assert_allclose(one.get(key, 0), other.get(key, 0), rtol=1e-4)
+        measured, expected = one.get("group_metrics", {}), other.get("group_metrics", {})
+        assert measured.keys() == expected.keys()
+        for group, metrics in measured.items():
+            assert metrics == pytest.approx(expected[group], rel=1e-4)
+        assert bool(measured) == (one["round"] > 0 and "evaluate-share" in settings)
     kinds = [
         [line["type"] for line in read_lines(tmp_path / name / "history.jsonl")]
         for name in ("apps", "batched")
     ]
     assert kinds[0] == kinds[1]
     assert (tmp_path / "batched" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("selector", "declared"),
+    [
+        ("lipschitz-is", {"lipschitz": {"client-00": 9.0, "client-03": 1.0}}),
+        ("flics", {"groups": {"client-00": "north", "client-01": "north", "client-02": "south"}}),
+    ],
+)
+def test_the_settings_per_client_of_a_file_are_those_of_the_apps(
+    tmp_path: Path, selector: str, declared: dict[str, Any]
+) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps(declared))
+    settings = {"selector": selector, "client-settings": str(file), "partition": "groups:3"}
+    federation(tmp_path / "apps", 8, num_rounds=4, seed=5, **settings)
+    batched.run({**SETTINGS, **settings, "num-rounds": 4, "output-dir": str(tmp_path / "batched")})
+    for one, other in zip(rounds_of(tmp_path / "batched"), rounds_of(tmp_path / "apps"), strict=True):
+        assert one.get("clients") == other.get("clients")
+        np.testing.assert_allclose(one.get("probabilities", 0), other.get("probabilities", 0), rtol=1e-9)
 
 
 def test_it_resumes_from_its_last_checkpoint(tmp_path: Path) -> None:
@@ -110,4 +173,4 @@ def test_the_command(tmp_path: Path) -> None:
     assert len(rounds_of(out / "md")) == 13
     again = CliRunner().invoke(cli, ["simulate", "--engine", "batched", "--resume", str(out)])
     assert again.exit_code == 0
-    assert "all rounds are trained already" in again.output
+    assert "there is nothing left to train" in again.output

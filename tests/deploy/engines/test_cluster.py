@@ -6,9 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,17 +19,12 @@ from deploy.engines.engine import EngineError
 from deploy.processes.groups import processes_with
 from deploy.processes.ports import free_ports, is_free
 
+from ...support.processes import wait_for
+
 pytestmark = [
     pytest.mark.network,
     pytest.mark.skipif(sys.platform != "linux", reason="looks in /proc for processes that are left"),
 ]
-
-
-def wait_for(condition: Callable[[], bool], timeout: float, what: str) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 def files_below(*folders: Path) -> set[Path]:
@@ -86,7 +80,9 @@ def test_a_cluster_survives_a_killed_client_and_leaves_only_its_logs(tmp_path: P
         assert listed.stdout.count('"status": "online"') == 2
 
         assert cluster.check() == []
-        cluster.kill_client(1)
+        client = cluster.client_processes[1]
+        client.signal_group(signal.SIGKILL)
+        wait_for(lambda: client.returncode is not None, 10, lambda: "it lives")
         assert cluster.check() == ["client-01"]
         assert cluster.check() == []  # reported once
     assert processes_with(MARK, str(folder)) == []
@@ -117,7 +113,7 @@ def test_a_taken_port_is_replaced_and_a_refused_run_and_the_superlinks_death_are
         assert cluster.port != taken_port
         run = cluster.submit({"num-clients": 1, "clients-per-round": 1}, "doomed")
         cluster.app = tmp_path / "app"
-        with pytest.raises(EngineError, match=r"Flower refused it:\n(.|\n)*tool.flwr"):
+        with pytest.raises(EngineError, match=r"ended with code \d+:\n(.|\n)*tool.flwr"):
             cluster.submit({}, "broken").wait(timeout=30)
         (superlink,) = [pid for pid in processes_with(MARK, str(cluster.folder)) if is_superlink(pid)]
         os.kill(superlink, signal.SIGKILL)
@@ -171,7 +167,7 @@ def test_a_setting_reaches_flower_unchanged(tmp_path: Path, monkeypatch: pytest.
 def test_without_a_fork_server_the_programs_start_on_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deploy.engines.cluster.forking, "fork_server_command", lambda *_: ["false"])
+    monkeypatch.setattr(deploy.engines.cluster.fork_client, "fork_server_command", lambda *_: ["false"])
     with LocalCluster(tmp_path / "run", num_clients=1) as cluster:
         assert "rounds will be slow: see " in cluster.started
         commands = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in cluster.client_processes]
@@ -201,9 +197,9 @@ def test_cohort_up_ends_cleanly_on_a_signal_and_even_when_killed(
     try:
         history = folder / "md" / "history.jsonl"
         if when == "in a round":
-            wait_for(lambda: history.exists() and '"round": 1' in history.read_text(), 90, "no round")
+            wait_for(lambda: history.exists() and '"round": 1' in history.read_text(), 90, lambda: "no round")
         else:
-            wait_for(lambda: (folder / "logs" / "client-00.log").exists(), 30, "no client")
+            wait_for(lambda: (folder / "logs" / "client-00.log").exists(), 30, lambda: "no client")
         process.send_signal(number)
         output, _ = process.communicate(timeout=30)
     finally:
@@ -211,7 +207,7 @@ def test_cohort_up_ends_cleanly_on_a_signal_and_even_when_killed(
     assert process.returncode == code, output
     assert "Traceback" not in output
     if number == signal.SIGKILL:
-        wait_for(lambda: not processes_with(MARK, str(folder)), 20, "the watchdog slept")
+        wait_for(lambda: not processes_with(MARK, str(folder)), 20, lambda: "the watchdog slept")
     assert processes_with(MARK, str(folder)) == []
     assert not (folder / "state").exists()
     assert files_below(home, tmp_path / "tmp") == set()

@@ -40,7 +40,7 @@ def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def engine(flwr: Path, tmp_path: Path) -> SuperLink:
     (tmp_path / "app").mkdir()
     environment = {**os.environ, "PATH": f"{flwr}{os.pathsep}{os.environ['PATH']}"}
-    return SuperLink("cluster", tmp_path / "app", tmp_path, environment)
+    return SuperLink("cluster", tmp_path / "app", tmp_path, environment, forked=False)
 
 
 def test_a_run_is_followed_over_restarts_and_each_line_of_its_log_is_printed_once(

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from deploy.flower import fork_server
-from deploy.flower.commands import LAUNCHER
+from deploy.flower.commands import LAUNCHER, guarded
+from deploy.flower.fork_client import ForkServer, Gone, fork_server_command
 from deploy.flower.fork_server import SOCKET
-from deploy.flower.forking import ForkServer, Gone, fork_server_command
 from deploy.flower.launch import ALL
 from deploy.processes.groups import Process, processes_with, wait_until
 
@@ -75,7 +75,8 @@ def test_a_forked_command_has_its_own_arguments_output_environment_and_code(
     server: Server, connection: ForkServer, tmp_path: Path, name: str
 ) -> None:
     output = tmp_path / "output"
-    env = {**os.environ, "COLUMNS": "200", "FLWR_HOME": str(tmp_path)}
+    (tmp_path / "secret").write_text("00")
+    env = {**os.environ, **guarded(tmp_path / "secret"), "COLUMNS": "200", "FLWR_HOME": str(tmp_path)}
     process = Process.forked([name, "--no-such-option"], output, env, connection)
     assert wait_until(lambda: process.returncode is not None, 30), server.tail()
     assert process.returncode == 2  # argparse's
@@ -182,7 +183,7 @@ def test_the_end_of_a_child_does_not_copy_the_shared_memory(server: Server, tmp_
 
 OWN_SERVER = """
 import os, sys, time
-from deploy.flower import fork_server, forking
+from deploy.flower import fork_server, fork_client
 
 def draw():
     import numpy.random
@@ -200,7 +201,7 @@ def channel():
 
 variable = fork_server.CHANNEL
 programs = dict(draw=draw, modules=modules, preloaded=preloaded, channel=channel)
-connection = forking.fork_server(programs)
+connection = fork_client.fork_server(programs)
 if sys.argv[1] == "channel":
     import socket
     ours, its = socket.socketpair()
@@ -271,7 +272,7 @@ print("app")
 """
 ENDING = """
 import sys, time
-from deploy.flower import forking
+from deploy.flower import fork_client
 
 def app():
     import app_of_the_test
@@ -288,7 +289,7 @@ def interrupted():
 
 programs = dict(app=app, nothing=lambda: None, true=lambda: sys.exit(True), message=message, error=error,
                 interrupted=interrupted)
-connection = forking.fork_server(programs)
+connection = fork_client.fork_server(programs)
 for name in programs:
     pid = connection.run([name])
     while (code := connection.returncode(pid)) is None:

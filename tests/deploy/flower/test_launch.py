@@ -1,16 +1,24 @@
-"""The launcher patches the Flower that the patches were written for, and runs any other one unpatched."""
+"""The launcher patches the Flower that the patches were written for; any other is not patched but guarded."""
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
+import tomllib
+from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.flower import launch
+from deploy.flower import commands, launch
+from deploy.flower.patches import shared
+from deploy.flower.patches.shared import WRITTEN_FOR
+from deploy.processes.groups import Process, wait_until
+from deploy.processes.ports import free_ports
+from deploy.tls import certificates
 
 ROOT = Path(launch.__file__).parents[2]
 
@@ -46,21 +54,129 @@ def test_programs_of_another_flower_stay_unpatched_and_a_warning_gives_the_reaso
     assert reason in warning
 
 
-def test_the_launcher_runs_the_stock_program_of_another_flower() -> None:
+@pytest.mark.parametrize(
+    ("attribute", "value", "reason"),
+    [
+        ("version", lambda _: "1.39.1", "Flower is 1.39.1, and the patches were written for 1.39.0"),
+        (
+            "PROGRAMS",
+            {
+                name: launch.PROGRAMS[name]._replace(guards_use=("flwr.no:name",))
+                for name in ("flower-superlink", "flower-supernode")
+            },
+            "Flower has no flwr.no:name",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["flower-superlink", "flower-supernode"])
+def test_a_program_of_another_flower_does_not_start_unguarded(
+    monkeypatch: pytest.MonkeyPatch, name: str, attribute: str, value: Any, reason: str
+) -> None:
+    monkeypatch.setattr(launch, "unsupported", lambda _: "speed is not what this is about")
+    monkeypatch.setattr(launch, attribute, value)
+    monkeypatch.setattr(launch.sys, "argv", [name])
+    with pytest.raises(SystemExit, match=f"{name} does not start, .*{reason}"):
+        launch.main([name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("f.version = None", "Fleet API (gRPC) on"),
+        (  # Flower starts its API by another function
+            "s = f._run_fleet_api_grpc_rere; f.SuperLinkLifespan._start_legacy_fleet_grpc_rere = "
+            "lambda this, address: this.grpc_servers.append("
+            "s(address, this.state_factory, this.objectstore_factory, True, this.config.certificates))",
+            "would serve the Fleet API without its key check",
+        ),
+        ("sys.argv.remove('--enable-supernode-auth')", "needs --enable-supernode-auth and TLS certificates"),
+    ],
+    ids=["unchanged", "another start", "no authentication"],
+)
+@pytest.mark.parametrize("patched", [True, False], ids=["patched", "not patched"])
+def test_a_superlink_serves_behind_its_front_door_only(
+    tmp_path: Path, change: str, reason: str, patched: bool
+) -> None:
+    keys = certificates.write_certificates(tmp_path).ca.parent
+    control, fleet = free_ports(2)
+    command = commands.superlink(
+        control=("127.0.0.1", control),
+        fleet=("127.0.0.1", fleet),
+        keys=keys,
+        database=tmp_path / "superlink.db",
+    )
     script = (
-        "from deploy.flower import launch; launch.shared.WRITTEN_FOR = '1.0'; "
-        "launch.main(['flower-supernode', '--version'])"
+        "import importlib, sys; from deploy.flower import launch; "
+        "f = importlib.import_module('flwr.superlink.cli.flower_superlink'); "
+        + ("" if patched else "launch.unsupported = lambda names: 'a test'; ")
+        + f"{change}; launch.main(sys.argv[1:])"
     )
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "FLWR_HOME": str(tmp_path),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }
+    (tmp_path / "secret").write_text("00")
+    environment |= commands.guarded(tmp_path / "secret")
+    process = Process([sys.executable, "-c", script, *command], tmp_path / "log", environment)
+    log = tmp_path / "log"
+    assert wait_until(lambda: reason in log.read_text() or process.returncode is not None, 60)
+    assert reason in log.read_text()
+    if change == "f.version = None":
+        assert process.returncode is None
+    else:
+        assert wait_until(lambda: process.returncode not in (None, 0), 60)
+    with suppress(ProcessLookupError):
+        process.signal_group(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", ["flower-superlink", "flower-superexec", "flwr-serverapp"])
+def test_what_belongs_to_a_server_never_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(launch, "version", lambda _: "1.39.1")
+    monkeypatch.setattr(launch.sys, "argv", [name])
+    with pytest.raises(SystemExit, match=f"{name} does not start"):
+        launch.main([name])
+
+
+def test_programs_of_a_server_are_started_by_the_launcher_without_a_fork_server_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(shared.subprocess, "Popen", lambda command, **_: started.append(command))
+    for command in (["flwr-serverapp", "--insecure"], ["flower-superexec"], ["flwr-clientapp"]):
+        shared.start_program(command)
+    launcher = [sys.executable, "-m", commands.LAUNCHER]
+    assert started == [
+        [*launcher, "flwr-serverapp", "--insecure"],
+        [*launcher, "flower-superexec"],
+        ["flwr-clientapp"],
+    ]
+
+
+def test_the_token_of_a_task_is_not_among_the_arguments_that_everybody_can_read() -> None:
+    code = (
+        "import argparse, sys; from flwr.common import args; parser = argparse.ArgumentParser(); "
+        "args.add_args_flwr_app_common(parser); "
+        "print(sys.argv[1:], args.try_obtain_flwr_app_token(parser.parse_args()))"
     )
-    assert "Flower runs unpatched" in done.stderr + done.stdout
-    assert "Flower version: 1.39.0" in done.stdout
+    command = [sys.executable, "-c", code, "--token", "secret", "--insecure"]
+    process = shared.start_program(command, stdout=subprocess.PIPE, text=True)
+    output, _ = process.communicate(timeout=60)
+    assert "secret" not in " ".join(map(str, process.args))  # type: ignore[arg-type]
+    arguments, token = output.rsplit(maxsplit=1)
+    assert "secret" not in arguments
+    assert "--insecure" in arguments
+    assert token == "secret"
+
+
+def test_flower_is_pinned_to_the_version_that_the_patches_were_written_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["simulation"]]
+    pins = [each for each in wanted if each.partition("=")[0] in ("flwr", "flwr[simulation]")]
+    assert pins == [f"flwr=={WRITTEN_FOR}", f"flwr[simulation]=={WRITTEN_FOR}"]
+    assert f"flwr=={WRITTEN_FOR}" in (ROOT / "requirements.lock").read_text().split()
 
 
 def test_the_launcher_names_the_programs_that_it_launches() -> None:

@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 
 from deploy.cli import cli
 from deploy.device.invitation import Invitation
-from deploy.hosting.programs import MARK
+from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import Server, ServerError
 from deploy.processes.groups import processes_with
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
 
-from ...support.devices import Running, wait_for
+from ...support.devices import Running, public_key_of
+from ...support.processes import wait_for
 from ..tls.test_certificates import verifier_for
 
 
@@ -39,7 +40,7 @@ def certificate(server: Server) -> x509.Certificate:
 def test_settings_and_secrets_are_saved(server: Server) -> None:
     assert Server.load(server.folder) == server
     assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
-    for name in ("ca.key", "server.key", "executor.secret"):
+    for name in ("ca.key", "server.key", "executor.secret", "control.secret"):
         assert stat.S_IMODE((server.folder / "pki" / name).stat().st_mode) == 0o600
     for name in server.hosts:
         verifier_for(server.authority, name).verify(certificate(server), [])
@@ -66,65 +67,118 @@ def test_a_new_name_or_a_near_expiry_renews_the_certificate_under_the_same_autho
 def test_the_address_for_devices(tmp_path: Path) -> None:
     assert Server(tmp_path, ("fl.example.org", "other"), port=1234).address == "fl.example.org:1234"
     assert Server(tmp_path, ("fd00::1",)).address == "[fd00::1]:9092"
-    with pytest.raises(ServerError, match="host = 'a b': must be a name or an address"):
+    with pytest.raises(ServerError, match="host = 'a b', port = 9092: must be a name or an address"):
         Server(tmp_path, ("a b",)).save()
 
 
 def test_without_a_superlink_no_client_is_registered_and_no_key_is_left(
     server: Server, tmp_path: Path
 ) -> None:
+    key = public_key_of(certificates.write_client_key(tmp_path, "key"))
     with pytest.raises(
         ServerError, match=r"nothing answers on port 1 of this machine; is `cohort server up`"
     ):
-        server.invite("pi-1", tmp_path / "pi-1.invitation")
-    assert not (tmp_path / "pi-1.invitation").exists()
+        server.register("pi-1", key)
     assert list((server.folder / "tmp").iterdir()) == []
     assert list((server.folder / "clients").iterdir()) == []
 
 
 def test_an_invitation_that_cannot_be_written_does_not_use_up_the_name(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(Server, "flwr", lambda *_: {"success": True, "node-id": 7})
     with pytest.raises(FileNotFoundError):
-        server.invite("pi-1", tmp_path / "no such folder" / "pi-1.invitation")
-    assert not server.client("pi-1").exists()
-    server.invite("pi-1", tmp_path / "pi-1.invitation")
+        server.invite("pi-1", tmp_path / "no such folder" / "pi-1.invitation", 7, "")
+    server.invite("pi-1", tmp_path / "pi-1.invitation", 7, "")
 
 
-def test_an_invitation_holds_the_registered_key(
+def test_an_invitation_holds_a_token_of_which_the_server_keeps_a_hash(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, ...]] = []
-    keys = []
-
-    def flwr(self: Server, *arguments: str) -> dict[str, object]:
-        asked.append(arguments)
-        if arguments[1] == "register":
-            keys.append(Path(arguments[-1]).read_text().strip())
-        return {"success": True, "node-id": 7, "nodes": [{"node-id": "7", "status": "online"}]}
-
-    monkeypatch.setattr(Server, "flwr", flwr)
-    server.invite("pi-1", tmp_path / "x")
+    monkeypatch.setattr(Server, "flwr", lambda *_: {"success": True, "nodes": []})
+    server.invite("pi-1", tmp_path / "x", 7, 64 * "b")
     invitation = Invitation.read(tmp_path / "x")
     assert (invitation.name, invitation.server) == ("pi-1", "fl.example.org:9092")
     assert invitation.ca == server.authority.read_text()
-    certificates.import_client_key(tmp_path / "device", "key", invitation.key)
-    assert (tmp_path / "device" / "key.pub").read_text().strip() == keys[0]
+    assert invitation.bundle == 64 * "b"
+    files = [path for path in server.folder.rglob("*") if path.is_file()]
+    assert not any(invitation.token in path.read_text(errors="replace") for path in files)
+    assert server.registry.knows(invitation.token)
+    state = server.states()["pi-1"]
+    assert state.startswith("invited, until ")
+    with pytest.raises(ServerError, match="name = pi-1: invited already; `cohort server revoke pi-1`"):
+        server.invite("pi-1", tmp_path / "y", 7, "")
+    with pytest.raises(ServerError, match="must be a new file, but exists"):
+        server.invite("pi-2", tmp_path / "x", 7, "")
+    server.revoke("pi-1")
+    assert not server.registry.knows(invitation.token)
+    server.invite("pi-1", tmp_path / "y", -1, "")
+    assert server.states()["pi-1"].startswith("invited, expired: ")
+    server.invite("pi-1", tmp_path / "z", 1, "")  # in the place of an expired one
+    assert not server.registry.knows(Invitation.read(tmp_path / "y").token)
+
+
+def test_clients_are_registered_and_revoked_and_nodes_of_others_are_listed(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def flwr(self: Server, *arguments: str) -> dict[str, object]:
+        asked.append(arguments)
+        nodes = [{"node-id": id, "status": status} for id, status in listed.items()]
+        return {"success": True, "node-id": 7, "nodes": nodes}
+
+    listed = {"7": "online"}
+    monkeypatch.setattr(Server, "flwr", flwr)
+    monkeypatch.setattr(Server, "check_is_up", lambda *_: None)
+    key = public_key_of(certificates.write_client_key(tmp_path, "key"))
+    server.register("pi-1", key)
     assert asked[0][:4] == ("supernode", "register", "--name", "pi-1")
     assert server.states() == {"pi-1": "online"}
     with pytest.raises(ServerError, match="name = pi-1: registered already"):
-        server.register("pi-1", keys[0])
-    with pytest.raises(ServerError, match="must be a new file, but exists"):
-        server.invite("pi-2", tmp_path / "x")
+        server.register("pi-1", key)
     with pytest.raises(ServerError, match="name = pi-2: must be a registered client: pi-1"):
         server.revoke("pi-2")
+
+    # Somebody else has registered nodes.
+    listed.update({"8": "online", "9": "unregistered"})
+    assert server.states() == {"pi-1": "online", "node-8": "online, not registered here"}
+    result = CliRunner().invoke(cli, ["server", "list", "--dir", str(server.folder)])
+    assert result.exit_code == 1
+    assert "1 registered, 1 online" in result.output
+    assert "1 not registered here: who registered them?" in result.output
+    server.revoke("node-8")
+    assert asked[-1] == ("supernode", "unregister", "8")
+    with pytest.raises(ValueError, match="name = 'node-10'"):
+        server.revoke("node-10")
+
     server.revoke("pi-1")
     assert asked[-1] == ("supernode", "unregister", "7")
-    assert server.states() == {}
     assert json.loads(server.revoked_file.read_text()) == ["pi-1"]
-    server.register("pi-1", keys[0])
+    server.register("pi-1", key)
     assert json.loads(server.revoked_file.read_text()) == []
+
+
+def test_a_serverapp_gets_no_path_to_a_secret(server: Server) -> None:
+    """Its environment is that of the executor. As the same user it could still search for them."""
+    environment = Programs(server, print)._superexec.environment()
+    assert environment is not None
+    named = [Path(value) for value in environment.values() if value.startswith(str(server.folder))]
+    found = [path for folder in named if folder != server.folder for path in folder.rglob("*")]
+    assert not any(path.name in ("ca.key", "server.key", "credentials.yaml") for path in found)
+    assert str(server.control_secret) not in environment.values()
+
+
+def test_the_authoritys_key_may_be_kept_elsewhere_until_the_certificate_is_renewed(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = server.folder / "pki" / "ca.key"
+    key.replace(tmp_path / "ca.key")
+    assert server.save() is None
+    monkeypatch.setattr(certificates, "RENEWAL", timedelta(days=400))
+    with pytest.raises(ServerError, match=r"ca\.key: is needed to renew the certificate; put it back"):
+        server.save()
+    (tmp_path / "ca.key").replace(key)
+    assert server.save() == "renewed"
 
 
 @pytest.mark.parametrize(
@@ -156,6 +210,23 @@ def test_a_wrong_request_is_refused_with_the_reason(
     result = CliRunner().invoke(cli, ["server", *arguments, "--dir", str(server.folder)])
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_a_name_cannot_command_the_terminal_that_lists_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = {"pi\x1b[2J": "online\x1b]52;c;cm0gLXJmIH4=\x07", "pi-2": "offline\u202e"}
+    monkeypatch.setattr(Server, "states", lambda self: states)
+    listed = CliRunner().invoke(cli, ["server", "list", "--dir", str(server.folder)])
+    assert listed.output.splitlines()[0].split() == [r"pi\x1b[2J", r"online\x1b]52;c;cm0gLXJmIH4=\x07"]
+    assert listed.output.splitlines()[1].split() == ["pi-2", r"offline\u202e"]
+
+    def refused(self: Server) -> None:
+        raise ServerError("the SuperLink says \x1b[2J")
+
+    monkeypatch.setattr(Server, "states", refused)
+    listed = CliRunner().invoke(cli, ["server", "list", "--dir", str(server.folder)])
+    assert listed.output == "the SuperLink says \\x1b[2J\n"
 
 
 def test_a_damaged_settings_file_is_refused_by_name(server: Server) -> None:

@@ -1,5 +1,6 @@
 """Every round and failure is printed, as plain lines or on a live display of 80 columns."""
 
+import json
 from io import StringIO
 from pathlib import Path
 
@@ -30,6 +31,46 @@ def test_plain_lines_name_the_selected_clients_with_counts_and_probabilities(tri
         "md  round 2/2  selected 00 ×2 p=.25, 03 p=.25 ✗  "
         "test loss 1.000  accuracy 90.0 %  train loss 1.100  2.0 s",
     ]
+
+
+ESCAPES = "\x1b[2J\x1b]52;c;cm0gLXJmIH4=\x07"
+SHOWN = r"\x1b[2J\x1b]52;c;cm0gLXJmIH4=\x07"
+
+
+def hostile(trial: Trial) -> None:
+    """Append rounds to a history whose texts are a client's, as an older version wrote them."""
+    last = {**trial.history.rounds[-1], "round": 3, "skipped": f"why{ESCAPES}"}
+    last["client_ids"] = [f"client-{ESCAPES}", *last["client_ids"][1:]]
+    last["failures"] = [{"client": f"client-{ESCAPES}", "reason": f"late{ESCAPES}\u202e"}]
+    roster = {"type": "roster", "client_ids": [ESCAPES], "client_sizes": [1.0]}
+    with trial.history.path.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in (roster, last))
+
+
+def test_a_clients_terminal_escapes_are_shown_and_not_obeyed(trial: Trial) -> None:
+    hostile(trial)
+    lines = trial.history.read()
+    assert trial.history.client_ids == [SHOWN]
+    to, output = console()
+    display = PlainDisplay(to, rounds=True)
+    display.lines(trial, lines)
+    display.event(f"the engine says {ESCAPES}")
+    to.print(report([trial.history]))
+    shown = output.getvalue()
+    assert shown.splitlines()[0] == rf"md  round 3: client-{SHOWN} failed: late{SHOWN}\u202e"
+    assert f"selected {SHOWN} ×2" in shown
+    assert shown.replace("\n", "").isprintable()
+
+
+def test_the_live_display_obeys_no_client(trial: Trial) -> None:
+    hostile(trial)
+    trial.history.read()
+    to, output = console(terminal=True)
+    with LiveDisplay(to, [trial], "run"):
+        pass
+    assert "\x1b[2J" not in output.getvalue()
+    assert "\x1b]52" not in output.getvalue()
+    assert r"\x1b[2J" in output.getvalue()
 
 
 def test_a_quiet_display_prints_failures_only(trial: Trial) -> None:

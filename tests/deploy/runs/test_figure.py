@@ -22,6 +22,18 @@ def test_it_draws_any_number_of_trials(tmp_path: Path, count: int) -> None:
     assert len(data) > 20_000  # not a blank page
 
 
+def test_measured_groups_get_a_panel(tmp_path: Path) -> None:
+    trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
+    draw([trial], tmp_path / "without.png")
+    for line in trial.trained:
+        line["group_metrics"] = {
+            "north": {"loss": 1.0, "accuracy": 0.5},
+            "south": {"loss": None, "accuracy": None},
+        }
+    draw([trial], tmp_path / "with.png")
+    assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
+
+
 def test_a_loss_that_is_not_finite_leaves_a_gap(tmp_path: Path) -> None:
     trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
     trial.rounds[1]["test_loss"] = None

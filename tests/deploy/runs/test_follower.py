@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,6 +154,56 @@ def test_a_trial_whose_serverapp_is_killed_resumes_from_its_checkpoint(tmp_path:
     assert trial.done
     assert engine.submitted == [("md", False), *((f"md-{number}", True) for number in range(2, 7))]
     assert watcher.events == ["md: its ServerApp died; it is started again"] * 5
+
+
+CLAIM_AND_DIE = """
+import os, signal, sys
+from strategies.checkpoint import CheckpointFolder
+CheckpointFolder(sys.argv[1]).claim()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class Unnoticed:
+    """A run whose ServerApp was killed, which Flower does not notice."""
+
+    last_words = ""
+    aborted = False
+    polls = 0
+
+    @property
+    def over(self) -> bool:
+        self.polls += 1
+        assert self.polls < 20, "its end is not noticed"
+        return False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+def test_a_serverapp_that_is_killed_before_its_first_line_of_history_is_noticed(tmp_path: Path) -> None:
+    runs: list[Any] = []
+
+    class Engine(Fatal):
+        def submit(self, run_config: Mapping[str, object], name: str) -> Any:
+            if len(runs) == 1:  # the second ServerApp claims the checkpoints and writes nothing
+                runs.append(Unnoticed())
+            else:
+                super().submit(run_config, name)
+                runs.append(Killed(self.folder / "md" / "history.jsonl", []) if runs else Unnoticed())
+            if isinstance(runs[-1], Unnoticed):
+                folder = str(tmp_path / "md" / CHECKPOINTS)
+                killed = subprocess.run([sys.executable, "-c", CLAIM_AND_DIE, folder], check=False)
+                assert killed.returncode == -signal.SIGKILL
+            return runs[-1]
+
+    (trial,) = make(tmp_path, "md")
+    train(Engine(tmp_path, 2, None), [trial], Watcher(), at_once=True)
+    assert trial.done
+    assert [type(run) for run in runs] == [Unnoticed, Unnoticed, Killed]
+    assert runs[0].aborted
+    assert runs[1].aborted
 
 
 def test_a_trial_without_progress_is_given_up(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from deploy.runs.trials import Trial, read_plan, write_plan
+import pytest
+
+from deploy.runs.trials import Trial, read_plan, with_absolute_paths, write_plan
 from server.history import RunHistory
 
 
@@ -17,3 +19,9 @@ def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path: Path) -> None:
         (name, {"seed": seed, "output-dir": str(moved / name)}, moved / name / "history.jsonl")
         for seed, name in enumerate("ba")
     ]
+
+
+def test_paths_hold_in_the_folders_of_the_apps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"client-settings": "mine.json", "client-sizes": "", "data-dir": "/data", "task": "digits"}
+    assert with_absolute_paths(given) == {**given, "client-settings": str(tmp_path / "mine.json")}

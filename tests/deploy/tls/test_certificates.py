@@ -94,3 +94,10 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         certificates.write_client_key(tmp_path, "client-00")
     assert (tmp_path / "client-00").read_bytes() == before
+
+
+def test_a_certificate_is_valid_for_its_names_and_long_enough(tmp_path: Path) -> None:
+    certificate = certificates.write_certificates(tmp_path, ["superlink"]).certificate
+    assert certificates.is_valid_for(certificate, ["superlink", "localhost"], certificates.RENEWAL)
+    assert not certificates.is_valid_for(certificate, ["superlink"], certificates.VALIDITY)
+    assert not certificates.is_valid_for(certificate, ["other"], certificates.RENEWAL)

@@ -59,6 +59,11 @@ WRONG: list[tuple[str, Any]] = [
     ("client-id", ""),
     ("client-id", "x" * 129),
     ("client-id", 5),
+    ("client-id", "client-1 "),
+    ("client-id", "client\x1b[2J"),
+    ("client-id", "cl\u0456ent-1"),
+    ("group", "north\u202e"),
+    ("num-steps", 10**13),
     ("group", ""),
     ("group", "x" * 129),
     ("group", 1.5),
@@ -86,6 +91,10 @@ def test_an_invalid_field_is_dropped_and_the_others_are_read(name: str, value: A
     expected = {"num_examples": 3, "train_loss": 0.5}
     expected.pop(name.replace("-", "_"), None)
     assert Report.parse(said) == Report(**expected)
+
+
+def test_the_names_of_pythons_attributes_are_no_fields() -> None:
+    assert Report.parse({"num_examples": 5.0, "client_id": "a", "train_loss": "x"}) == Report()
 
 
 @pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf"), 1e13, "many", [3]])

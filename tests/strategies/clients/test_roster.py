@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from strategies.clients.printable import LONGEST_NAME, listed
 from strategies.clients.reports import Report
 from strategies.clients.roster import Roster
 
@@ -81,11 +82,13 @@ def test_the_first_reported_group_counts() -> None:
 def test_a_state_brings_everything_back() -> None:
     roster, again = Roster(), Roster()
     roster.register({"a": 1, "b": 2, "c": 3})
-    roster.note(1, Report(num_examples=7, group="north", available=False))
+    roster.note(1, Report(num_examples=7, group="north", cost=2.0, available=False))
     again.load(json.loads(json.dumps(roster.state())))
     assert again.ids() == roster.ids()
     np.testing.assert_array_equal(again.sizes(), roster.sizes())
     assert again.group_of(1) == "north"
+    np.testing.assert_array_equal(again.costs(), [np.nan, 2.0, np.nan])
+    np.testing.assert_array_equal(again.energies(), [np.nan] * 3)
     assert again.available([1, 2, 3]).tolist() == [0, 2]  # b has not said that it is available
     assert again.register({"c": 30, "b": 20, "d": 40}) == [3]  # through other nodes
     assert again.available([1, 30, 20, 40]).tolist() == [0, 2, 3]
@@ -134,3 +137,10 @@ def test_a_removed_client_is_gone_for_good_and_its_index_is_not_given_again() ->
     assert again.register({"b": 2}) == [3]  # a client that is registered once more
     assert again.ids() == ["a", "b", "c", "b"]
     assert again.available([1, 2, 3]).tolist() == [0, 2, 3]
+
+
+def test_a_line_of_the_log_names_a_few_clients() -> None:
+    assert listed([]) == ""
+    assert listed(["a", "b"]) == "a, b"
+    assert listed([f"c{number}" for number in range(5)], 3) == "c0, c1, c2 and 2 more"
+    assert len(listed(["x" * LONGEST_NAME] * 100_000)) < 3000

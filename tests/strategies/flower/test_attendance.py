@@ -1,12 +1,13 @@
 """Clients that come, go, sleep and come back under another identity; skipped, early and small rounds."""
 
 import time
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from strategies import NotEnoughClientsError, RoundRecord, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
@@ -140,13 +141,39 @@ def test_a_reply_to_another_round_does_not_count_for_over_selection() -> None:
     for number, message in enumerate((old, *asked)):
         message.metadata.__dict__["_message_id"] = str(number)
     chosen = Chosen(None, None, enough=2)  # type: ignore[arg-type]
-    training = TrainingRound(chosen, ArrayRecord(), asked, 0, time)
-    answers = [Message(RecordDict({"w": ArrayRecord()}), reply_to=message) for message in (old, asked[0])]
-    assert [reply.failure for reply in training.match(answers, "num-examples")][1:] == [
-        "no answer by the deadline"
-    ] * 2
-    answers.append(Message(RecordDict({"w": ArrayRecord()}), reply_to=asked[1]))
-    assert training.match(answers, "num-examples")[2].failure == "enough others had answered"
+    training = TrainingRound(chosen, model(0, 0), asked, 0, time)
+    answers = [Message(RecordDict({"w": model(1, 1)}), reply_to=message) for message in (old, asked[0])]
+    assert [reply.failure for reply in training.match(answers)][1:] == ["no answer by the deadline"] * 2
+    answers.append(Message(RecordDict({"w": model(1, 1)}), reply_to=asked[1]))
+    assert training.match(answers)[2].failure == "enough others had answered"
+
+
+UNUSABLE = {
+    "another shape": ArrayRecord({"w": Array(np.zeros(3, np.float32))}),
+    "NaN": model(np.nan, 0),
+    "other names": ArrayRecord({"other": Array(np.zeros(2, np.float32))}),
+    "no array": ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", b"garbage")}),
+    "nothing": ArrayRecord(),
+}
+
+
+@pytest.mark.parametrize("arrays", UNUSABLE.values(), ids=UNUSABLE)
+def test_an_instant_reply_that_cannot_be_used_does_not_count_for_over_selection(arrays: ArrayRecord) -> None:
+    def garbage(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            return client(f"c{message.metadata.dst_node_id}")(message)
+        return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+    nodes = {n: garbage if n <= 4 else client(f"c{n}") for n in range(1, 9)}
+    grid = TimedGrid(nodes, {n: 0.1 if n <= 4 else n / 8 for n in range(1, 9)})
+    _, records, _ = run(
+        grid,
+        clients_per_round=4,
+        faults=Faults(over_selection=2.0),
+        min_available_clients=8,
+        deadlines=Deadlines(round=100),
+    )
+    assert sorted(records[0].selection.clients[records[0].feedback.responded]) == [4, 5, 6, 7]
 
 
 def test_over_selection_waits_for_a_quorum() -> None:
@@ -198,7 +225,8 @@ def test_a_client_that_declines_does_not_count_for_over_selection() -> None:
 
 def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
     grid = TimedGrid({n: client(f"c{n}") for n in (1, 2, 3)}, {3: 1e6})
-    _, records, _ = run(grid, rounds=2, deadlines=Deadlines(round=30))
+    options = {"deadlines": Deadlines(round=30, shortest=inf), "faults": Faults(silence=False)}
+    _, records, _ = run(grid, rounds=2, **options)
     for record in records:
         assert record.feedback.responded.sum() == 2
         assert record.seconds == pytest.approx(30, abs=0.2)
@@ -323,3 +351,49 @@ def test_a_node_that_waited_for_a_removed_identity_is_refused() -> None:
         grid.clock.sleep(100)
     assert strategy.roster.ids() == ["a", "b"]
     assert strategy.roster.client_at(9) is None
+
+
+def resumed(folder: Path, grid: ToyGrid, **options: Any) -> list[RoundRecord]:
+    """Go on with a run of the clients a, b and c on another grid; return the records of two more rounds."""
+    nodes = {n: client(name) for n, name in enumerate("abc", 1)}
+    options = {
+        "clients_per_round": 2, "min_available_clients": 3, "deadlines": Deadlines(join=180), **options,
+    }  # fmt: skip
+    run(ToyGrid(nodes), rounds=2, checkpoints=Checkpoints(folder), **{**options, "overrides": Overrides()})
+    return run(grid, rounds=4, checkpoints=Checkpoints(folder, resume=True), **options)[1]
+
+
+@pytest.mark.parametrize("first_node", [1, 101])
+def test_a_resumed_run_does_not_wait_for_removed_clients(tmp_path: Path, first_node: int) -> None:
+    grid = TimedGrid({first_node + n: client(name) for n, name in enumerate("ab")})
+    records = resumed(tmp_path, grid, overrides=Overrides(removed=["c"]))
+    assert [record.num_available for record in records] == [2, 2]
+    assert grid.clock.monotonic() < 1
+
+
+def test_a_resumed_run_with_its_quorum_waits_for_the_others_for_a_short_time(tmp_path: Path) -> None:
+    grid = TimedGrid({1: client("a"), 2: client("b")})
+    records = resumed(tmp_path, grid)
+    assert [record.num_available for record in records] == [2, 2]
+    assert 5 <= grid.clock.monotonic() < 7
+
+
+def test_a_resumed_run_waits_for_clients_that_come_one_after_another(tmp_path: Path) -> None:
+    grid = TimedGrid({1: client("a")})
+    sleep = grid.clock.sleep
+
+    def and_come_back(seconds: float, /) -> None:
+        sleep(seconds)
+        grid.nodes |= {
+            n: client(name) for n, name in ((2, "b"), (3, "c")) if grid.clock.monotonic() > 4 * n - 4
+        }
+
+    grid.clock.sleep = and_come_back  # type: ignore[method-assign]
+    assert resumed(tmp_path, grid)[0].num_available == 3
+
+
+def test_a_resumed_run_without_its_quorum_waits_until_the_deadline(tmp_path: Path) -> None:
+    grid = TimedGrid({1: client("a")})
+    with pytest.raises(NotEnoughClientsError):
+        resumed(tmp_path, grid, faults=Faults(quorum=2))
+    assert grid.clock.monotonic() >= 180

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from strategies.clients.reports import GROUP, INVITATION, LOSS, Report
+from strategies.clients.reports import GROUP, INVITATION, LOSS, NORM, Report
 from strategies.clients.roster import Roster
 from strategies.flower.messages import write_report
 from strategies.flower.polling import MissingHandlerError, Poll
@@ -236,9 +236,20 @@ def test_apps_with_and_without_the_handler_are_polled_in_one_round() -> None:
     ],
 )
 def test_the_error_says_which_handler_or_metric_is_missing(node: Node, poll: Poll, message: str) -> None:
-    grid, roster = federation(node, BAD["late"])
+    grid, roster = federation(node, node, BAD["late"], node, BAD["late"])
     with pytest.raises(MissingHandlerError, match=message):
-        ask(poll, grid, roster, pow_d(2))
+        ask(poll, grid, roster, pow_d(5))
+
+
+def test_two_clients_that_say_that_the_app_has_no_handler_do_not_end_the_run() -> None:
+    """One did, in a round in which no other candidate answered, and made all later polls evaluations."""
+    grid, roster = federation(*[without_handlers] * 2, *[BAD["late"]] * 3)
+    poll = Poll()
+    ask(poll, grid, roster, pow_d(5))
+    for node in (102, 103, 104):
+        grid.nodes[node] = tells(loss=1.0)
+    asked = ask(poll, grid, roster, pow_d(5), 2)
+    assert np.isfinite(asked.reports["loss"]).sum() == 3  # type: ignore[index]
 
 
 def test_after_one_answer_a_client_without_handler_does_not_end_the_run() -> None:
@@ -295,7 +306,10 @@ def test_private_groups_need_two_exchanges_and_send_the_scales() -> None:
         GroupMember(i % 2, 2, 4.0, i).accepts(3, invitation.rates[invitation.versions[i]]) for i in range(12)
     ]
     assert asked.reports["accepts"].tolist() == yes
-    assert asked.train_config == {"update-scales": invitation.scales.tolist()}
+    assert asked.train_config == {
+        "update-scales": invitation.scales.tolist(),
+        "group-names": ["0", "1"],
+    }
     selection = selector.select(3, candidates=asked.candidates, reports=asked.reports)
     assert selection.clients.tolist() == np.flatnonzero(yes).tolist()
     assert 0 < len(selection.clients) < 12
@@ -338,3 +352,32 @@ def test_an_app_without_private_groups_raises_a_missing_handler_error() -> None:
         MissingHandlerError, match=r"query\.group and query\.invitation, and the clients' app has none"
     ):
         ask(Poll(), grid, roster, flics(5))
+
+
+def ask_norms(poll: Poll, grid: ToyGrid, roster: Roster) -> Any:
+    clients = np.arange(len(roster))
+    config = ConfigRecord({"local-steps": 3})
+    return poll.ask_norms(grid, clients, roster, ARRAYS, config=config, round=5, deadline=7.0)
+
+
+@pytest.mark.parametrize("kind", sorted({*BAD} - {"bad size", "a list", "infinite", "nan"}))
+def test_norms_are_asked_for_with_the_training_config(kind: str) -> None:
+    grid, roster = federation(tells(update_norm=3.0), BAD[kind], raw(**{"update-norm": float("inf")}))
+    poll = Poll(deadline=90.0, seed=7)
+    norms = ask_norms(poll, grid, roster)
+    assert norms[0] == 3.0
+    assert np.isnan(norms[1:]).all()
+    assert kinds(grid) == [NORM] * 3
+    configs = [message.content.config_records["config"] for message in grid.sent]
+    assert all(config["local-steps"] == 3 and config["server-round"] == 5 for config in configs)
+    assert len({config["seed"] for config in configs}) == 3
+    assert [message.content.array_records["arrays"] for message in grid.sent] == [ARRAYS] * 3
+    assert {message.metadata.ttl for message in grid.sent} == {307}  # its own deadline
+
+
+def test_an_app_without_the_handler_for_norms_ends_the_run() -> None:
+    grid, roster = federation(*[without_handlers] * 4)
+    with pytest.raises(MissingHandlerError, match=r"ask_norms = True needs the handler query\.norm"):
+        ask_norms(Poll(), grid, roster)
+    some, roster = federation(*[without_handlers] * 3, tells(update_norm=1.0))
+    assert ask_norms(Poll(), some, roster).tolist()[3] == 1.0

@@ -16,7 +16,7 @@ def test_a_missing_cvxpy_is_explained(monkeypatch):
         load_cvxpy,
         lambda: fill_with_budgets([1], [0], [1], [0], [[1]], [1]),
     ):
-        with pytest.raises(ImportError, match=re.escape("install the extra optim")):
+        with pytest.raises(ImportError, match=re.escape("needs cvxpy: pip install")):
             call()
 
 

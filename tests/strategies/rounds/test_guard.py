@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from strategies.checkpoint import VERSION
 from strategies.numerics.robust import bulk
 from strategies.options import GuardSettings
 from strategies.rounds.guard import Guard, Judgement
-from strategies.rounds.limits import believed_sizes
+from strategies.rounds.limits import Limits, believed_sizes
 
 NAN, INF = math.nan, math.inf
 
@@ -120,14 +121,16 @@ def test_limits_follow_a_common_decay_and_a_new_learning_rate():
 def test_claimed_sizes_are_clipped_where_clients_are_alike_but_not_where_they_are_skewed(m):
     alike = np.full(m, 600.0)
     alike[::10] *= 1000
-    clipped = sizes_of(alike)
-    assert clipped.max() <= 600 * 2.2
-    assert clipped[1] == 600
+    # An absurd claim counts as none, a large one as the limit.
+    np.testing.assert_array_equal(sizes_of(alike), np.full(m, 600.0))
+    alike[::10] = 1500
+    assert 1190 < sizes_of(alike).max() <= 600 * 2.2
+    assert sizes_of(alike)[1] == 600
     skewed = np.repeat([1.0, 5.0, 30.0, 100.0], (np.array([0.65, 0.2, 0.1, 0.05]) * m).astype(int))
     np.testing.assert_array_equal(sizes_of(skewed), skewed)
-    # The price: a client of size 1 that claims 1000 is believed ...
-    skewed[0] = 1000
-    assert sizes_of(skewed)[0] == 1000
+    # The price: a client of size 1 that claims 200 is believed ...
+    skewed[0] = 200
+    assert sizes_of(skewed)[0] == 200
     # ... unless the operator declares its size.
     overrides = np.full(skewed.size, NAN)
     overrides[0] = 1
@@ -225,6 +228,141 @@ def test_polls_are_judged_with_the_last_update_norms():
     assert fresh.quarantined(9).tolist() == [5]
 
 
+def towards(rng, m, aim, width=256, strength=1.0):
+    """Return sketches (m, width) of updates that share a direction, with noise of their own."""
+    return rng.normal(size=(m, width)) + strength * aim
+
+
+def judge_directions(guard, round, sketches, clients=None):
+    norms = np.linalg.norm(sketches, axis=1)
+    missing = np.full(norms.size, NAN)
+    clients = np.arange(norms.size) if clients is None else clients
+    return guard.judge(round, clients, norms, missing, missing, None, sketches)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0, 3.0])
+def test_updates_against_those_of_the_others_are_rejected_and_their_clients_quarantined(factor):
+    guard, rng = Guard(20), np.random.default_rng(0)
+    aim, liars = rng.normal(size=256), [3, 9, 16]
+    for round in range(1, 40):
+        clients = np.setdiff1d(rng.choice(20, 6, replace=False), guard.quarantined(round))
+        sketches = towards(rng, clients.size, aim)
+        lying = np.isin(clients, liars)
+        sketches[lying] *= -factor
+        judged = judge_directions(guard, round, sketches, clients)
+        assert judged.rejected.keys() <= set(np.flatnonzero(lying))
+        assert all("update against those of the others" in line for line in judged.rejected.values())
+        if round > 5:  # most clients have sent an update
+            assert list(judged.rejected) == np.flatnonzero(lying).tolist()
+    assert np.isin(liars, np.flatnonzero(guard.state_dict()["quarantined_until"])).all()
+    assert not guard.state_dict()["quarantined_until"][np.setdiff1d(np.arange(20), liars)].any()
+
+
+@pytest.mark.parametrize(("width", "groups"), [(256, 10), (256, 2), (10, 10)])
+def test_honest_clients_with_data_of_their_own_may_point_elsewhere(width, groups):
+    """Each group has its own aim; with two groups of one aim each, half of the clients oppose the others."""
+    guard, rng = Guard(40), np.random.default_rng(1)
+    aims = rng.normal(size=(groups, width))
+    if groups == 2:
+        aims[1] = -aims[0]
+    rejected = drawn = 0
+    for round in range(1, 60):
+        clients = rng.choice(40, 5, replace=False)
+        judged = judge_directions(guard, round, towards(rng, 5, aims[clients % groups], width), clients)
+        rejected += len(judged.rejected)
+        drawn += 5
+    assert rejected <= 0.005 * drawn
+    assert not guard.state_dict()["quarantined_until"].any()
+
+
+def test_a_third_of_the_clients_may_oppose_the_others():
+    guard, rng = Guard(40), np.random.default_rng(0)
+    aim, minority = rng.normal(size=256), np.arange(40) < 14
+    rejected = 0
+    for round in range(1, 60):
+        clients = rng.choice(40, 5, replace=False)
+        sketches = towards(rng, 5, aim) - 2 * aim * minority[clients, None]
+        rejected += len(judge_directions(guard, round, sketches, clients).rejected)
+    assert rejected <= 0.05 * 5 * 60
+    assert not guard.state_dict()["quarantined_until"].any()
+
+
+def test_liars_that_are_known_first_do_not_hide_behind_the_spread_that_they_cause():
+    """Agreements such as those under `pow-d`: three of the first eleven clients known lie."""
+    honest = np.array([-0.21, -0.15, -0.01, 0.01, 0.29, 0.47, 0.54, 0.55])
+    lying = np.array([-0.75, -0.77, -0.72])
+    no = np.zeros(3, dtype=bool)
+    least = Limits(GuardSettings()).agreement(lying, honest, no, no, 256)
+    assert (lying < least).all()
+    assert (honest.min() > least).all()
+
+
+def test_a_client_that_has_offended_is_judged_more_strictly():
+    """Clients 0 and 1 send updates of one direction; only 0 is rejected, after two replies of garbage."""
+    guard, rng = Guard(20), np.random.default_rng(4)
+    aim, strengths = rng.normal(size=256), np.linspace(-0.2, 1.0, 20)
+    strengths[:2] = -0.37
+    rejected = []
+    for round in range(1, 14):
+        sketches = rng.normal(size=(20, 256)) + strengths[:, None] * aim
+        garbage = {0: "garbage"} if round in (9, 10) else {}
+        missing, norms = np.full(20, NAN), np.ones(20)
+        judged = guard.judge(round, np.arange(20), norms, missing, missing, garbage, sketches)
+        rejected.append(sorted(judged.rejected))
+    assert rejected == [[]] * 8 + [[0]] * 5
+
+
+def test_a_client_rests_until_its_draws_are_within_twice_its_share():
+    guard, drawn = Guard(10), 0
+    for round in range(1, 41):
+        resting = guard.resting(round)
+        assert set(resting) <= {3}
+        if 3 not in resting:
+            guard.count_draws(round, np.array([3, 5]), np.array([0.1, 0.5]))  # 5 may be drawn in each round
+            drawn += 1
+        if round == 20:
+            resumed = Guard(10)
+            resumed.load_state_dict(guard.state_dict())
+            guard = resumed
+    assert drawn == 9  # 1 + 2 * 0.1 * 40
+    guard.add_clients(2)
+    assert guard.num_clients == 12
+    assert guard.resting(41).tolist() == [3]
+    assert guard.resting(60).size == 0
+
+
+def test_a_descent_that_turns_round_is_no_offence():
+    guard, rng = Guard(20), np.random.default_rng(2)
+    aim = rng.normal(size=256)
+    for round in range(1, 20):
+        judged = judge_directions(
+            guard, round, towards(rng, 5, -aim if round > 10 else aim), rng.choice(20, 5, False)
+        )
+        assert not judged.rejected
+
+
+def test_an_update_without_direction_is_not_judged():
+    guard, rng = Guard(20), np.random.default_rng(3)
+    aim = rng.normal(size=256)
+    for round in range(1, 8):
+        sketches = towards(rng, 20, aim)
+        sketches[:3] = [[0.0], [NAN], [INF]]
+        sketches[3] = 1e200
+        missing = np.full(20, NAN)
+        assert not guard.judge(round, np.arange(20), np.ones(20), missing, missing, None, sketches).rejected
+    assert np.isfinite(guard.state_dict()["directions/directions"]).all()
+
+
+def test_with_few_values_nothing_is_far_beyond_the_limit():
+    """Among honest clients that differ by orders of magnitude, a few values say little of the others."""
+    guard = Guard(100)
+    judged = judge(guard, 1, [1e-5, 2e-5, 2e-5, 3e-5, 100.0], np.ones(5))
+    assert not judged.rejected
+    assert list(judged.clipped) == [4]
+    judged = judge(guard, 2, [2e-5] * 11 + [100.0], np.ones(12), clients=np.arange(10, 22))
+    assert list(judged.rejected) == [11]
+
+
 def test_state_goes_on_bit_for_bit():
     rng = np.random.default_rng(3)
     guard = seasoned(spread=1.0)
@@ -236,8 +374,9 @@ def test_state_goes_on_bit_for_bit():
     for round in range(4, 30):
         clients = rng.choice(42, 6, replace=False)
         norms = rng.lognormal(0, 3, 6)
+        sketches = rng.normal(size=(6, 20)) + 1
         left, right = (
-            judge(g, round, norms, norms, clients=clients, failures={1: "x"}) for g in (guard, other)
+            g.judge(round, clients, norms, norms, norms, {1: "x"}, sketches) for g in (guard, other)
         )
         np.testing.assert_array_equal(left.scales, right.scales)
         np.testing.assert_array_equal(guard.quarantined(round), other.quarantined(round))
@@ -249,6 +388,7 @@ def test_state_goes_on_bit_for_bit():
         {"more": np.zeros(1)},
         {"recent/more": np.zeros(1)},
         {"recent/values": before["recent/values"][:, 1:]},
+        {"directions/agreements": before["directions/agreements"][1:]},
     ):
         with pytest.raises(ValueError, match="state"):
             guard.load_state_dict(before | spoil)
@@ -315,9 +455,11 @@ def test_the_order_of_replies_changes_nothing(seed, size):
     for round in range(1, 6):
         clients = rng.choice(40, size, replace=False)
         norms, losses = rng.lognormal(0, 3, (2, size))
+        sketches = rng.normal(size=(size, 8))
         order = rng.permutation(size)
-        one = judge(left, round, norms, losses, clients=clients)
-        two = judge(right, round, norms[order], losses[order], clients=clients[order])
+        missing = np.full(size, NAN)
+        one = left.judge(round, clients, norms, losses, missing, None, sketches)
+        two = right.judge(round, clients[order], norms[order], losses[order], missing, None, sketches[order])
         np.testing.assert_array_equal(one.scales[order], two.scales)
         np.testing.assert_array_equal(one.losses[order], two.losses)
         assert {order[i]: text for i, text in two.clipped.items()} == dict(one.clipped)
@@ -345,12 +487,35 @@ def test_a_round_copies_no_array_over_all_clients():
     guard = Guard(1_000_000, GuardSettings(strikes=1, memory=1))
     clients = np.arange(0, 1_000_000, 20_000)
     norms = np.where(clients == 0, np.nan, 1.0)
+    sketches = np.ones((clients.size, 256))
     np.median(norms)  # the first call imports modules
     tracemalloc.start()
     for round in range(3):
-        guard.judge(round, clients, norms, norms, norms, {0: "garbage"})
+        guard.judge(round, clients, norms, norms, norms, {0: "garbage"}, sketches)
         guard.judge_reports(round, clients, {"loss": np.where(clients == 0, -1.0, norms)})
         assert guard.quarantined(round + 1).tolist() == [0]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 200_000  # bytes; one flag per client is five times as much
+    assert peak < 900_000  # bytes; one flag per client is more
+
+
+def test_whoever_changes_what_is_in_the_guards_state_raises_the_version_of_checkpoints() -> None:
+    arrays = {name: (array.dtype.str, array.ndim) for name, array in Guard(3).state_dict().items()}
+    assert VERSION == 5
+    assert arrays == GUARD_STATE
+
+
+GUARD_STATE = {
+    "offences": ("|u1", 2),
+    "quarantined_until": ("<i8", 1),
+    "pauses": ("<i8", 1),
+    "rests_until": ("<f8", 1),
+    "recent/clients": ("<i8", 2),
+    "recent/values": ("<f8", 2),
+    "recent/residuals": ("<f8", 2),
+    "recent/norm_margin": ("<f8", 0),
+    "directions/clients": ("<i8", 1),
+    "directions/directions": ("<f4", 2),
+    "directions/agreements": ("<f8", 1),
+}
+"""By name: type and number of dimensions."""

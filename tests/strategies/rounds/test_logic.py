@@ -8,10 +8,10 @@ import pytest
 from strategies.clients.reports import Report
 from strategies.options import Faults
 from strategies.rounds.logic import RoundLogic
-from strategies.rounds.over_selection import enough_replies
 from strategies.rounds.replies import Reply
 from strategies.rounds.stages import Chosen, Outcome
 from strategies.rounds.variates import ClientVariates, FedVARP
+from strategies.rounds.waiting.over_selection import enough_replies
 from strategies.selectors import Selection, available, create, selector_type
 
 
@@ -25,7 +25,10 @@ def logic(
 ) -> RoundLogic:
     selector = create(name, m, clients_per_round=k, num_rounds=10, seed=1, **(settings or {}))
     return RoundLogic(
-        selector, Faults(**{"guard": False, **faults}), local_learning_rate=0.5, variates=variates
+        selector,
+        Faults(**{"guard": False, "silence": False, **faults}),
+        local_learning_rate=0.5,
+        variates=variates,
     )
 
 
@@ -246,6 +249,26 @@ def test_only_available_clients_are_selected() -> None:
     drawn = {int(c) for r in range(1, 40) for c in choose(rounds, r, np.array([1, 4, 5])).clients}
     assert drawn == {1, 4, 5}
     assert choose(rounds, 1, np.array([], dtype=int)).clients.size == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "rests"), [("rpow-d", 20, True), ("rpow-d", 6, False), ("uniform", 20, False)]
+)
+def test_only_clients_of_a_selector_that_prefers_large_losses_rest_and_only_while_enough_are_left(
+    name: str, here: int, rests: bool
+) -> None:
+    rounds = logic(20, 5, name, guard=True)
+    numbers = []
+    for number in range(1, 10):
+        opened = rounds.open(number, np.arange(here))
+        numbers.append(opened.num_available)
+        assert opened.quarantined.size == 0
+        chosen = rounds.choose(opened)
+        assert chosen.selection.counts.sum() == 5
+        losses = 1.0 + (chosen.selection.clients < 3)
+        rounds.finish(chosen, MODEL, [reply(1.0, 2.0, train_loss=loss) for loss in losses])
+    assert (min(numbers) < here) == rests
+    assert min(numbers) >= here / 2
 
 
 def test_quarantined_clients_are_not_selectable() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from strategies.numerics.sampling import Draw
 from strategies.selectors import Feedback, Selection, Selector, available, create, selector_type
-from strategies.selectors.osmd.experts import ExpertsSelector
+from strategies.selectors.osmd.mixture import ExpertsSelector
 from strategies.selectors.probability import ProbabilitySelector
 
 from ...support.selections import (
@@ -209,13 +209,17 @@ def test_the_estimate_is_unbiased(make, who, response):
     updates = rng.normal(loc=[0, 1, 5], size=(M, 3))
     here = who.get("available", range(M))
     truth = np.average(updates[here], axis=0, weights=SIZES[here])
-    estimates = np.empty((ROUNDS, 3))
+    num_parts = max(1, len(selector.part_names))  # of an update; each is unbiased
+    estimates = np.empty((ROUNDS, num_parts * 3))
+    truth = np.tile(truth, num_parts)
     for round in range(ROUNDS):
         selection = selector.select(round, **who)
         responded = rng.random(selection.clients.size) < response
         while not responded.any():
             responded = rng.random(selection.clients.size) < response
-        estimates[round] = selector.finalize(selection, responded) @ updates[selection.clients]
+        weights = selector.finalize(selection, responded)
+        scaled = weights[:, None] if selection.parts is None else weights[:, None] * selection.parts
+        estimates[round] = (scaled.T @ updates[selection.clients]).ravel()
     error = estimates.std(axis=0) / np.sqrt(ROUNDS)
     rounding = 1e-12 * np.abs(truth)
     assert (np.abs(estimates.mean(axis=0) - truth) <= 5 * error + rounding).all()
@@ -541,6 +545,10 @@ def test_what_select_returns_is_read_only_and_would_pass_the_checks(make):
         fields = {name: getattr(selection, name) for name in Selection.__dataclass_fields__}
         again = Selection(**fields)
         for name, array in fields.items():
+            if array is None:  # no parts
+                assert name == "parts"
+                assert not selector.part_names or not selection.clients.size
+                continue
             assert not array.flags.writeable
             assert array.dtype == getattr(again, name).dtype
 

@@ -10,7 +10,7 @@ import pytest
 from strategies.numerics.convex import fill_with_budgets
 from strategies.selectors import Selection
 from strategies.selectors.flics import flics as flics_module
-from strategies.selectors.flics.flics import FLICSSelector
+from strategies.selectors.flics.flics import FLICSSelector, FLICSSettings
 from strategies.selectors.flics.naive_group import NaiveGroupSelector
 
 from ...support.selections import feedback
@@ -37,7 +37,7 @@ def expected(selector, round=1, **who):
     if isinstance(selector, FLICSSelector):
         return selector.rates(round, **who)
     context = selector._context(round, **who)
-    return selector._sample(context)[0] * selector._counted(context.available.clients)
+    return selector._sample(context)[0] * selector._counted(selector._available_groups(context))
 
 
 def state_of(selector, *keys):
@@ -67,6 +67,40 @@ def test_two_rounds_by_hand():
     )  # one of group 1 is all there is
     # ŝ = (1 + 1)/2, (2 + 1)/2 if one of each takes part; scaled once, and not divided by S.
     np.testing.assert_allclose(selector.finalize(picked([1, 2]), [True, True]), [1 / 3, 2 / 3 / 1.5])
+
+
+def test_beta_counts_as_participants_before_round_1():
+    """ŝ(t) = (β + r̂ so far)/t; p = 1/2, 1/2."""
+    selector = flics([0, 0, 1, 1], beta=0.5)
+    np.testing.assert_allclose(expected(selector), [1, 1])
+    first = picked([0, 1])
+    np.testing.assert_allclose(selector.finalize(first, [True, True]), [0.2, 0.2])  # 1/2 of 2.5 each
+    selector.update(1, first, answered(first))
+    np.testing.assert_allclose(selector.finalize(picked([2]), [True]), [0.5 * 2 / 1.5])  # not 1
+    uneven = flics([0] * 4 + [1] * 4, beta=1, group_shares="3/1")
+    np.testing.assert_allclose(expected(uneven), [2, 0])  # 1 + 2 and 1 + 0, shared out as 3/1
+    minimum = flics([0, 0, 1, 1], beta=0.5, group_shares="99/1", min_shares="0/0.5")
+    np.testing.assert_allclose(expected(minimum), [1, 1])  # β is nobody's share
+    with pytest.raises(ValueError, match=r"beta = -1\.0"):
+        flics([0, 1], beta=-1)
+
+
+def test_whatever_clients_report_a_round_stays_within_its_budgets():
+    pytest.importorskip("cvxpy")
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        costs, energies = 10.0 ** rng.uniform(-300, 12, (2, 12)) * rng.integers(0, 2, (2, 12))
+        selector = flics(
+            np.arange(12) % 4, clients_per_round=6, costs=costs, energies=energies, cost_budget=1.0,
+            energy_budgets=1e-3,
+        )  # fmt: skip
+        rates = selector.rates(2)
+        groups = np.arange(12) % 4
+        for values, budget in ((costs, 1.0), (energies, 2e-3)):
+            assert rates @ (np.bincount(groups, values) / 3) <= budget * (1 + 1e-6)
+        assert (rates >= 0).all()
+        assert (rates <= 3).all()
+        assert rates.sum() <= 6 * (1 + 1e-9)
 
 
 def test_a_selection_is_a_coin_per_client():
@@ -344,7 +378,7 @@ def test_all_constraints_at_once():
         costs=rng.uniform(1, 5, 40),
         cost_budget=15.0,
         energies=rng.uniform(0, 2, 40),
-        energy_budgets=[5.0],
+        energy_budgets=5.0,
     )
     state = selector.state_dict()
     for round in range(1, 30):
@@ -372,7 +406,7 @@ def test_the_examples_of_all_constraints_hold():
 def test_a_missing_cvxpy_is_an_error_at_the_start(monkeypatch):
     monkeypatch.setitem(sys.modules, "cvxpy", None)
     for settings in ({"cost_budget": 3.0}, {"energy_budgets": 3.0}):
-        with pytest.raises(ImportError, match="install the extra optim"):
+        with pytest.raises(ModuleNotFoundError, match=r"needs cvxpy: pip install 'cohort-app\[optim\]'"):
             flics([0, 1], **settings)
     flics([0, 1], min_shares=[0.1], energy_budgets=[3.0, 2.0]).select(1)
 
@@ -386,12 +420,14 @@ def test_a_missing_cvxpy_is_an_error_at_the_start(monkeypatch):
         ({"groups": [0, 1, 0, -1]}, "groups holds -1"),
         (
             {"groups": [0, 1, 2, 2], "group_shares": "1/1"},
-            "groups holds 2: group_shares has numbers for 0 to 1",
+            "groups holds 2: must be from 0 to 1, the groups 0, 1",
         ),
         ({"group_shares": [1, 0]}, "group_shares = 0.0: must be finite and between 1e-100"),
         ({"group_shares": [1, np.nan]}, "group_shares = nan"),
         ({"group_shares": "1/x"}, "group_shares = '1/x': must be a number for each group"),
-        ({"group_shares": {1: 2}}, "group_shares = {1: 2}"),
+        ({"group_shares": "north:1/2"}, "group_shares = 'north:1/2': must be a number for each group: by"),
+        ({"group_shares": "a:1/a:2"}, "must have one number for each group, 'a' has two"),
+        ({"group_shares": {1: 2, "1": 3}}, "'1' has two"),
         ({"no_such": 1}, "known are group_shares"),
     ],
 )
@@ -407,7 +443,15 @@ def test_bad_settings_are_refused(kind, settings, text):
         ({"min_shares": [-0.1]}, "min_shares = -0.1"),
         ({"cost_budget": -1}, "cost_budget = -1.0"),
         ({"energy_budgets": "1/inf"}, "energy_budgets = inf"),
-        ({"groups": [0, 1, 2, 2], "energy_budgets": "1/2"}, "groups holds 2: energy_budgets has numbers for"),
+        ({"groups": [0, 1, 2, 2], "energy_budgets": "1/2"}, "groups holds 2: must be from 0 to 1"),
+        (
+            {"group_shares": "a:1/b:1", "min_shares": "c:.1"},
+            "min_shares names 'c': must be one of 'a', 'b', as in",
+        ),
+        (
+            {"group_shares": "a:1/b:1", "energy_budgets": "a:1"},
+            "energy_budgets names 'a': must name 'a', 'b'",
+        ),
         ({"costs": [1, 1, 1, -1]}, "costs holds -1.0"),
         ({"energies": [1, 1, 1, np.nan]}, "energies holds nan"),
     ],
@@ -422,7 +466,7 @@ def test_bad_joiners_change_nothing(kind):
     selector = flics([0, 0, 1, 1], kind, group_shares=[1, 1])
     before = selector.state_dict()
     for joining, text in (
-        ({"groups": [2]}, "groups holds 2: group_shares"),
+        ({"groups": [2]}, "groups holds 2: must be"),
         ({"groups": [0, 1]}, "groups has shape (2,)"),
         ({}, "groups = None"),
         ({"groups": [0], "colour": [1]}, "colour"),
@@ -435,6 +479,29 @@ def test_bad_joiners_change_nothing(kind):
 
 
 # Fixed quotas.
+
+
+def test_numbers_of_groups_go_by_name():
+    """Group 0 is the first that `group_shares` names, in all settings."""
+    text = flics(
+        [0] * 4 + [1] * 4,
+        clients_per_round=4,
+        group_shares="north:9/south:1",
+        min_shares="south:0.5",
+        energy_budgets="south:1/north:100",
+    )
+    np.testing.assert_allclose(text.rates(1), [3.0, 1.0])
+    again = FLICSSettings.of(
+        {"group_shares": {"north": 9, "south": 1}, "min_shares": {"south": 0.5}}
+        | {"energy_budgets": {"south": 1, "north": 100}}
+    )
+    assert again == text.settings
+    assert again.group_names == ("north", "south")
+    assert again.only_named_groups
+    minimum = FLICSSettings.of({"min_shares": {"rural": 0.3}})
+    assert minimum.group_names == ("rural",)
+    assert not minimum.only_named_groups  # the others have no minimum, and take part
+    assert flics([1, 1, 0], min_shares={"rural": 0.5}).rates(1).tolist() == [1.0, 1.0]
 
 
 def test_quotas_by_hand():

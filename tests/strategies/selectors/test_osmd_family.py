@@ -11,7 +11,7 @@ from strategies.selectors.baselines.md import MultinomialSelector
 from strategies.selectors.baselines.uniform import UniformSelector
 from strategies.selectors.osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from strategies.selectors.osmd.adaptive_osmd import AdaptiveOSMDSelector
-from strategies.selectors.osmd.experts import ExpertsSelector
+from strategies.selectors.osmd.mixture import ExpertsSelector
 from strategies.selectors.osmd.osmd import OSMDSelector
 
 from ...support.selections import assert_same_selections, assert_same_state, feedback, play
@@ -42,7 +42,7 @@ def rescaled(selector, selection, here):
 @pytest.mark.parametrize("multiplier", [1.0, 100.0, 1e4])
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_lazy_equals_dense(kind, multiplier, initial, seed):
-    """140 rounds of 400 to 500 clients that sleep, join and leave; 7 experts (osmd: 1)."""
+    """140 rounds of 400 to 500 clients that sleep, join and leave; 8 experts (osmd: 1)."""
     rng = np.random.default_rng(seed)
     m, k = 400, 12
     settings = {"client_sizes": rng.lognormal(0, 1, m), "clients_per_round": k, "num_rounds": 1000}
@@ -76,7 +76,7 @@ def test_lazy_equals_dense(kind, multiplier, initial, seed):
             atol=1e-15,
         )
         assert abs(lazy.probabilities.sum() - 1) < 1e-12
-    num_experts = {"adaptive-osmd": 7, "osmd": 1, "adaptive-doubling-osmd": 5}[kind.name]
+    num_experts = {"adaptive-osmd": 8, "osmd": 1, "adaptive-doubling-osmd": 6}[kind.name]
     assert lazy.state_dict()["experts"].shape[0] == num_experts
     if multiplier > 100:
         assert lazy.probabilities.max() > 1.5 / m
@@ -260,8 +260,8 @@ def test_one_giant_asleep():
 
 
 def test_osmd_hand_computed():
-    """M = 4, K = 2, T = 8, α = .4: a = (1, 1/4), W = 2; η = 10 · 2 · .001 · sqrt(log 4 / 16) = .005887050."""
-    selector = OSMDSelector(4, clients_per_round=2, num_rounds=8, learning_rate_multiplier=10.0)
+    """M = 4, K = 2, T = 8, α = .4: a = (1, 1/4), W = 2; η = 5 · 2 · .001 · sqrt(2 log 4 / 8) = .005887050."""
+    selector = OSMDSelector(4, clients_per_round=2, num_rounds=8, learning_rate_multiplier=5.0)
     selector.update(1, drawn([1, 3], [1, 1], selector.probabilities), feedback([2.0, 1.0]))
     # exponents η W a/(K p²) = 16 η a
     weights = np.array([1, math.exp(0.0941928), 1, math.exp(0.0235482)])
@@ -273,9 +273,9 @@ def test_osmd_hand_computed():
     np.testing.assert_allclose(selector.probabilities, weights / weights.sum(), rtol=0, atol=1e-7)
 
 
-def test_osmd_with_the_printed_base_is_k_times_faster():
-    fast = OSMDSelector(6, clients_per_round=3, num_rounds=8, expert_base="K2")
-    slow = OSMDSelector(6, clients_per_round=3, num_rounds=8, learning_rate_multiplier=3.0)
+def test_the_first_version_is_half_k_times_as_fast():
+    fast = OSMDSelector(6, clients_per_round=3, num_rounds=8, rates="v1")
+    slow = OSMDSelector(6, clients_per_round=3, num_rounds=8, learning_rate_multiplier=1.5)
     for each in (fast, slow):
         each.update(1, drawn([1, 3], [2, 1], each.probabilities), feedback([2.0, 1.0]))
     np.testing.assert_allclose(fast.probabilities, slow.probabilities, rtol=1e-14)
@@ -305,9 +305,9 @@ def doubling(num_clients=6, **arguments):
 
 
 def e_of(block, m, alpha=0.4):
-    """Eq. 16."""
+    """Eq. 28."""
     length = 2 ** (block - 1)
-    return math.floor(0.5 * math.log2(1 + 4 * math.log(m / alpha) / math.log(m) * (length - 1))) + 1
+    return math.ceil(0.5 * math.log2(1 + 4 * math.log(m / alpha) / math.log(m) * (length - 1))) + 1
 
 
 def test_blocks_end_at_powers_of_two():
@@ -346,26 +346,28 @@ def test_nothing_seen_in_the_first_blocks():
 
 
 def test_doubling_hand_computed():
-    """M = 4, K = 2, α = .4, the rates times 10.
+    """M = 4, K = 2, α = .4, v1, the rates times 5.
 
-    Block 1 (T = 1, E = 1): η = .02 sqrt(log 4 / 2) = .01665109, exponents 16 η a. Block 2
-    (T = 2, E = 2) starts from that p, with ā of round 1: a = 1.44 for a norm of 2.4 after 2, and
-    η_1 = .02 sqrt(log 4 / 4) = .01177410.
+    Block 1 (T = 1) makes no step, and its largest a, of the norm 2, is ā of block 2 (T = 2, E = 2), with
+    η_1 = .02 sqrt(log 4 / 4) = .01177410: round 2 draws 0 twice, W = 4, a = 1.44, exponents 46.08 η. Round 3
+    ends the block, and block 3 starts from the p of round 3, with ā of the norm 2.4.
     """
-    selector = doubling(4, learning_rate_multiplier=10.0)
+    selector = doubling(4, learning_rate_multiplier=5.0, rates="v1")
     selector.update(1, drawn([1, 3], [1, 1], selector.probabilities), feedback([2.0, 1.0]))
-    first = np.array([1, math.exp(0.26641744), 1, math.exp(0.06660436)])
-    first /= first.sum()
-    np.testing.assert_allclose(selector.probabilities, first, rtol=0, atol=1e-7)
-    np.testing.assert_allclose(selector.state_dict()["experts"], [first, first], rtol=0, atol=1e-7)
-    selector.update(2, drawn([0], [2], first), feedback([2.4]))
+    np.testing.assert_array_equal(selector.probabilities, np.full(4, 0.25))
+    assert float(selector.state_dict()["reference"]) == 2.0
+    selector.update(2, drawn([0], [2], selector.probabilities), feedback([2.4]))
     expected = np.zeros(4)
     for theta, rate in ((0.75, 0.01177410), (0.25, 0.02354820)):
-        q = first * np.exp([rate * (1 / first[0]) * 1.44 / (2 * first[0] ** 2), 0, 0, 0])
-        q /= q.sum()
-        assert q.min() > 0.1  # no client comes near the floor
-        expected += theta * q
-    np.testing.assert_allclose(selector.probabilities, expected, rtol=0, atol=1e-7)
+        q = np.exp([46.08 * rate, 0, 0, 0])
+        expected += theta * q / q.sum()
+        assert (q / q.sum()).min() > 0.1  # no client comes near the floor
+    np.testing.assert_allclose(selector.probabilities, expected, rtol=0, atol=1e-6)
+    selector.update(3, drawn([0, 1], [1, 1], selector.probabilities), feedback([0.5, 0.6]))
+    np.testing.assert_allclose(selector.probabilities, expected, rtol=0, atol=1e-6)
+    state = selector.state_dict()
+    assert (int(state["block"]), float(state["reference"])) == (3, 2.4)
+    np.testing.assert_allclose(state["experts"], np.tile(expected, (3, 1)), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("initial", ["uniform", "sizes"])

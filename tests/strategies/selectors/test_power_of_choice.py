@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from strategies.selectors.power_of_choice.adapow_d import AdaPowDSelector
+from strategies.selectors.power_of_choice.afl import AFLSelector
 from strategies.selectors.power_of_choice.cpow_d import CPowDSelector
 from strategies.selectors.power_of_choice.pow_d import PowDSelector
 from strategies.selectors.power_of_choice.rpow_d import RPowDSelector
@@ -106,6 +107,35 @@ def test_a_selection_by_hand():
     assert selection.importance[order].tolist() == [2.0, 1.0]  # twice its due, as much as its due
     np.testing.assert_array_equal(selector.finalize(selection, [True, False]), [1.0, 0.0])
     assert selector.probabilities.tolist() == [0.25, 0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("averaging", "weights", "after_one_failed"),
+    [
+        ("plain", [1 / 2, 1 / 2], [0, 1]),
+        ("sizes", [1 / 3, 2 / 3], [0, 1]),
+        ("scaled-sizes", [3 / 8, 6 / 8], [0, 1.5]),
+    ],
+)
+def test_averaging_schemes_by_hand(averaging, weights, after_one_failed):
+    """Sizes 1, 1, 2: shares 1/4, 1/4, 1/2 of three clients; 0 and 2 are selected."""
+    selector = make(PowDSelector, 3, num_candidates=3, averaging=averaging)
+    selection = choose(selector, 1, [5.0, 1.0, 4.0])
+    order = np.argsort(selection.clients)
+    np.testing.assert_allclose(selection.weights[order], weights)
+    np.testing.assert_allclose(selection.importance[order], np.array(weights) / [0.25, 0.5])
+    answered = selection.clients == 2
+    np.testing.assert_allclose(selector.finalize(selection, answered)[order], after_one_failed)
+    np.testing.assert_array_equal(selector.finalize(selection, [False, False]), [0, 0])
+
+
+@pytest.mark.parametrize("kind", [*VARIANTS, AFLSelector])
+def test_every_selector_of_this_folder_has_the_schemes(kind):
+    assert make(kind, averaging="sizes").settings.averaging == "sizes"
+    with pytest.raises(
+        ValueError, match=r"averaging = 'mean': must be one of 'plain', 'sizes', 'scaled-sizes'"
+    ):
+        make(kind, averaging="mean")
 
 
 def test_a_client_that_left_after_the_poll_is_not_selected():

@@ -1,11 +1,21 @@
 """Fixtures for the tests of patches."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from deploy.flower.patches import shared, superlink, supernode
+from deploy.flower.patches import heartbeats, shared, superlink, supernode
+from tests.support.fleet import SuperLink
+
+
+@pytest.fixture(scope="session", name="superlink")
+def running_superlink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
+    """Return a SuperLink that all attacks share."""
+    running = SuperLink(tmp_path_factory.mktemp("superlink"))
+    yield running
+    running.end()
 
 
 @pytest.fixture
@@ -13,6 +23,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a clock for the patches that only the test moves; it records their sleeps."""
     clock = SimpleNamespace(now=1000.0, slept=[])
     time = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda s: clock.slept.append(s))
-    for module in (shared, superlink, supernode):
+    for module in (heartbeats, shared, superlink, supernode):
         monkeypatch.setattr(module, "time", time)
     return clock

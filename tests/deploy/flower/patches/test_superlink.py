@@ -1,11 +1,8 @@
-"""A SuperLink accesses its database less often, and activates a node for the owner of its key only."""
+"""A SuperLink accesses its database less often."""
 
-import importlib
-from logging import getLogger
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
+from flwr.common import constant
 
 from deploy.flower.patches import shared, superlink
 
@@ -26,6 +23,15 @@ def test_results_are_cached_for_a_second_and_the_excluded_result_never(clock: An
     assert asked[4:] == ["key"]
 
 
+def test_the_number_of_cached_results_is_limited(clock: Any) -> None:
+    asked = []
+    remembered = shared.remembered(asked.append)
+    for number in range(shared.REMEMBERED + 10):  # as a client that asks about runs that do not exist
+        remembered(number)
+    (known,) = [each.cell_contents for each in remembered.__closure__ if isinstance(each.cell_contents, dict)]
+    assert len(known) == 10
+
+
 def test_each_state_is_cleaned_up_once_a_second(clock: Any) -> None:
     cleaned: list[object] = []
 
@@ -39,6 +45,14 @@ def test_each_state_is_cleaned_up_once_a_second(clock: Any) -> None:
     clock.now += superlink.LOOK
     clean_up(one)
     assert cleaned == [one, two, one]
+
+
+def test_a_serverapp_whose_heartbeats_fail_while_the_database_is_locked_does_not_count_as_dead() -> None:
+    interval = constant.HEARTBEAT_DEFAULT_INTERVAL
+    share = constant.HEARTBEAT_BASE_MULTIPLIER + max(constant.HEARTBEAT_RANDOM_RANGE)
+    between = (interval - constant.HEARTBEAT_CALL_TIMEOUT) * share
+    longest_retry = 20.0  # s, of Flower's `HeartbeatSender`
+    assert between + shared.FAILING + longest_retry < superlink.PATIENCE * interval
 
 
 def test_all_traffic_is_stored_when_a_task_ends(clock: Any) -> None:
@@ -64,62 +78,3 @@ def test_all_traffic_is_stored_when_a_task_ends(clock: Any) -> None:
     state.store_traffic(1, bytes_sent=7, bytes_recv=0)
     assert state.finish_task(3, "completed", details="")
     assert stored[2:] == [(1, 7, 0), ("finished", 3)]
-
-
-class Refusal(Exception):  # noqa: N818
-    pass
-
-
-class Context:
-    """The context of a gRPC call."""
-
-    said = b""
-
-    def abort(self, code: Any, details: str) -> None:
-        self.said, self.status = details.encode(), code
-        raise Refusal(details)
-
-    def code(self) -> Any:
-        return getattr(self, "status", None)
-
-    def details(self) -> bytes:
-        return self.said
-
-    def peer(self) -> str:
-        return "ipv4:192.0.2.7:1"
-
-
-def test_a_node_is_activated_with_its_own_key_only_and_refusals_are_logged(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(getLogger("flwr"), "propagate", True)
-    grpc = importlib.import_module("grpc")
-    activate = importlib.import_module(superlink._FLEET_MESSAGES).ActivateNodeRequest
-
-    class Interceptor:
-        def intercept_service(self, continuation: Any, call: Any) -> Any:
-            return continuation(call)
-
-    def handle(request: Any, context: Context) -> object:
-        if request == "another's":
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "Invalid node ID")
-        return "done" if request != "broken" else 1 / 0
-
-    superlink._guard_nodes(Interceptor)
-    call = SimpleNamespace(method="/Fleet/Do", invocation_metadata=(("flwr-public-key-bin", b"mine"),))
-    intercept = Interceptor().intercept_service
-    assert intercept(lambda call: None, call) is None
-    handler = intercept(lambda call: grpc.unary_unary_rpc_method_handler(handle), call).unary_unary
-    assert handler(activate(public_key=b"mine"), Context()) == "done"
-    assert handler("anything", Context()) == "done"
-    with pytest.raises(ZeroDivisionError):
-        handler("broken", Context())
-    assert caplog.messages == []
-    for request, reason in (
-        (activate(public_key=b"yours"), "Another node's key"),
-        ("another's", "Invalid node ID"),
-    ):
-        with pytest.raises(Refusal):
-            handler(request, Context())
-        assert caplog.messages[-1] == f"[/Fleet/Do] Refused: {reason}, from ipv4:192.0.2.7:1"
-        caplog.clear()

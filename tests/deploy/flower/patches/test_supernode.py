@@ -1,13 +1,24 @@
 """A SuperNode sleeps only while there is nothing to do."""
 
+import importlib
+import itertools
+import sys
 import threading
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from flwr.app import ConfigRecord, Metadata, RecordDict
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.supercore.inflatable.inflatable_object import get_object_tree, iterate_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.retry.retry_invoker import RetryInvoker
+from flwr.supercore.run import Run
+from flwr.supernode.nodestate import NodeStateFactory
 
-from deploy.flower.patches import held_requests, supernode
+from deploy.flower.patches import heartbeats, held_requests, shared, supernode
+from deploy.processes.groups import LOST
 
 
 class NodeState:
@@ -42,6 +53,45 @@ def test_a_supernode_pauses_longer_the_longer_no_message_came_and_not_after_a_he
     assert clock.slept[-1] == supernode.FIRST_PAUSE
 
 
+class Failure(Exception):  # noqa: N818 - stands for grpc.RpcError
+    def details(self) -> str:
+        return str(self.args[0])
+
+
+def test_a_supernode_survives_the_errors_of_a_superlink_for_a_minute(clock: Any) -> None:
+    def requested(*errors: str, seconds: float) -> int:
+        """Return how many of the errors were survived; they come so many seconds apart."""
+        survived = 0
+
+        def request() -> None:
+            nonlocal survived
+            clock.now += seconds
+            if survived < len(errors):
+                survived += 1
+                raise Failure(errors[survived - 1])
+
+        invoker = RetryInvoker(
+            lambda: itertools.repeat(0.0),
+            Failure,
+            None,
+            None,
+            on_success=lambda _: None,
+            should_giveup=lambda _: True,
+            wait_function=lambda _: None,
+        )
+        try:
+            heartbeats.patient(invoker).invoke(request)
+        except Failure:
+            return survived - 1
+        return survived
+
+    hidden, locked = heartbeats.HIDDEN, "Exception calling application: (sqlite3.OperationalError) locked"
+    assert requested(*[hidden] * 5, seconds=10) == 5
+    assert requested(*[hidden] * 50, seconds=10) == 7  # and then as Flower: the supervisor starts it again
+    assert requested(*[hidden, hidden, locked] * 50, seconds=25) == 150
+    assert requested("unknown node", seconds=1) == 0
+
+
 def test_a_supernode_that_waits_for_a_reply_wakes_when_one_or_a_part_of_one_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -58,3 +108,130 @@ def test_a_supernode_that_waits_for_a_reply_wakes_when_one_or_a_part_of_one_arri
     began = time.monotonic()
     node.sleep(0.2)  # an earlier notification does not wake it again
     assert time.monotonic() - began >= 0.2
+
+
+def test_an_error_in_flowers_loop_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(supernode.os, "_exit", leave)
+
+    def stopped() -> None:
+        raise importlib.import_module(supernode._LOOP).RunNotRunningException
+
+    for loop, said in ((stopped, "RunNotRunningException"), (lambda: None, "")):
+        with pytest.raises(SystemExit) as ended:
+            supernode.end_with(loop)
+        assert ended.value.code == LOST
+        assert said in capfd.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        supernode.end_with(lambda: sys.exit(305))
+    assert ended.value.code == 305
+
+
+@pytest.mark.parametrize("run_is_over", [False, True])
+def test_a_message_whose_parts_never_come_is_given_up_and_answered(
+    monkeypatch: pytest.MonkeyPatch, run_is_over: bool
+) -> None:
+    loop = importlib.import_module(supernode._LOOP)
+    inflatable = importlib.import_module(shared.INFLATABLE)
+    for name in ("pull_objects", "_pull_and_store_message"):
+        monkeypatch.setattr(loop, name, getattr(loop, name))  # restored at the end
+    monkeypatch.setattr(shared, "NO_PARTS", 0.3)
+    shared.give_up_without_parts(supernode._LOOP)
+    shared.retry_soon(supernode._LOOP, "pull_objects")
+    supernode.reply_to_unreceived_messages(loop)
+
+    stores = ObjectStoreFactory()
+    state, store = NodeStateFactory(objectstore_factory=stores).state(), stores.store()
+    state.set_node_id(7)
+    state.store_run(Run.create_empty(1))
+    metadata = Metadata(
+        run_id=1,
+        message_id="",
+        src_node_id=1,
+        dst_node_id=7,
+        reply_to_message_id="",
+        group_id="3",
+        created_at=time.time(),
+        ttl=60.0,
+        message_type="train",
+    )
+    message = make_message(metadata=metadata, content=RecordDict({"config": ConfigRecord({"round": 3})}))
+    metadata.__dict__["_message_id"] = message.object_id
+    parts = [each.object_id for each in iterate_object_tree(get_object_tree(message))]
+    pulled, confirmed = [], []
+
+    def pull_object(run: int, part: str) -> bytes:
+        pulled.append(part)
+        raise inflatable.ObjectUnavailableError(part)
+
+    def confirm(run: int, message: str) -> None:
+        confirmed.append((run, message))
+        if run_is_over:
+            raise loop.RunNotRunningException
+
+    began = time.monotonic()
+    run = loop._pull_and_store_message(
+        state=state,
+        object_store=store,
+        node_config={},
+        receive=lambda: (remove_content_from_message(message), get_object_tree(message)),
+        get_run=None,
+        get_fab=None,
+        pull_object=pull_object,
+        confirm_message_received=confirm,
+        trusted_entities=None,
+    )
+    assert time.monotonic() - began < 10
+    assert set(pulled) <= set(parts)
+    assert run == 1  # so Flower's loop sends the reply
+    (reply,) = state.get_messages(is_reply=True)
+    assert reply.metadata.reply_to_message_id == metadata.message_id
+    assert "no part of its message has come" in reply.error.reason
+    assert confirmed == [(1, metadata.message_id)]
+    assert state.get_messages(is_reply=False) == []  # and nothing is left to work on
+
+
+def test_a_reply_that_a_dropped_message_left_behind_delays_no_other() -> None:
+    def message(number: str, reply_to: str = "") -> Any:
+        return SimpleNamespace(metadata=SimpleNamespace(message_id=number, reply_to_message_id=reply_to))
+
+    def pull(*, receive: Any) -> int | None:
+        found, _ = receive()
+        return None if found.metadata.message_id == "of a run that is over" else 1
+
+    def push(*, send: Any) -> None:
+        send(replies.pop(0), None, 0.0)
+
+    replies = [message("", number) for number in ("of a run that is over", "2", "3")]
+    loop = SimpleNamespace(_pull_and_store_message=pull, _push_messages=push)
+    supernode.await_replies(loop)
+    sent: list[str] = []
+    for number in ("of a run that is over", "2", "3"):
+        run = loop._pull_and_store_message(receive=lambda number=number: (message(number), None))
+        if run is not None:
+            loop._push_messages(send=lambda reply, *_: sent.append(reply.metadata.reply_to_message_id))
+            assert sent[-1] == number
+    assert sent == ["of a run that is over", "2", "3"]
+
+
+def test_a_slow_message_is_not_given_up_while_its_parts_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = importlib.import_module(supernode._LOOP)
+    inflatable = importlib.import_module(shared.INFLATABLE)
+    monkeypatch.setattr(loop, "pull_objects", loop.pull_objects)
+    monkeypatch.setattr(shared, "NO_PARTS", 0.5)
+    shared.give_up_without_parts(supernode._LOOP)
+    shared.retry_soon(supernode._LOOP, "pull_objects")
+    began = time.monotonic()
+
+    def pull_object(part: str) -> bytes:
+        if time.monotonic() - began < 0.2 * int(part):
+            raise inflatable.ObjectUnavailableError(part)
+        return part.encode()
+
+    parts = list(map(str, range(6)))
+    assert sorted(loop.pull_objects(parts, pull_object)) == parts
+    assert time.monotonic() - began > 2 * shared.NO_PARTS - 0.1

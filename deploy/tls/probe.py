@@ -1,4 +1,7 @@
-"""Can a server be reached over TLS, and from which address? Uses the standard library only."""
+"""Checks whether a server can be reached over TLS, and from which address.
+
+This module imports the standard library only.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONNECT_TIMEOUT = 10.0  # s
-_FOREIGN = (18, 19, 20)  # of OpenSSL's X509_V_ERR: signed by itself, or by an authority that is not known
+_FOREIGN = (18, 19, 20)  # error codes of OpenSSL (X509_V_ERR): the issuer of the certificate is not trusted
 
 
 def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str | None:
-    """Return in one line why the server cannot be reached, None if it can.
+    """Return in one line why a server cannot be reached, or None if it can be reached.
 
-    Called before a SuperNode starts: it knows more reasons than gRPC reports, and costs a device less.
+    This check finds more reasons than gRPC reports, and costs less than starting a SuperNode.
 
     Parameters
     ----------
     server : str
-        "host:port" or "[address]:port".
+        The server as "host:port", or "[address]:port" for an IPv6 address.
     ca : Path
-        The certificate of the authority that must have signed the server's.
+        The file with the certificate of the authority that must have signed the server's certificate.
     timeout : float
-        Seconds to wait for an answer.
+        Seconds to wait for a connection, and for each answer of the server. (default: `CONNECT_TIMEOUT`)
     """
     host, port = _host_and_port(server)
     try:
@@ -54,20 +57,30 @@ def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str 
 
 
 def serves(port: int, ca: Path) -> bool:
-    """Tell whether a server with a certificate of this authority answers on this loopback port.
+    """Tell whether a server answers on a port of this machine with a certificate of an authority.
 
-    An accepted connection alone would not prove it: another program may have taken the port.
+    The certificate is checked because another program may have taken the port.
+
+    Parameters
+    ----------
+    port : int
+        The port on 127.0.0.1.
+    ca : Path
+        The file with the authority's certificate.
     """
     return unreachable(f"127.0.0.1:{port}", ca, timeout=1.0) is None
 
 
 def source_address(server: str) -> str | None:
-    """Return the address from which this device would now reach the server, None without a network."""
+    """Return the address of this device from which it would now reach a server, or None if it has no network.
+
+    `server` is as in `unreachable`.
+    """
     host, port = _host_and_port(server)
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)  # selects a route without sending anything
+            probe.connect(target)  # on a datagram socket, this selects a route and sends nothing
             return str(probe.getsockname()[0])
     except OSError:
         return None

@@ -2,19 +2,19 @@
 
 from math import ceil
 
-from ..selectors import Selection
+from ...selectors import Selection
 
 
 def over_selected(clients_per_round: int, over_selection: float) -> float | None:
-    """Return the budget of a round, K times ``over_selection``, rounded up; None without over-selection."""
+    """Return the budget of a round: K times ``over_selection``, rounded up; None if that factor is 1."""
     return float(ceil(clients_per_round * over_selection)) if over_selection > 1 else None
 
 
 def enough_replies(selection: Selection, clients_per_round: int, quorum: int) -> int:
-    """Return after how many replies an over-selected round may go on.
+    """Return the number of usable replies after which an over-selected round may go on.
 
-    Of S clients in D > K draws, K/D of the clients, rounded up; all of them if there are no more than K
-    draws; at least the quorum.
+    If S clients were selected in D > K draws, the number is S K/D, rounded up. With D <= K draws, it is S.
+    In both cases it is at least the quorum, and at most S.
     """
     size, draws = selection.clients.size, int(selection.counts.sum())
     share = size if draws <= clients_per_round else -(-size * clients_per_round // draws)

@@ -1,7 +1,8 @@
-"""The state of the OSMD family: several distributions over the clients, mixed into one; dense or lazy."""
+"""The base of the OSMD family: several distributions over the clients, the experts, and their mixture."""
 
-from abc import abstractmethod
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,70 +12,124 @@ from ...numerics.lazy_experts import LazyExperts, Ranking, Untouched
 from ...numerics.projection import scale_rows_above_floor
 from .. import checks
 from ..base import Selector
-from ..probability import StreamSelector
+from ..probability import LARGEST_NORM, AskingSettings, StreamSelector
+from ..settings import setting
+
+
+@dataclass(frozen=True)
+class ExpertsSettings(AskingSettings):
+    """Settings of the whole OSMD family; the defaults are the paper's."""
+
+    alpha: float = setting(0.4, low=1e-15, high=1.0, doc="every client keeps probability alpha / M or more")
+    rates: str = setting(
+        "v2",
+        choices=("v1", "v2"),
+        doc="the learning rates and the number of experts of the paper's first or later version",
+    )
+    learning_rate_multiplier: float = setting(
+        1.0,
+        low=1e-9,
+        high=1e9,
+        doc="multiplies the learning rates; 1 is the printed theory, slow in practice",
+    )
+    a_max: float | None = setting(
+        None,
+        low=1e-200,
+        high=1e200,
+        doc="the bound of λ²||g||² (ā, A_max), fixed; none: the largest observed",
+    )
+    initial: str = setting(
+        "uniform",
+        choices=("uniform", "sizes"),
+        doc="the start of all experts: the uniform distribution (the paper's), or in proportion to data",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.a_max is not None and self.ask_norms:
+            raise ValueError(f"a_max = {self.a_max}, ask_norms = True: must be at most one of them")
 
 
 class ExpertsSelector(StreamSelector):
-    """Draws from ``p = sum_e θ_e q_e``; every q_e is at least α/M, M being the number of registered clients.
+    """Draws from ``p = sum_e θ_e q_e``, where every q_e,m is at least α/M for M registered clients.
 
-    From `lazy_from` clients on the q are `LazyExperts`, which change in place; below that they are an array.
-    Both have one form of state: in the dense form all clients are touched, and their weights are q. So
-    joiners that bring the number of clients to `lazy_from` change the form and nothing else.
+    The experts q_e are stored in one of two forms. From `lazy_from` clients on they are `LazyExperts`, which
+    change in place. Below this number they are dense: an array (E, M). Both forms have the same keys of the
+    state. In the dense form all clients are touched, and their weights are q. So if joining clients bring
+    the number of clients to `lazy_from`, the form changes, but the distributions do not.
 
-    Where q starts in proportion to sizes, the sizes are the base of the lazy experts; a restart from the
-    mixture makes the mixture the new base, which takes a pass over all clients and a sort.
+    If the experts start in proportion to sizes, the sizes are the base of the lazy experts. A restart from
+    the mixture makes the mixture the new base, which takes a pass over all clients and a sort.
     """
 
     lazy_from: ClassVar[int] = 10_000
-    """From this number of clients on the lazy form is used.
+    """From this number of clients on, the lazy form is used.
 
-    Measured (7 experts, K = 100, a busy machine), lazy against dense: 2.2 to .8 ms a round at 3,000 clients,
-    2.2 to 1.1 at 10,000, 2.1 to 1.5 at 20,000, 2.0 to 2.6 at 40,000; the same where many reach the floor.
-    Another number would change the draws of a seed, and refuse states of runs with clients in between.
+    Time per round, measured with 7 experts and K = 100 on a busy machine: at 3,000 clients 2.2 ms lazy and .8
+    ms dense; at 10,000 clients 2.2 and 1.1; at 20,000 clients 2.1 and 1.5; at 40,000 clients 2.0 and 2.6. The
+    times do not change if many clients are at the floor. Do not change this number: for a number of clients
+    between the old and the new value, a seed would give other draws, and saved states would be refused.
     """
 
     state_axes = Selector.state_axes | {
-        "touched": ("touched",),  # clients with their own weights; dense: all
-        "experts": ("experts", "touched"),  # their weights, see LazyExperts; dense: q_e, 0 for the removed
-        "default": ("experts",),  # the weights of all others, see Untouched
+        "touched": ("touched",),  # clients that have their own weights; dense: all clients
+        "experts": ("experts", "touched"),  # these weights, see LazyExperts; dense: q_e, 0 if removed
+        "default": ("experts",),  # default, slope, cut: the weights of all other clients, see Untouched
         "slope": ("experts",),
         "cut": ("experts",),
-        "base": ("base",),  # what slope multiplies: of all clients, or empty if no cut is finite
+        "base": ("base",),  # b of all clients, see Untouched; empty if no cut is finite
         "log_theta": ("experts",),
+        "bound": (),  # sqrt(ā) from the answers to ask_norms, in the unit of size times norm; 0 if none
     }
 
+    settings_type = ExpertsSettings
+    _settings: ExpertsSettings
+
     @property
-    @abstractmethod
     def _alpha(self) -> float:
-        """α, in (0, 1]."""
+        return self._settings.alpha
 
     @property
-    @abstractmethod
     def _by_size(self) -> bool:
-        """Whether all experts start from p ∝ λ, projected (False: uniform)."""
+        return self._settings.initial == "sizes"
 
-    # For the algorithms. The methods return the changes, except that `_stepped` steps lazy experts in place.
+    def _fixed_reference(self) -> float:
+        """Return sqrt(ā) in the unit of size times norm, if it is given by `a_max` or `ask_norms`; else 0."""
+        a_max = self._settings.a_max
+        return float(self._array("bound")) if a_max is None else math.sqrt(a_max) * self._registered_size
+
+    def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
+        """Return the change of "bound": sqrt of the largest a of all clients that answered."""
+        roots = self.client_sizes[clients] * np.minimum(norms, LARGEST_NORM)
+        return {"bound": np.array(roots.max(initial=0.0))}
+
+    # Methods for the algorithms. They return the changed arrays of the state, but lazy experts may change in
+    # place, see `_stepped` and `_restarted`.
 
     def _at(self, clients: Ints) -> Floats:
-        """Return q (E, S) of registered clients."""
+        """Return q (E, S) of these registered clients (S,)."""
         if self._is_lazy:
             return self._lazy.at(clients)
         q: Floats = self._array("experts").take(clients, axis=1)
         return q
 
     def _stepped(self, clients: Ints, exponents: Floats) -> dict[str, Array]:
-        """Set q to the projection of q exp(exponents): (E, S), >= 0, for these clients, 0 for all others."""
+        """Set each q_e to the projection of q_e exp(exponents_e), and return the changed arrays.
+
+        `exponents` (E, S) >= 0 are for `clients` (S,). The exponents of all other clients are 0. Lazy experts
+        are changed in place.
+        """
         if self._is_lazy:
             self._lazy.step(clients, exponents)
             return {}
-        # Against overflow all weights are divided by the largest factor.
+        # All weights are divided by the largest factor, so that none overflows.
         largest = exponents.max(axis=1)[:, None]
         weights = self._array("experts") * np.exp(-largest)
         weights[:, clients] = self._at(clients) * np.exp(exponents - largest)
         return {"experts": self._project(weights, self._registered)}
 
     def _started(self, num_experts: int) -> dict[str, Array]:
-        """Return E new experts at their start, θ_e = (1 + 1/E)/(e(e + 1))."""
+        """Return the arrays of E new experts with the initial distribution and θ_e = (1 + 1/E)/(e(e + 1))."""
         ones = np.ones(num_experts)
         touched, untouched, base = np.arange(self.num_clients), Untouched.alike(ones), np.empty(0)
         p = self._uniform()
@@ -88,25 +143,23 @@ class ExpertsSelector(StreamSelector):
         weights = np.tile(p, (num_experts, 1))
         return _state(touched, weights, untouched) | {"base": base, "log_theta": _log_theta(num_experts)}
 
-    def _restarted(self, num_experts: int, changes: Mapping[str, Array] | None) -> dict[str, Array]:
-        """Return E new experts at their start, or if changes are given, at the mixture p after them.
+    def _restarted(self, num_experts: int, warm: bool) -> dict[str, Array]:
+        """Return the arrays of E new experts that start from the mixture p, or from the initial distribution.
 
-        Lazy experts without a base restart in place.
+        They start from the mixture if `warm` is True. Lazy experts without a base are changed in place.
         """
-        theta: Floats | None = None
-        if changes is not None:
-            theta = np.exp(changes.get("log_theta", self._array("log_theta")))
+        theta = np.exp(self._array("log_theta"))
         if self._is_lazy and not self._by_size:
-            self._lazy.restart(num_experts, theta)
+            self._lazy.restart(num_experts, theta if warm else None)
             return {"log_theta": _log_theta(num_experts)}
-        if changes is None or theta is None:
+        if not warm:
             return self._started(num_experts)
         ones = np.ones(num_experts)
         if self._is_lazy:
             p, touched = self._lazy.mixture(theta), self._lazy.touched.copy()
             untouched, base = Untouched.proportional(ones), np.where(p > 0, p, 1.0)
         else:
-            p, touched = theta @ changes.get("experts", self._array("experts")), np.arange(self.num_clients)
+            p, touched = theta @ self._array("experts"), np.arange(self.num_clients)
             untouched, base = Untouched.alike(ones), np.empty(0)
         start = _state(touched, np.tile(p[touched], (num_experts, 1)), untouched)
         return start | {"base": base, "log_theta": _log_theta(num_experts)}
@@ -114,7 +167,10 @@ class ExpertsSelector(StreamSelector):
     # Joining, leaving, drawing, saving.
 
     def _joined(self, registered: Bools) -> dict[str, Array]:
-        """Give joiners 1/M each and let the others shrink to make room, which keeps the floor."""
+        """Give each joining client the probability 1/M, and multiply all others by one factor.
+
+        The floor still holds, because it decreases by the same factor.
+        """
         before, after = self._num_registered, int(np.count_nonzero(registered))
         new = np.arange(self.num_clients, registered.size)
         if registered.size < self.lazy_from:
@@ -127,21 +183,21 @@ class ExpertsSelector(StreamSelector):
         else:
             touched, untouched = np.flatnonzero(self._registered), self._untouched
             weights, scale = self._array("experts")[:, touched], np.ones(len(self._array("experts")))
-        # q = 1/after in a unit in which the others need not change.
+        # Joining clients get q = 1/after, in the unit of weights in which all other weights stay unchanged.
         joining = np.tile(1 / (scale * max(1, before)), (new.size, 1)).T
         base = self._array("base")
-        if base.size:  # the value of joiners is never used
+        if base.size:  # joining clients are touched, so their b is never used
             base = np.concatenate([base, np.ones(new.size)])
         state = _state(np.concatenate([touched, new]), np.hstack([weights, joining]), untouched)
         return state | {"base": base}
 
     def _left(self, registered: Bools) -> dict[str, Array]:
-        """Divide the mass of leavers in proportion, and project again."""
+        """Divide the probability of removed clients among the others in proportion, and project again."""
         if not self._is_lazy:
             return {"experts": self._project(self._array("experts"), registered)}
         touched, (experts, untouched) = self._lazy.touched, self._lazy.values()
         stay = registered[touched]
-        # Values are weights, too; they are projected when the new experts are built.
+        # The values q serve as weights. Building the new LazyExperts from them projects them.
         return _state(touched[stay], experts[:, stay], untouched)
 
     def _distribution(self) -> Floats:
@@ -193,7 +249,7 @@ class ExpertsSelector(StreamSelector):
         return Untouched(*(self._array(key) for key in Untouched._fields))
 
     def _project(self, weights: Floats, registered: Bools) -> Floats:
-        """Return the projection of each row of weights (E, M), 0 for removed clients."""
+        """Return the projection of each row of `weights` (E, M) onto the registered clients; 0 for others."""
         number = int(np.count_nonzero(registered))
         if number == registered.size:
             return scale_rows_above_floor(weights, self._alpha / number)
@@ -204,7 +260,7 @@ class ExpertsSelector(StreamSelector):
 
 
 def _state(touched: Ints, weights: Floats, untouched: Untouched) -> dict[str, Array]:
-    # Copies, since arrays of the state are made read-only.
+    # The arrays of `untouched` are copied because arrays of the state are made read-only.
     return {"touched": touched, "experts": weights} | {
         key: values.copy() for key, values in untouched._asdict().items()
     }

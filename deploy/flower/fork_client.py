@@ -1,4 +1,4 @@
-"""How other programs start a fork server (`deploy.flower.fork_server`) and let it fork processes."""
+"""Starts fork servers (`deploy.flower.fork_server`) and asks them to fork processes."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from deploy.flower.fork_server import SOCKET
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-VARIABLE = "COHORT_FORK_SERVER"  # environment variable: the folder in which a program's fork server listens
-_ABOUT_TO = 1.0  # seconds in which a live server reports the end of a process
+VARIABLE = "COHORT_FORK_SERVER"  # the environment variable that names the folder of a program's fork server
+_ABOUT_TO = 1.0  # seconds that a live server may take to report the end of a process
 
 
 class Gone(Exception):  # noqa: N818
-    """The server is gone; the last requested process may or may not have been started."""
+    """The fork server has ended. The process that was requested last may or may not have been started."""
 
 
 class ForkServer:
-    """A connection to a fork server, which forks processes on request. Threads may share it.
+    """A connection to a fork server, which forks processes on request. Several threads may share it.
 
     Parameters
     ----------
     connected : socket.socket
-        Connected to the server.
+        A socket that is connected to the server.
     child : int | None
-        The server's process id, if it is a child of this process and serves this process alone.
+        The server's process id, if the server is a child of this process and serves no other process. `close`
+        then waits for the server's end. (default: the server is not a child)
     """
 
     def __init__(self, connected: socket.socket, child: int | None = None) -> None:
@@ -50,10 +51,10 @@ class ForkServer:
 
     @classmethod
     def connect(cls, folder: Path) -> ForkServer:
-        """Connect to the server that listens in `folder`; OSError if there is none."""
+        """Connect to the server that listens in `folder`. Raise OSError if no server listens there."""
         connected = socket.socket(socket.AF_UNIX)
         try:
-            with contextlib.chdir(folder):  # a socket's path may have about 100 characters
+            with contextlib.chdir(folder):  # the path of a socket may have only about 100 characters
                 connected.connect(SOCKET)
         except OSError:
             connected.close()
@@ -74,20 +75,23 @@ class ForkServer:
         Parameters
         ----------
         command : Sequence[str]
-            One of the server's programs, and its arguments.
+            The name of one of the server's programs, and the program's arguments.
         environment : Mapping[str, str] | None
-            Its whole environment. (default: this process's)
+            The whole environment of the new process. (default: the environment of this process)
         output : tuple[int, int]
-            The descriptors of its standard output and standard error. (default: this process's)
+            The file descriptors for the new process's standard output and standard error. (default: the
+            standard output and standard error of this process)
         own_session : bool
-            Whether it leads a session and process group of its own. (default: it stays in the server's)
+            Whether the new process leads a new session and process group. (default: it stays in the session
+            and group of the server)
         channel : int | None
-            The descriptor of a socket that it inherits; the environment variable `CHANNEL` has its number.
+            The file descriptor of a socket that the new process inherits. In the new process, the environment
+            variable `CHANNEL` holds the number of the inherited descriptor. (default: no socket)
 
         Raises
         ------
         Gone
-            If there is no server any more.
+            If the server has ended.
         """
         request: dict[str, Any] = {
             "command": list(command),
@@ -108,25 +112,29 @@ class ForkServer:
             while True:
                 answer = self._next_answer()
                 if answer.get("number") == number:
-                    self._codes.pop(answer["pid"], None)  # of an earlier process with this id
+                    self._codes.pop(answer["pid"], None)  # an earlier process had this id
                     return answer["pid"]
                 self._note(answer)
 
     def returncode(self, pid: int) -> int | None:
-        """Return a process's exit code; None while it runs; -SIGKILL if the code is lost with the server."""
+        """Return the exit code of a process that `run` started, or None while the process runs.
+
+        The result is -SIGKILL if the process has ended, but the server ended before it reported the exit
+        code.
+        """
         with self._lock:
             code = self._reported_code(pid, 0.0)
             if code is None:
                 try:
                     os.kill(pid, 0)
                 except ProcessLookupError:
-                    # The server has reaped it, and may be about to report its exit code.
+                    # The process has ended. If the server lives, it reports the exit code soon.
                     code = self._reported_code(pid, _ABOUT_TO)
                     return -signal.SIGKILL if code is None else code
             return code
 
     def _reported_code(self, pid: int, seconds: float) -> int | None:
-        """Return the exit code that the server has reported, or reports within some seconds."""
+        """Return the exit code that the server has reported or reports within some seconds, else None."""
         with contextlib.suppress(BlockingIOError, Gone):
             while pid not in self._codes and (
                 b"\n" in self._text or select.select([self._socket], [], [], seconds)[0]
@@ -135,7 +143,7 @@ class ForkServer:
         return self._codes.get(pid)
 
     def _note(self, answer: dict[str, int]) -> None:
-        if "code" in answer:  # else it answers a request whose caller was interrupted
+        if "code" in answer:  # an answer without a code is for a request whose caller was interrupted
             self._codes[answer["pid"]] = answer["code"]
 
     def _next_answer(self, flags: int = 0) -> dict[str, int]:
@@ -154,7 +162,10 @@ class ForkServer:
         return answer
 
     def close(self) -> None:
-        """Close the connection. Started processes go on; a server without other connections ends."""
+        """Close the connection. Processes that were started go on.
+
+        A server that listens in a folder goes on too. A server that serves this connection alone ends.
+        """
         self._socket.close()
         if self._child is not None:
             with contextlib.suppress(ChildProcessError):
@@ -162,44 +173,58 @@ class ForkServer:
 
 
 def fork_server_command(module: str, where: Path | int, names: Iterable[str]) -> list[str]:
-    """Return the command of a fork server, which runs until it is ended.
+    """Return the command of a fork server.
 
     Parameters
     ----------
     module : str
         The module whose function `commands` returns the functions that run the programs.
     where : Path | int
-        The folder in which the server listens for connections; or the inherited descriptor of its only
-        connection, with which it ends.
+        A folder: the server listens for connections in it until the server's process is ended. Or the number
+        of an inherited file descriptor: it is the server's only connection, and the server ends when the
+        connection is closed.
     names : Iterable[str]
-        The programs that it serves.
+        The programs that the server runs.
     """
-    # -P: like an installed command, the server does not import from its own folder.
+    # With -P, the server does not import from the folder of its own file; nor does an installed command.
     return [sys.executable, "-P", str(Path(server.__file__).resolve()), module, str(where), *names]
 
 
-def start_fork_server(module: str, names: Iterable[str]) -> ForkServer:
-    """Start a fork server in a new process, for this process alone; it ends with this process."""
+def start_fork_server(
+    module: str, names: Iterable[str], environment: Mapping[str, str] | None = None
+) -> ForkServer:
+    """Start a fork server in a new process. It serves this process alone, and ends with this process.
+
+    `module` and `names` are parameters of `fork_server_command`. `environment` is the server's environment.
+    (default: the environment of this process)
+    """
     ours, its = socket.socketpair()
     with its:
         command = fork_server_command(module, its.fileno(), names)
-        child = subprocess.Popen(command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, env=environment)
     return ForkServer(ours, child.pid)
 
 
 def fork_server(commands: Mapping[str, Callable[[], Any]]) -> ForkServer:
-    """Fork a server from this process, for this process alone; it ends with this process.
+    """Fork a fork server from this process. It serves this process alone, and ends with this process.
 
-    The server shares the memory of all modules that this process has imported. In the children of the server
-    this function does not return: they run their command and exit. Call it before there are other threads.
+    The server shares the memory of all modules that this process has imported. This function returns only in
+    this process. In the server and in its children it does not return: they exit after their work. Call it
+    before this process has other threads.
+
+    Parameters
+    ----------
+    commands : Mapping[str, Callable[[], Any]]
+        Under the name of each program, the function that runs it with the arguments in `sys.argv`.
     """
     server.preload()
-    gc.freeze()  # a collector that touched shared objects would copy their memory
+    gc.freeze()  # garbage collection in the server would write to shared objects, and so copy their memory
     ours, its = socket.socketpair()
     child = os.fork()
     if child == 0:
         ours.close()
-        # The terminal's Ctrl-C is for the process that forked this one; this one ends with it.
+        # Ctrl-C in a terminal reaches the server too. The server ignores it and ends with the process that
+        # forked the server.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         server.run(server.Server(commands, connection=its))
     its.close()

@@ -1,0 +1,406 @@
+"""The items of the OSMD paper, in its first and its later version."""
+
+from dataclasses import replace
+
+from benchmarks.experiments.coverage.row import Paper, Row
+
+_TITLE = (
+    "Zhao, Wang, Kolar, *Adaptive Client Sampling in Federated Learning via Online Learning with Bandit "
+    "Feedback*"
+)
+_NO_BOUND = "No bound is computed beside the measured regret."
+_NO_RATE = "Neither the bound nor its constants are computed beside the measured loss."
+_FILES = "KMNIST and Fashion-MNIST need their data files, which could not be had here."
+_SKEWED = ("osmd-g", "osmd-g-kmnist", "osmd-g-fashion-mnist")
+_BALANCED = ("osmd-g-balanced", "osmd-g-kmnist-balanced", "osmd-g-fashion-mnist-balanced")
+_AUTHORS = ("osmd-g-authors", "osmd-g-kmnist-authors", "osmd-g-fashion-mnist-authors")
+_F1 = ("osmd-f1", "osmd-f-std", "osmd-f-authors")
+_F2 = ("osmd-f2", "osmd-f-std", "osmd-f-authors")
+
+_FIGURE_1 = Row(
+    "Figure 1",
+    "Adaptive-OSMD, uniform and optimal sampling",
+    "in part",
+    "With the printed rates p hardly moves; in the authors' setting the claim holds for large σ.",
+    _F1,
+)
+_FIGURE_2 = Row(
+    "Figure 2",
+    "Adaptive-OSMD, MABS, VRB and Avare",
+    "in part",
+    "In the authors' setting ahead of MABS and VRB at every σ; not ahead of Avare that asks for norms first.",
+    _F2,
+)
+_FIGURE_3 = Row(
+    "Figure 3",
+    "six values of the floor α",
+    "reached",
+    "Where p moves at all, it is robust to α.",
+    ("osmd-f3",),
+)
+_REPLACEMENT = Row(
+    "Figure 4",
+    "draws with and without replacement",
+    "reached",
+    "With replacement is slightly better.",
+    ("osmd-f4",),
+)
+_LIPSCHITZ = Row(
+    "Figure 5",
+    "against p fixed by Lipschitz constants",
+    "not reached",
+    "With larger rates the regret is smaller, but the loss is the same.",
+    ("osmd-f5",),
+)
+_SIZES = Row(
+    "Figure 9",
+    "sizes of the clients in the skewed split",
+    "built",
+    "These sizes are the input of the experiments; the histogram itself is not drawn.",
+    _SKEWED,
+)
+_REAL = Row(
+    "Figure 10",
+    "logistic regression, skewed sizes",
+    "in part",
+    f"MNIST: not with batches of 5, yes in the authors' setting. {_FILES}",
+    (*_SKEWED, *_AUTHORS),
+)
+_PERSONAL = Row(
+    "H.1, eqs. 45 to 47",
+    "two samplers for a personalised objective",
+    "built",
+    "Devices keep their personal models; the selector draws for both parts of the gradient.",
+    (),
+    ("personalised-osmd",),
+    ("personal-mu=1", "personal-holdout=0.5"),
+)
+_PERSONAL_CLAIM = Row(
+    "H.1",
+    "two samplers have at most one sampler's variance",
+    "in part",
+    "Only with as many draws for each part; the paper argues this and does not measure it.",
+    ("osmd-personalised",),
+)
+_PHYSICAL = Row(
+    "H.2",
+    "sampling among the active clients only",
+    "built",
+    "p is rescaled over the available clients, in draws and weights; so with every selector.",
+    (),
+    ("adaptive-osmd",),
+)
+_BASELINES = (
+    Row(
+        "Baselines",
+        "uniform sampling and the optimal p",
+        "built",
+        "`optimal` has every client train in every round, to learn all norms.",
+        (),
+        ("uniform", "optimal"),
+    ),
+    Row(
+        "Baselines",
+        "MABS, VRB and Avare",
+        "built",
+        "Each follows its own paper, with weights λ.",
+        (),
+        ("mabs", "vrb", "avare"),
+    ),
+    Row(
+        "Baseline",
+        "p in proportion to Lipschitz constants",
+        "built",
+        "The constants come from a file; a client that is not in it has their median.",
+        (),
+        ("lipschitz-is",),
+        ("client-settings=FILE",),
+    ),
+    Row(
+        "Baseline",
+        "draws in proportion to data",
+        "built",
+        "The paper does not compare with it; it is strong, so section G's experiments have it.",
+        (),
+        ("md",),
+    ),
+)
+
+FIRST = Paper(
+    "OSMD, first version",
+    _TITLE,
+    (
+        Row(
+            "Algorithm 1",
+            "the OSMD sampler",
+            "built",
+            "The rate is that of eq. 11.",
+            (),
+            ("osmd:rates=v1",),
+        ),
+        Row(
+            "Algorithm 2, Proposition 1",
+            "projection onto p ≥ α/M",
+            "built",
+            "The floor set grows until it is stable, instead of sorting; the result is the same.",
+            (),
+            ("osmd:rates=v1,alpha=0.4",),
+        ),
+        Row(
+            "Algorithm 3",
+            "mini-batch SGD with the OSMD sampler",
+            "built",
+            "One local step makes it mini-batch SGD; section F's experiments train so.",
+            (),
+            ("osmd:rates=v1",),
+            ("local-steps=1",),
+        ),
+        Row(
+            "Algorithm 4",
+            "Adaptive-OSMD, experts of many rates",
+            "built",
+            "The default γ is scale-free; `gamma=printed` is the paper's.",
+            (),
+            ("adaptive-osmd:rates=v1,gamma=printed,ask-norms=true",),
+        ),
+        Row(
+            "Algorithm 5",
+            "Adaptive-OSMD with the doubling trick",
+            "built",
+            "The largest of all clients (line 13) cannot be observed: it is the largest of the last block.",
+            (),
+            ("adaptive-doubling-osmd:rates=v1,gamma=printed",),
+        ),
+        Row(
+            "Algorithm 6, Proposition 2",
+            "draws without replacement",
+            "built",
+            "The feedback has the weights of the updates, since 1/(K p) would bias it.",
+            (),
+            ("adaptive-osmd:rates=v1,replacement=false",),
+        ),
+        Row(
+            "Eqs. 2 and 3",
+            "the estimate and its variance",
+            "built",
+            "Every unbiased selector weights updates like this.",
+            (),
+            ("osmd:rates=v1",),
+        ),
+        Row(
+            "Eqs. 4 and 8, Definition 2.1",
+            "loss, dynamic regret and total variation",
+            "built",
+            "The experiments of section F measure them.",
+            ("osmd-f1", "osmd-f6"),
+        ),
+        Row("Eq. 5", "bound for strongly convex objectives", "missing", _NO_RATE),
+        Row(
+            "Eqs. 6 and 7",
+            "estimates of the loss and its gradient",
+            "built",
+            "They count a client as often as it was drawn.",
+            (),
+            ("adaptive-osmd:rates=v1",),
+        ),
+        Row("Eq. 9, Theorem 1", "regret bound with projection error", "missing", _NO_BOUND),
+        Row(
+            "Eq. 10, Corollary 1",
+            "rate and bound for any comparator",
+            "missing",
+            "The rate needs the ā of future rounds, so eq. 11 is used. " + _NO_BOUND,
+        ),
+        Row("Theorem 2 (ζ0, ζ1, ζ2, R0, R1, R2)", "convergence of mini-batch SGD", "missing", _NO_RATE),
+        Row(
+            "Eq. 11",
+            "rate for the best p of each round",
+            "built",
+            "The total variation is the setting `variation`; 0 by default.",
+            (),
+            ("osmd:rates=v1,variation=10",),
+        ),
+        Row("Eq. 12, Corollary 2", "regret bound with this rate", "missing", _NO_BOUND),
+        Row(
+            "Appendix C.3",
+            "query of all norms before training",
+            "built",
+            "Without it, ā is the largest observed; λ² stands where λ is printed.",
+            (),
+            ("adaptive-osmd:rates=v1,ask-norms=true",),
+        ),
+        Row(
+            "Eqs. 13 and 14",
+            "rates and number of the experts",
+            "built",
+            "A multiplier of the rates is a setting.",
+            (),
+            ("adaptive-osmd:rates=v1,learning-rate-multiplier=100",),
+        ),
+        Row("Theorem 3", "regret bound of Adaptive-OSMD", "missing", f"Its γ is built. {_NO_BOUND}"),
+        Row(
+            "Eqs. 15 and 16",
+            "rates and number of a block's experts",
+            "built",
+            "ā of a block is the largest of the block before, or of its last round.",
+            (),
+            ("adaptive-doubling-osmd:rates=v1,largest-of=round",),
+        ),
+        Row(
+            "Appendix C.4",
+            "warm start of a block",
+            "built",
+            "It is the default; the other setting starts from the uniform distribution.",
+            (),
+            ("adaptive-doubling-osmd:rates=v1,warm-start=false",),
+        ),
+        Row("Theorem 4", "regret bound of the doubling trick", "missing", _NO_BOUND),
+        Row("Corollary 3", "regret bound with negative entropy", "missing", _NO_BOUND),
+        Row("Proposition 3", "regret bound without projection error", "missing", _NO_BOUND),
+        *_BASELINES,
+        _FIGURE_1,
+        _FIGURE_2,
+        _FIGURE_3,
+        _REPLACEMENT,
+        _LIPSCHITZ,
+        Row("Figure 6", "growth of ā and its squares", "reached", "ā falls to 0.", ("osmd-f6",)),
+        Row("Figure 7", "total variation of the best p", "reached", "It grows with t.", ("osmd-f6",)),
+        Row("Figure 8", "dynamic regret over the rounds", "reached", "It converges.", ("osmd-f6",)),
+        _SIZES,
+        _REAL,
+        Row(
+            "Figure 11",
+            "logistic regression, balanced sizes",
+            "in part",
+            f"On MNIST all but Avare are alike, as claimed. {_FILES}",
+            _BALANCED,
+        ),
+        _PERSONAL,
+        _PERSONAL_CLAIM,
+        _PHYSICAL,
+    ),
+)
+
+LATER = Paper(
+    "OSMD, later version",
+    f"{_TITLE} (arXiv, the later version)",
+    (
+        Row(
+            "Algorithm 1", "the OSMD sampler", "built", "The rate is that of eq. 20.", (), ("osmd:rates=v2",)
+        ),
+        Row(
+            "Algorithm 2, Proposition 12",
+            "projection onto p ≥ α/M",
+            "built",
+            "As in the first version.",
+            (),
+            ("osmd:rates=v2,alpha=0.4",),
+        ),
+        Row(
+            "Algorithm 3",
+            "mini-batch SGD with the OSMD sampler",
+            "built",
+            "One local step makes it mini-batch SGD.",
+            (),
+            ("osmd:rates=v2",),
+            ("local-steps=1",),
+        ),
+        Row(
+            "Algorithm 4",
+            "FedAvg with the OSMD sampler",
+            "built",
+            "The feedback is the length of the local update; its constant factor cancels against ā's.",
+            (),
+            ("osmd:rates=v2",),
+            ("local-steps=5",),
+        ),
+        Row(
+            "Algorithm 5",
+            "Adaptive-OSMD, experts of many rates",
+            "built",
+            "The default γ is scale-free; `gamma=printed` is the paper's.",
+            (),
+            ("adaptive-osmd:rates=v2,gamma=printed,ask-norms=true",),
+        ),
+        Row(
+            "Algorithm 6",
+            "doubling trick with a fixed A_max",
+            "built",
+            "A_max is the setting `a-max`; without it, the largest a of the last block.",
+            (),
+            ("adaptive-doubling-osmd:rates=v2,gamma=printed,a-max=1",),
+        ),
+        Row(
+            "Algorithm 7, Proposition 11",
+            "draws without replacement",
+            "built",
+            "The feedback has the weights of the updates, since 1/(K p) would bias it.",
+            (),
+            ("adaptive-osmd:rates=v2,replacement=false",),
+        ),
+        Row(
+            "Section 3.1",
+            "variance reduction loss and dynamic regret",
+            "built",
+            "As in the first version.",
+            ("osmd-f1",),
+        ),
+        Row("Theorem 4 (with ζ_T)", "convergence of mini-batch SGD", "missing", _NO_RATE),
+        Row("Theorem 5", "convergence of FedAvg", "missing", _NO_RATE),
+        Row("Theorem 6", "regret bound of OSMD", "missing", _NO_BOUND),
+        Row(
+            "Eq. 20, Corollary 7",
+            "rate, and bound for this rate",
+            "in part",
+            f"The rate is built. {_NO_BOUND}",
+            (),
+            ("osmd:rates=v2,variation=10",),
+        ),
+        Row(
+            "Eqs. 22 and 23",
+            "rates and number of the experts",
+            "built",
+            "They are the default.",
+            (),
+            ("adaptive-osmd:rates=v2",),
+        ),
+        Row("Theorem 8", "regret bound of Adaptive-OSMD", "missing", f"Its γ is built. {_NO_BOUND}"),
+        Row("Theorem 9", "convergence with Adaptive-OSMD", "missing", _NO_RATE),
+        Row(
+            "Eqs. 27 and 28",
+            "rates and number of a block's experts",
+            "built",
+            "They are the default.",
+            (),
+            ("adaptive-doubling-osmd:rates=v2",),
+        ),
+        Row("Theorem 10", "regret bound of the doubling trick", "missing", _NO_BOUND),
+        Row("Proposition 13", "regret bound without projection error", "missing", _NO_BOUND),
+        *_BASELINES,
+        _FIGURE_1,
+        _FIGURE_2,
+        _FIGURE_3,
+        replace(_LIPSCHITZ, item="Figure 4"),
+        replace(_SIZES, item="Figure 5"),
+        replace(_REAL, item="Figure 6"),
+        replace(_REPLACEMENT, item="Figure 7"),
+        Row(
+            "Figure 8",
+            "SCAFFOLD with uniform sampling and OSMD",
+            "reached",
+            "OSMD is marginally better at σ = 10, as claimed.",
+            ("osmd-scaffold",),
+        ),
+        Row(
+            "Appendix E",
+            "OSMD with SCAFFOLD",
+            "built",
+            "The server keeps the clients' control variates; the feedback is the change of the local model.",
+            (),
+            ("osmd", "adaptive-osmd"),
+            ("variates=scaffold", "learning-rate=0.1"),
+        ),
+        replace(_PERSONAL, item="D.1"),
+        replace(_PERSONAL_CLAIM, item="D.1"),
+        replace(_PHYSICAL, item="D.2"),
+    ),
+)

@@ -1,0 +1,58 @@
+"""The environment variables that set the groups, costs and energies of the clients in containers."""
+
+from __future__ import annotations
+
+import os
+import re
+from math import inf, nan
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The environment variables, and the entry of a client's node config that each variable sets.
+VARIABLES = {
+    "COHORT_GROUPS": "group",
+    "COHORT_PRIVATE_GROUPS": "private-group",
+    "COHORT_COSTS": "cost",
+    "COHORT_ENERGIES": "energy",
+}
+# The environment variables whose values clients report, and the selector's setting for these values.
+REPORTED = {"COHORT_COSTS": "costs", "COHORT_ENERGIES": "energies"}
+
+
+def node_config(number: int, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return the node config entries that the environment variables set for one client.
+
+    A variable holds one or more values, separated by blanks, and the clients take these values in turn. With
+    k values, client number m gets value m mod k. A variable that is missing or empty sets no entry.
+
+    Parameters
+    ----------
+    number : int
+        The client's number, from 0.
+    environment : Mapping[str, str]
+        The environment, with any of `VARIABLES`. (default: the environment of this process)
+
+    Raises
+    ------
+    ValueError
+        If a value is not the name of a group, or not a finite number of at least 0.
+    """
+    config: dict[str, Any] = {}
+    for variable, name in VARIABLES.items():
+        if not (values := environment.get(variable, "").split()):
+            continue
+        value = values[number % len(values)]
+        if name.endswith("group"):
+            if not value.isprintable() or not re.fullmatch(r"""[^\s"'\\]{1,128}""", value):
+                raise ValueError(f'{variable} = {value!r}: must be names without quotes: "north south"')
+            config[name] = value
+            continue
+        try:
+            config[name] = float(value)
+        except ValueError:
+            config[name] = nan
+        if not 0 <= config[name] < inf:
+            raise ValueError(f'{variable} = {value!r}: must be finite numbers of at least 0: "1 2.5"')
+    return config

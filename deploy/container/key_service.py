@@ -1,0 +1,167 @@
+"""Hands each client container one private key: the key of the client name on which it holds a lease.
+
+Client containers are identical, so their keys cannot be on separate volumes. A container proves that it holds
+a lease (see `deploy.container.leases`): it sends the descriptor of the locked file over a Unix socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import struct
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SOCKET = "keys.socket"  # the name of the socket in the folder of the leases
+TIMEOUT = 5.0  # s to wait for the other side of a connection
+CONNECTIONS = 64  # open at the same time, each with a thread; one more closes the oldest
+PAUSE = 0.1  # s to wait after a connection could not be accepted
+MAX_HOLDER = 255  # the longest name of a container, bytes
+
+
+def serve(leases: Path, keys: Path, names: Sequence[str]) -> None:
+    """Answer the requests of containers. This function never returns.
+
+    Parameters
+    ----------
+    leases : Path
+        The folder of the leases. The clients' containers cannot write into it.
+    keys : Path
+        The folder of the private keys. The clients' containers cannot read it.
+    names : Sequence[str]
+        The clients' names.
+    """
+    path = leases / SOCKET
+    path.unlink(missing_ok=True)  # the socket of an earlier service
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        path.chmod(0o777)
+        listening.listen()
+        service = _Service(leases, keys, names)
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:  # such as a lack of free descriptors
+                time.sleep(PAUSE)
+            else:
+                service.accept(connection)
+
+
+def ask(leases: Path, descriptor: int, holder: str) -> str:
+    """Ask the key service for a private key, and return the key.
+
+    Parameters
+    ----------
+    leases : Path
+        The folder of the leases.
+    descriptor : int
+        The file descriptor of the lease that this container holds.
+    holder : str
+        The name of this container, at most `MAX_HOLDER` bytes.
+
+    Raises
+    ------
+    OSError
+        If the service does not answer in time, or if it refuses.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(TIMEOUT)
+        connection.connect(str(leases / SOCKET))
+        socket.send_fds(connection, [holder.encode()], [descriptor])
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile("rb") as answer:
+            key = answer.read().decode()
+    if not key:
+        raise PermissionError("the key service does not hand out a key for this lease")
+    return key
+
+
+class _Service:
+    """Answers each connection in a thread of its own, so that a silent container does not delay others."""
+
+    def __init__(self, leases: Path, keys: Path, names: Sequence[str]) -> None:
+        self._leases, self._keys, self._names = leases, keys, names
+        self._open: OrderedDict[socket.socket, None] = OrderedDict()
+        self._lock = threading.Lock()
+        # Only one thread checks at a time: a check locks a free lease for a moment, which would make another
+        # check believe that a container holds this lease.
+        self._checking = threading.Lock()
+
+    def accept(self, connection: socket.socket) -> None:
+        """Answer a connection in a new thread. If too many connections are open, close the oldest one."""
+        connection.settimeout(TIMEOUT)
+        with self._lock:
+            self._open[connection] = None
+            if len(self._open) > CONNECTIONS:
+                oldest, _ = self._open.popitem(last=False)
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its own thread then closes it
+        try:
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        except RuntimeError:  # the system has no room for a thread: the container asks again
+            self._close(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            # The errors mean that the container has closed the connection, or has sent nonsense.
+            with connection, contextlib.suppress(OSError, UnicodeDecodeError):
+                self._answer(connection)
+        finally:
+            self._close(connection)
+
+    def _close(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(connection, None)
+        connection.close()
+
+    def _answer(self, connection: socket.socket) -> None:
+        """Receive a container's name and descriptor; if the container holds a lease, send it the key.
+
+        The container's name is then written into the file of the lease.
+        """
+        message, descriptors, _, _ = socket.recv_fds(connection, MAX_HOLDER, 1)
+        try:
+            with self._checking:
+                held = [
+                    name
+                    for name in self._names
+                    if descriptors and _holds(descriptors[0], self._leases / name)
+                ]
+            if held:
+                (self._leases / held[0]).write_text(message.decode())
+                connection.sendall((self._keys / held[0]).read_bytes())
+        finally:
+            for each in descriptors:
+                close(each)
+
+
+def close(descriptor: int) -> None:
+    """Close a descriptor. A container may send a socket whose close would wait for hours (SO_LINGER)."""
+    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        with socket.socket(fileno=descriptor) as sent, contextlib.suppress(OSError):
+            sent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+    else:
+        os.close(descriptor)
+
+
+def _holds(descriptor: int, lease: Path) -> bool:
+    """Tell whether the descriptor is of the lease's file and has the lock on this file."""
+    with lease.open("rb") as own:
+        if not os.path.samestat(os.fstat(descriptor), os.fstat(own.fileno())):
+            return False
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False  # nobody has the lock
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # only the holder can lock it again
+            return True
+    return False

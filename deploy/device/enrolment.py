@@ -1,0 +1,62 @@
+"""Registers the key of an invited device with the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest, RegisterNodeFleetResponse
+
+from deploy.flower.commands import INVITATION_HEADER
+from deploy.tls.probe import unreachable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIMEOUT = 60.0  # s for the server to answer
+
+
+def enrol(server: str, authority: Path, token: str, public_key: str) -> None:
+    """Ask the server to register a public key, in exchange for the token of an invitation.
+
+    Parameters
+    ----------
+    server : str
+        The address of the Fleet API, "host:port".
+    authority : Path
+        The file with the authority's certificate. The authority must have signed the server's certificate.
+    token : str
+        The token of the invitation. It is sent only to a server with such a certificate.
+    public_key : str
+        The public key of this device, one line of text.
+
+    Raises
+    ------
+    ValueError
+        If the server cannot be reached, or if it refuses the key. The message gives the reason.
+    """
+    if problem := unreachable(server, authority):
+        raise ValueError(f"server = {server}: {problem}; the invitation has not been used")
+    with grpc.secure_channel(server, grpc.ssl_channel_credentials(authority.read_bytes())) as channel:
+        register = channel.unary_unary(
+            "/flwr.proto.Fleet/RegisterNode",
+            request_serializer=RegisterNodeFleetRequest.SerializeToString,
+            response_deserializer=RegisterNodeFleetResponse.FromString,
+        )
+        try:
+            register(
+                RegisterNodeFleetRequest(public_key=public_key.encode()),
+                metadata=((INVITATION_HEADER, token),),
+                timeout=TIMEOUT,
+            )
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                reason = error.details()
+            elif error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION):
+                reason = (
+                    "the server does not accept this invitation: it has expired, was withdrawn, "
+                    "or is another server's"
+                )
+            else:
+                reason = f"the server did not answer ({error.code().name}: {error.details()}); try again"
+            raise ValueError(f"invitation: {reason}") from None

@@ -1,0 +1,94 @@
+"""Recognises a corrupt database of the SuperLink.
+
+A running SuperLink ends when it finds its database corrupt. Before each start of the SuperLink, its
+supervisor moves a corrupt database aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import os
+import sqlite3
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PATIENCE = 2.0  # seconds to wait until a lock on the database is released
+ERRORS = 3  # the SuperLink ends when SQLite has reported this many errors about a corrupt database
+EXIT_CODE = 65  # the exit code of a SuperLink whose database is corrupt (EX_DATAERR)
+_CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def is_corrupt(database: Path) -> bool:
+    """Tell whether SQLite finds the structure of a database damaged. The check reads the whole file.
+
+    A file that is missing, empty, locked or unreadable is not corrupt.
+    """
+    address = f"{database.resolve().as_uri()}?mode=rw"  # mode=rw: a missing file is not created
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=PATIENCE)) as connection:
+            return bool(connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)])
+    except sqlite3.Error as error:
+        return _says_corrupt(error)
+
+
+def end_if_corrupt() -> None:
+    """Make this process, a SuperLink, end when its database is corrupt.
+
+    It ends when SQLite has reported a corrupt database `ERRORS` times. Otherwise the SuperLink would keep
+    running and answer every request with an error.
+    """
+    sql = importlib.import_module("sqlalchemy")
+    errors = itertools.count(1)
+
+    def count(context: Any) -> None:
+        error = context.original_exception
+        if _says_corrupt(error) and next(errors) >= ERRORS:
+            print(f"{context.engine.url.database} is corrupt ({error}): the SuperLink ends", flush=True)
+            sys.stderr.flush()
+            os._exit(EXIT_CODE)  # without cleanup: any further write might damage the database more
+
+    sql.event.listen(sql.Engine, "handle_error", count)
+
+
+def _says_corrupt(error: BaseException) -> bool:
+    # The lowest byte of an extended error code of SQLite is the primary error code.
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _CORRUPT
+
+
+def move_aside_if_corrupt(database: Path, say: Callable[[str], None], registered: Path | None = None) -> None:
+    """Move a corrupt database to `NAME.corrupt-YYYYMMDD-HHMMSS`, so that the SuperLink starts with a new one.
+
+    Parameters
+    ----------
+    database : Path
+        The database's file. No program may be using it.
+    say : Callable[[str], None]
+        Receives a message for the operator.
+    registered : Path | None
+        A file or folder that records which keys the database holds. It is moved aside as well, so that these
+        keys are registered again. (default: there is none)
+    """
+    if not is_corrupt(database):
+        return
+    aside = database.with_name(f"{database.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
+    # The database is moved last: if this is interrupted, the next start still finds a corrupt database.
+    files = [(database.with_name(f"{database.name}-{part}"), f"-{part}") for part in ("wal", "shm")]
+    files += [] if registered is None else [(registered, f"-{registered.name}")]
+    try:
+        for file, suffix in (*files, (database, "")):
+            if file.exists():
+                file.rename(aside.with_name(f"{aside.name}{suffix}"))
+    except OSError as error:
+        say(f"{database} is corrupt and cannot be moved aside: {error}")
+        return
+    say(
+        f"{database} was corrupt and is now {aside.name}; the SuperLink starts with a new database, in which "
+        "the registered clients are registered again; the runs in the old one are lost"
+    )

@@ -1,0 +1,255 @@
+"""Repairs the loss of messages on their way between the SuperLink and a SuperNode.
+
+A connection that breaks loses the request or the answer that is under way. Stock Flower sends the request
+again, but the first attempt may already have changed the SuperLink's state. This module changes four things:
+
+- Stock Flower hands out a message once. If the answer with the message is lost, nobody has the message, and
+  the round waits for the reply until its deadline. Here a node that asks for the next message without having
+  confirmed the last one receives the last one again.
+- A reply arrives in parts, which Flower calls objects. In stock Flower, a ServerApp may receive the reply
+  before the last part has arrived. It then waits for that part for three minutes, even if the round's
+  deadline is earlier. The SuperLink refuses the SuperNode's second attempt to send the reply, because the
+  reply was handed out. Here a ServerApp receives only complete replies.
+- Stock Flower refuses a part of a reply if the database is locked. It also refuses a part that is sent again
+  because the answer to the first attempt was lost. In both cases the SuperNode gives up the reply. Here the
+  SuperLink tries again to store the part, and a part that is already stored counts as stored.
+- A SuperNode that restarts has forgotten the messages that it received. Here their ServerApp receives an
+  error reply to each of them at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from deploy.flower.patches.past_rounds import PastRounds
+
+# How often a message is delivered at most, since a node may be unable to receive it; also how often the
+# SuperLink tries to store a part.
+ATTEMPTS = 3
+
+_LINK_STATE = "flwr.server.superlink.linkstate"
+_FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
+_MESSAGES = "flwr.supercore.state.schema.linkstate_models"
+_SESSIONS = "flwr.supercore.state.schema.corestate_models"
+_DATE = "flwr.supercore.date"
+_UTILS = "flwr.supercore.utils"
+USED = (
+    f"{_LINK_STATE}:SqlLinkState.get_message_res",
+    f"{_LINK_STATE}:SqlLinkState.session",
+    f"{_LINK_STATE}:SqlLinkState.activate_node",
+    f"{_LINK_STATE}:SqlLinkState.delete_messages",
+    f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
+    f"{_LINK_STATE}:SqlLinkState.store_object",
+    f"{_LINK_STATE}:SqlLinkState.object_store",
+    f"{_FLEET}:FleetServicer.PullMessages",
+    f"{_FLEET}:FleetServicer.ConfirmMessageReceived",
+    f"{_MESSAGES}:MessageRes.delivered_at",
+    f"{_MESSAGES}:MessageIns.delivered_at",
+    f"{_SESSIONS}:ObjectPushSession.expires_at",
+    f"{_SESSIONS}:ObjectPushSessionRoot.root_object_id",
+    f"{_SESSIONS}:ObjectPushSessionPending.object_id",
+    f"{_DATE}:now",
+    f"{_UTILS}:uint64_to_int64",
+)
+
+
+def patch(past: PastRounds) -> None:
+    """Apply the four changes of this module. Call this after `HeldRequests` has patched the servicer."""
+    state = importlib.import_module(_LINK_STATE).SqlLinkState
+    unconfirmed = Unconfirmed(past)
+    unconfirmed.deliver_again(importlib.import_module(_FLEET).FleetServicer)
+    hand_out_complete_replies(state)
+    store_parts_again(state)
+    give_up_messages_of_restarted_nodes(state, unconfirmed)
+
+
+class _Delivery(NamedTuple):
+    response: Any  # PullMessagesResponse with one message
+    attempts: int
+
+
+class Unconfirmed:
+    """For each node, the message that was sent to it last, if the node has not confirmed the message.
+
+    Parameters
+    ----------
+    past : PastRounds
+        Knows which rounds are past. A message of a past round is not delivered again.
+    """
+
+    def __init__(self, past: PastRounds) -> None:
+        self._past = past
+        self._of_node: dict[int, _Delivery] = {}
+        self._lock = threading.Lock()
+
+    def of(self, node: int) -> str | None:
+        """Return the id of the message that will be delivered to a node again, or None if there is none."""
+        with self._lock:
+            delivery = self._of_node.get(node)
+        if delivery is None or not self._is_valid(delivery):
+            return None
+        message_id: str = delivery.response.messages_list[0].metadata.message_id
+        return message_id
+
+    def _is_valid(self, delivery: _Delivery) -> bool:
+        """Tell whether the message of a delivery may be delivered once more."""
+        metadata = delivery.response.messages_list[0].metadata
+        in_time = time.time() < metadata.created_at + metadata.ttl
+        return delivery.attempts < ATTEMPTS and in_time and not self._past.is_past(metadata)
+
+    def deliver_again(self, servicer: type) -> None:
+        """Let this servicer deliver a message again until its node confirms it, at most `ATTEMPTS` times."""
+        pull, confirm = servicer.PullMessages, servicer.ConfirmMessageReceived  # type: ignore[attr-defined]
+
+        @wraps(pull)
+        def pulled(this: Any, asked: Any, context: Any) -> Any:
+            node = asked.node.node_id
+            with self._lock:
+                before = self._of_node.pop(node, None)
+            if before is not None and self._is_valid(before):
+                delivery = before._replace(attempts=before.attempts + 1)
+            else:
+                delivery = _Delivery(pull(this, asked, context), attempts=1)
+            if delivery.response.messages_list:
+                with self._lock:
+                    self._of_node[node] = delivery
+            return delivery.response
+
+        @wraps(confirm)
+        def confirmed(this: Any, request: Any, context: Any) -> Any:
+            with self._lock:
+                self._of_node.pop(request.node.node_id, None)
+            return confirm(this, request, context)
+
+        servicer.PullMessages = pulled  # type: ignore[attr-defined]
+        servicer.ConfirmMessageReceived = confirmed  # type: ignore[attr-defined]
+
+
+def hand_out_complete_replies(state: Any) -> None:
+    """Let states of this class find a reply only when all parts of the reply have arrived.
+
+    Parameters
+    ----------
+    state : type
+        Flower's class SqlLinkState.
+    """
+    find = state.get_message_res
+
+    @wraps(find)
+    def found(this: Any, message_ids: set[str], run_id: int) -> Any:
+        with this.session() as database:  # one transaction, so that a crash marks no reply in error
+            replies = find(this, message_ids, run_id)
+            incomplete = _incomplete(database, [reply.metadata.message_id for reply in replies])
+        return [reply for reply in replies if reply.metadata.message_id not in incomplete]
+
+    state.get_message_res = found
+
+
+def _incomplete(database: Any, replies: list[str]) -> set[str]:
+    """Mark the replies whose parts are still being pushed as not handed out, and return their ids.
+
+    `replies` are ids of replies. A reply whose push session has expired stays marked as handed out, and
+    Flower reports it as lost.
+    """
+    if not replies:
+        return set()
+    sql = importlib.import_module("sqlalchemy")
+    sessions = importlib.import_module(_SESSIONS)
+    session, root = sessions.ObjectPushSession, sessions.ObjectPushSessionRoot
+    now = importlib.import_module(_DATE).now()
+    pushed = (
+        sql.select(root.root_object_id)
+        .join(session, session.session_id == root.session_id)
+        .where(root.root_object_id.in_(replies), session.pending_count > 0, session.expires_at > now)
+    )
+    incomplete = set(database.scalars(pushed))
+    if incomplete:
+        reply = importlib.import_module(_MESSAGES).MessageRes
+        back = sql.update(reply).where(reply.message_id.in_(incomplete)).values(delivered_at="")
+        database.execute(back)
+    return incomplete
+
+
+def store_parts_again(state: Any) -> None:
+    """Let states of this class store a part of a message even if it is stored already or a first try failed.
+
+    Parameters
+    ----------
+    state : type
+        Flower's class SqlLinkState.
+    """
+    store = state.store_object
+
+    @wraps(store)
+    def stored(this: Any, run_id: int, session_id: str, object_id: str, content: bytes) -> bool:
+        for _ in range(ATTEMPTS):  # an attempt fails after a while if the database is locked
+            if store(this, run_id, session_id, object_id, content) or this.object_store.get(object_id):
+                return True
+            if not _is_expected(this, session_id, object_id):
+                return False  # the node does not push this part now: no attempt can succeed
+        return False
+
+    state.store_object = stored
+
+
+def _is_expected(state: Any, session_id: str, object_id: str) -> bool:
+    pending = importlib.import_module(_SESSIONS).ObjectPushSessionPending
+    wanted = importlib.import_module("sqlalchemy").select(pending.object_id)
+    with state.session() as database:
+        found = wanted.where(pending.session_id == session_id, pending.object_id == object_id)
+        return database.scalar(found) is not None
+
+
+def give_up_messages_of_restarted_nodes(state: Any, unconfirmed: Unconfirmed) -> None:
+    """Let states of this class delete a node's unanswered messages when the node is activated again.
+
+    These are the messages that the node had received. The SuperLink has deleted their contents, so it cannot
+    deliver them again. A ServerApp that asks for the reply to a deleted message gets Flower's error reply.
+
+    Parameters
+    ----------
+    state : type
+        Flower's class SqlLinkState.
+    unconfirmed : Unconfirmed
+        Knows which message will be delivered to the node again. That message is kept.
+    """
+    activate = state.activate_node
+
+    @wraps(activate)
+    def activated(this: Any, node_id: int, heartbeat_interval: float) -> Any:
+        with this.session() as database:
+            done = activate(this, node_id, heartbeat_interval)
+            if done:
+                _give_up(this, database, node_id, unconfirmed.of(node_id))
+        return done
+
+    state.activate_node = activated
+
+
+def _give_up(state: Any, database: Any, node_id: int, kept: str | None) -> None:
+    sql = importlib.import_module("sqlalchemy")
+    messages = importlib.import_module(_MESSAGES)
+    message, reply = messages.MessageIns, messages.MessageRes
+    sessions = importlib.import_module(_SESSIONS)
+    session, root = sessions.ObjectPushSession, sessions.ObjectPushSessionRoot
+    node = importlib.import_module(_UTILS).uint64_to_int64(node_id)
+    incomplete = (
+        sql.select(root.session_id)
+        .join(session, session.session_id == root.session_id)
+        .join(reply, reply.message_id == root.root_object_id)
+        .where(reply.src_node_id == node, session.pending_count > 0)
+    )
+    for session_id in database.scalars(incomplete).all():
+        state._cleanup_push_session(session_id, cleanup_messages=True)
+    lost = sql.select(message.message_id).where(
+        message.dst_node_id == node,
+        message.delivered_at != "",
+        message.message_id != (kept or ""),
+        message.message_id.not_in(sql.select(reply.reply_to_message_id)),
+    )
+    state.delete_messages(set(database.scalars(lost)))

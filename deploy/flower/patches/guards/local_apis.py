@@ -1,0 +1,164 @@
+"""Guards the HTTP APIs of a SuperLink and of a SuperNode, to which every user of the machine can connect.
+
+- The control API, which registers nodes and accepts runs, demands the operator's secret. Flower's own account
+  authentication checks the secret, so the unchanged `flwr` can send it as its access token. A SuperLink
+  without this guard ends at once if it is told to authenticate accounts (`commands.guarded`).
+- Over HTTP, only an executor that knows the executor's secret is given a task. Stock Flower gives a task to
+  anyone who asks, if it has no such secret. The thread of `deploy.flower.patches.superexec` takes tasks
+  without HTTP.
+- The content of a request is read only if its sender is known. Stock Flower reads it into memory first.
+"""
+
+from __future__ import annotations
+
+import hmac
+import importlib
+import os
+import secrets
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploy.flower.commands import CONTROL_SECRET
+from deploy.flower.patches.shared import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    _Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+# The most bytes of an executor's request. Its signature can be checked only after it is read.
+MAX_SIGNED = 65_536
+
+_CONFIG = "flwr.superlink.config_loader"
+_AUTH = "flwr.superlink.auth_plugin"
+_CONSTANTS = "flwr.common.constant"
+_CORE_CONSTANTS = "flwr.supercore.constant"
+_STARLETTE = "starlette.concurrency"
+# Flower imports these two modules only while it runs.
+_SUPERLINK_APP, _SUPERNODE_APP = "flwr.superlink.main", "flwr.supernode.main"
+_USED_BY_BOTH = (f"{_CORE_CONSTANTS}:TASK_TOKEN_HEADER", f"{_STARLETTE}:run_in_threadpool")
+USED_BY_SUPERNODE = (f"{_SUPERNODE_APP}:create_app", *_USED_BY_BOTH)
+USED_BY_SUPERLINK = (
+    f"{_SUPERLINK_APP}:create_app",
+    f"{_CONFIG}:get_control_authn_ee_plugins",
+    f"{_CONFIG}:load_control_authn_plugin",
+    f"{_AUTH}:NoOpControlAuthnPlugin.validate_tokens_in_metadata",
+    f"{_CONSTANTS}:AuthnType.OIDC",
+    f"{_CONSTANTS}:ACCESS_TOKEN_KEY",
+    *_USED_BY_BOTH,
+)
+
+
+def guard_superlink() -> None:
+    """Guard the HTTP APIs of a SuperLink."""
+    demand_secret()
+    guard(_SUPERLINK_APP)
+
+
+def guard_supernode() -> None:
+    """Guard the HTTP API of a SuperNode."""
+    guard(_SUPERNODE_APP)
+
+
+def demand_secret() -> None:
+    """Let the control API demand the secret in the file that the environment names (`CONTROL_SECRET`).
+
+    Raises
+    ------
+    SystemExit
+        If the file does not exist or is empty. A SuperLink must not start without the secret.
+    """
+    name = os.environ.pop(CONTROL_SECRET, None)  # hidden from the ServerApps that this process starts
+    try:
+        secret = Path(name or "").read_text().strip()
+    except OSError as error:
+        raise SystemExit(f"{CONTROL_SECRET} = {name}: must name the file with the secret: {error}") from error
+    if not secret:
+        raise SystemExit(f"{CONTROL_SECRET} = {name}: must name the file with the secret, which is empty")
+    account_plugin: Any = importlib.import_module(_AUTH).NoOpControlAuthnPlugin
+    constants = importlib.import_module(_CONSTANTS)
+
+    class Operator(account_plugin):  # type: ignore[misc]
+        """Gives Flower's only account to a sender whose access token is the secret."""
+
+        def validate_tokens_in_metadata(self, metadata: Any) -> Any:
+            sent = str(dict(metadata).get(constants.ACCESS_TOKEN_KEY, ""))
+            if not hmac.compare_digest(sent.encode(), secret.encode()):
+                return False, None
+            return super().validate_tokens_in_metadata(metadata)
+
+    replace(_CONFIG, get_control_authn_ee_plugins=lambda: {constants.AuthnType.OIDC: Operator})
+    os.environ["FLWR_OIDC_ENABLED"] = "1"
+
+
+def guard(module: str) -> None:
+    """Guard the HTTP API that the function `create_app` of a module makes. `module` is the module's name."""
+    create = importlib.import_module(module).create_app
+
+    @wraps(create)
+    def create_guarded(*arguments: Any, **settings: Any) -> Any:
+        api = create(*arguments, **settings)
+        if api.state.superexec_auth_secret is None:
+            api.state.superexec_auth_secret = secrets.token_bytes(32)  # a secret that no executor has
+        api.add_middleware(Guard, api=api)
+        return api
+
+    replace(module, create_app=create_guarded)
+
+
+class Guard:
+    """ASGI middleware that withholds the content of a request from the API if its sender is unknown.
+
+    The API then refuses the empty request.
+
+    Parameters
+    ----------
+    app : starlette.types.ASGIApp
+        The application to which requests are passed.
+    api : fastapi.FastAPI
+        The API. Its `state` holds the SuperLink's or SuperNode's state, which knows the tokens of tasks, and
+        in a SuperLink the authentication of the control API.
+    """
+
+    def __init__(self, app: Any, api: Any) -> None:
+        self._app, self._state = app, api.state
+        self._task_token = importlib.import_module(_CORE_CONSTANTS).TASK_TOKEN_HEADER.lower().encode()
+        self._in_thread = importlib.import_module(_STARLETTE).run_in_threadpool
+        self._access_token = importlib.import_module(_CONSTANTS).ACCESS_TOKEN_KEY
+
+    async def __call__(self, scope: Any, receive: _Receive, send: Any) -> None:
+        """Pass a request on, with its content if its sender is known, and else without content."""
+        if scope["type"] == "http" and not await self._is_known(scope["path"], dict(scope["headers"])):
+            receive = _without_content(receive)
+        await self._app(scope, receive, send)
+
+    async def _is_known(self, path: str, headers: dict[bytes, bytes]) -> bool:
+        if path.startswith("/v1/control/"):
+            scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+            account = getattr(self._state, "account_access_dep", None)
+            if account is None or scheme.lower() != "bearer":
+                return False
+            return bool(account.authn_plugin.validate_tokens_in_metadata([(self._access_token, token)])[0])
+        if token := headers.get(self._task_token, b"").decode("latin-1"):
+            state = self._state.runtime_state_factory.state()
+            return await self._in_thread(state.get_task_by_token, token) is not None
+        if b"transfer-encoding" in headers:  # then the content may be longer than its stated length
+            return False
+        length = headers.get(b"content-length", b"")
+        return length.isdigit() and int(length) <= MAX_SIGNED
+
+
+def _without_content(receive: _Receive) -> _Receive:
+    begun = False
+
+    async def receive_nothing() -> dict[str, Any]:
+        nonlocal begun
+        if not begun:
+            begun = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        while (message := await receive())["type"] != "http.disconnect":
+            pass
+        return message
+
+    return receive_nothing

@@ -1,0 +1,94 @@
+"""Makes logs safe into which strangers can write: no control characters, no long texts, few lines."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+
+LONGEST = 2000  # the most characters of a log message
+LONGEST_REASON = 200  # the most characters of a refusal's reason, which may quote the sender
+INTERVAL = 60.0  # s in which an equal reason is logged only once for an address and a method
+# The most reasons that are logged in an interval for an address and a method. The sender can cause any number
+# of reasons, for example by sending different numbers that the reasons quote.
+REASONS = 8
+PLACES = 1024  # the most pairs of address and method that are remembered
+# The most refusals that are logged in an interval in all. An attacker may have any number of addresses.
+LINES = 600
+
+
+class _Safe(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            text = record.getMessage()
+        except Exception as error:  # the message and its arguments do not fit
+            text = f"{record.msg!r} ({error})"
+        record.msg, record.args = printable(text), ()
+        return True
+
+
+def make_safe(logger: logging.Logger) -> None:
+    """Let a logger escape control characters, which could command the operator's terminal."""
+    if not any(isinstance(each, _Safe) for each in logger.filters):
+        logger.addFilter(_Safe())
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped, except line breaks and tabs.
+
+    Of a text that is longer than `LONGEST` characters, only the beginning is returned, with the number of all
+    its characters.
+
+    `strategies.clients.printable` has the same rule. It cannot be imported here, because the ServerApp must
+    import `strategies` from the app that it runs.
+    """
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}… ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+class RefusalLog:
+    """Logs refused requests, with limits.
+
+    For an address and a method, an equal reason is logged once in `INTERVAL` seconds. The first line of their
+    next interval says how many refusals were not logged. `REASONS` and `LINES` limit the number of lines.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # By method and address: when its interval began, the reasons that were logged in the interval, and
+        # the number of refusals that were not logged.
+        self._recent: OrderedDict[tuple[str, str], tuple[float, set[str], int]] = OrderedDict()
+        self._interval, self._lines = -INTERVAL, 0
+
+    def refused(self, method: str, reason: str, peer: str) -> None:
+        """Log a refusal, or only count it if a limit is reached. `peer` is gRPC's name of the sender."""
+        reason = reason[:LONGEST_REASON].replace("\n", "\\n")  # the sender cannot begin a new line
+        now, which = time.monotonic(), (method, peer.rpartition(":")[0])
+        with self._lock:
+            began, reasons, more = self._recent.get(which, (-INTERVAL, set(), 0))
+            if now - began >= INTERVAL:
+                began, reasons, unlogged, more = now, set(), more, 0
+            elif reason in reasons or len(reasons) == REASONS:
+                self._recent[which] = began, reasons, more + 1
+                return
+            else:
+                unlogged = 0
+            if now - self._interval >= INTERVAL:
+                self._interval, self._lines = now, 0
+            self._lines += 1
+            if self._lines > LINES:
+                return
+            reasons.add(reason)
+            self._recent[which] = began, reasons, more
+            self._recent.move_to_end(which)
+            if len(self._recent) > PLACES:
+                self._recent.popitem(last=False)
+        since = f" ({unlogged} more were not logged)" if unlogged else ""
+        logging.getLogger("flwr").warning("[%s] Refused: %s, from %s%s", method, reason, peer, since)

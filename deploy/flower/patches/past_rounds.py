@@ -1,0 +1,155 @@
+"""Deletes messages of past rounds, which stock Flower keeps until the run ends.
+
+A message lives longer than its round: it expires after the round's longest deadline, and most rounds end long
+before that. Stock Flower hands the message out until it expires, so a client that comes back trains for a
+round that is over. A message that nobody fetches, or that has expired, stays in the database with its arrays.
+
+Here a round is over when the ServerApp sends the first message of a later round, which is a message whose
+`group_id` is a greater number. Then this module deletes the messages of past rounds that nobody has received.
+It also deletes all expired messages and all expired push sessions of the run. With a message, it deletes the
+replies to the message, and the objects of the message and of the replies. A message that a client has
+received is kept until it expires, because the ServerApp learns from late replies how long clients take.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import threading
+from functools import wraps
+from logging import getLogger
+from typing import Any
+
+_LINK_STATE = "flwr.server.superlink.linkstate"
+_MESSAGES = "flwr.supercore.state.schema.linkstate_models"
+_SESSIONS = "flwr.supercore.state.schema.corestate_models"
+_OBJECTS = "flwr.supercore.state.schema.objectstore_models"
+_DATE = "flwr.supercore.date"
+_UTILS = "flwr.supercore.utils"
+USED = (
+    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("delete_messages", "session", "object_store")),
+    f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
+    f"{_LINK_STATE}:SqlLinkState.store_message_and_object_tree",
+    *(
+        f"{_MESSAGES}:MessageIns.{name}"
+        for name in ("run_id", "group_id", "delivered_at", "created_at", "ttl")
+    ),
+    *(f"{_MESSAGES}:MessageRes.{name}" for name in ("reply_to_message_id", "delivered_at")),
+    *(f"{_SESSIONS}:ObjectPushSession.{name}" for name in ("run_id", "expires_at")),
+    f"{_SESSIONS}:ObjectPushSessionRoot.root_object_id",
+    f"{_OBJECTS}:StoredObject.ref_count",
+    f"{_DATE}:now",
+    f"{_UTILS}:uint64_to_int64",
+)
+_ROUND = re.compile(r"[0-9]{1,18}")
+
+
+class PastRounds:
+    """Knows the newest round of each run, and deletes messages of earlier rounds."""
+
+    def __init__(self) -> None:
+        self._newest: dict[int, int] = {}  # the number of the newest round, by run
+        self._lock = threading.Lock()
+
+    def is_past(self, metadata: Any) -> bool:
+        """Tell whether the message with these metadata belongs to a round that is over."""
+        number = _round_of(metadata.group_id)
+        return number is not None and number < self._newest.get(metadata.run_id, 0)
+
+    def delete_in(self, state: Any) -> None:
+        """Let states of this class delete the messages of past rounds.
+
+        Parameters
+        ----------
+        state : type
+            Flower's class SqlLinkState.
+        """
+        _delete_objects_too(state)
+        store = state.store_message_and_object_tree
+
+        @wraps(store)
+        def stored(this: Any, message: Any, object_tree: Any, session_id: str) -> Any:
+            metadata = message.metadata
+            if not metadata.reply_to_message_id and (number := _round_of(metadata.group_id)) is not None:
+                self._begin(this, metadata.run_id, number)
+            return store(this, message, object_tree, session_id)
+
+        state.store_message_and_object_tree = stored
+
+    def _begin(self, state: Any, run_id: int, number: int) -> None:
+        with self._lock:
+            before = self._newest.get(run_id, 0)
+            self._newest[run_id] = max(before, number)
+        if number <= before:
+            return
+        try:
+            _delete_before(state, run_id, number)
+        except Exception as error:  # such as a locked database; the next round deletes the messages
+            getLogger("flwr").warning("Messages before round %d were not deleted: %s", number, error)
+
+
+def _round_of(group_id: str) -> int | None:
+    return int(group_id) if _ROUND.fullmatch(group_id) else None
+
+
+def _delete_objects_too(state: Any) -> None:
+    """Let `delete_messages` also delete the objects of the messages and of unfetched replies."""
+    delete = state.delete_messages
+
+    @wraps(delete)
+    def deleted(this: Any, message_ins_ids: set[str]) -> None:
+        if not message_ins_ids:
+            return
+        sql = importlib.import_module("sqlalchemy")
+        reply = importlib.import_module(_MESSAGES).MessageRes
+        root = importlib.import_module(_SESSIONS).ObjectPushSessionRoot
+        stored = importlib.import_module(_OBJECTS).StoredObject
+        unfetched = sql.select(reply.message_id).where(
+            reply.reply_to_message_id.in_(message_ins_ids), reply.delivered_at == ""
+        )
+        with this.session() as database:
+            replies = set(database.scalars(unfetched))
+            pushes = sql.select(root.session_id).where(root.root_object_id.in_(replies))
+            for session_id in database.scalars(pushes).all() if replies else ():
+                this._cleanup_push_session(session_id, cleanup_messages=False)
+            delete(this, message_ins_ids)
+            objects = sql.select(stored.object_id).where(
+                stored.object_id.in_(message_ins_ids | replies), stored.ref_count == 0
+            )
+            for name in database.scalars(objects).all():
+                this.object_store.delete(name)
+
+    state.delete_messages = deleted
+
+
+def _delete_before(state: Any, run_id: int, number: int) -> None:
+    sql, utils = importlib.import_module("sqlalchemy"), importlib.import_module(_UTILS)
+    message = importlib.import_module(_MESSAGES).MessageIns
+    push = importlib.import_module(_SESSIONS).ObjectPushSession
+    now = importlib.import_module(_DATE).now()
+    run = utils.uint64_to_int64(run_id)
+    waiting = sql.select(message.message_id, message.group_id).where(
+        message.run_id == run, message.delivered_at == ""
+    )
+    expired = sql.select(message.message_id).where(
+        message.run_id == run, message.created_at + message.ttl < now.timestamp()
+    )
+    abandoned = sql.select(push.session_id).where(push.run_id == run, push.expires_at <= now)
+    with state.session() as database:
+        past = {
+            each.message_id
+            for each in database.execute(waiting)
+            if (of := _round_of(each.group_id)) is not None and of < number
+        }
+        # A node may have received one of these messages since the lookup. That message is not claimed and
+        # stays.
+        claim = (
+            sql.update(message)
+            .where(message.message_id.in_(past), message.delivered_at == "")
+            .values(delivered_at="past")
+            .returning(message.message_id)
+        )
+        claimed = set(database.scalars(claim)) if past else set()
+        state.delete_messages(claimed | set(database.scalars(expired)))
+        for session_id in database.scalars(abandoned).all():
+            state._cleanup_push_session(session_id, cleanup_messages=True)

@@ -1,0 +1,312 @@
+"""How the SuperLink knows which nodes are connected: it holds a heartbeat of each node.
+
+Stock Flower notices a dead node when the node's heartbeats have been missing for 40 to 60 s. Here a SuperNode
+always has a heartbeat under way (`deploy.flower.patches.heartbeats`), also while its ClientApp trains. The
+heartbeat ends when the node's connection ends. This happens at once if the SuperNode is killed, and after
+`SILENCE` seconds if its cable is pulled. The node is then marked as offline, and a ServerApp that waits for
+the node's reply receives Flower's error reply.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import socket
+import struct
+import sys
+import threading
+import time
+from functools import wraps
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from deploy.flower.patches.connections import connections_to, peer_of
+from deploy.flower.patches.shared import LOOK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from deploy.flower.patches.connections import Peer
+
+HELD = ("cohort-held", "1")  # metadata that asks the SuperLink to hold a heartbeat; a stock one ignores it
+HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
+MAX_HELD = 256  # heartbeats that are held at a time, each in a thread of its own
+AWAY = 2.0  # s that a node whose connection ended has to return before it counts as offline
+ENDING = 2.0  # s that a restarted node may wait until the end of its old connection is noticed
+LATE = 10.0  # s that a node may take to send its next heartbeat after the last one was answered
+PING = 4.0  # s between two of gRPC's keepalive pings from a SuperNode
+SILENCE = 11.0  # s without a byte from a peer, after which its connection counts as ended
+# gRPC ends a connection if the answer to a ping takes longer than a minute, even while data arrives. A device
+# that uploads 4 MB at 40 kB/s would never succeed. So the answer may take ten minutes.
+PATIENT = {"grpc.http2.ping_timeout_ms": 600_000}
+# gRPC also ends a connection whose peer pings too often. So the server allows pings twice as often.
+SERVER_OPTIONS = {"grpc.http2.min_ping_interval_without_data_ms": int(PING * 500), **PATIENT}
+RETURN = 15.0  # s that nodes have to return after the SuperLink was restarted
+
+# Three fields of struct tcp_info in <linux/tcp.h>: tcpi_unacked (packets), tcpi_last_data_recv and
+# tcpi_last_ack_recv (how many ms ago).
+_TCP_INFO = struct.Struct("=24xI24xII")
+
+_LIFESPAN = "flwr.superlink.cli.flower_superlink:SuperLinkLifespan"
+_CONSTANTS = "flwr.common.constant"
+_NODE_STATUS = "flwr.supercore.constant"
+_FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
+_LINK_STATE = "flwr.server.superlink.linkstate"
+STATES = ("SqlLinkState", "InMemoryLinkState")
+USED = (
+    f"{_LIFESPAN}._start_fleet_api",
+    f"{_LIFESPAN}.shutdown",
+    f"{_CONSTANTS}:HEARTBEAT_PATIENCE",
+    f"{_NODE_STATUS}:NodeStatus.ONLINE",
+    f"{_FLEET}:FleetServicer.SendNodeHeartbeat",
+    *(
+        f"{_LINK_STATE}:{state}.{method}"
+        for state in STATES
+        for method in ("activate_node", "deactivate_node", "acknowledge_node_heartbeat", "get_node_info")
+    ),
+)
+
+
+def patch(left: Callable[[], None]) -> None:
+    """Let the SuperLink notice nodes that leave and return. `left` is a parameter of `Presence`."""
+    presence = Presence(left)
+    presence.hold_heartbeats(importlib.import_module(_FLEET).FleetServicer)
+    for name in STATES:
+        presence.admit_returning_nodes(getattr(importlib.import_module(_LINK_STATE), name))
+    module, _, name = _LIFESPAN.partition(":")
+    presence.follow(getattr(importlib.import_module(module), name))
+
+
+class Presence:
+    """Marks a node as offline when its connection has ended, and lets the node return at once.
+
+    Parameters
+    ----------
+    left : Callable[[], None]
+        Called after a node was marked as offline. (default: nothing is called)
+    """
+
+    def __init__(self, left: Callable[[], None] = lambda: None) -> None:
+        self._left = left
+        self._latest: dict[int, _Heartbeat] = {}  # the latest heartbeat of each node
+        self._lock = threading.Lock()
+        # The nodes from which a heartbeat is expected. For each: until when (time.monotonic(), s), its latest
+        # heartbeat, and a function that returns the SuperLink's state.
+        self._expected: dict[int, tuple[float, _Heartbeat, Callable[[], Any]]] = {}
+        self._expects = threading.Condition(self._lock)
+        self._marker: threading.Thread | None = None
+        self._free = threading.Semaphore(MAX_HELD)
+        self._closing = False
+        self._offline: set[int] = set()  # nodes that were marked as offline and have not returned
+        self._held: dict[_Heartbeat, Peer] = {}  # the held heartbeats, and the peer that sent each
+        self._watch: threading.Thread | None = None
+
+    def hold_heartbeats(self, servicer: type) -> None:
+        """Let this servicer hold each heartbeat that asks for it (by the metadata `HELD`)."""
+        acknowledge = servicer.SendNodeHeartbeat  # type: ignore[attr-defined]
+
+        @wraps(acknowledge)
+        def held(this: Any, asked: Any, context: Any) -> Any:
+            answer = acknowledge(this, asked, context)
+            if answer.success:
+                hold = HELD in map(tuple, context.invocation_metadata())
+                self._heard(asked.node.node_id, context, this.state_factory.state, hold=hold)
+            return answer
+
+        servicer.SendNodeHeartbeat = held  # type: ignore[attr-defined]
+
+    def admit_returning_nodes(self, state: type) -> None:
+        """Let states of this class activate a node that counts as online, if the node's connection has ended.
+
+        Stock Flower refuses to activate a restarted node until its last heartbeat has expired. The front door
+        activates a node only for a sender that has proved to have the node's key.
+        """
+        activate: Any = state.activate_node  # type: ignore[attr-defined]
+
+        @wraps(activate)
+        def activate_node(this: Any, node_id: int, heartbeat_interval: float) -> Any:
+            first = _Heartbeat(connected=False)
+            end = time.monotonic() + ENDING
+            while not (returns := self._replaces(node_id, first)) and time.monotonic() < end:
+                time.sleep(ENDING / 20)
+            if returns:
+                this.deactivate_node(node_id)
+                self._expect(node_id, first, lambda: this, LATE)
+            return activate(this, node_id, heartbeat_interval)
+
+        state.activate_node = activate_node  # type: ignore[attr-defined]
+
+    def _replaces(self, node: int, heartbeat: _Heartbeat) -> bool:
+        """If the node is not connected, make this heartbeat its latest one. Return whether it was made so.
+
+        From then on, the end of the node's earlier connection has no effect.
+        """
+        with self._lock:
+            latest = self._latest.get(node)
+            if latest is not None and latest.connected:
+                return False
+            self._latest[node] = heartbeat
+            return True
+
+    def follow(self, lifespan: Any) -> None:
+        """Notice the start and the end of the SuperLink.
+
+        After the start, all nodes that were online before have `RETURN` seconds to come back. When the
+        SuperLink ends, so do all connections, and no node is marked as offline.
+
+        Parameters
+        ----------
+        lifespan : type
+            Flower's class SuperLinkLifespan.
+        """
+        start, shutdown = lifespan._start_fleet_api, lifespan.shutdown
+        patience = importlib.import_module(_CONSTANTS).HEARTBEAT_PATIENCE
+        online = importlib.import_module(_NODE_STATUS).NodeStatus.ONLINE
+
+        @wraps(start)
+        def started(this: Any) -> None:
+            state = this.state_factory.state()
+            for node in state.get_node_info(statuses=[online]):
+                state.acknowledge_node_heartbeat(node.node_id, RETURN / patience)
+            start(this)
+
+        @wraps(shutdown)
+        def closed(this: Any) -> None:
+            self._closing = True
+            shutdown(this)
+
+        lifespan._start_fleet_api, lifespan.shutdown = started, closed
+
+    def _heard(self, node: int, context: Any, state: Callable[[], Any], *, hold: bool) -> None:
+        heartbeat = _Heartbeat()
+        with self._lock:
+            if before := self._latest.get(node):
+                before.over.set()  # at most one heartbeat of each node is held
+            self._latest[node] = heartbeat
+            returned = node in self._offline
+            self._offline.discard(node)
+        if returned:
+            getLogger("flwr").info("Node %d is back", node)
+            # The node may have been marked as offline after Flower had acknowledged this heartbeat.
+            state().acknowledge_node_heartbeat(node, HOLD)
+        if not (hold and self._free.acquire(blocking=False)):
+            return  # as in stock Flower, the node is online until its heartbeats are missing
+        try:
+            if not context.add_callback(heartbeat.end):  # the connection has ended already
+                heartbeat.end()
+            with self._lock:
+                self._held[heartbeat] = peer_of(context.peer())
+                if self._watch is None:
+                    self._watch = threading.Thread(target=self._end_silent, name="presence", daemon=True)
+                    self._watch.start()
+            heartbeat.over.wait(HOLD)
+            heartbeat.answered = heartbeat.connected
+        finally:
+            with self._lock:
+                self._held.pop(heartbeat, None)
+            self._free.release()
+        self._expect(node, heartbeat, state, LATE if heartbeat.answered else AWAY)
+
+    def _end_silent(self) -> None:
+        while True:
+            time.sleep(LOOK)
+            silent = _silent_peers()
+            with self._lock:
+                gone = [heartbeat for heartbeat, peer in self._held.items() if peer in silent]
+            for heartbeat in gone:
+                heartbeat.end()
+
+    def _expect(self, node: int, heartbeat: _Heartbeat, state: Callable[[], Any], seconds: float) -> None:
+        """Mark the node as offline unless a heartbeat other than this one arrives within some seconds."""
+        with self._expects:
+            if self._latest.get(node) is not heartbeat:
+                return
+            if self._marker is None:  # one thread serves all nodes, however often they connect
+                marker = threading.Thread(target=self._mark_absent, name="absence", daemon=True)
+                marker.start()
+                self._marker = marker
+            self._expected[node] = (time.monotonic() + seconds, heartbeat, state)
+            self._expects.notify()
+
+    def _mark_absent(self) -> None:
+        while True:
+            with self._expects:
+                if not self._expected:
+                    self._expects.wait()
+                    continue
+                until, node = min((until, node) for node, (until, _, _) in self._expected.items())
+                if (wait := until - time.monotonic()) > 0:
+                    self._expects.wait(wait)
+                    continue
+                _, heartbeat, state = self._expected.pop(node)
+            self._check(node, heartbeat, state)
+
+    def _check(self, node: int, heartbeat: _Heartbeat, state: Callable[[], Any]) -> None:
+        with self._lock:
+            if self._closing or self._latest.get(node) is not heartbeat:
+                return
+            heartbeat.connected = False
+        try:
+            if state().deactivate_node(node):  # false if the node has signed off or its key was revoked
+                with self._lock:
+                    latest = self._latest[node]
+                    # The latest heartbeat may stand for an activation under way (it is not connected then).
+                    # That node must stay offline, because Flower refuses to activate a node that is online.
+                    returned = latest is not heartbeat and latest.connected
+                    if not returned:
+                        self._offline.add(node)
+                if returned:  # its new heartbeat was acknowledged before `deactivate_node`
+                    state().acknowledge_node_heartbeat(node, HOLD)
+                    return
+                getLogger("flwr").warning("Node %d is offline: its connection has ended", node)
+            self._left()
+        except Exception as error:  # such as a locked database
+            getLogger("flwr").warning("Node %d cannot be marked as offline yet: %s", node, error)
+            self._expect(node, heartbeat, state, AWAY)
+
+
+class _Heartbeat:
+    """A heartbeat of a node.
+
+    Parameters
+    ----------
+    connected : bool
+        Whether the connection exists over which the heartbeat came.
+    """
+
+    def __init__(self, *, connected: bool = True) -> None:
+        self.connected = connected
+        self.answered = False
+        self.over = threading.Event()  # set when the heartbeat need not be held any longer
+
+    def end(self) -> None:
+        """Note that the heartbeat's request is over: it was answered, or its connection has ended."""
+        self.connected = self.answered
+        self.over.set()
+
+
+def _silent_peers() -> set[Peer]:
+    """Return the peers that have not sent a byte for `SILENCE` seconds (on Linux; elsewhere none).
+
+    gRPC could test the connections itself, by pings of the SuperLink. But a device that is uploading
+    megabytes answers a ping only after these. The kernel knows when the last byte came. A peer that
+    acknowledges the data that it is downloading is not silent.
+    """
+    silent: set[Peer] = set()
+    try:
+        connections = connections_to() if sys.platform == "linux" else []
+    except OSError:  # there is no free descriptor: the next check may succeed
+        return silent
+    for peer, connection in connections:
+        with connection, contextlib.suppress(OSError):
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+            unacknowledged, last_data, last_acknowledgement = _TCP_INFO.unpack(info)
+            downloads = unacknowledged and last_acknowledgement < SILENCE * 1000
+            if last_data > SILENCE * 1000 and not downloads:
+                silent.add(peer)
+    return silent
+
+
+def with_options(options: Sequence[tuple[str, Any]], changed: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return gRPC options with some of them changed or added."""
+    return [*({**dict(options), **changed}).items()]

@@ -1,0 +1,190 @@
+"""A server's registered clients and its invitations. Each has a file, which all programs of the server use.
+
+An invitation holds a random token. The SuperLink registers the key of the first device that shows the token
+before the invitation expires (`deploy.flower.patches.guards.enrolment`). The server stores only a hash of the
+token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+
+from strategies.checkpoint import replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DAY = 86_400.0  # s
+
+
+class Refused(Exception):  # noqa: N818
+    """An invitation or a key is not accepted. The message says why."""
+
+
+class Registry:
+    """The registered clients and the invitations of a server, in its folders `clients/` and `invitations/`.
+
+    Parameters
+    ----------
+    folder : Path
+        The server's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._clients, self._invitations = folder / "clients", folder / "invitations"
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Make the folders if they are missing."""
+        for each in (self._clients, self._invitations):
+            each.mkdir(parents=True, exist_ok=True)
+
+    def client(self, name: str) -> Path:
+        """Return the path of a client's file. The file exists if the client is registered."""
+        return self._clients / f"{name}.json"
+
+    def clients(self) -> dict[str, str]:
+        """Return the node id of each registered client, under the client's name."""
+        files = sorted(self._clients.glob("*.json"))
+        return {file.stem: str(json.loads(file.read_text())["node-id"]) for file in files}
+
+    def record(self, name: str, node: str, public_key: str) -> None:
+        """Write the file of a registered client.
+
+        Parameters
+        ----------
+        name : str
+            The client's name.
+        node : str
+            The node id that the SuperLink gave the client.
+        public_key : str
+            The client's public key in OpenSSH format, one line.
+        """
+        client = {
+            "node-id": node,
+            "public-key": public_key,
+            "registered": f"{datetime.now().astimezone():%F %T %z}",
+        }
+        with replacing(self.client(name)) as file:
+            file.write(json.dumps(client, indent=1).encode())
+
+    def restore(self, register: Callable[[str, str], str]) -> dict[str, str]:
+        """Register again the clients that the SuperLink's database lacks, and write their new node ids.
+
+        Parameters
+        ----------
+        register : Callable[[str, str], str]
+            Gets a client's name and public key. It registers the key under the name, unless the key is
+            registered already, and returns the node id.
+
+        Returns
+        -------
+        dict[str, str]
+            The clients that could not be registered: under each name, the reason.
+        """
+        failed = {}
+        for file in sorted(self._clients.glob("*.json")):
+            try:
+                client = json.loads(file.read_text())
+                node = register(file.stem, str(client["public-key"]))
+                if node != str(client["node-id"]):
+                    with replacing(file) as opened:
+                        opened.write(json.dumps({**client, "node-id": node}, indent=1).encode())
+            except (OSError, ValueError, TypeError, KeyError, UnsupportedAlgorithm, Refused) as error:
+                failed[file.stem] = f"{type(error).__name__}: {error}"
+        return failed
+
+    def invite(self, name: str, seconds: float) -> str:
+        """Make an invitation for the client `name` that is valid for some seconds, and return its token."""
+        token = secrets.token_urlsafe(32)
+        self._write(self._file(token), {"name": name, "expires": time.time() + seconds, "key": None})
+        return token
+
+    def invited(self) -> dict[str, float]:
+        """Return when each unused invitation expires (Unix time, in seconds), under its client's name.
+
+        Expired invitations are included.
+        """
+        return {each["name"]: each["expires"] for _, each in self._all() if each["key"] is None}
+
+    def withdraw(self, name: str) -> bool:
+        """Remove all invitations of a client, and return whether there were any."""
+        found = [file for file, invitation in self._all() if invitation["name"] == name]
+        for file in found:
+            file.unlink(missing_ok=True)
+        return bool(found)
+
+    def knows(self, token: str) -> bool:
+        """Tell whether this is the token of an invitation that a device may show now.
+
+        An unused invitation counts until it expires. A used one counts for a day after its use, so that a
+        device that missed the answer can repeat its request.
+        """
+        try:
+            invitation = json.loads(self._file(token).read_text())
+            until = invitation["expires"] if invitation["key"] is None else invitation["used"] + DAY
+            return bool(time.time() <= until)
+        except (OSError, ValueError, TypeError, KeyError):  # the file is missing or damaged
+            return False
+
+    def accept(self, token: str, key: str, register: Callable[[str, str], str]) -> str:
+        """Register the key of a device that shows a token, and return the client's name.
+
+        A device that shows its token a second time, because it missed the answer, gets the same answer again.
+
+        Parameters
+        ----------
+        token : str
+            The token that the device shows.
+        key : str
+            The device's public key in OpenSSH format, one line.
+        register : Callable[[str, str], str]
+            Gets the client's name and the key. It registers the key under the name, unless the key is
+            registered already, and returns the node id.
+
+        Raises
+        ------
+        Refused
+            If no invitation has this token, the invitation has expired, another device has used it, or its
+            client is registered already. `register` may raise it too.
+        """
+        file = self._file(token)
+        with self._lock:
+            try:
+                invitation = json.loads(file.read_text())
+            except FileNotFoundError:
+                raise Refused("the invitation was withdrawn, or is another server's") from None
+            name = str(invitation["name"])
+            if invitation["key"] is None:
+                if time.time() > invitation["expires"]:
+                    raise Refused("the invitation has expired; ask for a new one")
+                if self.client(name).exists():
+                    raise Refused(f"{name} is registered already")
+                # The use is noted before the key is registered: even if the SuperLink crashes in between, no
+                # other device can use the invitation.
+                self._write(file, {**invitation, "key": key, "used": time.time()})
+            elif invitation["key"] != key:
+                raise Refused(
+                    f"another device has used the invitation; unless it is yours, {name} must be revoked"
+                )
+            self.record(name, register(name, key), key)
+            return name
+
+    def _file(self, token: str) -> Path:
+        return self._invitations / f"{hashlib.sha256(token.encode()).hexdigest()}.json"
+
+    def _all(self) -> list[tuple[Path, dict[str, Any]]]:
+        return [(file, json.loads(file.read_text())) for file in sorted(self._invitations.glob("*.json"))]
+
+    def _write(self, file: Path, invitation: dict[str, Any]) -> None:
+        with replacing(file) as opened:
+            opened.write(json.dumps(invitation).encode())

@@ -1,0 +1,73 @@
+"""Computes diversities from updates that clients send before the selection."""
+
+from __future__ import annotations
+
+from logging import WARNING
+from math import nan
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.common import log
+
+from ..clients.printable import printable
+from ..rounds.aggregation import Model, UnusableError, Update
+from .arrays import ReceivedArrays
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from flwr.app import ArrayRecord, RecordDict
+    from numpy.typing import NDArray
+
+
+_LONGEST = 10.0  # times the median norm: in the mean, an update counts with this norm at most
+
+
+def diversities(
+    arrays: ArrayRecord,
+    answers: Mapping[int, RecordDict],
+    sizes: NDArray[np.float64],
+    name_of: Callable[[int], str],
+) -> NDArray[np.float64]:
+    """Return (n,) the diversity of each client: the L2 distance of its update from the mean of all updates.
+
+    The mean is weighted by data size. The diversity of a client without a usable update is NaN. All answers
+    are in memory at once, and each model is read three times.
+
+    Parameters
+    ----------
+    arrays : ArrayRecord
+        The global model w_t.
+    answers : mapping of int to RecordDict
+        The answers to ``query.update`` by the position of the client. Each holds a trained model w_m.
+    sizes : ndarray, shape (n,)
+        The data sizes of the clients that were asked, > 0.
+    name_of : callable
+        Returns the identity of the client at a position, for the log.
+    """
+    received = ReceivedArrays(arrays)
+    model = Model({name: received[name] for name in received})
+    updates: dict[int, Update] = {}
+    norms: dict[int, float] = {}
+    for position, content in answers.items():
+        try:
+            records = list(content.array_records.values())
+            if len(records) != 1:
+                raise UnusableError(f"{len(records)} array records: must be 1")
+            update = Update(ReceivedArrays(records[0]))
+            norm = model.examine(update)
+        except Exception as error:  # a reply may cause any error, and must not end the round
+            log(WARNING, "%s sent an unusable update: %s", name_of(position), printable(error))
+        else:
+            updates[position], norms[position] = update, norm
+    apart = np.full(sizes.size, nan)
+    total = float(sizes[list(updates)].sum())
+    # One huge update would determine the mean, and all other clients would be equally far from the mean.
+    limit = _LONGEST * float(np.median([norm for norm in norms.values() if norm] or [0.0]))
+    mean = model.fold(
+        (float(sizes[position]) / total * min(1.0, limit / (norms[position] or 1.0)), update)
+        for position, update in updates.items()
+    )
+    for position, update in updates.items():
+        apart[position] = model.distance(update, mean)
+    return apart

@@ -1,0 +1,31 @@
+"""The options of a strategy, in groups. Each group is a frozen dataclass that checks its values.
+
+These dataclasses do not depend on Flower. `SelectionStrategy`, the simulator and the settings of the app all
+use them, so each option and its range are defined once. The defaults of the app are in pyproject.toml.
+"""
+
+from .budgets import Budget, Budgets
+from .checkpoints import Checkpoints
+from .deadlines import Deadlines
+from .faults import Faults, check_correction
+from .guard_settings import GuardSettings
+from .learning_rates import read_rates
+from .overrides import GROUPS, Overrides
+from .polling import Polling
+from .selector import AFTER_TRAINING, check_selector
+
+__all__ = [
+    "AFTER_TRAINING",
+    "GROUPS",
+    "Budget",
+    "Budgets",
+    "Checkpoints",
+    "Deadlines",
+    "Faults",
+    "GuardSettings",
+    "Overrides",
+    "Polling",
+    "check_correction",
+    "check_selector",
+    "read_rates",
+]

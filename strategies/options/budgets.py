@@ -1,0 +1,109 @@
+"""K(t): how many clients train in round t, if the number differs between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from numbers import Real
+from typing import Any, TypeAlias
+
+from ..selectors import checks
+from ..selectors.settings import Schedule
+
+Budget: TypeAlias = float | str | Schedule | Callable[[int], float]
+"""A number; a schedule such as "20@1/5@50" (20, and from round 50 on 5); or a function that takes the round's
+number and returns K."""
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """How many clients train in each round. The schedule K(t) comes from FLICS; every selector can use it.
+
+    Attributes
+    ----------
+    clients_per_round : int
+        K of every round, if ``budget`` is None.
+    budget : Budget, optional
+        K(t), >= 0, rounded down. If K(t) is below 1, no client trains in round t. Default (None): K is
+        ``clients_per_round`` in every round.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``budget`` is not a `Budget`, or one of its numbers is negative or not finite.
+    """
+
+    clients_per_round: int
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        given = self.budget
+        if given is None or isinstance(given, Schedule) or callable(given):
+            pass
+        elif isinstance(given, bool) or not isinstance(given, Real | str):
+            raise TypeError(
+                f'budget = {given!r}: must be a number, a schedule such as "20@1/5@50", or a function of the '
+                "round"
+            )
+        else:
+            object.__setattr__(self, "budget", Schedule.parse("budget", given))
+        for number in self._numbers:
+            _checked("budget", number)
+
+    def of(self, round: int) -> int:
+        """Return K of a round.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If ``budget`` is a function, and it returned anything but a finite number >= 0.
+        """
+        if self.budget is None:
+            return self.clients_per_round
+        if isinstance(self.budget, Schedule):
+            return int(self.budget.at(round))
+        assert callable(self.budget)
+        return _checked(f"budget({round})", self.budget(round))
+
+    @property
+    def smallest(self) -> int:
+        """The smallest K > 0 of the schedule; ``clients_per_round`` without a schedule, or if it has none."""
+        return min((k for k in map(int, self._numbers) if k > 0), default=self.clients_per_round)
+
+    def check(self, quorum: int, num_clients: float = inf) -> None:
+        """Refuse a schedule in which a K > 0 is below the quorum, or above the number of clients.
+
+        A budget that is a function is not checked here.
+
+        Parameters
+        ----------
+        quorum : int
+            The usable replies that a round needs, >= 1.
+        num_clients : float (default: inf)
+            The number of clients. At the default it is not checked.
+
+        Raises
+        ------
+        ValueError
+            If a number of the schedule is refused. The message states the number and what is allowed.
+        """
+        for number in self._numbers:
+            if 1 <= number < quorum:
+                raise ValueError(
+                    f"budget = {number:g}: must be 0, or at least {quorum}, the quorum of a round"
+                )
+            if number > num_clients:
+                raise ValueError(f"budget = {number:g}: must be at most {num_clients}, the number of clients")
+
+    @property
+    def _numbers(self) -> tuple[int | float, ...]:
+        return tuple(number for _, number in self.budget.steps) if isinstance(self.budget, Schedule) else ()
+
+    def __repr__(self) -> str:
+        changing = "a function" if callable(self.budget) else repr(self.budget)
+        return f"Budgets({self.clients_per_round}, {changing})"
+
+
+def _checked(name: str, number: Any) -> int:
+    return int(checks.real(name, number, low=0))

@@ -1,0 +1,37 @@
+"""The option that says where the checkpoints of a run are saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .types import boolean
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where the checkpoint of each round is saved, and whether a run continues from the last checkpoint.
+
+    Attributes
+    ----------
+    folder : str or Path
+        The folder of this run's checkpoints.
+    resume : bool (default: False)
+        With True, the run continues from the last checkpoint in the folder. If the folder has no checkpoint,
+        the run begins with round 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``folder`` is empty text or not a path, or ``resume`` is not a bool.
+    """
+
+    folder: str | Path
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | Path):
+            raise TypeError(f"checkpoints.folder = {self.folder!r}: must be the path of a folder")
+        if self.folder == "":  # for example an environment variable that is not set
+            raise ValueError("checkpoints.folder = '': must be the path of a folder")
+        boolean("checkpoints.resume", self.resume)

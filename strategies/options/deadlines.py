@@ -1,0 +1,54 @@
+"""How long a run waits for clients and for their answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from .types import seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """How long a run waits. Each value is in seconds, > 0; infinity is allowed.
+
+    ``round``, ``status`` and ``poll`` are upper limits. A run measures how long its clients take to answer.
+    The server stops waiting for a client as soon as an answer can no longer be expected, see
+    `strategies.rounds.waiting.pace.Wait`.
+
+    Attributes
+    ----------
+    join : float (default: 600)
+        How long round 1 waits for ``min_available_clients`` clients. After this time it starts if at least
+        ``clients_per_round`` clients are available.
+    absence : float (default: 600)
+        How long a round waits until ``quorum`` clients are available. After this time the run ends.
+    round : float (default: 3600)
+        The longest time for which a round waits for replies. After it, the round uses the replies that have
+        arrived.
+    status : float (default: 60)
+        The longest time for which the server waits until a new client answers the first question. A client
+        that does not answer is asked again at growing intervals.
+    poll : float (default: 60)
+        The longest time for which the server waits until the candidates answer a poll. If the candidates
+        must train before they answer, ``round`` applies instead.
+    shortest : float (default: 3)
+        The server waits at least this long for an answer, unless the upper limit is lower. If it is infinite,
+        the server always waits until the upper limit. The server also does so while it knows the answer times
+        of fewer than half of the clients that it asked.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a value is not a number of seconds > 0.
+    """
+
+    join: float = 600.0
+    absence: float = 600.0
+    round: float = 3600.0
+    status: float = 60.0
+    poll: float = 60.0
+    shortest: float = 3.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            seconds(f"deadlines.{each.name}", getattr(self, each.name))

@@ -1,0 +1,100 @@
+"""What a round does about clients that are missing, late, wrong or malicious."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..selectors import Selector, checks
+from .guard_settings import GuardSettings
+from .types import boolean, choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """What a round does about clients that are missing, late, wrong or malicious.
+
+    Attributes
+    ----------
+    quorum : int (default: 1)
+        How many clients must be available to begin a round, and how many usable replies the round needs. A
+        round with fewer usable replies is skipped. In [1, clients_per_round]. A selector that draws with
+        replacement may select fewer distinct clients than ``clients_per_round``. With such a selector, choose
+        a quorum below ``clients_per_round``.
+    over_selection : float (default: 1)
+        The factor by which more clients are selected than ``clients_per_round``, in [1, 100]. The round goes
+        on once ``clients_per_round`` clients, and at least the quorum, have replied. The first replies are
+        not a random sample of the replies: see ``correction``.
+    correction : {"equal", "rates"} (default: "equal")
+        How the weights make up for missing replies. "equal" multiplies all weights by the same factor, which
+        is unbiased if all clients fail equally often. "rates" divides each weight by the estimated response
+        rate of its client and then normalises the weights, see `strategies.rounds.response_rates`.
+    guard : bool, mapping or GuardSettings (default: True)
+        Whether the guard clips and rejects implausible reports and updates. True: the guard has its default
+        settings. False: there is no guard. A mapping holds settings of `GuardSettings` by name.
+    silence : bool (default: True)
+        Whether a client that is online and does not answer in time is quarantined. Each further silence makes
+        its quarantine longer, see `strategies.rounds.waiting.silence`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a value has a wrong type or is out of range.
+    """
+
+    quorum: int = 1
+    over_selection: float = 1.0
+    correction: Literal["equal", "rates"] = "equal"
+    guard: bool | Mapping[str, Any] | GuardSettings = True
+    silence: bool = True
+
+    def __post_init__(self) -> None:
+        checks.integer("faults.quorum", self.quorum, low=1)
+        checks.real("faults.over_selection", self.over_selection, low=1, high=100)
+        choice("faults.correction", self.correction, ("equal", "rates"))
+        if not isinstance(self.guard, bool | Mapping | GuardSettings):
+            raise TypeError(
+                f"faults.guard = {self.guard!r}: must be True, False or a mapping of its settings"
+            )
+        _ = self.guard_settings  # raises an error if a setting is out of range
+        boolean("faults.silence", self.silence)
+
+    @property
+    def guard_settings(self) -> GuardSettings | None:
+        """The settings of the guard; None if there is no guard."""
+        if isinstance(self.guard, GuardSettings):
+            return self.guard
+        if isinstance(self.guard, Mapping):
+            return GuardSettings(**self.guard)
+        return GuardSettings() if self.guard else None
+
+    def check(self, selector: type[Selector], clients_per_round: int) -> None:
+        """Refuse options that do not go with a selector or with ``clients_per_round`` (K).
+
+        Raises
+        ------
+        TypeError, ValueError
+            If K is not an integer >= 1, or the quorum exceeds K. Also if ``correction`` is "rates" and the
+            selector itself makes up for missing replies.
+        """
+        k = checks.integer("clients_per_round", clients_per_round, low=1)
+        checks.integer("faults.quorum", self.quorum, low=1, high=k, why="clients_per_round")
+        if self.correction == "rates":
+            check_correction(selector)
+
+
+def check_correction(selector: type[Selector]) -> None:
+    """Refuse the correction "rates" for a selector whose weights already make up for missing replies.
+
+    Raises
+    ------
+    ValueError
+        If the selector is unbiased in the long run: it counts replies and makes up for missing ones. Both
+        corrections together would weight a group that seldom replies too much.
+    """
+    if selector.unbiased == "long-run":
+        raise ValueError(
+            f"faults.correction = 'rates': must be 'equal' with selector = {selector.name!r}, which counts "
+            "who replies and makes up for missing replies itself"
+        )

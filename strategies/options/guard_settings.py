@@ -1,0 +1,72 @@
+"""When the guard clips, rejects and quarantines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..selectors import checks
+from .types import boolean
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardSettings:
+    """The settings of the guard, see `strategies.rounds.guard.Guard`.
+
+    Attributes
+    ----------
+    deviations : float (default: 4)
+        How many standard deviations above the centre the logarithm of a value may lie, in [0.1, 1000]. The
+        limit of widely spread values is higher, see `Guard`.
+    size_deviations : float (default: 2.5)
+        How many standard deviations above the centre the logarithm of a claimed data size may lie, in
+        [0.1, 1000].
+    direction_deviations : float (default: 3)
+        How many standard deviations below the centre the agreement of an update's direction may lie, in
+        [0.1, 1000]. The value 1000 turns this comparison off.
+    factor : float (default: 2)
+        A value of at most ``factor`` times the centre is always plausible, in [1, 1e9].
+    draws : float (default: 2)
+        A selector that prefers large losses draws a client at most ``draws`` times as often as the client's
+        share, in [1, 1e9]. See "Draws" in `Guard`.
+    window : int (default: 256)
+        The number of clients whose last values are remembered, >= 32.
+    strikes, memory : int (default: 3, 4)
+        ``strikes`` offences in the last ``memory`` replies quarantine a client, 1 <= strikes <= memory <= 8.
+    quarantine, longest_quarantine : int (default: 10, 320)
+        The length of a client's first quarantine and of the longest possible quarantine, in rounds,
+        1 <= quarantine <= longest_quarantine.
+    signed_losses : bool (default: False)
+        Whether a loss may be negative, such as a negative log-likelihood of densities. With True, limits
+        apply to the losses instead of their logarithms, and |centre| is the unit of the deviations.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a value has a wrong type or is out of range.
+    """
+
+    deviations: float = 4.0
+    size_deviations: float = 2.5
+    direction_deviations: float = 3.0
+    factor: float = 2.0
+    draws: float = 2.0
+    window: int = 256
+    strikes: int = 3
+    memory: int = 4
+    quarantine: int = 10
+    longest_quarantine: int = 320
+    signed_losses: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("deviations", "size_deviations", "direction_deviations"):
+            checks.real(f"guard.{name}", getattr(self, name), low=0.1, high=1e3)
+        checks.real("guard.factor", self.factor, low=1, high=1e9)
+        checks.real("guard.draws", self.draws, low=1, high=1e9)
+        checks.integer("guard.window", self.window, low=32)  # rounds.limits.RECENT
+        checks.integer("guard.memory", self.memory, low=1, high=8)
+        checks.integer("guard.strikes", self.strikes, low=1, high=self.memory, why="memory")
+        checks.integer("guard.quarantine", self.quarantine, low=1)
+        checks.integer(
+            "guard.longest_quarantine", self.longest_quarantine, low=self.quarantine, why="quarantine"
+        )
+        boolean("guard.signed_losses", self.signed_losses)

@@ -1,0 +1,74 @@
+"""What the operator declares about clients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..selectors import Selector, checks
+
+GROUPS = "groups"
+"""The name of the setting that holds each client's group."""
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the operator declares about clients. A declared value takes precedence over client reports.
+
+    Attributes
+    ----------
+    sizes : mapping of str to float (default: empty)
+        The number of samples that a client holds, by identity, in [1e-100, 1e100].
+    settings : mapping of str to mapping of str to value (default: empty)
+        The selector's settings per client (``groups``, ``lipschitz``, ``energies``, ...), by name and
+        identity, for example ``{"groups": {"client-01": "north"}}``. A group is a name or a number.
+    removed : path or collection of str (default: empty)
+        The identities of the clients that are removed from the run for good, or the path of a JSON file with
+        a list of these identities. The server reads the file again whenever the file changes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a size is not a number or out of range, or an identity in ``removed`` is not text.
+    """
+
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    _: KW_ONLY
+    removed: str | Path | Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        low, high = checks.SMALLEST_SIZE, checks.LARGEST_SIZE
+        for client_id, size in self.sizes.items():
+            checks.real(f"overrides.sizes[{client_id!r}]", size, low=low, high=high)
+        if not isinstance(self.removed, str | Path):
+            for client_id in self.removed:
+                if not isinstance(client_id, str):
+                    raise TypeError(f"overrides.removed holds {client_id!r}: must hold identities, as text")
+
+    def check(self, selector: type[Selector]) -> None:
+        """Check the settings per client against those that a selector has.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the selector does not have a declared setting, if a value is out of range, or if the selector
+            needs a setting that no client has. The message names the setting.
+        """
+        known = selector.per_client
+        for name, values in self.settings.items():
+            if name not in known:
+                raise ValueError(
+                    f"overrides.settings[{name!r}]: {selector.name} has no such setting per client; it has "
+                    f"{', '.join(known) or 'none'}"
+                )
+            if name != GROUPS:  # a group may be a name, which has no range
+                known[name].check(f"overrides.settings[{name!r}]", list(values.values()), len(values))
+        for name, each in known.items():
+            if each.default is None and name != GROUPS and not self.settings.get(name):
+                raise ValueError(
+                    f"overrides.settings has no {name!r}: {selector.name} must have it ({each.doc}) for at "
+                    "least one client; without it use 'forecast'"
+                )

@@ -1,0 +1,117 @@
+"""The results of all rounds on disk: a file with one line for each result, to which every round appends.
+
+Each checkpoint stores how many bytes from the start of the file belong to it, and these bytes' checksum. So
+all checkpoints of a run share one file, and the time to save a round does not grow with earlier rounds.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+_CHUNK = 1 << 20  # how many bytes are read at once
+
+
+class ResultsFile:
+    """A file of JSON values, one per line, to which a run appends after each round.
+
+    Parameters
+    ----------
+    path : Path
+        The file. It is created when the first line is written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # How many bytes from the start of the file are valid. Bytes after them are from a write that was
+        # interrupted, or from rounds that the run repeats.
+        self._length = 0
+        self._hash = hashlib.sha256()  # the hash of the valid bytes
+        self._waiting = b""  # lines that are not on disk yet
+
+    def write(self, lines: Iterable[Any] = ()) -> dict[str, Any]:
+        """Append JSON values and fsync the file. Values of earlier calls that failed are written first.
+
+        Returns
+        -------
+        dict
+            The ``length`` (in bytes) and ``checksum`` of the file. A checkpoint must store both; `find` needs
+            them.
+
+        Raises
+        ------
+        OSError
+            If the values cannot be written. They are kept, and the next call tries again.
+        TypeError, ValueError
+            If a value is not JSON. Then none of ``lines`` is kept.
+        """
+        self._waiting += b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        if self._waiting:
+            self._append()
+        return {"length": self._length, "checksum": self._hash.hexdigest()}
+
+    def _append(self) -> None:
+        is_new = not self.path.exists()
+        with self.path.open("wb" if is_new else "r+b") as file:
+            if file.seek(0, os.SEEK_END) < self._length:  # shorter than its valid bytes: begin anew
+                self._length, self._hash = 0, hashlib.sha256()
+            file.truncate(self._length)
+            file.seek(self._length)
+            file.write(self._waiting)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync_folder(self.path.parent)
+        self._length += len(self._waiting)
+        self._hash.update(self._waiting)
+        self._waiting = b""
+
+    def find(self, stored: Mapping[str, Any]) -> str:
+        """Go back to the lines that belong to a checkpoint. The next `write` with values cuts off the rest.
+
+        Parameters
+        ----------
+        stored : mapping
+            The dict that `write` returned for the checkpoint.
+
+        Returns
+        -------
+        str
+            The reason why some of these lines are missing or damaged; empty if all lines are intact. It is
+            also empty if the whole file is missing: the run can continue without its earlier results.
+        """
+        length, found = int(stored["length"]), hashlib.sha256()
+        if not self.path.exists():
+            self._length, self._hash, self._waiting = 0, found, b""
+            return ""
+        with self.path.open("rb") as file:
+            left = length
+            while left and (part := file.read(min(left, _CHUNK))):
+                found.update(part)
+                left -= len(part)
+        if left:
+            return f"{self.path.name} ends {left} bytes before the end of its results"
+        if found.hexdigest() != stored["checksum"]:
+            return f"{self.path.name} is damaged in the first {length} bytes, its results"
+        self._length, self._hash, self._waiting = length, found, b""
+        return ""
+
+    def read(self) -> list[Any]:
+        """Return the JSON values of all valid lines. Call `find` first."""
+        if not self._length:
+            return []
+        with self.path.open("rb") as file:
+            return [json.loads(line) for line in file.read(self._length).splitlines()]
+
+
+def sync_folder(path: Path) -> None:
+    """Fsync a folder, so that a new or renamed file in it keeps its name after a power failure."""
+    if sys.platform != "win32":
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

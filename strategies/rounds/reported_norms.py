@@ -1,0 +1,36 @@
+"""Compares the norms that clients report about their updates with the norms that the server measures."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..numerics.arrays import Floats
+
+_SUMS = 1e-3
+"""The relative error that is allowed, since a client may sum up the squares in float32."""
+
+
+def contradictions(measured: Floats, reported: Floats, rounding: float) -> dict[int, str]:
+    """Return the positions at which the two norms differ by more than rounding explains.
+
+    Parameters
+    ----------
+    measured : ndarray, shape (S,)
+        ‖w_m - w_t‖ as the server measures it; NaN = not measured.
+    reported : ndarray, shape (S,)
+        ‖w_m - w_t‖ as the clients report it; NaN = not reported.
+    rounding : float
+        The largest difference that the types of the arrays explain, >= 0, see `Model.rounding`.
+
+    Returns
+    -------
+    dict of int to str
+        Position -> both norms, in one line.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        allowed = _SUMS * measured + rounding
+        differ = np.abs(measured - reported) > allowed
+    return {
+        int(i): f"update norm {reported[i]:.6g} was reported, {measured[i]:.6g} was measured"
+        for i in np.flatnonzero(differ)
+    }

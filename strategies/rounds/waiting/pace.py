@@ -1,0 +1,179 @@
+"""Measures how long clients take to answer one kind of message, and computes how long to wait for answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil, inf, nan
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...numerics.arrays import Array, Bools, Floats
+
+_WINDOW = 64
+"""The number of answers whose times are remembered."""
+_QUANTILE = 0.8
+"""A client of unknown speed is expected to answer within this quantile of the known times."""
+_GOOD, _POOR = 3.0, 2.0
+"""The wait in multiples of the expected time: for clients that were not silent lately, and for those that
+were."""
+_SLOWEST = 10.0
+"""The largest expected time of a client, in multiples of the median time."""
+_LONGEST_BACK_OFF = 16
+"""The largest number of times that the wait doubles because most clients are silent."""
+
+
+class Pace:
+    """The times of the last answers to one kind of message.
+
+    Attributes
+    ----------
+    back_off : int
+        The number of exchanges in a row in which most clients did not answer, at most 16. Each such exchange
+        doubles the next wait, since probably the network or the server is slow.
+    """
+
+    def __init__(self) -> None:
+        self._times = np.full(_WINDOW, nan)
+        self.back_off = 0
+
+    def usual(self, seconds: Floats) -> tuple[float, float]:
+        """Return the median and the 0.8 quantile of the known times, in seconds.
+
+        The known times are the remembered times and the times ``seconds`` (n,) of the current exchange with n
+        clients, NaN = no answer yet. Both results are infinite while fewer than n/2 times are known (fewer
+        than 64 if n/2 is larger). Otherwise one client that answers at once would end the first exchange of a
+        run.
+        """
+        known = np.sort(np.concatenate([self._times, seconds]))  # NaN is sorted to the end
+        count = int(np.count_nonzero(~np.isnan(known)))
+        if count < max(1, min(ceil(seconds.size / 2), _WINDOW)):
+            return inf, inf
+        last = count - 1
+        return float(known[ceil(last / 2)]), float(known[ceil(_QUANTILE * last)])
+
+    def learn(self, seconds: Floats) -> None:
+        """Remember the times of answers (n,), in seconds."""
+        self._times = np.concatenate([self._times, seconds])[-_WINDOW:]
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return copies of all arrays of the state, so that a resumed run repeats bit for bit."""
+        return {"times": self._times.copy(), "back_off": np.array(self.back_off)}
+
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Go on from a saved state.
+
+        Raises
+        ------
+        ValueError
+            If keys, shapes or ranges do not fit; then the pace has not changed.
+        """
+        if state.keys() != {"times", "back_off"}:
+            raise ValueError(f"state has keys {sorted(state)}: must be ['back_off', 'times']")
+        times, back_off = np.array(state["times"], dtype=np.float64), int(np.asarray(state["back_off"]))
+        if times.shape != (_WINDOW,) or (times < 0).any():
+            raise ValueError(f"state['times'] of shape {times.shape}: must be {_WINDOW} numbers >= 0")
+        if not 0 <= back_off <= _LONGEST_BACK_OFF:
+            raise ValueError(f"state['back_off'] = {back_off}: must be from 0 to {_LONGEST_BACK_OFF}")
+        self._times, self.back_off = times, back_off
+
+
+@dataclass
+class Wait:
+    """How long one exchange of messages waits for the answers of n clients.
+
+    The exchange ends when the wait for each client without an answer is over. The wait for a client is
+    ``factor · expected`` seconds, but at least ``shortest`` and at most ``limit``:
+
+    - ``expected`` is the client's slowest recent time, but at most ten times the median time of all clients.
+      If the client has not answered this kind of message before, it is the 0.8 quantile of all times.
+    - ``factor`` is 2 for a client that was silent lately, and 3 for any other client.
+    - The wait is doubled while most of the n clients have not answered. It is also doubled once for each of
+      the last exchanges in a row in which most clients did not answer.
+
+    While fewer than n/2 times are known (see `Pace.usual`), the wait lasts until the limit.
+
+    Attributes
+    ----------
+    pace : Pace
+        The times of the last answers to this kind of message.
+    expected : ndarray, shape (n,)
+        The slowest recent time of each client in seconds; NaN = unknown.
+    in_debt : ndarray of bool, shape (n,)
+        Whether each client was silent lately.
+    shortest, limit : float
+        The shortest and the longest wait in seconds, > 0. If ``shortest`` exceeds ``limit``, the wait is
+        ``limit``.
+    expects_late : bool
+        Whether `late` is to be called for answers that come after the end of the exchange.
+    """
+
+    expects_late: ClassVar[bool] = False
+
+    pace: Pace
+    expected: Floats
+    in_debt: Bools
+    shortest: float
+    limit: float
+    _answered: Floats = field(init=False)  # (n,) s, when each answer came; NaN = not yet
+    _lost: Floats = field(init=False)  # (n,) s, when it became known that no answer will come; NaN = not yet
+
+    _end: float | None = field(default=None, init=False)  # s; None if it has to be computed again
+
+    def __post_init__(self) -> None:
+        self._answered, self._lost = np.full((2, self.expected.size), nan)
+
+    def answered(self, position: int, seconds: float) -> None:
+        """Note that a client's answer came ``seconds`` after the question."""
+        self._answered[position] = seconds
+        self._end = None
+
+    def lost(self, position: int, seconds: float) -> None:
+        """Note that no answer of a client will come, for example because its node is offline.
+
+        This became known ``seconds`` after the question.
+        """
+        self._lost[position] = seconds
+        self._end = None
+
+    def end(self) -> float:
+        """Return how many seconds after its questions the exchange ends, given the answers so far."""
+        if self._end is None:
+            awaited = np.isnan(self._answered) & np.isnan(self._lost)
+            self._end = float(self._allowed()[awaited].max(initial=0.0))
+        return self._end
+
+    def close(self, waited: float) -> None:
+        """End the exchange after ``waited`` seconds, and learn from its answers."""
+        heard, silent = self._outcome(waited)
+        most = 2 * np.count_nonzero(silent) > heard.size
+        self.pace.back_off = min(self.pace.back_off + 1, _LONGEST_BACK_OFF) if most else 0
+        self.pace.learn(np.sort(self._answered[heard]))
+
+    def late(self, position: int, seconds: float) -> None:
+        """Learn from an answer that came after the end of the exchange, ``seconds`` after the question."""
+        self.pace.learn(np.array([seconds]))
+
+    def _outcome(self, waited: float) -> tuple[Bools, Bools]:
+        """Return (n,) whether each client answered, and (n,) whether it was silent.
+
+        Both are False for a client whose wait was cut short because enough other clients had answered. Both
+        are also False for a client that went offline before its answer was expected.
+        """
+        heard, allowed = ~np.isnan(self._answered), self._allowed()
+        gone = self._lost >= np.minimum(self._expected(), allowed)
+        return heard, ~heard & (gone | (np.isnan(self._lost) & (waited >= allowed)))
+
+    def _expected(self) -> Floats:
+        half, most = self.pace.usual(self._answered)
+        expected: Floats = np.where(np.isnan(self.expected), most, np.fmin(self.expected, _SLOWEST * half))
+        return expected
+
+    def _allowed(self) -> Floats:
+        """Return (n,) the wait for each client in seconds, given the answers so far."""
+        missing = int(np.count_nonzero(np.isnan(self._answered)))
+        most = missing > 1 and 2 * missing > self._answered.size
+        factor = np.where(self.in_debt, _POOR, _GOOD) * 2.0 ** (self.pace.back_off + most)
+        return np.minimum(np.maximum(factor * self._expected(), self.shortest), self.limit)

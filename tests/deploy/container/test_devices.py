@@ -1,0 +1,65 @@
+"""Devices of a cluster in containers are registered and revoked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from deploy.container import devices
+from deploy.tls import certificates
+
+if TYPE_CHECKING:
+    pass
+
+
+def test_devices_are_registered_and_revoked_under_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def flwr(*arguments: str, environment: object) -> dict[str, object]:
+        asked.append(arguments)
+        return {"success": True, "node-id": "7", "nodes": nodes}
+
+    nodes = [{"node-id": "7", "status": "online"}]
+
+    def do(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["deploy.container", "devices", *arguments])
+        code = devices.main()
+        return code, "".join(capsys.readouterr())
+
+    monkeypatch.setattr(devices, "STATE", tmp_path)
+    monkeypatch.setattr(devices, "DEVICES", tmp_path / "devices")
+    monkeypatch.setattr(devices, "flwr", flwr)
+    (tmp_path / "registered").mkdir()
+    (tmp_path / "registered" / "client-00").touch()
+    certificates.write_client_key(tmp_path, "key")
+    key = (tmp_path / "key.pub").read_text().split()
+    assert do("register", "pi-1", *key) == (0, "pi-1 is registered (node 7); it comes online by itself\n")
+    assert asked.pop()[:4] == ("supernode", "register", "--name", "pi-1")
+    assert do("list")[1].split() == ["pi-1", "online"]
+    nodes.append({"node-id": "8", "status": "online"})  # the cluster's own client
+    assert do("list")[1].split() == ["pi-1", "online"]
+    nodes.append({"node-id": "9", "status": "online"})
+    assert "node-9" in do("list")[1]
+    assert (
+        "WARNING                        2 nodes are no devices, and the cluster has 1 clients"
+        in do("list")[1]
+    )
+    assert do("revoke", "node-9") == (0, "node-9 is revoked\n")
+    assert asked[-1] == ("supernode", "unregister", "9", "cluster")
+    del nodes[1:]
+    assert do("register", "pi-1", *key)[1].startswith("name = pi-1: registered already")
+    assert do("register", "client-00", *key) == (
+        2,
+        "name = client-00: belongs to a client inside the cluster\n",
+    )
+    assert do("revoke", "pi-1") == (0, "pi-1 is revoked\n")
+    assert asked[-1] == ("supernode", "unregister", "7", "cluster")
+    assert json.loads((tmp_path / "devices" / "revoked.json").read_text()) == ["pi-1"]
+    for wrong in ((), ("register", "pi-1"), ("invite", "pi-1")):
+        assert do(*wrong) == (2, f"{devices.USAGE}\n")

@@ -1,0 +1,104 @@
+"""`cohort client`: wrong options are refused; pause, resume, trust and status."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.device import supervisor
+from deploy.device.state import Device
+
+from ...support.devices import BUNDLE, run_cli
+from ...support.processes import linux
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no client has joined here"),
+        (["--server", "h:1"], "server, ca: must be given together"),
+        (["--invitation", "x", "--server", "h:1", "--ca", "y"], "invitation = x: already contains --server"),
+        (["--invitation", "x"], "invitation = x: there is no such file"),
+        (["--server", "h:1", "--ca", "y"], "ca = y: cannot be read"),
+        (["--nice", "30"], "nice = 30: must be between 0 and 19"),
+        (["--data", "/no/such.npz"], "data = /no/such.npz: there is no such file"),
+        (["--invitation", "x", "--new-key"], "invitation = x: already contains --server"),
+    ],
+)
+def test_join_refuses_wrong_options_before_it_writes_anything(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    code, output = run_cli("join", "--state-dir", str(tmp_path / "state"), *arguments)
+    assert code == 2
+    assert message in output
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_missing_file_can_be_replaced_and_a_damaged_one_is_named(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("--state-dir", str(device.folder))
+    data, other = tmp_path / "stick.npz", tmp_path / "other.npz"
+    data.touch()
+    other.touch()
+    device.prepare(replace(device.settings(), data=str(data)))
+    data.unlink()
+    monkeypatch.setattr("os.execve", lambda *_: None)
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    assert run_cli("join", *where) == (2, f"data = {data}: there is no such file\n")
+    assert run_cli("pause", *where)[0] == 0
+    assert run_cli("join", *where, "--data", str(other))[0] == 0
+    assert device.settings().data == str(other)
+    (device.folder / "client.json").write_text("")
+    code, output = run_cli("join", *where)
+    assert code == 2
+    assert "client.json: cannot be read: " in output
+
+
+@linux
+def test_a_status_from_before_a_power_failure_is_ignored(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: None)
+    said = {"state": "online", "text": "online as pi-1", "since": "yesterday", "pid": os.getpid()}
+    for text in (json.dumps(said), json.dumps({**said, "pid": 4194304}), '{"state"', ""):
+        (device.folder / supervisor.STATUS).write_text(text)
+        code, output = run_cli("status", "--state-dir", str(device.folder))
+        assert (code, output.splitlines()[0]) == (1, "pi-1: not running")
+
+
+@linux
+def test_a_status_cannot_command_the_terminal(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: None)
+    said = {"state": "off", "text": "gone\x1b[2J", "since": "\x1b]52;c;cm0gLXJmIH4=\x07"}
+    (device.folder / supervisor.STATUS).write_text(json.dumps(said))
+    _, output = run_cli("status", "--state-dir", str(device.folder))
+    assert output.splitlines()[0] == r"pi-1: gone\x1b[2J, since \x1b]52;c;cm0gLXJmIH4=\x07"
+
+
+def test_pause_resume_and_status(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = ("--state-dir", str(device.folder))
+    assert run_cli("pause", *where) == (0, "pi-1 is paused\n")
+    monkeypatch.setattr("deploy.device.cli.unreachable", lambda *_: "connection refused")
+    code, output = run_cli("status", *where)
+    assert code == 1
+    assert output.splitlines()[:4] == [
+        "pi-1: not running",
+        "training: no, paused by its user",
+        "app: any that the server sends (`cohort client trust HASH` allows one only)",
+        "server: fl.example.org:9092, connection refused",
+    ]
+    assert run_cli("resume", *where) == (0, "pi-1 takes part again\n")
+    assert run_cli("trust", BUNDLE, *where) == (0, f"pi-1 runs only the one with the hash {BUNDLE}\n")
+    assert device.settings().bundle == BUNDLE
+    assert run_cli("trust", "x", *where)[1].startswith(
+        "bundle = 'x': must be a hash of 64 hexadecimal digits"
+    )
+    assert run_cli("trust", "any", *where)[0] == 0
+    assert device.settings().bundle == ""
+    assert "whenever the server asks" in run_cli("status", *where)[1]
+    code, output = run_cli("pause", "--state-dir", "/no/such")
+    assert code == 2
+    assert "no client has joined here" in output

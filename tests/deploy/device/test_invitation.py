@@ -1,0 +1,156 @@
+"""A device joins with an invitation, once; addresses and names are checked."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.device.invitation import Invitation, check_name, check_server
+from deploy.device.state import Device, Settings
+from deploy.tls import certificates
+
+from ...support.devices import BUNDLE, mode
+
+
+@pytest.mark.parametrize("server", ["h:1", "10.0.0.1:9092", "[fe80::1%eth0]:65535", "a-b.example.org:80"])
+def test_a_valid_address_is_accepted(server: str) -> None:
+    assert check_server(server) == server
+
+
+@pytest.mark.parametrize(
+    "server", ["", "h", "h:0", "h:65536", "h:x", "::1:80", "https://h:1", "a b:1", "h:²"]
+)
+def test_an_invalid_address_is_refused(server: str) -> None:
+    with pytest.raises(ValueError, match="must be host:port"):
+        check_server(server)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "-a", "x" * 65, "ä", "a\n"])
+def test_an_invalid_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="must be 1 to 64"):
+        check_name(name)
+
+
+TOKEN = "t0ken"
+
+
+def an_invitation(folder: Path, authority: certificates.Certificates, name: str = "pi-2") -> Path:
+    path = folder / f"{name}.invitation"
+    ca = authority.ca.read_text()
+    Invitation(name, "fl.example.org:9092", ca, TOKEN, "2030-01-01", BUNDLE).write(path)
+    return path
+
+
+@pytest.fixture
+def enrolled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the keys that a server has registered, in exchange for the token (see test_enrolment)."""
+    keys: list[str] = []
+
+    def enrol(server: str, authority: Path, token: str, key: str) -> None:
+        assert (server, token) == ("fl.example.org:9092", TOKEN)
+        assert "BEGIN CERTIFICATE" in authority.read_text()
+        if keys and keys[0] is not key:
+            raise ValueError("invitation: another device has used it")
+        keys.append(key)
+
+    monkeypatch.setattr("deploy.device.state.enrol", enrol)
+    return keys
+
+
+def test_an_invitation_is_used_up_by_joining(
+    tmp_path: Path, authority: certificates.Certificates, enrolled: list[str]
+) -> None:
+    path = an_invitation(tmp_path, authority)
+    copy = tmp_path / "copy"
+    copy.write_bytes(path.read_bytes())
+    assert mode(path) == 0o600
+    assert "PRIVATE" not in path.read_text()
+    device = Device(tmp_path / "state")
+    assert device.accept(path) == Settings("pi-2", "fl.example.org:9092", bundle=BUNDLE)
+    assert not path.exists()
+    assert mode(device.folder / "key") == 0o600
+    assert enrolled == [device.key_line()]
+    assert (device.folder / "ca.crt").read_bytes() == authority.ca.read_bytes()
+    assert sorted(each.name for each in device.folder.iterdir()) == [
+        "ca.crt",
+        "client.json",
+        "key",
+        "key.pub",
+    ]
+    with pytest.raises(ValueError, match="there is no such file; joining deletes an invitation"):
+        device.accept(path)
+    with pytest.raises(ValueError, match="another device has used it"):
+        Device(tmp_path / "thief").accept(copy)
+    assert copy.exists()  # a refused invitation is not used up
+    assert not Device(tmp_path / "thief").has_joined
+
+    # After its key was revoked, the same client is invited again and keeps its settings.
+    before = device.key_line()
+    device.prepare(replace(device.settings(), threads=2))
+    enrolled.clear()
+    (tmp_path / "again").mkdir()
+    again = an_invitation(tmp_path / "again", authority)
+    assert device.accept(again) == Settings("pi-2", "fl.example.org:9092", threads=2, bundle=BUNDLE)
+    assert enrolled == [device.key_line()] != [before]
+    with pytest.raises(ValueError, match="belongs to pi-2, which has already joined"):
+        device.accept(an_invitation(tmp_path, authority, "pi-3"))
+
+
+def test_a_device_that_missed_the_answer_shows_the_same_key_again(
+    tmp_path: Path, authority: certificates.Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    def enrol(server: str, authority: Path, token: str, key: str) -> None:
+        shown.append(key)
+        if len(shown) < 3:
+            raise ValueError("server: no answer")
+
+    monkeypatch.setattr("deploy.device.state.enrol", enrol)
+    path, device = an_invitation(tmp_path, authority), Device(tmp_path / "state")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no answer"):
+            device.accept(path)
+        assert path.exists()
+        assert not device.has_joined
+    device.accept(path)
+    assert set(shown) == {device.key_line()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: text.replace('"cohort-invitation": 2', '"cohort-invitation": 1'),
+        lambda text: text.replace('"server"', '"sever"'),
+        lambda text: text.replace("pi-2", "../pi"),
+        lambda text: text.replace("BEGIN CERTIFICATE", "BEGIN NOTHING"),
+        lambda text: text.replace(BUNDLE, BUNDLE[1:]),
+        lambda text: text.replace(f'"{TOKEN}"', "7"),
+    ],
+)
+def test_a_file_that_is_not_an_invitation_is_refused_and_nothing_is_written(
+    tmp_path: Path,
+    authority: certificates.Certificates,
+    change: Callable[[str], str],
+    enrolled: list[str],
+) -> None:
+    path = an_invitation(tmp_path, authority)
+    path.write_text(change(path.read_text()))
+    device = Device(tmp_path / "state")
+    with pytest.raises(ValueError, match=r"invitation|must hold the certificate"):
+        device.accept(path)
+    assert path.exists()
+    assert enrolled == []
+    assert not device.folder.exists()
+
+
+def test_a_certificate_of_no_authority_is_refused(
+    tmp_path: Path, authority: certificates.Certificates
+) -> None:
+    for wrong in (authority.certificate, authority.key, tmp_path / "none"):
+        with pytest.raises(ValueError, match=r"must hold the certificate of the authority|cannot be read"):
+            Device(tmp_path / "state").introduce("pi-1", "h:1", wrong)
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,177 @@
+"""Devices join a real server, train, and survive its death and that of their own processes."""
+
+import json
+import os
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ...support.devices import Running, cohort, run_cli, server_up
+from ...support.processes import linux, running, wait_for
+
+
+def processes_of(parent: int) -> list[int]:
+    """Return a process and all its descendants (Linux)."""
+    found = [parent]
+    for pid in found:
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            found += map(int, children.read_text().split())
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with server_up(tmp_path_factory.mktemp("federation") / "server") as folder:
+        yield folder
+
+
+@pytest.fixture
+def join(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def start(name: str, *arguments: str) -> Running:
+        where = ("--state-dir", str(tmp_path / name))
+        started.append(Running(tmp_path / f"{name}.log", "client", "join", *where, *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+def command_line(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:  # it has ended meanwhile
+        return ""
+
+
+def rounds(folder: Path) -> list[dict[str, object]]:
+    (history,) = folder.glob("runs/*/history.jsonl")
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    return [line for line in lines if line["type"] == "round"][1:]
+
+
+def memory_alone(pids: list[int]) -> float:
+    """Return the memory of processes, MB, as if they shared none with other processes (Linux)."""
+    own = 0.0
+    files: dict[tuple[str, ...], int] = {}
+    for pid in pids:
+        try:
+            maps = Path(f"/proc/{pid}/smaps").read_text()
+        except OSError:  # it has ended meanwhile
+            continue
+        where: tuple[str, ...] | None = None
+        resident = 0
+        for line in maps.splitlines():
+            first, *rest = line.split()
+            if not first.endswith(":"):
+                begin, _, end = first.partition("-")
+                size = int(end, 16) - int(begin, 16)
+                where = (rest[4], rest[1], str(size)) if len(rest) > 4 and rest[3] != "0" else None
+            elif first == "Rss:":
+                resident = int(rest[0])
+            elif first == "Anonymous:" and where:
+                files[where] = max(files.get(where, 0), resident - int(rest[0]))
+        rollup = Path(f"/proc/{pid}/smaps_rollup")
+        try:
+            fields = dict(line.split()[:2] for line in rollup.read_text().splitlines()[1:])
+        except OSError:
+            continue
+        own += float(fields["Pss_Anon:"])  # shared only with forks, which are among the processes
+    return (own + sum(files.values())) * 1024 / 1e6
+
+
+@linux
+@pytest.mark.slow  # Flower notices dead nodes after a minute
+@pytest.mark.network
+def test_two_devices_join_train_within_200_mb_and_survive_the_server_until_one_is_revoked(
+    server: Path, join: Callable[..., Running], tmp_path: Path
+) -> None:
+    address = f"localhost:{json.loads((server / 'server.json').read_text())['port']}"
+    # With a key of its own: the device waits until the operator runs the command that it prints.
+    first = join("pi-1", "--server", address, "--ca", str(server / "pki" / "ca.crt"), "--name", "pi-1",
+                 "--partition", "0/2")  # fmt: skip
+    first.wait_for("not let in yet: the operator must register the key of pi-1")
+    assert "PRIVATE" not in first.said
+    assert "Traceback" not in first.said
+    (command,) = [line for line in first.said.splitlines() if "cohort server register" in line]
+    cohort(*shlex.split(command)[1:], folder=server)
+    # By invitation.
+    cohort("server", "invite", "pi-2", "--out", str(tmp_path / "pi-2.invitation"), folder=server)
+    second = join("pi-2", "--invitation", str(tmp_path / "pi-2.invitation"), "--partition", "1/2")
+    for device in (first, second):
+        device.wait_for("online as pi-")
+    assert not (tmp_path / "pi-2.invitation").exists()
+    assert cohort("server", "list", folder=server).splitlines()[-1] == "2 registered, 2 online"
+
+    # A paused device is polled but not selected.
+    assert run_cli("pause", "--state-dir", str(tmp_path / "pi-2"))[0] == 0
+    most, done = 0.0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.02):
+            most = max(most, memory_alone(processes_of(first.process.pid)))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        settings = ("num-clients=2", "clients-per-round=1", "num-rounds=3", "selector=uniform")
+        cohort("server", "run", *(word for each in settings for word in ("--set", each)), folder=server)
+    finally:
+        done.set()
+        watcher.join()
+    assert [line["client_ids"] for line in rounds(server)] == [["pi-1"]] * 3
+    assert [line["responded"] for line in rounds(server)] == [[True]] * 3
+    assert 50 < most < 200, f"{most:.0f} MB"
+
+    # The server dies and restarts: the devices reconnect.
+    database = f"--database\0{server / 'superlink.db'}"
+    superlink = min(  # not a process forked from it
+        int(folder.name) for folder in Path("/proc").glob("[0-9]*") if database in command_line(folder)
+    )
+    os.kill(superlink, signal.SIGKILL)
+    for device, name in ((first, "pi-1"), (second, "pi-2")):
+        device.wait_for("connection lost")
+        device.wait_for(f"online as {name} again")
+    assert run_cli("resume", "--state-dir", str(tmp_path / "pi-2"))[0] == 0
+
+    # A revoked key: the device is disconnected and refused.
+    cohort("server", "revoke", "pi-2", folder=server)
+    second.wait_for("sent away by the server: its key was revoked")
+    second.wait_for("or the server has revoked it")
+    assert cohort("server", "list", folder=server).splitlines()[-1] == "1 registered, 1 online"
+
+    # A device that is stopped signs off, so that it can reconnect at once.
+    first.end()
+    assert not [pid for pid in processes_of(first.process.pid) if running(pid)]
+    assert "1 registered, 0 online" in cohort("server", "list", folder=server)
+    join("pi-1").wait_for("online as pi-1 (node", times=2)
+
+
+@linux
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_killed_supernode_is_restarted_and_one_without_supervisor_ends(
+    server: Path, join: Callable[..., Running], tmp_path: Path
+) -> None:
+    cohort("server", "invite", "pi-3", "--out", str(tmp_path / "pi-3.invitation"), folder=server)
+    device = join("pi-3", "--invitation", str(tmp_path / "pi-3.invitation"))
+    device.wait_for("online as pi-3")
+    _, node, *_ = processes_of(device.process.pid)
+    os.kill(node, signal.SIGKILL)
+    killed = time.monotonic()
+    device.wait_for("its SuperNode ended with code -9")
+    device.wait_for("online as pi-3 (node", timeout=240, times=2)
+    assert time.monotonic() - killed < 20  # 4 s on an idle machine; Flower refuses its key for 60 s
+
+    _, *left = processes_of(device.process.pid)
+    assert left
+    device.process.kill()
+    wait_for(lambda: not any(map(running, left)), 60, lambda: f"{left} still run")

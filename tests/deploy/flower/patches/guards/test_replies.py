@@ -1,0 +1,269 @@
+"""Replies that are too large, answer nothing or cannot be read, to a real SuperLink and its ServerApp."""
+
+import re
+import resource
+from collections.abc import Iterator
+from inspect import unwrap
+from typing import Any
+
+import grpc
+import pytest
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PushObjectRequest
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_id,
+    get_object_tree,
+)
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.superlink.grid import http_grid
+
+from deploy.flower.patches.guards import reply_check, reply_limits
+from tests.support.fleet import App, Node, SuperLink, random_bytes
+
+pytestmark = pytest.mark.network
+MODEL = 2600  # bytes
+
+
+@pytest.fixture(scope="module")
+def app(superlink: SuperLink) -> Iterator[App]:
+    """Return a ServerApp that checks replies as `flwr-serverapp` does."""
+    with pytest.MonkeyPatch.context() as undone:
+        for name in ("push_objects", "inflate_object_from_contents"):
+            undone.setattr(http_grid, name, getattr(http_grid, name))
+        undone.setattr(RuntimeHttpClient, "PullMessages", RuntimeHttpClient.PullMessages)
+        reply_check.patch()
+        app = App(superlink)
+        yield app
+        app.close()
+
+
+@pytest.fixture
+def node(superlink: SuperLink) -> Node:
+    node = superlink.node("node")
+    node.activate()
+    return node
+
+
+def arrays(size: int) -> RecordDict:
+    return RecordDict({"arrays": ArrayRecord([random_bytes(size)]), "metrics": MetricRecord({"loss": 0.5})})
+
+
+def refused(node: Node, method: str, request: Any, reason: str) -> None:
+    with pytest.raises(grpc.RpcError) as error:
+        node.ask(method, request)
+    assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert re.search(reason, error.value.details() or "")
+
+
+def test_a_reply_as_large_as_the_model_arrives(app: App, node: Node) -> None:
+    for size in (MODEL, 3_000_000):
+        sent = app.send(node, size)
+        node.answer(Message(arrays(size), reply_to=node.receive()))
+        (reply,) = app.replies(sent).values()
+        assert reply.metadata.src_node_id == node.number
+        (array,) = reply.content.array_records["arrays"].to_numpy_ndarrays()
+        assert (array == random_bytes(size)).all()
+
+
+def test_a_reply_may_not_be_much_larger_than_what_was_sent(superlink: SuperLink, node: Node) -> None:
+    app = App(superlink)  # whose messages were all small
+    sent = app.send(node, MODEL)
+    superlink.forget_peak()
+    before, disk = superlink.memory, superlink.database.stat().st_size
+    with pytest.raises(grpc.RpcError, match="too large for what was asked") as error:
+        node.answer(Message(arrays(30_000_000), reply_to=node.receive()))
+    assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert superlink.peak - before < 60
+    assert superlink.database.stat().st_size - disk < 20_000_000
+    assert app.replies(sent) == {}
+    app.close()
+
+
+def test_the_limit_is_that_of_the_largest_message_and_not_of_all_together(
+    superlink: SuperLink, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [superlink.node("other") for _ in range(4)]
+    for each in others:
+        each.activate()
+    for name in ("push_objects", "inflate_object_from_contents"):  # those of `app` have seen other messages
+        monkeypatch.setattr(http_grid, name, unwrap(getattr(http_grid, name)))
+    monkeypatch.setattr(RuntimeHttpClient, "PullMessages", unwrap(RuntimeHttpClient.PullMessages))
+    allowed: list[int] = []
+    monkeypatch.setattr(
+        reply_check,
+        "allowed_bytes",
+        lambda sent, original=reply_check.allowed_bytes: allowed.append(sent) or original(sent),
+    )
+    reply_check.patch()
+    app = App(superlink)
+    size = 600_000  # of each message: they differ, as with variates="scaffold"
+    sizes = dict(zip([node, *others], range(size, size + 5), strict=True))
+    for _ in range(2):  # the second time, all arrays are there
+        sent = app.send_all(sizes)
+        asked = node.receive()
+        with pytest.raises(grpc.RpcError, match="too large for what was asked"):
+            node.answer(Message(arrays(5 * size), reply_to=asked))
+        node.answer(Message(arrays(3 * size), reply_to=asked))
+        assert app.replies(sent[0])[sent[0]].has_content()
+    assert allowed
+    assert all(size < sent < 1.1 * size for sent in allowed)
+    app.close()
+
+
+def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
+    superlink: SuperLink, app: App, node: Node
+) -> None:
+    other = superlink.node("other")
+    other.activate()
+    app.send(node, MODEL)
+    reply = Message(arrays(MODEL), reply_to=node.receive())
+    sessions = "SELECT count(*) AS n FROM object_push_sessions"
+    before = superlink.state.num_message_ins(), superlink.state.query(sessions)
+    for changed, reason in (
+        ({"src_node_id": other.number}, "not from this node to the ServerApp"),
+        ({"dst_node_id": other.number}, "not from this node to the ServerApp"),
+        ({"reply_to_message_id": ""}, "not a reply"),
+        ({"src_node_id": 1, "dst_node_id": other.number, "reply_to_message_id": ""}, "not from this node"),
+        ({"reply_to_message_id": "0" * 64}, "answers no message"),
+        ({"run_id": 7}, "answers no message"),
+        ({"message_id": "0" * 64}, "not a reply"),
+        ({"ttl": float("nan")}, "not finite"),
+        ({"message_type": "x" * 2 * reply_limits.MESSAGE}, "too large|at most"),
+    ):
+        refused(node, "PushMessages", node.announce(reply, **changed), reason)
+    refused(node, "PushMessages", PushMessagesRequest(node=node.id), "one reply")
+    request = node.announce(reply)
+    request.message_object_trees[0].children.extend([ObjectTree(object_id="0" * 64)] * 2000)
+    refused(node, "PushMessages", request, "too many objects")
+    request.message_object_trees[0].children.extend([ObjectTree()] * 2_000_000)  # a megabyte of them, parsed
+    refused(node, "PushMessages", request, "at most")
+    foreign = PushObjectRequest(node=node.id, run_id=app.run.run_id, object_id="0" * 64, session_id="x")
+    node.answer(reply)
+    refused(node, "PushObject", foreign, "no reply of this node")
+    assert (superlink.state.num_message_ins(), superlink.state.query(sessions)) == before
+
+
+def test_a_node_cannot_delete_the_messages_and_replies_of_another(
+    superlink: SuperLink, app: App, node: Node
+) -> None:
+    attacker = superlink.node("attacker")
+    attacker.activate()
+
+    def confirm(message_id: str) -> ConfirmMessageReceivedRequest:
+        return ConfirmMessageReceivedRequest(
+            node=attacker.id, run_id=app.run.run_id, message_object_id=message_id
+        )
+
+    sent = app.send(node, MODEL)
+    refused(attacker, "ConfirmMessageReceived", confirm(sent), "not for this node")
+    reply = Message(arrays(MODEL), reply_to=node.receive())
+    node.answer(reply)
+    refused(attacker, "ConfirmMessageReceived", confirm(reply.object_id), "not for this node")
+    assert app.replies(sent)[sent].has_content()
+
+
+def test_a_message_is_answered_a_few_times_only(superlink: SuperLink, app: App, node: Node) -> None:
+    app.send(node, MODEL)
+    asked = node.receive()
+    for number in range(reply_limits.ATTEMPTS):
+        node.ask("PushMessages", node.announce(Message(arrays(MODEL + number), reply_to=asked)))
+    refused(node, "PushMessages", node.announce(Message(arrays(MODEL), reply_to=asked)), "too often")
+
+
+def forged(reply: Message, kind: str, body: Any) -> tuple[Message, dict[str, bytes], ObjectTree]:
+    """Return the objects of a reply of which the first one of a kind has another body, and their tree."""
+    objects = {name: each.deflate() for name, each in get_all_nested_objects(reply).items()}
+    new: dict[str, str] = {}  # names of changed objects
+    done = False
+    changed = {}
+    for name, content in objects.items():  # children first
+        head, _, old = content.partition(b"\0")
+        title, children, _ = head.decode().split(" ")
+        if title == kind and not done:
+            old, done = body(old), True
+        names = ",".join(new.get(each, each) for each in children.split(","))
+        content = f"{title} {names} {len(old)}".encode() + b"\0" + old
+        new[name] = get_object_id(content)
+        changed[new[name]] = content
+
+    def renamed(tree: ObjectTree) -> ObjectTree:
+        return ObjectTree(object_id=new[tree.object_id], children=map(renamed, tree.children))
+
+    return reply, changed, renamed(get_object_tree(reply))
+
+
+def test_a_bad_reply_becomes_an_error_of_its_node_and_the_others_arrive(
+    superlink: SuperLink, app: App, node: Node
+) -> None:
+    victim = superlink.node("victim")
+    victim.activate()
+    theirs = app.send(victim, MODEL)
+    asked = victim.receive()
+    bodies = {
+        "a chunk a thousand times": ("Array", lambda old: repeat_chunk(old, 1000)),
+        "no JSON": ("Array", lambda old: b"\xff{"),
+        "deep JSON": ("Array", lambda old: b"[" * 100_000),
+        "metrics": ("MetricRecord", lambda old: b"\xff" * 10),
+    }
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for what, (kind, body) in bodies.items():
+        sent = app.send(node, MODEL)
+        reply, objects, tree = forged(Message(arrays(900_000), reply_to=node.receive()), kind, body)
+        request = node.announce(reply, message_id=tree.object_id)
+        request.message_object_trees[0].CopyFrom(tree)
+        node.push(request, objects)
+        replies = app.replies(sent, theirs)
+        assert list(replies) == [sent], what
+        assert replies[sent].has_error(), what
+        assert "cannot be used" in replies[sent].error.reason, what
+        assert replies[sent].metadata.src_node_id == node.number
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+    sent = app.send(node, MODEL)
+    reply = Message(arrays(MODEL), reply_to=node.receive())
+    for body in (lambda old: b"\xff" * 10, lambda old: old.replace(sent.encode(), theirs.encode())):
+        _, _, tree = forged(reply, "Message", body)
+        request = node.announce(reply, message_id=tree.object_id)
+        request.message_object_trees[0].CopyFrom(tree)
+        refused(node, "PushMessages", request, "another hash")
+    victim.answer(Message(arrays(MODEL), reply_to=asked))
+    assert app.replies(theirs)[theirs].has_content()
+
+
+def repeat_chunk(body: bytes, times: int) -> bytes:
+    return body.replace(b'"arraychunk_ids": [0]', f'"arraychunk_ids": {[0] * times}'.encode())
+
+
+def test_the_limit_can_be_raised_and_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reply_check.allowed_bytes(0) == 1024 * 1024
+    assert reply_check.allowed_bytes(10**6) == 4 * 10**6
+    monkeypatch.setenv(reply_check.VARIABLE, "5000000")
+    reply_check.check_setting()
+    assert reply_check.allowed_bytes(10**6) == 5 * 10**6
+    monkeypatch.setenv(reply_check.VARIABLE, "5 MB")
+    with pytest.raises(SystemExit, match="COHORT_REPLY_BYTES = 5 MB: must be a whole number of bytes"):
+        reply_check.check_setting()
+
+
+@pytest.mark.slow
+def test_limits_survive_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
+    superlink = SuperLink(tmp_path_factory.mktemp("restarted"))
+    try:
+        node = superlink.node("node")
+        node.activate()
+        app = App(superlink)
+        for _ in range(2):
+            sent = app.send(node, 3_000_000)
+            asked = node.receive()
+            reply = Message(arrays(3_000_000), reply_to=asked)
+            node.answer(reply)
+            assert app.replies(sent)[sent].has_content()
+        sent = app.send(node, 3_000_000)
+        reply = Message(arrays(3_100_000), reply_to=node.receive())
+        superlink.restart()
+        node.answer(reply)
+        assert app.replies(sent)[sent].has_content()
+        app.close()
+    finally:
+        superlink.end()

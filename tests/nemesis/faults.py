@@ -1,0 +1,98 @@
+"""The faults that the nemesis can cause, and when it causes them: a function of a seed alone."""
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..support.proxy import Trouble
+
+SUPERLINK, SERVERAPP, SUPERNODE, CLIENTAPP, DATABASE, NETWORK = (
+    "superlink",
+    "serverapp",
+    "supernode",
+    "clientapp",
+    "database",
+    "network",
+)
+LONGEST_PAUSE, LONGEST_LOCK, LONGEST_PARTITION = 20.0, 12.0, 25.0  # s
+# (part, fault): how often it is drawn
+FAULTS = {
+    (SUPERLINK, "pause"): 2,
+    (SUPERLINK, "kill"): 2,
+    (SUPERLINK, "restart"): 1,
+    (SERVERAPP, "pause"): 2,
+    (SERVERAPP, "kill"): 2,
+    (SERVERAPP, "restart"): 1,
+    (SUPERNODE, "pause"): 3,
+    (SUPERNODE, "kill"): 3,
+    (SUPERNODE, "restart"): 1,
+    (CLIENTAPP, "pause"): 2,
+    (CLIENTAPP, "kill"): 3,
+    (DATABASE, "lock"): 3,
+    (NETWORK, "partition"): 5,
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: it begins `start` seconds after its episode and is healed `seconds` later."""
+
+    part: str
+    fault: str
+    client: int | None
+    """The client whose SuperNode, ClientApp or connection is meant; None for all connections."""
+    start: float
+    seconds: float
+    trouble: str = ""
+    """What a partition does to the connections; see `proxy.Trouble`."""
+    delay: float = 0.0
+    """Seconds that each chunk is delayed."""
+    reset: bool = False
+    """Whether connections break when a partition is healed, instead of going on."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Faults that overlap, after some quiet seconds."""
+
+    number: int
+    quiet: float
+    faults: tuple[Fault, ...]
+
+    def line(self) -> dict[str, Any]:
+        """Return it for a JSON line, without the settings that are not used."""
+        always = {"client", "start", "seconds"}
+        faults = [
+            {name: value for name, value in asdict(fault).items() if value or name in always}
+            for fault in self.faults
+        ]
+        return {"episode": self.number, "quiet": self.quiet, "faults": faults}
+
+
+def episode(seed: int, number: int, num_clients: int, parts: frozenset[str]) -> Episode:
+    """Return an episode of the schedule of a seed.
+
+    Parameters
+    ----------
+    parts : frozenset of str
+        "part fault" of `FAULTS` that the engine can suffer.
+    """
+    chance = random.Random(f"{seed} {number}")
+    known = [(part, fault) for part, fault in FAULTS if f"{part} {fault}" in parts]
+    kinds = chance.choices(known, [FAULTS[kind] for kind in known], k=chance.choice((1, 1, 2, 3)))
+    faults = tuple(_fault(chance, part, fault, num_clients) for part, fault in kinds)
+    return Episode(number, round(chance.uniform(1, 4), 2), faults)
+
+
+def _fault(chance: random.Random, part: str, fault: str, num_clients: int) -> Fault:
+    longest = {"lock": LONGEST_LOCK, "pause": LONGEST_PAUSE, "partition": LONGEST_PARTITION}.get(fault, 0.0)
+    seconds = round(min(longest, chance.choice((0.3, 1.0)) * chance.uniform(0.1, 1) * longest), 2)
+    client = chance.randrange(num_clients) if part in (SUPERNODE, CLIENTAPP, NETWORK) else None
+    start = round(chance.uniform(0, 3), 2)
+    if part != NETWORK:
+        return Fault(part, fault, client, start, seconds)
+    if chance.random() < 0.25:
+        client = None
+    trouble = chance.choice([each for each in Trouble if each is not Trouble.NONE])
+    delay = round(chance.uniform(0.2, 2), 2) if trouble is Trouble.DELAY else 0.0
+    return Fault(part, fault, client, start, seconds, trouble.value, delay, chance.random() < 0.5)

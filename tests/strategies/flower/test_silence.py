@@ -1,0 +1,188 @@
+"""What clients cost that are online and do not answer: simulated time of a federation of twenty."""
+
+import logging
+from collections.abc import Collection
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+
+from simulation.grid import InProcessGrid
+from simulation.response_times import ResponseTimes
+from strategies import RoundRecord, SelectionStrategy
+from strategies.clients.reports import STATUS, Report
+from strategies.flower.messages import write_report
+from strategies.options import Checkpoints, Deadlines, Faults
+
+M, K, ROUNDS = 20, 5, 100
+SELECTORS = ("flics", "pow-d", "forecast", "md", "uniform", "adaptive-osmd")
+CASES = [
+    pytest.param(
+        *(name, silent, share),
+        id=f"{name}-{len(silent)}",
+        marks=() if (name, len(silent)) in {("flics", 5), ("pow-d", 1)} else pytest.mark.slow,
+    )
+    for name in SELECTORS
+    for silent, share in (((3,), 0.1), (tuple(range(5)), 0.5))
+]
+GROUPS = {"flics": [str(m // 5) for m in range(M)]}  # a group of five: all of it may be silent
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "flwr")
+
+
+def federation(
+    selector: str,
+    silent: Collection[int] = (),
+    *,
+    to: Collection[str] = ("train", "query.loss"),
+    absent: Collection[int] = (),
+    **slow: float,
+) -> InProcessGrid:
+    """Return clients that need about a second to train, and a tenth of it for a poll.
+
+    The silent ones do not answer some kinds of message; slow ones need so many times as long; absent ones are
+    not online.
+    """
+    times = ResponseTimes(M, seed=1, median=1.0)
+
+    def latency(message: Message) -> float:
+        client, kind = grid.client_of(message.metadata.dst_node_id), message.metadata.message_type
+        if client in silent and kind in to:
+            return inf
+        if kind == STATUS:
+            return 0.0
+        number = int(message.content["config"]["server-round"])
+        seconds = float(times.seconds(number, [client])[0]) * slow.get(f"c{client:02d}", 1.0)
+        return seconds if kind == "train" else seconds / 10
+
+    grid = InProcessGrid(latency=latency)
+    for m in range(M):
+        node = grid.add_node(handler=_client(m, GROUPS.get(selector, [None] * M)[m]))
+        if m in absent:
+            grid.remove_node(node)
+    return grid
+
+
+def _client(m: int, group: str | None) -> Any:
+    target = np.random.default_rng(m).standard_normal(3).astype(np.float32)
+
+    def answer(message: Message) -> Message:
+        if message.metadata.message_type == STATUS:
+            report = Report(client_id=f"c{m:02d}", num_examples=10, group=group)
+            return Message(write_report(report), reply_to=message)
+        w = message.content["arrays"]["w"].numpy()
+        loss = float(np.square(w - target).sum())
+        if message.metadata.message_type == "query.loss":
+            return Message(write_report(Report(loss=loss)), reply_to=message)
+        content: RecordDict = write_report(Report(num_examples=10, train_loss=loss))
+        content["arrays"] = ArrayRecord({"w": Array(w - np.float32(0.1) * (w - target))})
+        return Message(content, reply_to=message)
+
+    return answer
+
+
+def play(
+    grid: InProcessGrid, selector: str, rounds: int = ROUNDS, **options: Any
+) -> tuple[float, list[RoundRecord]]:
+    """Return the simulated seconds of a run, and its records."""
+    records: list[RoundRecord] = []
+    options = {"deadlines": Deadlines(round=60), "num_rounds": ROUNDS, "seed": 3, **options}
+    strategy = SelectionStrategy(selector, clients_per_round=K, on_round=records.append, **options)
+    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=rounds)
+    return grid.clock.monotonic(), records
+
+
+@cache
+def without(selector: str, absent: tuple[int, ...], rounds: int = ROUNDS) -> float:
+    """Return the seconds of a run without some of the clients."""
+    return play(federation(selector, absent=absent), selector, rounds)[0]
+
+
+@pytest.mark.parametrize(("selector", "silent", "share"), CASES)
+def test_silent_clients_cost_little_time(selector: str, silent: tuple[int, ...], share: float) -> None:
+    seconds, records = play(federation(selector, silent), selector)
+    assert seconds <= (1 + share) * without(selector, silent)
+    asked = [client for record in records for client in record.selection.clients.tolist()]
+    assert max(asked.count(client) for client in silent) <= 6
+    assert sum(bool(record.skipped) for record in records) <= 3
+    assert {client for record in records for client in record.silent} == set(silent)
+
+
+def test_who_answers_polls_and_does_not_train_is_silent_too() -> None:
+    """pow-d selects the clients with the largest losses, and these do not become smaller without training."""
+    seconds, records = play(federation("pow-d", [3], to=["train"]), "pow-d", rounds=50)
+    assert seconds <= 1.15 * without("pow-d", (3,), rounds=50)  # half the silences come in the first rounds
+    assert 1 <= sum(3 in record.selection.clients for record in records) <= 4
+
+
+def test_who_is_silent_from_the_beginning_costs_little_time() -> None:
+    """Such a node is never registered; the question for its status is what rounds might wait for."""
+    seconds, records = play(federation("md", [0], to=[STATUS]), "md", rounds=50)
+    assert seconds <= without("md", (0,), rounds=50) + 5 + 3 * 4  # the first node is asked alone for 5 s
+    assert {record.num_available for record in records} == {M - 1}
+
+
+def test_slow_clients_are_not_lost() -> None:
+    """The slowest needs eight times as long as usual, which nobody knows at first."""
+    _, records = play(federation("uniform", c03=8.0, c11=4.0), "uniform")
+    for client in (3, 11):
+        replies = [
+            bool(record.feedback.responded[record.selection.clients == client].all())
+            for record in records
+            if client in record.selection.clients
+        ]
+        assert len(replies) >= 15
+        assert sum(replies) >= len(replies) - 2
+
+
+def test_after_a_pause_of_the_whole_federation_all_clients_are_back() -> None:
+    grid = federation("uniform")
+    latency = grid.latency
+
+    def with_a_pause(message: Message) -> float:
+        return inf if 20 <= grid.clock.monotonic() < 80 else latency(message)
+
+    grid.latency = with_a_pause
+    _, records = play(grid, "uniform", rounds=60)
+    assert sum(bool(record.skipped) for record in records) <= 7
+    assert records[-1].num_available == M
+
+
+def test_a_superlink_that_does_not_answer_is_no_silence_of_clients() -> None:
+    grid = federation("uniform")
+    pull, stalls = grid.pull_messages, iter([False] * 40 + [True])
+
+    def stalled(message_ids: Any) -> list[Message]:
+        replies = pull(message_ids)
+        grid.clock.sleep(30.0 if next(stalls, False) else 0.0)
+        return replies
+
+    grid.pull_messages = stalled  # type: ignore[method-assign]
+    _, records = play(grid, "uniform", rounds=10)
+    assert max(record.seconds for record in records) > 30
+    assert not any(record.failures or record.silent for record in records)
+
+
+def test_silence_is_remembered_over_a_resume(tmp_path: Path) -> None:
+    whole = play(federation("pow-d", [3, 4]), "pow-d", rounds=12)[1]
+    first = play(federation("pow-d", [3, 4]), "pow-d", 5, checkpoints=Checkpoints(tmp_path))[1]
+    resumed = Checkpoints(tmp_path, resume=True)
+    second = play(federation("pow-d", [3, 4]), "pow-d", 12, checkpoints=resumed)[1]
+    for ours, theirs in zip([*first, *second], whole, strict=True):
+        assert ours.selection.clients.tolist() == theirs.selection.clients.tolist()
+        assert (ours.silent, ours.num_available) == (theirs.silent, theirs.num_available)
+    assert any(record.silent for record in second)
+
+
+def test_without_these_protections_rounds_wait_until_the_deadline() -> None:
+    options = {"deadlines": Deadlines(round=60, shortest=inf), "faults": Faults(silence=False)}
+    seconds, records = play(federation("full", [3]), "full", rounds=3, **options)
+    assert seconds >= 180
+    assert not any(record.quarantined for record in records)

@@ -1,0 +1,141 @@
+"""A TCP proxy between a SuperNode and its SuperLink that can be a bad network."""
+
+import contextlib
+import enum
+import socket
+import struct
+import threading
+import time
+
+CHUNK = 65536  # bytes
+
+
+class Trouble(enum.Enum):
+    """What the network does."""
+
+    NONE = "none"
+    REFUSE = "refuse"  # connections break, and new ones too
+    SILENCE = "silence"  # a pulled cable: nothing arrives, in either direction, and nobody is told
+    HALF_OPEN = "half-open"  # what the SuperNode sends arrives; no answer comes back
+    DELAY = "delay"  # each chunk comes late
+
+
+class Proxy:
+    """Forwards connections on a port of its own to another port of this machine.
+
+    Parameters
+    ----------
+    target : int
+        The port to which connections go. It may change while no client connects.
+    """
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._trouble, self._delay = Trouble.NONE, 0.0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def suffer(self, trouble: Trouble, delay: float = 0.0) -> None:
+        """Begin to be a bad network."""
+        with self._changed:
+            self._trouble, self._delay = trouble, delay
+            self._changed.notify_all()
+        if trouble is Trouble.REFUSE:
+            self.reset()
+
+    def heal(self, *, reset: bool = False) -> None:
+        """Be a good network again; what was held back arrives now, unless connections are reset."""
+        if reset:
+            self.reset()
+        with self._changed:
+            self._trouble = Trouble.NONE
+            self._changed.notify_all()
+
+    def reset(self) -> None:
+        """Break all connections, as a router does that has forgotten them."""
+        with self._changed:
+            pairs = set(self._pairs)
+        for pair in pairs:
+            self._break(pair)
+
+    def close(self) -> None:
+        """End all threads and connections."""
+        with self._changed:
+            self._closed, self._trouble = True, Trouble.NONE
+            self._changed.notify_all()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.reset()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(client,), daemon=True).start()
+
+    def _connect(self, client: socket.socket) -> None:
+        if self._trouble is Trouble.REFUSE or not self._passes(upwards=True):
+            _reset(client)
+            return
+        try:
+            server = socket.create_connection(("127.0.0.1", self.target))
+        except OSError:
+            _reset(client)
+            return
+        pair = client, server
+        with self._changed:
+            self._pairs.add(pair)
+        for source, sink, upwards in ((client, server, True), (server, client, False)):
+            threading.Thread(target=self._pump, args=(pair, source, sink, upwards), daemon=True).start()
+
+    def _pump(
+        self,
+        pair: tuple[socket.socket, socket.socket],
+        source: socket.socket,
+        sink: socket.socket,
+        upwards: bool,
+    ) -> None:
+        try:
+            while part := source.recv(CHUNK):
+                if not self._passes(upwards):
+                    break
+                sink.sendall(part)
+            self._passes(upwards)  # the end of a connection is held back as well
+        except OSError:
+            pass
+        self._break(pair)
+
+    def _passes(self, upwards: bool) -> bool:
+        """Wait until the network lets a chunk pass; return False if the proxy is closed."""
+        with self._changed:
+            if self._trouble is Trouble.DELAY:
+                delay = self._delay
+            else:
+                delay = 0.0
+                stopped = {Trouble.SILENCE} if upwards else {Trouble.SILENCE, Trouble.HALF_OPEN}
+                self._changed.wait_for(lambda: self._closed or self._trouble not in stopped)
+        time.sleep(delay)
+        return not self._closed
+
+    def _break(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        with self._changed:
+            if pair not in self._pairs:
+                return
+            self._pairs.remove(pair)
+        for each in pair:
+            _reset(each)
+
+
+def _reset(connection: socket.socket) -> None:
+    """Close a connection with an RST."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
+    connection.close()
