@@ -6,9 +6,11 @@ round that is over. A message that nobody fetches, or that has expired, stays in
 
 Here a round is over when the ServerApp sends the first message of a later round, which is a message whose
 `group_id` is a greater number. Then this module deletes the messages of past rounds that nobody has received.
-It also deletes all expired messages and all expired push sessions of the run. With a message, it deletes the
-replies to the message, and the objects of the message and of the replies. A message that a client has
-received is kept until it expires, because the ServerApp learns from late replies how long clients take.
+It also deletes messages of past rounds whose parts the ServerApp has not sent completely: a node that waits
+for such a part gives up at once. It also deletes all expired messages and all expired push sessions of the
+run. With a message, it deletes the replies to the message, and the objects of the message and of the replies.
+A message that a client has received is kept until it expires, because the ServerApp learns from late replies
+how long clients take.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class PastRounds:
 
     def __init__(self) -> None:
         self._newest: dict[int, int] = {}  # the number of the newest round, by run
+        self._deleted: dict[int, int] = {}  # messages before this round have been deleted, by run
         self._lock = threading.Lock()
 
     def is_past(self, metadata: Any) -> bool:
@@ -78,13 +81,16 @@ class PastRounds:
 
     def _begin(self, state: Any, run_id: int, number: int) -> None:
         with self._lock:
-            before = self._newest.get(run_id, 0)
-            self._newest[run_id] = max(before, number)
-        if number <= before:
-            return
+            self._newest[run_id] = max(self._newest.get(run_id, 0), number)
+            deleted = self._deleted.get(run_id, 0)
+            if number <= deleted:
+                return
+            self._deleted[run_id] = number  # other requests of this round need not delete as well
         try:
             _delete_before(state, run_id, number)
-        except Exception as error:  # such as a locked database; the next round deletes the messages
+        except Exception as error:  # such as a locked database; the next message deletes them
+            with self._lock:
+                self._deleted[run_id] = deleted
             getLogger("flwr").warning("Messages before round %d were not deleted: %s", number, error)
 
 
@@ -126,6 +132,7 @@ def _delete_before(state: Any, run_id: int, number: int) -> None:
     sql, utils = importlib.import_module("sqlalchemy"), importlib.import_module(_UTILS)
     message = importlib.import_module(_MESSAGES).MessageIns
     push = importlib.import_module(_SESSIONS).ObjectPushSession
+    root = importlib.import_module(_SESSIONS).ObjectPushSessionRoot
     now = importlib.import_module(_DATE).now()
     run = utils.uint64_to_int64(run_id)
     waiting = sql.select(message.message_id, message.group_id).where(
@@ -135,12 +142,19 @@ def _delete_before(state: Any, run_id: int, number: int) -> None:
         message.run_id == run, message.created_at + message.ttl < now.timestamp()
     )
     abandoned = sql.select(push.session_id).where(push.run_id == run, push.expires_at <= now)
+    incomplete = (
+        sql.select(push.session_id, message.group_id)
+        .join(root, root.session_id == push.session_id)
+        .join(message, message.message_id == root.root_object_id)
+        .where(message.run_id == run)
+    )
+
+    def is_past(row: Any) -> bool:
+        of = _round_of(row.group_id)
+        return of is not None and of < number
+
     with state.session() as database:
-        past = {
-            each.message_id
-            for each in database.execute(waiting)
-            if (of := _round_of(each.group_id)) is not None and of < number
-        }
+        past = {each.message_id for each in database.execute(waiting) if is_past(each)}
         # A node may have received one of these messages since the lookup. That message is not claimed and
         # stays.
         claim = (
@@ -151,5 +165,6 @@ def _delete_before(state: Any, run_id: int, number: int) -> None:
         )
         claimed = set(database.scalars(claim)) if past else set()
         state.delete_messages(claimed | set(database.scalars(expired)))
-        for session_id in database.scalars(abandoned).all():
+        sessions = {each.session_id for each in database.execute(incomplete) if is_past(each)}
+        for session_id in sessions.union(database.scalars(abandoned)):
             state._cleanup_push_session(session_id, cleanup_messages=True)

@@ -2,12 +2,17 @@
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.proto.message_pb2 import PullObjectRequest
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.utils import uint64_to_int64
+from flwr.superlink.grid import http_grid
 
+from deploy.flower.patches import past_rounds
 from tests.support.fleet import App, Node, SuperLink, random_bytes
 
 pytestmark = pytest.mark.network
@@ -64,6 +69,51 @@ def test_a_message_that_a_node_did_not_confirm_in_its_round_is_not_delivered_aga
     assert rounds_waiting(node) == ["1"] == rounds_waiting(node)
     app.send(node, MODEL, round=2)
     assert rounds_waiting(node) == ["2"]
+
+
+def test_a_node_gives_up_an_incomplete_message_when_the_next_round_begins(
+    app: App, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ObjectPushError("part", 7, "session")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(http_grid, "push_objects", fail)
+        with pytest.raises(ObjectPushError):
+            app.send(node, MODEL, round=1)
+    (message,) = node.ask("PullMessages", PullMessagesRequest(node=node.id)).messages_list
+    wanted = PullObjectRequest(
+        node=node.id, run_id=app.run.run_id, object_id=message.metadata.message_id
+    )  # the root of the message's parts
+    waiting = node.ask("PullObject", wanted)
+    assert (waiting.object_found, waiting.object_available) == (True, False)  # the node asks again
+    app.send(node, MODEL, round=2)
+    assert not node.ask("PullObject", wanted).object_found
+    assert rounds_waiting(node) == ["2"]
+
+
+def test_a_deletion_that_failed_is_repeated_with_the_next_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    class State:
+        def delete_messages(self, message_ids: set[str]) -> None: ...
+
+        def store_message_and_object_tree(self, *_: object) -> str:
+            return "stored"
+
+    outcomes: Iterator[Exception | None] = iter([None, OSError("database is locked"), None])
+    tried: list[int] = []
+
+    def delete(state: object, run_id: int, number: int) -> None:
+        tried.append(number)
+        if (error := next(outcomes)) is not None:
+            raise error
+
+    monkeypatch.setattr(past_rounds, "_delete_before", delete)
+    past_rounds.PastRounds().delete_in(State)
+    for number in (1, 1, 2, 2, 2):
+        metadata = SimpleNamespace(run_id=7, group_id=str(number), reply_to_message_id="")
+        message = SimpleNamespace(metadata=metadata)
+        assert State().store_message_and_object_tree(message, None, "") == "stored"
+    assert tried == [1, 2, 2]
 
 
 def test_a_late_reply_to_a_past_round_arrives_until_it_expires(
