@@ -95,16 +95,17 @@ class InProcessGrid(Grid):
     reply. A message whose node has left gets error 5, with the SuperLink as its source.
 
     **Availability.** With an ``availability``, the time determines which nodes are online. Time is divided
-    into periods of ``round_length`` seconds. The first period is the round ``first_round`` of the
-    availability, and each further period is its next round (`availability_round`). After TRAIN messages were
-    sent, the next call of `get_nodes` or `get_node_ids` advances the clock to the next period, unless
-    training has already taken longer. So as long as training takes at most ``round_length`` seconds, round t
+    into periods of ``round_length`` seconds. The first period is round ``first_round`` of the availability,
+    the second period is the round after it, and so on (`availability_round`). After TRAIN messages were sent,
+    the next call of `get_nodes` or `get_node_ids` advances the clock to the next period, unless training has
+    already taken longer. So as long as training takes at most ``round_length`` seconds, round t
     of a strategy sees the clients that are available in round t. A round without TRAIN messages does not
     advance the clock. While a strategy waits for clients, time passes, and other clients come online.
 
-    The nodes that a call returned stay reachable until the next call, and reply to all messages. Clients that
-    drop out need a ``latency`` of infinity. Flower's own strategies wait for clients in real time, while
-    simulated time stands still: let them wait for no more clients than are always available.
+    The nodes that a call returned stay reachable until the next call, and reply to all messages. To simulate a
+    client that drops out, give its messages an infinite ``latency``. Flower's own strategies wait for clients
+    in real time, while simulated time stands still. So configure such a strategy to wait for at most the
+    number of clients that are available in every round.
 
     Parameters
     ----------
@@ -125,12 +126,14 @@ class InProcessGrid(Grid):
     offline_after : float (default: 50)
         Seconds from a node's departure until its messages are answered with error 5.
     availability : Availability, optional
-        Determines which clients are online (default: all nodes are always online). Nodes are numbered from 0
-        in the order of `add_node`; client m is node m, and stays client m under a new node id.
+        Determines which clients are online (default: all nodes are always online). The node that
+        was added first is client 0, the next is client 1, and so on. A client that comes back under another
+        node id keeps its number.
     round_length : float (default: 60)
         Seconds, > 0, per round of the availability.
     first_round : int (default: 1)
-        The round of the availability at the grid's start. For a resumed run this is the next round.
+        The round of the availability at the grid's start. For a resumed run: the first round after the
+        checkpoint.
 
     Raises
     ------

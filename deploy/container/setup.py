@@ -50,7 +50,11 @@ def main() -> int:
         return 2
     except PermissionError as error:
         reason = f"{error.filename}: user {os.getuid()} (COHORT_USER) has no access"
-        print(f"{reason}; `docker compose down -v` removes volumes of another user", file=sys.stderr)
+        print(
+            f"{reason}; set COHORT_USER to the owner of the volumes, or delete the volumes, with all keys "
+            "and results: docker compose down -v",
+            file=sys.stderr,
+        )
         return 2
     say(f"{count} clients, {' and '.join(trial.name for trial in trials)}: everything is ready")
     READY.touch()

@@ -26,7 +26,7 @@ from ..clients.reports import (
 )
 from ..options import AFTER_TRAINING, Polling
 from ..rounds.seeds import client_seed
-from .full_information import diversities
+from .diversities import diversities
 from .grids import PollingGrid
 from .messages import ENOUGH, lacks_handler, question, read_metric, read_report, why_failed
 

@@ -12,8 +12,8 @@ from ..selectors import checks
 from ..selectors.settings import Schedule
 
 Budget: TypeAlias = float | str | Schedule | Callable[[int], float]
-"""A number; a schedule such as "20@1/5@50" (20, and from round 50 on 5); or a function that takes the round's
-number and returns K."""
+"""A number; a schedule such as "20@1/5@50" (20, then 5 from round 50 on); or a function that takes the number
+of the round and returns K."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Budgets:
 
     @property
     def smallest(self) -> int:
-        """The smallest K > 0 of the schedule; ``clients_per_round`` without a schedule, or if it has none."""
+        """The smallest K > 0 of the schedule; ``clients_per_round`` if no schedule has a K > 0."""
         return min((k for k in map(int, self._numbers) if k > 0), default=self.clients_per_round)
 
     def check(self, quorum: int, num_clients: float = inf) -> None:

@@ -27,7 +27,7 @@ A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it
 to `shared.FAILING` s."""
 
 _SUPERLINK = "flwr.superlink.cli.flower_superlink"
-_SUPERLINK_APP = "flwr.superlink.main"  # Flower imports this module only while it runs
+_SUPERLINK_APP = "flwr.superlink.main"  # Flower imports this module inside a function, after its start
 _SUPERLINK_API = "flwr.superlink.servicer.runtime.runtime_handlers"
 _FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
 _FLEET_HANDLERS = "flwr.server.superlink.fleet.message_handler.message_handler"
@@ -81,8 +81,8 @@ def patch() -> None:
     deliveries.patch(past)
     presence.patch(held.look_again)
 
-    # Flower calls the next four functions in nearly every request. The first one (which deletes expired
-    # tokens) and the last one (which stores traffic) take the write lock, of which the database has only one.
+    # In nearly every request, Flower deletes expired tokens, looks up the node, checks the run and stores the
+    # traffic. Deleting and storing take the write lock, of which the database has only one.
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     state._cleanup_expired_task_tokens = _rarely(state._cleanup_expired_task_tokens)
     state.get_node_id_by_public_key = remembered(state.get_node_id_by_public_key, by=1, but=None)
@@ -90,7 +90,7 @@ def patch() -> None:
     replace(_FLEET_HANDLERS, check_abort=remembered(check_abort))
     _Traffic(state)
 
-    # When the SuperLink ends, Flower waits for all requests without a time limit. A program that follows a
+    # When the SuperLink ends, Flower waits for all requests, however long they take. A program that follows a
     # run's log has a request under way until the run ends.
     uvicorn = importlib.import_module(_SUPERLINK).uvicorn
     run = partial(uvicorn.run, timeout_graceful_shutdown=LONGEST_SHUTDOWN)
@@ -112,7 +112,7 @@ def patch() -> None:
 
 
 def _rarely(method: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a method that does nothing within `LOOK` seconds after its last effective call for an object."""
+    """Return a method that, for each object, calls the original at most once in `LOOK` seconds."""
     last: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
     @wraps(method)

@@ -35,7 +35,7 @@ _AUTH = "flwr.superlink.auth_plugin"
 _CONSTANTS = "flwr.common.constant"
 _CORE_CONSTANTS = "flwr.supercore.constant"
 _STARLETTE = "starlette.concurrency"
-# Flower imports these two modules only while it runs.
+# Flower imports these two modules inside functions, after its start.
 _SUPERLINK_APP, _SUPERNODE_APP = "flwr.superlink.main", "flwr.supernode.main"
 _USED_BY_BOTH = (f"{_CORE_CONSTANTS}:TASK_TOKEN_HEADER", f"{_STARLETTE}:run_in_threadpool")
 USED_BY_SUPERNODE = (f"{_SUPERNODE_APP}:create_app", *_USED_BY_BOTH)

@@ -1,4 +1,4 @@
-"""Computes diversities from updates that clients send before the selection."""
+"""Computes diversities from all clients' updates, which some selectors must know before the selection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_LONGEST = 10.0  # times the median norm: in the mean, an update counts with this norm at most
+_LONGEST = (
+    10.0  # times the median norm; a longer update is scaled down to this norm before the mean is computed
+)
 
 
 def diversities(
@@ -39,7 +41,8 @@ def diversities(
     arrays : ArrayRecord
         The global model w_t.
     answers : mapping of int to RecordDict
-        The answers to ``query.update`` by the position of the client. Each holds a trained model w_m.
+        The answers to ``query.update``. A key is the client's position in ``sizes``. Each answer holds a
+        trained model w_m.
     sizes : ndarray, shape (n,)
         The data sizes of the clients that were asked, > 0.
     name_of : callable

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 from strategies import Faults, MissingHandlerError, Polling, RoundRecord, SelectionStrategy
 from strategies.clients.reports import NORM, STATUS, UPDATE, Report
-from strategies.flower.full_information import diversities
+from strategies.flower.diversities import diversities
 from strategies.flower.messages import _NO_HANDLER, write_report
 
 from ...support.toy_grid import Node, ToyGrid
