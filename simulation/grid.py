@@ -102,10 +102,10 @@ class InProcessGrid(Grid):
     of a strategy sees the clients that are available in round t. A round without TRAIN messages does not
     advance the clock. While a strategy waits for clients, time passes, and other clients come online.
 
-    The nodes that a call returned stay reachable until the next call, and reply to all messages. To simulate a
-    client that drops out, give its messages an infinite ``latency``. Flower's own strategies wait for clients
-    in real time, while simulated time stands still. So configure such a strategy to wait for at most the
-    number of clients that are available in every round.
+    The nodes that a call returned stay reachable until the next call, and reply to all messages. To simulate
+    a client that drops out, give its messages an infinite ``latency``. Flower's own strategies wait for
+    clients in real time, while simulated time stands still. So configure such a strategy to wait for at most
+    the number of clients that are available in every round.
 
     Parameters
     ----------
