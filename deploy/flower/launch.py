@@ -3,11 +3,11 @@
 ``python -m deploy.flower.launch PROGRAM ARGUMENTS`` runs PROGRAM, one of `LAUNCHED`, such as
 `flower-supernode`.
 
-A program has guards, which protect it, and one more patch, which makes it faster and more robust. If that
-patch cannot be applied (on Windows, or because Flower lacks a name that the patch uses), this module logs a
-warning and runs the program with its guards alone. If the guards cannot be applied (because Flower has
-another version or lacks a name that the guards use), the program does not start. With another version of
-Flower, only programs without guards run.
+Some of a program's patches are its guards, which protect it. The other patches make the program faster and
+more robust. If these other patches cannot be applied (on Windows, or because Flower lacks a name that they
+use), this module logs a warning and runs the program with its guards alone. If the guards cannot be applied
+(because Flower has another version or lacks a name that the guards use), the program does not start. With
+another version of Flower, only programs without guards run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Program(NamedTuple):
     """
 
     patch: Callable[[], None]
-    """Applies all changes to the program except its guards."""
+    """Applies all patches of the program except its guards."""
     used: tuple[str, ...]
     """The names of Flower that `patch` uses. If Flower lacks one of them, `patch` is not applied."""
     starts: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ LAUNCHED = tuple(name for name, program in PROGRAMS.items() if program.starts or
 
 
 def unsupported(names: Iterable[str]) -> str | None:
-    """Return the reason why these programs cannot be patched, or None if they can be patched.
+    """Return why the patches other than the guards cannot be applied to these programs, or None if they can.
 
     The check imports the modules of Flower that the patches use.
     """
@@ -107,7 +107,7 @@ def _differs(uses: Iterable[str]) -> str | None:
 
 
 def commands(names: Iterable[str]) -> dict[str, Callable[[], Any]]:
-    """Return a function for each of these programs that runs it, patched if that is supported.
+    """Return, under the name of each of these programs, a function that runs the program with its patches.
 
     The call imports the programs, and the modules of Flower that their patches use.
     """
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str]) -> Any:
 
 
 def _warn(reason: str) -> None:
-    getLogger("flwr").log(WARNING, "Flower runs unpatched, with its polling intervals: %s", reason)
+    getLogger("flwr").log(WARNING, "Flower runs without the patches for speed and repair: %s", reason)
 
 
 if __name__ == "__main__":

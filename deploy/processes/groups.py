@@ -140,8 +140,8 @@ def stop(
         Seconds that the processes have to end after SIGTERM, and again after SIGKILL.
     marked : Callable[[], Sequence[int]]
         Returns the ids of processes that certainly belong to this program. If a process has already ended,
-        its group gets signals only if it contains one of these ids. Otherwise another program's group may
-        have the same id by now. (default: no ids)
+        its group gets signals only if the group contains one of these ids, because another program's group
+        may have the same id by now. (default: no ids)
     """
     ours = set()
     for pid in marked():

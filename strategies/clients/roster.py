@@ -168,7 +168,7 @@ class Roster:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned. Then call `register` for clients whose node has changed since."""
+        """Restore what `state` returned. The caller then registers the clients whose node has changed."""
         self._ids = list(state["ids"])
         self._removed = list(state["removed"])
         gone = set(self._removed)

@@ -49,7 +49,7 @@ class Attendance:
     min_available_clients : int
         The number of clients for which `wait_for_first` waits.
     clients_per_round : int
-        The number of clients with which `wait_for_first` continues at its deadline in a new run.
+        The least number of clients with which `wait_for_first` continues at its deadline in a new run.
     quorum : int
         The number of available clients for which `wait_for_quorum` waits.
     deadlines : Deadlines
@@ -77,19 +77,21 @@ class Attendance:
     # node without an answer -> (when to ask it again, the pause until then), both in s
     _silent: dict[int, tuple[float, float]] = field(default_factory=dict)
     _unanswered: dict[str, int] = field(default_factory=dict)  # message id of a question -> node
-    _held: dict[int, tuple[Report, float]] = field(default_factory=dict)  # node -> (its report, held since)
+    # node that claims the identity of an online client, and is not registered yet -> (its report, first seen)
+    _held: dict[int, tuple[Report, float]] = field(default_factory=dict)
     _groupless: set[int] = field(default_factory=set)  # nodes that were refused because of their group
     _probed: bool = False  # whether the first few nodes have been asked
     _answered: bool = False  # whether any node has reported its status
-    _lacking: int = 0  # the number of answers that the app has no status handler
+    _lacking: int = 0  # how many answers stated that the app has no status handler
     _pace: Pace = field(default_factory=Pace)  # how long nodes take to report their status
 
     def wait_for_first(self, grid: Grid) -> None:
         """Wait for the first clients, and then register them together, so that their order does not matter.
 
-        A new run waits for ``min_available_clients`` clients. A resumed run waits for as many, or for all of
-        its clients that were not removed if these are fewer, but at least for the quorum. Once the quorum is
-        online, a resumed run also goes on as soon as no further client has come for 5 seconds.
+        A new run waits for ``min_available_clients`` clients, and so does a resumed run. If the resumed run
+        has fewer clients, apart from removed ones, it waits for all of them, but at least for the quorum.
+        Once the quorum is online, a resumed run also goes on as soon as no further client has come for 5
+        seconds.
 
         Raises
         ------
@@ -114,7 +116,7 @@ class Attendance:
             if resumed and present > best:
                 best, settled = present, clock.monotonic() + _SETTLED
             if best >= self.quorum and clock.monotonic() >= settled:
-                log(WARNING, "%d of %d clients are back: the run continues with them", present, left)
+                log(WARNING, "%d of %d clients are back: the run continues with these clients", present, left)
                 break
             if clock.monotonic() >= end:
                 outcome = (
@@ -123,7 +125,7 @@ class Attendance:
                 )
                 if present < self.clients_per_round and not resumed:
                     raise NotEnoughClientsError(outcome)
-                log(WARNING, "%s: the run continues with them", outcome)
+                log(WARNING, "%s: the run continues with the clients that joined", outcome)
                 break
             if clock.monotonic() >= log_at:
                 log_at = clock.monotonic() + _NEXT_LOG
@@ -181,7 +183,7 @@ class Attendance:
         return self.roster.available(online)
 
     def _holds_willing(self, node: int) -> bool:
-        """Return whether a held node said that its client is available; if not, the node is asked again."""
+        """Return whether the node is in `_held` and its client is available; otherwise it is asked again."""
         return node in self._held and self._held[node][0].available
 
     def state(self) -> dict[str, Any]:
@@ -265,7 +267,7 @@ class Attendance:
         return reports | self._answers(grid, nodes, deadline)
 
     def _answers(self, grid: Grid, nodes: list[int], deadline: float) -> dict[int, Report]:
-        """Ask nodes, and return the reports that arrive by the deadline, also on earlier questions."""
+        """Ask nodes, and return the reports that arrive by the deadline. Late answers count too."""
         # pull_messages returns the late answers that have arrived, and does not wait for others.
         late = grid.pull_messages(list(self._unanswered)) if self._unanswered else []
         reports = {node: report for node, report in self._read(late).items() if node in nodes}
@@ -300,7 +302,7 @@ class Attendance:
     def _read(self, answers: Iterable[Message]) -> dict[int, Report]:
         """Return the report of each node that answered. A node that sent an error is left out.
 
-        The error that the app has no status handler counts as an answer, with an empty report.
+        An error that states that the app has no status handler counts as an answer with an empty report.
         """
         reports = {}
         for answer in answers:
@@ -340,7 +342,7 @@ class Attendance:
             log(
                 INFO,
                 "%d nodes have no query.status handler: they are known by node id, their sizes are learned "
-                "from replies; Polling(ask_status=False) saves the question and the error in a client's log",
+                "from replies; with Polling(ask_status=False), clients are not asked, and log no error",
                 unknown,
             )
         if new:
@@ -373,9 +375,9 @@ class Attendance:
                 free = not (taken and name in self._registered_names)
                 self._registered_names.add(name)
             else:
-                ours = claim in self._registered_names or identity.startswith("node-")
-                free = not claim or not (taken or ours)
-                if taken and claim and not ours and identity not in found:
+                reserved = claim in self._registered_names or identity.startswith("node-")
+                free = not claim or not (taken or reserved)
+                if taken and claim and not reserved and identity not in found:
                     _, since = self._held.setdefault(node, (reports[node], now))
                     if now - since < _GHOST:
                         continue

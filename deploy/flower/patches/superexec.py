@@ -36,7 +36,7 @@ from deploy.flower.patches.shared import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-ATTEMPTS = 60  # how often the thread tries to report that an app was killed, once a second
+ATTEMPTS = 60  # the most attempts, one in each second, to report that an app has ended
 
 USED = (*USED_TO_RETRY, *USED_TO_START_APPS)
 USED_BY_THREAD = (
@@ -133,13 +133,13 @@ class SuperExecThread(threading.Thread):
         threading.Thread(target=attend, name="channel", daemon=True).start()
 
     def _report_lost(self, token: str, app: str) -> None:
-        """Report the task of an app that has ended as failed, unless the app has finished the task.
+        """Report that the task of an app has failed, if the app has ended without finishing the task.
 
         Stock Flower does so after a minute without the app's heartbeats.
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task
-        # If the app has not begun its task, either it has no channel because it was not forked (see
-        # `_Apps.start`), or Flower starts it again.
+        # A task that has not begun is not reported. Either the app has no channel because it was not forked
+        # (see `_Apps.start`): then the app may still be starting. Or Flower starts the app again.
         if task is None or task.status.status != "running":
             return
         if self._state.finish_task(task.task_id, "failed", f"The process of the {app} ended unexpectedly"):

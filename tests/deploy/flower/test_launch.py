@@ -50,7 +50,7 @@ def test_programs_of_another_flower_stay_unpatched_and_a_warning_gives_the_reaso
     programs = launch.commands(["flwr"])
     assert programs["flwr"] is importlib.import_module("flwr.cli.app").app
     (warning,) = caplog.messages
-    assert "Flower runs unpatched, with its polling intervals" in warning
+    assert "Flower runs without the patches for speed and repair" in warning
     assert reason in warning
 
 
