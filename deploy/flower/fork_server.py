@@ -55,7 +55,8 @@ class _Requester:
     def request(self) -> dict[str, Any] | None:
         """Read from the connection. Return the request if it is complete now, and None otherwise.
 
-        Raises EOFError if the connection is closed or the request is too long, ValueError if it is not JSON.
+        Raises EOFError if the connection is closed or the request is too long, ValueError or RecursionError
+        if it is not JSON.
         """
         part, descriptors, _, _ = socket.recv_fds(self.connection, 65536, 3)
         self.descriptors += descriptors
@@ -119,6 +120,7 @@ class Server:
             os.chdir(folder)  # the path of a socket may have only about 100 characters
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(f"{SOCKET}.new")
+            Path(f"{SOCKET}.new").chmod(0o600)  # whoever connects runs commands as this user
             listener.listen(128)
             Path(f"{SOCKET}.new").rename(SOCKET)  # requesters can find the socket from now on
             self._sockets.append(listener)
@@ -150,7 +152,8 @@ class Server:
     def _answer(self, requester: _Requester) -> Callable[[], Any] | None:
         try:
             request = requester.request()
-        except (OSError, EOFError, ValueError):  # the connection is closed, or the request is bad
+        # The connection is closed, or the request is bad.
+        except (OSError, EOFError, ValueError, RecursionError):
             self._events.unregister(requester.connection)
             self._requesters.discard(requester)
             requester.close_descriptors()

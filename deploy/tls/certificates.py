@@ -29,7 +29,7 @@ RENEWAL = timedelta(days=30)  # a start of the server renews a certificate that 
 AUTHORITY_VALIDITY = timedelta(days=3650)  # of the certificate of an authority whose key is kept
 AUTHORITY_KEY = "ca.key"  # the name of the file with the authority's key
 _AUTHORITY_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cohort CA")])
-CLOCK_SKEW = timedelta(minutes=5)  # a device whose clock is late by at most this accepts a new certificate
+CLOCK_SKEW = timedelta(days=1)  # how late a clock may be for a new certificate to be valid
 
 
 @dataclass(frozen=True)

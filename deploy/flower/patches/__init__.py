@@ -17,8 +17,9 @@ The SuperNode (`supernode`, `heartbeats`):
   4 s. In stock Flower the pauses between two attempts grow to 20 s, or to 2 min if gRPC cannot connect.
 - It runs only a trusted bundle (`guards.bundles`), and gives nobody a task over HTTP (`guards.local_apis`).
 
-The SuperLink (`superlink`, `held_requests`, `presence`, `deliveries`, `past_rounds`, `guards`). It receives
-messages and replies in parts, which Flower calls objects, and all parts of a message in one push session.
+The SuperLink (`superlink`, `held_requests`, `presence`, `deliveries`, `past_rounds`, `clock_jumps` and
+`guards`). It receives messages and replies in parts, which Flower calls objects, and all parts of a message
+in one push session.
 
 - It holds a SuperNode's request for messages until a message has arrived with all its parts, for at most 5 s.
   It holds a ServerApp's request for replies in the same way, for at most 1 s.
@@ -32,6 +33,7 @@ messages and replies in parts, which Flower calls objects, and all parts of a me
 - It hands out a reply only when all parts of the reply have arrived.
 - If a node restarts, the SuperLink reports the messages that the node had received before as lost.
 - It deletes messages of past rounds (`past_rounds`).
+- A jump of the system's clock ends no run (`clock_jumps`). In stock Flower a jump by a minute or two does.
 - It ends within seconds of SIGTERM. Stock Flower waits for every program that follows a log, until its run
   ends.
 - Its Fleet API has a front door (`guards.front_door`, `connections`). The front door authenticates a request

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from deploy.flower.database import end_if_corrupt
-from deploy.flower.patches import deliveries, held_requests, past_rounds, presence
+from deploy.flower.patches import clock_jumps, deliveries, held_requests, past_rounds, presence
 from deploy.flower.patches.held_requests import HeldRequests
 from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
@@ -57,6 +57,7 @@ USED = (
     f"{_LINK_STATE}:InMemoryLinkState.finish_task",
     f"{_LINK_STATE}:InMemoryLinkState._on_task_tokens_expired",
     f"{_FLEET_HANDLERS}:check_abort",
+    *clock_jumps.USED,
     *deliveries.USED,
     *held_requests.USED,
     *past_rounds.USED,
@@ -84,6 +85,7 @@ def patch() -> None:
     # In nearly every request, Flower deletes expired tokens, looks up the node, checks the run and stores the
     # traffic. Deleting and storing take the write lock, of which the database has only one.
     state = importlib.import_module(_LINK_STATE).SqlLinkState
+    clock_jumps.ClockJumps(state)
     state._cleanup_expired_task_tokens = _rarely(state._cleanup_expired_task_tokens)
     state.get_node_id_by_public_key = remembered(state.get_node_id_by_public_key, by=1, but=None)
     check_abort: Any = vars(importlib.import_module(_FLEET_HANDLERS))["check_abort"]

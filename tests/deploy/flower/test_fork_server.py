@@ -1,5 +1,6 @@
 """A forked command behaves like the stock command: arguments, environment, folder, output and exit."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -19,6 +20,8 @@ from deploy.flower.fork_client import ForkServer, Gone, fork_server_command
 from deploy.flower.fork_server import SOCKET
 from deploy.flower.launch import ALL
 from deploy.processes.groups import Process, processes_with, wait_until
+
+from ...support.devices import mode
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 MARK = "COHORT_TEST"
@@ -366,3 +369,29 @@ def test_a_forked_server_ends_with_the_process_that_it_was_forked_from(
 def test_all_preloaded_modules_can_be_imported() -> None:
     for name in fork_server.PRELOADED:
         import_module(name)
+
+
+def test_bad_requests_end_neither_the_server_nor_its_children(
+    server: Server, connection: ForkServer, tmp_path: Path
+) -> None:
+    for request in (b"garbage\n", b"3\n", b"{}\n", b"[" * 200_000 + b"\n", b"x" * (2 << 20)):
+        with socket.socket(socket.AF_UNIX) as attacker:
+            attacker.connect(f"/proc/{server.process.pid}/cwd/{SOCKET}")
+            attacker.settimeout(10)
+            with contextlib.suppress(ConnectionError):  # the server does not read the rest of a long request
+                attacker.sendall(request)
+                attacker.recv(4096)  # nothing, or the exit code of a child
+    command = ["flower-supernode", "--version"]
+    process = Process.forked(command, tmp_path / "output", dict(os.environ), connection)
+    assert wait_until(lambda: process.returncode is not None, 30), server.tail()
+    assert process.returncode == 0
+
+
+def test_only_its_own_user_can_connect(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        server = start_server(tmp_path, ["flower-supernode"])
+    finally:
+        os.umask(before)
+        kill_marked(tmp_path)
+    assert mode(server.folder / SOCKET) == 0o600

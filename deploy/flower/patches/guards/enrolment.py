@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 METHOD = "/flwr.proto.Fleet/RegisterNode"
 MAX_KEY = 1024  # the most bytes of a public key
 MAX_REQUEST = 4096  # the most bytes of a request
-AT_ONCE = 4  # the most enrolments under way, each in a thread of the Fleet API
+# The most enrolments under way, each in a thread of the Fleet API. Each has another token: whoever holds one
+# token keeps no other device out.
+AT_ONCE = 4
 SECONDS = 10.0  # s after which an enrolment is cancelled
 
 _AUTH = "flwr.superlink.auth_plugin"
@@ -85,7 +87,8 @@ class Enrolment:
         self._registry, self._state_factory = registry, state_factory
         self._grpc = importlib.import_module("grpc")
         self._fleet = importlib.import_module(_FLEET_MESSAGES)
-        self._free = threading.Semaphore(AT_ONCE)
+        self._lock = threading.Lock()
+        self._joining: set[str] = set()  # the tokens of the enrolments that are under way
         self._log = RefusalLog()
 
     def restore(self) -> None:
@@ -103,8 +106,13 @@ class Enrolment:
         return self._grpc.stream_unary_rpc_method_handler(partial(self._answer, token))
 
     def _answer(self, token: str, bodies: Iterator[bytes], context: Any) -> bytes:
-        if not self._free.acquire(blocking=False):
-            self._refuse(context, "RESOURCE_EXHAUSTED", f"{AT_ONCE} other devices are joining")
+        with self._lock:
+            again, full = token in self._joining, len(self._joining) >= AT_ONCE
+            if not (again or full):
+                self._joining.add(token)
+        if again or full:
+            reason = "a device is joining with this invitation" if again else f"{AT_ONCE} devices are joining"
+            self._refuse(context, "RESOURCE_EXHAUSTED", reason)
         try:
             late = threading.Timer(SECONDS, context.cancel)
             late.daemon = True
@@ -116,7 +124,8 @@ class Enrolment:
         except Refused as error:
             self._refuse(context, "PERMISSION_DENIED", str(error))
         finally:
-            self._free.release()
+            with self._lock:
+                self._joining.remove(token)
 
     def _refuse(self, context: Any, status: str, reason: str) -> NoReturn:
         self._log.refused(METHOD, reason, context.peer())

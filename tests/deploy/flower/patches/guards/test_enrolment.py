@@ -24,6 +24,7 @@ from deploy.processes.ports import free_ports
 from deploy.tls import certificates
 
 from .....support.devices import public_key_of
+from .....support.processes import wait_for
 
 
 def factories() -> tuple[Any, ...]:
@@ -147,7 +148,7 @@ def test_whoever_has_a_token_occupies_few_threads_and_for_a_short_time(
     server: Server, keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enrolment, "SECONDS", 1.5)
-    token, used = (server.registry.invite(name, 60) for name in ("pi-1", "pi-2"))
+    token, used, *others = (server.registry.invite(f"pi-{number}", 60) for number in range(1, AT_ONCE + 3))
     server.enrol(used, keys[1])
     credentials = grpc.ssl_channel_credentials(server.files.ca.read_bytes())
     never = threading.Event()
@@ -159,12 +160,22 @@ def test_whoever_has_a_token_occupies_few_threads_and_for_a_short_time(
     with grpc.secure_channel(server.address, credentials) as channel:
         grpc.channel_ready_future(channel).result(10)
         ask = channel.stream_unary(METHOD)
-        attacks = [ask.future(no_body(), metadata=((INVITATION_HEADER, used),)) for _ in range(2 * AT_ONCE)]
-        codes = [attack.exception(timeout=10).code().name for attack in attacks]
+
+        def attack(tokens: list[str]) -> list[Any]:
+            return [ask.future(no_body(), metadata=((INVITATION_HEADER, each),)) for each in tokens]
+
+        def codes(attacks: list[Any]) -> list[str]:
+            return sorted(attack.exception(timeout=10).code().name for attack in attacks)
+
+        of_one = attack(2 * AT_ONCE * [used])
+        wait_for(lambda: sum(each.done() for each in of_one) == 2 * AT_ONCE - 1, 10, lambda: "not refused")
+        server.enrol(token, keys[0])  # although the attack goes on
+        assert codes(of_one) == ["CANCELLED"] + ["RESOURCE_EXHAUSTED"] * (2 * AT_ONCE - 1)
+        of_many = attack([used, *others])
+        assert codes(of_many) == ["CANCELLED"] * AT_ONCE + ["RESOURCE_EXHAUSTED"]
         never.set()
-    assert sorted(codes) == ["CANCELLED"] * AT_ONCE + ["RESOURCE_EXHAUSTED"] * AT_ONCE
-    server.enrol(token, keys[0])
-    assert sorted(server.nodes().values()) == ["pi-1", "pi-2"]
+    server.enrol(others[0], keys[2])
+    assert sorted(server.nodes().values()) == ["pi-1", "pi-2", "pi-3"]
 
 
 def test_a_token_is_known_until_it_expires_or_a_day_after_its_use(

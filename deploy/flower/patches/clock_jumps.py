@@ -1,0 +1,99 @@
+"""Keeps runs alive when the clock of the SuperLink's machine jumps forwards, as after the machine's sleep.
+
+In stock Flower a jump by a minute or more ends every run: a task, such as that of a ServerApp, expires at the
+time that its last heartbeat has set, and a ServerApp cannot push a message that has expired meanwhile.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from datetime import timedelta
+from functools import wraps
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from deploy.flower.patches.shared import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+JUMP = 5.0  # s by which the clock must have moved more than time has passed
+GRACE = 60.0  # s after a jump in which messages from before the jump are accepted
+
+_CORE_STATE = "flwr.supercore.corestate.sql_corestate"
+_LINK_STATE = "flwr.server.superlink.linkstate"
+_VALIDATOR = "flwr.server.utils.validator"
+USED = (
+    *(
+        f"{_CORE_STATE}:{name}"
+        for name in (
+            "TaskModel.active_until",
+            "TaskModel.finished_at",
+            "HEARTBEAT_PATIENCE",
+            "HEARTBEAT_DEFAULT_INTERVAL",
+            "now",
+            "update",
+        )
+    ),
+    f"{_LINK_STATE}:SqlLinkState._cleanup_expired_task_tokens",
+    f"{_LINK_STATE}:SqlLinkState.get_task_by_token",
+    f"{_LINK_STATE}:SqlLinkState.session",
+    f"{_VALIDATOR}:now",
+)
+
+
+class ClockJumps:
+    """Gives every task time for a new heartbeat, and ServerApps time to push messages, after a jump.
+
+    A message from before the jump may expire before a node receives it. The ServerApp then gets an error
+    reply, as for every message that has expired.
+
+    Parameters
+    ----------
+    state : type
+        SqlLinkState. Its methods that compare the times of tasks with the clock are replaced.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self._lock = threading.Lock()
+        self._ahead = _ahead()
+        self._jump, self._until = timedelta(), 0.0  # the latest jump, and the end of its `GRACE` (monotonic)
+        replace(_VALIDATOR, now=self._now_for_messages)
+        state._cleanup_expired_task_tokens = self._before(state._cleanup_expired_task_tokens)
+        state.get_task_by_token = self._before(state.get_task_by_token)
+
+    def _before(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def checked(this: Any, *arguments: Any, **named: Any) -> Any:
+            with self._lock:
+                ahead = _ahead()
+                if ahead - self._ahead > JUMP:
+                    getLogger("flwr").warning("The clock has jumped by %.0f s", ahead - self._ahead)
+                    _prolong_tasks(this)
+                    self._jump = timedelta(seconds=ahead - self._ahead)
+                    self._until = time.monotonic() + GRACE
+                self._ahead = ahead
+            return method(this, *arguments, **named)
+
+        return checked
+
+    def _now_for_messages(self) -> datetime:
+        now: datetime = importlib.import_module(_CORE_STATE).now()
+        return now - self._jump if time.monotonic() < self._until else now
+
+
+def _ahead() -> float:
+    """Return by how much the clock is ahead of the time that has passed. The number changes with a jump."""
+    return time.time() - time.monotonic()
+
+
+def _prolong_tasks(state: Any) -> None:
+    core = importlib.import_module(_CORE_STATE)
+    patience = timedelta(seconds=core.HEARTBEAT_PATIENCE * core.HEARTBEAT_DEFAULT_INTERVAL)
+    task = core.TaskModel
+    under_way = task.active_until.is_not(None), task.finished_at.is_(None)
+    with state.session() as session:
+        session.execute(core.update(task).where(*under_way).values(active_until=core.now() + patience))
