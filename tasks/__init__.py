@@ -5,31 +5,67 @@ imports torch.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from .base import Arrays, Task
 from .data import Dataset
 
-__all__ = ["Arrays", "Dataset", "Task", "available", "create"]
+__all__ = ["Arrays", "Dataset", "Task", "available", "create", "learning_rate"]
 
 _SOFTMAX = ("softmax", "Softmax")  # module, class
 _MLP = ("mlp", "MLP")
 _CNN = ("cnn", "CNN")
+_DIGITS = ("mnist", "fashion-mnist", "kmnist", "emnist")
 
-# For each task: its model, its data set, further arguments of the model.
-_TASKS: dict[str, tuple[tuple[str, str], str, dict[str, Any]]] = {
-    "digits": (_SOFTMAX, "digits", {}),
-    "digits-mlp": (_MLP, "digits", {"hidden": (32,)}),
-    **{name: (_SOFTMAX, name, {}) for name in ("mnist", "fashion-mnist", "kmnist")},
-    **{f"{name}-mlp": (_MLP, name, {"hidden": (64, 30)}) for name in ("mnist", "fashion-mnist", "kmnist")},
-    **{f"{name}-cnn": (_CNN, name, {}) for name in ("mnist", "fashion-mnist", "kmnist")},
-    **{name: (_CNN, name, {}) for name in ("cifar10", "femnist", "celeba")},
+
+class _Row(NamedTuple):
+    """A task."""
+
+    model: tuple[str, str]  # module, class
+    dataset: str
+    learning_rate: float  # used where the run sets none, with mini-batches of about 16 samples
+    options: dict[str, Any] = {}  # noqa: RUF012 (never changed): further arguments of the model
+
+
+# The learning rates on MNIST and its relatives are measured on MNIST. Others are from papers: those of
+# FEMNIST and CelebA from DELTA (appendix H.2), that of Sent140 from Power-of-Choice (appendix F), that of
+# Shakespeare from LEAF. CIFAR-10's is a tenth of Power-of-Choice's, whose mini-batches have 128 samples.
+# CIFAR-100's is a guess.
+_TASKS: dict[str, _Row] = {
+    "digits": _Row(_SOFTMAX, "digits", 0.5),
+    "digits-mlp": _Row(_MLP, "digits", 0.5, {"hidden": (32,)}),
+    **{name: _Row(_SOFTMAX, name, 0.1) for name in _DIGITS},
+    **{f"{name}-mlp": _Row(_MLP, name, 0.1, {"hidden": (64, 30)}) for name in _DIGITS},
+    **{f"{name}-cnn": _Row(_CNN, name, 0.1) for name in _DIGITS},
+    "cifar10": _Row(_CNN, "cifar10", 0.05),
+    "cifar100": _Row(("resnet", "ResNet18"), "cifar100", 0.05),
+    "femnist": _Row(_CNN, "femnist", 0.1),
+    "celeba": _Row(_CNN, "celeba", 0.1),
+    "sent140": _Row(_MLP, "sent140", 0.05, {"hidden": (128, 86, 30)}),
+    "shakespeare": _Row(("next_character", "NextCharacter"), "shakespeare", 0.8),
 }
 
 
 def available() -> tuple[str, ...]:
     """Return the names that `create` accepts."""
     return tuple(_TASKS)
+
+
+def learning_rate(name: str) -> float:
+    """Return the default learning rate of a task, > 0. The task's model is not imported.
+
+    Raises
+    ------
+    ValueError
+        If the task does not exist.
+    """
+    return _row(name).learning_rate
+
+
+def _row(name: str) -> _Row:
+    if name not in _TASKS:
+        raise ValueError(f"task = {name!r}: must be one of {', '.join(_TASKS)}")
+    return _TASKS[name]
 
 
 def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model: Any) -> Task:
@@ -53,14 +89,13 @@ def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model:
     ModuleNotFoundError
         If the task needs an extra that is not installed; the message says which.
     """
-    if name not in _TASKS:
-        raise ValueError(f"task = {name!r}: must be one of {', '.join(_TASKS)}")
-    (module, kind), dataset, options = _TASKS[name]
+    row = _row(name)
+    module, kind = row.model
     try:
         create_model = getattr(import_module(f".{module}", __package__), kind)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"task = {name!r} needs {error.name}: pip install 'cohort-app[torch]'", name=error.name
         ) from error
-    task: Task = create_model(dataset, partition=partition, data_dir=data_dir, **(options | model))
+    task: Task = create_model(row.dataset, partition=partition, data_dir=data_dir, **(row.options | model))
     return task

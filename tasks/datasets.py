@@ -3,15 +3,18 @@
 The setting ``data-dir``, or if it is empty the environment variable COHORT_DATA, names one of these:
 
 - an ``.npz`` file with x_train (n, ...) uint8, y_train (n,), x_test, y_test and, for the partition
-  ``natural``, users_train (n,), the user who made each sample;
+  ``natural``, users_train (n,), the user who made each sample (x of Sent140 is float32);
 - a folder that contains such a file as ``NAME.npz``;
 - a folder that contains a folder ``NAME/``, with the files of MNIST's own format
-  (``train-images-idx3-ubyte.gz``, ...) or with a copy of the data set's repository on the Hugging Face Hub,
-  which Flower Datasets reads.
+  (``train-images-idx3-ubyte.gz``, ...), with a copy of the data set's repository on the Hugging Face Hub,
+  which Flower Datasets reads, or for Shakespeare and Sent140 with LEAF's JSON files (``train/*.json`` and
+  ``test/*.json``, see `leaf`). Sent140 also needs a file of word vectors there, ``*.200d.txt`` of GloVe.
 
 Without the setting and the variable, Flower Datasets downloads the data set or finds it in its cache. The
 command `python -m tasks.datasets NAME FILE` writes an .npz file of this form. It serves machines without a
-network, and is read much faster. The data set "digits" needs no file, folder or download.
+network, and is read much faster. With a third argument, the command reads that file or folder instead. The
+data set "digits" needs no file, folder or download. No download has Sent140 with its users, so it needs the
+output of LEAF's scripts.
 """
 
 import gzip
@@ -21,12 +24,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import digits
+from . import digits, leaf
 from .data import Dataset
 
 VARIABLE = "COHORT_DATA"
@@ -45,9 +48,11 @@ class Hub(NamedTuple):
 class Description(NamedTuple):
     """The properties of a data set that are known before it is read."""
 
-    shape: tuple[int, ...]  # of an image: channels, height, width
+    shape: tuple[int, ...]  # of an image: channels, height, width; of a text: its length, or its vector's
     num_classes: int
-    hub: Hub | None = None  # None: an installed package contains the data set
+    hub: Hub | None = None  # None: the Hub does not have it in a form that can be used
+    # Pixels are bytes, and are divided by 255. Characters are bytes, their numbers. Vectors are float32.
+    encoding: Literal["pixels", "characters", "vectors"] = "pixels"
 
     @property
     def num_features(self) -> int:
@@ -60,14 +65,26 @@ DESCRIPTIONS = {
     "mnist": Description((1, 28, 28), 10, Hub("ylecun/mnist")),
     "fashion-mnist": Description((1, 28, 28), 10, Hub("zalando-datasets/fashion_mnist")),
     "kmnist": Description((1, 28, 28), 10, Hub("tanganke/kmnist")),
+    # The ten digits of EMNIST (Cohen et al. 2017), in its split of MNIST's size.
+    "emnist": Description((1, 28, 28), 10, Hub("tanganke/emnist_mnist")),
     "cifar10": Description((3, 32, 32), 10, Hub("uoft-cs/cifar10", image="img")),
-    # Both are from LEAF (Caldas et al. 2018). FEMNIST: 62 characters, a user is a writer, a tenth of the
-    # samples are held out. CelebA: whether a celebrity smiles, a user is a celebrity, images are scaled to
-    # 84 x 84.
+    "cifar100": Description((3, 32, 32), 100, Hub("uoft-cs/cifar100", image="img", label="fine_label")),
+    # The others are from LEAF (Caldas et al. 2018). FEMNIST: 62 characters, a user is a writer, a tenth of
+    # the samples are held out. CelebA: whether a celebrity smiles, a user is a celebrity, images are scaled
+    # to 84 x 84.
     "femnist": Description(
         (1, 28, 28), 62, Hub("flwrlabs/femnist", label="character", user="writer_id", held_out=0.1)
     ),
     "celeba": Description((3, 84, 84), 2, Hub("flwrlabs/celeba", label="Smiling", user="celeb_id")),
+    # Shakespeare: the character after 80 characters, a user is a role of a play. Sent140: whether a tweet is
+    # positive, a user is an account, a sample is the mean of its words' vectors.
+    "shakespeare": Description(
+        (leaf.LENGTH,),
+        len(leaf.CHARACTERS),
+        Hub("flwrlabs/shakespeare", image="x", label="y", user="character_id", held_out=0.1),
+        "characters",
+    ),
+    "sent140": Description((leaf.VECTOR,), 2, None, "vectors"),
 }
 
 
@@ -81,6 +98,10 @@ class Samples(ABC):
     def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
         """Return the samples in these rows: inputs (len(rows), features), pixels in [0, 1]."""
 
+    @abstractmethod
+    def stored(self, rows: NDArray[np.int64] | slice) -> NDArray[Any]:
+        """Return the inputs in these rows as a file stores them: pixels as bytes."""
+
 
 class Halves(NamedTuple):
     """The two halves of a data set."""
@@ -90,27 +111,40 @@ class Halves(NamedTuple):
 
 
 class InMemory(Samples):
-    """Samples with all pixels in memory, as bytes or as numbers in [0, 1]."""
+    """Samples with all inputs in memory: pixels or characters as bytes, or any numbers as float32.
+
+    Parameters
+    ----------
+    pixels : ndarray, shape (n, features)
+        The inputs, uint8 or float32.
+    labels, users : ndarray, shape (n,)
+        See `Samples`.
+    scale : int (default: 255)
+        The number by which inputs of the type uint8 are divided.
+    """
 
     def __init__(
         self,
         pixels: NDArray[np.uint8] | NDArray[np.float32],
         labels: NDArray[np.int64],
         users: NDArray[Any] | None = None,
+        scale: int = 255,
     ) -> None:
-        self._pixels = pixels  # (n, features)
+        self._pixels, self._scale = pixels, scale
         self.labels = labels
         self.users = users
 
     def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
-        pixels = self._pixels[rows]
-        return Dataset(_scaled(pixels), self.labels[rows])
+        return Dataset(_scaled(self._pixels[rows], self._scale), self.labels[rows])
+
+    def stored(self, rows: NDArray[np.int64] | slice) -> NDArray[Any]:
+        return self._pixels[rows]
 
 
-def _scaled(pixels: NDArray[Any]) -> NDArray[np.float32]:
+def _scaled(pixels: NDArray[Any], scale: int = 255) -> NDArray[np.float32]:
     if pixels.dtype == np.float32:
         return pixels
-    scaled: NDArray[np.float32] = np.divide(pixels, np.float32(255), dtype=np.float32)
+    scaled: NDArray[np.float32] = np.divide(pixels, np.float32(scale), dtype=np.float32)
     return scaled
 
 
@@ -133,10 +167,9 @@ class FromHub(Samples):
             self.users = np.asarray(columns[hub.user])[self._rows]
 
     def take(self, rows: NDArray[np.int64] | slice) -> Dataset:
-        return Dataset(_scaled(self.pixels(rows)), self.labels[rows])
+        return Dataset(_scaled(self.stored(rows)), self.labels[rows])
 
-    def pixels(self, rows: NDArray[np.int64] | slice) -> NDArray[np.uint8]:
-        """Return (len(rows), features) bytes."""
+    def stored(self, rows: NDArray[np.int64] | slice) -> NDArray[np.uint8]:
         channels, height, width = self._description.shape
         chosen = self._rows[rows]
         pixels = np.empty((len(chosen), channels, height, width), np.uint8)
@@ -178,7 +211,7 @@ def load(name: str, data_dir: str = "") -> Halves:
 @lru_cache(maxsize=4)
 def _load(name: str, where: str) -> Halves:
     description = DESCRIPTIONS[name]
-    if description.hub is None:
+    if name == "digits":
         return Halves(*(InMemory(half.inputs, half.labels) for half in digits.load()))
     if not where:
         return _from_hub(name, description)
@@ -190,6 +223,8 @@ def _load(name: str, where: str) -> Halves:
             raise ValueError(f"data-dir = {where!r}: holds neither {name}.npz nor a folder {name}")
         if list((path / name).glob("*-ubyte*")):
             return _from_idx(path / name, description)
+        if description.encoding == "vectors" or (path / name / "train").is_dir():
+            return _from_leaf(path / name, description)
         return _from_hub(name, description, path / name)
     if not path.exists():
         raise ValueError(f"data-dir = {where!r}: there is no such file or folder")
@@ -245,19 +280,42 @@ def _idx(folder: Path, name: str) -> NDArray[np.uint8]:
         raise ValueError(f"data-dir: {path} must be in the IDX format: {error}") from error
 
 
-def _checked(
-    images: NDArray[np.uint8], labels: NDArray[Any], path: Path, description: Description
-) -> InMemory:
+def _from_leaf(folder: Path, description: Description) -> Halves:
+    """Read LEAF's JSON files, see `leaf`."""
+    train, test = folder / "train", folder / "test"
+    if description.encoding == "characters":
+        halves = leaf.shakespeare(train, test)
+    elif description.encoding == "vectors":
+        found = sorted(folder.glob(f"*.{leaf.VECTOR}d.txt"))
+        if len(found) != 1:
+            raise ValueError(
+                f"data-dir: {folder} holds {len(found)} files *.{leaf.VECTOR}d.txt: must hold one, GloVe's "
+                "word vectors (glove.6B.zip or glove.twitter.27B.zip from nlp.stanford.edu/projects/glove)"
+            )
+        halves = leaf.sent140(train, test, found[0])
+    else:
+        raise ValueError(f"data-dir: {folder} must not have a folder train: LEAF's JSON files are for texts")
+    scale = 1  # characters stay numbers
+    return Halves(*(InMemory(half.inputs, half.labels, half.users, scale) for half in halves))
+
+
+def _checked(images: NDArray[Any], labels: NDArray[Any], path: Path, description: Description) -> InMemory:
     """Return the arrays of a file as samples. The colour channels may come last, as in PIL's images."""
-    channels, height, width = description.shape
-    layouts = [description.shape, (height, width, channels), (description.num_features,)]
-    if channels == 1:
-        layouts.append((height, width))
-    if images.dtype != np.uint8 or images.shape[1:] not in layouts:
+    layouts = [description.shape, (description.num_features,)]
+    channels = 1
+    if description.encoding == "pixels":
+        channels, height, width = description.shape
+        layouts.append((height, width, channels))
+        if channels == 1:
+            layouts.append((height, width))
+    kind = np.float32 if description.encoding == "vectors" else np.uint8
+    if images.dtype != kind or images.shape[1:] not in layouts:
+        what = "images" if description.encoding == "pixels" else description.encoding
         raise ValueError(
-            f"data-dir: {path}: images are {images.dtype} {images.shape}: "
-            f"must be uint8 (n, {', '.join(map(str, description.shape))})"
+            f"data-dir: {path}: {what} are {images.dtype} {images.shape}: "
+            f"must be {np.dtype(kind)} (n, {', '.join(map(str, description.shape))})"
         )
+    _check_values(images, path, description)
     if (
         labels.shape != images.shape[:1]
         or not len(labels)
@@ -270,10 +328,27 @@ def _checked(
         )
     if channels > 1 and images.shape[1:] == (height, width, channels):
         images = images.transpose(0, 3, 1, 2)
-    return InMemory(images.reshape(len(images), -1), labels.astype(np.int64))
+    scale = 255 if description.encoding == "pixels" else 1
+    return InMemory(images.reshape(len(images), -1), labels.astype(np.int64), scale=scale)
+
+
+def _check_values(inputs: NDArray[Any], path: Path, description: Description) -> None:
+    largest = description.num_classes - 1
+    if description.encoding == "characters" and inputs.max(initial=0) > largest:
+        raise ValueError(
+            f"data-dir: {path}: characters go up to {inputs.max()}: must be between 0 and {largest}"
+        )
+    if description.encoding == "vectors" and not np.isfinite(inputs).all():
+        raise ValueError(f"data-dir: {path}: vectors hold NaN or infinities: must be finite numbers")
 
 
 def _from_hub(name: str, description: Description, folder: Path | None = None) -> Halves:
+    hub = description.hub
+    if hub is None:
+        raise ValueError(
+            f"data-dir = '': {name} cannot be downloaded: put {name}.npz or LEAF's files {name}/train/*.json "
+            f"and {name}/test/*.json into a folder that data-dir or {VARIABLE} names"
+        )
     try:
         from flwr_datasets import FederatedDataset
     except ModuleNotFoundError as error:
@@ -282,8 +357,6 @@ def _from_hub(name: str, description: Description, folder: Path | None = None) -
             f"or put {name}.npz into a folder that the setting data-dir or the variable {VARIABLE} names",
             name="flwr-datasets",
         ) from error
-    hub = description.hub
-    assert hub is not None
     source: Callable[[str], Any] = FederatedDataset(
         dataset=str(folder or hub.repository), partitioners={}, shuffle=False
     ).load_split
@@ -295,32 +368,66 @@ def _from_hub(name: str, description: Description, folder: Path | None = None) -
             f"data-dir = {str(folder or '')!r}: {name} cannot be read from {folder or hub.repository}: "
             f"{error}; without a network, put {name}.npz into a folder that data-dir or {VARIABLE} names"
         ) from error
+    read = _texts_of_hub if description.encoding == "characters" else FromHub
     if test is not None:
-        return Halves(FromHub(train, description), FromHub(test, description))
+        return Halves(read(train, description), read(test, description))
     order = np.random.default_rng(0).permutation(len(train))  # the same in every process
     num_test = round(hub.held_out * len(train))
     return Halves(
-        FromHub(train, description, np.sort(order[num_test:])),
-        FromHub(train, description, np.sort(order[:num_test])),
+        read(train, description, np.sort(order[num_test:])),
+        read(train, description, np.sort(order[:num_test])),
     )
 
 
-def save(name: str, path: Path) -> None:
-    """Write a data set of Flower Datasets to one .npz file, with images as bytes.
+def _texts_of_hub(table: Any, description: Description, rows: NDArray[np.int64] | None = None) -> InMemory:
+    """Return the texts of a Hugging Face `datasets.Dataset` as the numbers of their characters."""
+    hub = description.hub
+    assert hub is not None
+    assert hub.user is not None
+    names = (hub.image, hub.label, hub.user)
+    if missing := {*names} - {*table.column_names}:
+        raise ValueError(f"{hub.repository} has no column {', '.join(sorted(missing))}")
+    chosen = table if rows is None else table.select(rows)
+    inputs = np.empty((len(chosen), leaf.LENGTH), np.uint8)
+    labels, users = np.empty(len(chosen), np.int64), []
+    for start in range(0, len(chosen), 10_000):  # not all four million texts at once
+        batch = chosen[start : start + 10_000]
+        for row, (text, label) in enumerate(zip(batch[hub.image], batch[hub.label], strict=True), start):
+            try:
+                inputs[row], labels[row] = leaf.numbers_of(text), leaf.number_of(label)
+            except ValueError as error:
+                raise ValueError(f"{hub.repository}, row {row}: {text!r}, {label!r}: {error}") from None
+        users += batch[hub.user]
+    return InMemory(inputs, labels, np.array(users), scale=1)
+
+
+def save(name: str, path: Path, source: str = "") -> None:
+    """Write a data set to one .npz file, with images as bytes.
+
+    Parameters
+    ----------
+    name : str
+        One of `DESCRIPTIONS`, except "digits".
+    path : Path
+        The file to write.
+    source : str (default: "")
+        The file or folder from which the data set is read, as the setting ``data-dir``; "" means Flower
+        Datasets, which downloads it.
 
     Raises
     ------
     ValueError, ModuleNotFoundError
         As `load`.
     """
-    if name not in DESCRIPTIONS or DESCRIPTIONS[name].hub is None:
-        known = [each for each, description in DESCRIPTIONS.items() if description.hub]
+    known = [each for each in DESCRIPTIONS if each != "digits"]
+    if name not in known:
         raise ValueError(f"data set = {name!r}: must be one of {', '.join(known)}")
     if not path.parent.is_dir():  # refused now, and not after an hour of downloading
         raise ValueError(f"file = {str(path)!r}: there is no folder {path.parent}")
     arrays: dict[str, NDArray[Any]] = {}
-    for half, samples in _from_hub(name, DESCRIPTIONS[name])._asdict().items():
-        arrays[f"x_{half}"] = samples.pixels(slice(None)).reshape(-1, *DESCRIPTIONS[name].shape)
+    halves = load(name, source) if source else _from_hub(name, DESCRIPTIONS[name])
+    for half, samples in halves._asdict().items():
+        arrays[f"x_{half}"] = samples.stored(slice(None)).reshape(-1, *DESCRIPTIONS[name].shape)
         arrays[f"y_{half}"] = samples.labels
         if samples.users is not None:
             arrays[f"users_{half}"] = samples.users
@@ -329,8 +436,8 @@ def save(name: str, path: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        save(sys.argv[1], Path(sys.argv[2]))
+        save(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:4])
     except IndexError:
-        sys.exit("usage: python -m tasks.datasets NAME FILE.npz")
+        sys.exit("usage: python -m tasks.datasets NAME FILE.npz [SOURCE]")
     except (ValueError, ModuleNotFoundError) as problem:
         sys.exit(str(problem))

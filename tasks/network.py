@@ -18,7 +18,8 @@ class Network(SharedOut):
     """A network whose parameters have torch's names and layouts. Subclasses define its layers.
 
     At the start, weights and biases are uniform in ±1/sqrt(fan in), as in torch's own layers, but are drawn
-    from the seed. Group norms start with the weight 1 and the bias 0.
+    from the seed. Group norms start with the weight 1 and the bias 0, embeddings with normal draws of
+    variance 1.
     """
 
     @abstractmethod
@@ -28,11 +29,13 @@ class Network(SharedOut):
     def initial_arrays(self, seed: int) -> Arrays:
         random = np.random.default_rng(seed)
         arrays: Arrays = {}
-        for name, layer in self._empty().named_children():
+        for name, layer in self._empty().named_modules():
             fan_in = 0
-            for kind, parameter in layer.named_parameters():
+            for kind, parameter in layer.named_parameters(recurse=False):
                 if isinstance(layer, nn.GroupNorm):
                     array = np.full(parameter.shape, kind == "weight", np.float32)
+                elif isinstance(layer, nn.Embedding):
+                    array = random.standard_normal(tuple(parameter.shape)).astype(np.float32)
                 else:
                     fan_in = fan_in or parameter[0].numel()  # the weight comes first
                     bound = fan_in**-0.5

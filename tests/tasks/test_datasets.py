@@ -147,8 +147,8 @@ def test_a_place_without_the_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("not a zip file")
     with pytest.raises(ValueError, match=r"text.npz must be an .npz with x_train"):
         datasets.load("mnist", str(tmp_path / "text.npz"))
-    with pytest.raises(ValueError, match=r"^data set = 'emnist': must be one of digits, mnist, "):
-        datasets.load("emnist")
+    with pytest.raises(ValueError, match=r"^data set = 'letters': must be one of digits, mnist, "):
+        datasets.load("letters")
 
 
 def test_mnist_is_not_mistaken_for_a_variant(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_a_saved_data_set_reads_the_same(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_saving_command_names_wrong_arguments() -> None:
     command = [sys.executable, "-m", "tasks.datasets"]
     for arguments, message in (
-        ([], "usage: python -m tasks.datasets NAME FILE.npz\n"),
+        ([], "usage: python -m tasks.datasets NAME FILE.npz [SOURCE]\n"),
         (["digits", "x.npz"], "data set = 'digits': must be one of mnist, fashion-mnist, "),
         (["mnist", "nowhere/x.npz"], "file = 'nowhere/x.npz': there is no folder nowhere\n"),
     ):

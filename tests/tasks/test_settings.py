@@ -64,7 +64,7 @@ def test_a_client_receives_the_partition(images: Path) -> None:
         ({"partition": "dirichlet"}, r"^partition = 'dirichlet': must be dirichlet:X with a number > 0$"),
         ({"partition": 0.3}, r"^partition = 0.3: must be a valid string$"),
         ({"data-dir": 3}, r"^data-dir = 3: must be a valid string$"),
-        ({"task": "emnist"}, r"^task = 'emnist': must be one of digits, digits-mlp, mnist, "),
+        ({"task": "letters"}, r"^task = 'letters': must be one of digits, digits-mlp, mnist, "),
     ],
 )
 def test_a_wrong_setting_is_refused(setting: dict[str, Any], message: str) -> None:

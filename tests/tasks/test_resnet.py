@@ -1,0 +1,74 @@
+"""ResNet-18 on a few pictures: it is large, so each test takes few samples and steps."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tasks
+from simulation.kernels import Loop, Plan, kernel_of
+from simulation.kernels.torch_functional import Torch
+from tasks.network import Network
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> tasks.Task:
+    """Return the task on noise around a picture for each class."""
+    folder, random, content = tmp_path_factory.mktemp("cifar"), np.random.default_rng(0), {}
+    pictures = random.integers(256, size=(100, 3, 32, 32))
+    for half, n in (("train", 12), ("test", 4)):
+        labels = np.arange(n) % 4
+        noisy = 0.8 * pictures[labels] + 0.2 * random.integers(256, size=(n, 3, 32, 32))
+        content |= {f"x_{half}": noisy.astype(np.uint8), f"y_{half}": labels}
+    np.savez(folder / "cifar100.npz", **content)
+    return tasks.create("cifar100", partition="balanced", data_dir=str(folder))
+
+
+def test_it_is_resnet_18_with_group_norm(task: tasks.Task) -> None:
+    """Convolutions of He et al. 2016, table 1, the first of 3 x 3; two numbers per channel of a norm."""
+    assert isinstance(task, Network)
+    arrays = task.initial_arrays(1)
+    state = task.layers().state_dict()
+    assert list(arrays) == list(state)
+    assert {name: array.shape for name, array in arrays.items()} == {
+        k: tuple(v.shape) for k, v in state.items()
+    }
+    widths = [64, 64, 128, 256, 512]
+    blocks = sum(9 * a * b + 3 * 9 * b * b + (a * b if a != b else 0) for a, b in pairwise(widths))
+    norms = 2 * (64 + 4 * 64 + 5 * (128 + 256 + 512))
+    assert sum(array.size for array in arrays.values()) == 27 * 64 + blocks + norms + 512 * 100 + 100
+    for key, array in arrays.items():
+        if array.ndim == 4:
+            assert abs(array).max() == pytest.approx(array[0].size ** -0.5, rel=0.01), key
+
+
+def test_it_learns_and_the_batched_simulation_trains_it_alike(task: tasks.Task) -> None:
+    data, arrays = task.federated_data(4, 1), task.initial_arrays(1)
+    plan = Plan(3, 1, 0.005, batch_size=3, steps=3)
+    kernel: Any = kernel_of(task, "cpu")
+    assert isinstance(kernel, Torch)
+    clients = np.array([2])
+    ours, theirs = kernel.train(arrays, data, clients, plan), Loop(task).train(arrays, data, clients, plan)
+    one, other = ours.updates.model(0), theirs.updates.model(0)
+    for key in arrays:
+        np.testing.assert_allclose(one[key], other[key], atol=2e-5, rtol=0)
+    mine = data.client(2)
+    assert task.evaluate(one, mine).loss < task.evaluate(arrays, mine).loss
+
+
+def test_other_images_are_refused() -> None:
+    from tasks.resnet import ResNet18
+
+    with pytest.raises(
+        ValueError, match=r"^data set = 'mnist': must have images of 3 x 32 x 32 for ResNet-18$"
+    ):
+        ResNet18("mnist")
+
+
+def test_the_data_name_their_file_when_they_are_malformed(tmp_path: Path) -> None:
+    images, labels = np.zeros((2, 32, 32, 3), np.uint8), np.array([3, 100])
+    np.savez(tmp_path / "cifar100.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    with pytest.raises(ValueError, match=r"cifar100.npz: labels are int64 \(2,\): .* between 0 and 99$"):
+        tasks.create("cifar100", data_dir=str(tmp_path)).test_data()
