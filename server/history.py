@@ -299,18 +299,24 @@ class RunHistory:
         """Whether the run reached its planned end."""
         return self.end is not None and self.end["type"] == "end"
 
-    def read(self) -> list[Line]:
+    def read(self, *, skip_damaged: bool = False) -> list[Line]:
         """Read the lines that were written since the last call and return them.
 
         If the last line has no newline yet, it is still being written, and the next call reads it. A resume
         replaces the file of the run. The next call then reads the whole new file, and returns the lines from
         the ``resume`` line on.
 
+        Parameters
+        ----------
+        skip_damaged : bool (default: False)
+            Whether to log a warning for each damaged line, instead of an error for the first one. A line is
+            damaged if it is complete, and is not a JSON object of the known form.
+
         Raises
         ------
         ValueError
-            If a complete line is not a JSON object of the known form, or the history is of another version.
-            The next call continues after this line.
+            If a line is damaged, or the history is of another version. The next call continues after this
+            line.
         """
         if not self.path.exists():
             return []
@@ -335,7 +341,11 @@ class RunHistory:
             except VersionError:
                 raise
             except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-                raise ValueError(f"{self.path}: not a line of a history: {text[:80]!r}") from error
+                problem = f"{self.path}: not a line of a history: {text[:80]!r}"
+                if not skip_damaged:
+                    raise ValueError(problem) from error
+                log(WARNING, "%s; the line is left out", problem)
+                continue
             lines.append(line)
         if replaced:
             since = max((at for at, line in enumerate(lines) if line["type"] == "resume"), default=0)
@@ -372,7 +382,7 @@ def read_run(folder: Path) -> list[RunHistory]:
     Raises
     ------
     ValueError
-        If the folder holds no history, or if a history is damaged.
+        If the folder holds no history, or if a history is of another version.
     """
     runs = [RunHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     if not runs:
@@ -380,7 +390,7 @@ def read_run(folder: Path) -> list[RunHistory]:
             f"{folder}: holds no history (*/{FILE_NAME}); it must be the folder of a `cohort up`"
         )
     for run in runs:
-        run.read()
+        run.read(skip_damaged=True)
     return sorted(runs, key=lambda run: str(run.settings.get("started")))
 
 

@@ -88,7 +88,10 @@ class Recording:
         checkpoints.claim()
         held.callback(checkpoints.release)
         if self._settings.resume:
-            check_same_run(next(iter(read_lines(path)), {}), run)
+            lines = read_lines(path)
+            if lines and lines[0]["type"] != "run":
+                raise ValueError(f"{path}: its first line, the settings of the run, is damaged; start a new run")
+            check_same_run(lines[0] if lines else {}, run)
             found = checkpoints.newest()
             return HistoryWriter.resume(path, found.round if found else 0, run)
         history = HistoryWriter(path)

@@ -307,6 +307,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         unfinished.replace(path)
         sync_folder(path.parent)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk is reported without a name
+        raise
     finally:
         with suppress(OSError):  # the first error is the informative one
             unfinished.unlink(missing_ok=True)

@@ -276,9 +276,11 @@ def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, Config
         If a setting differs that must be equal for a resume.
     """
     history = RunHistory(folder / FILE_NAME)
-    history.read()
+    history.read(skip_damaged=True)
     if not history.settings:
-        raise ServerError(f"resume = {folder}: holds no {FILE_NAME}, so there is no run to resume")
+        raise ServerError(
+            f"resume = {folder}: holds no {FILE_NAME} with the settings of a run, so there is no run to resume"
+        )
     changes = {key.replace("-", "_"): value for key, value in given.items()}
     check_same_run(history.settings, history.settings | changes)
     known = history.settings.keys() & RunSettings.model_fields.keys()

@@ -117,7 +117,7 @@ class _Follower:
 
     def _submit(self) -> None:
         trial = self.trial
-        trial.history.read()
+        trial.history.read(skip_damaged=True)
         trial.history.end = None
         self._starts = trial.history.starts
         self._claim = self._checkpoints.last_claim()

@@ -215,7 +215,7 @@ def read_plan(folder: Path) -> list[Trial]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / PLAN}: cannot be used: {error}") from None
     for trial in trials:
-        trial.history.read()
+        trial.history.read(skip_damaged=True)
     return trials
 
 

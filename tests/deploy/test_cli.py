@@ -261,7 +261,7 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     assert refused.exit_code == 2
     assert "selector = 'uniform': the run to be resumed has 'md'" in refused.stderr
     refused = cohort("server", "run", "--resume", str(tmp_path), *here)
-    assert f"resume = {tmp_path}: holds no history.jsonl, so there is no run to resume" in refused.stderr
+    assert f"resume = {tmp_path}: holds no history.jsonl with the settings of a run" in refused.stderr
     assert submitted == []
 
     refused = cohort("server", "run", "--set", "num-rounds=0", "--set", "tusk=digits", *here)
@@ -273,6 +273,8 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     assert sorted(path.name for path in (server.folder / "runs").iterdir()) == ["1", "2"]
     assert submitted == []
     monkeypatch.setattr(Server, "check_is_up", lambda self: None)
+    with (run / "history.jsonl").open("ab") as history:
+        history.write(b"\x00damaged\n")  # costs this line, not the resume
 
     result = cohort("server", "run", "--resume", "last", "--set", "num-rounds=5", *here)
     assert submitted == [

@@ -126,6 +126,22 @@ def test_resuming_without_a_checkpoint_begins_a_new_run(tmp_path: Path) -> None:
     assert kinds(tmp_path / "resumed") == ["run", "resume", "end"]
 
 
+def test_a_history_without_its_first_line_is_refused_and_one_with_another_damaged_line_is_not(
+    tmp_path: Path,
+) -> None:
+    federation(tmp_path, selector="uniform", num_rounds=3)
+    path = tmp_path / "history.jsonl"
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    damaged = b"\x00" * len(first) + b"\n" + b"".join(others)
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"history.jsonl: its first line, the settings of the run, is damaged"):
+        federation(tmp_path, selector="uniform", num_rounds=5, resume=True)
+    assert path.read_bytes() == damaged
+    path.write_bytes(first + b"\x00\n" + b"".join(others))
+    federation(tmp_path, selector="uniform", num_rounds=5, resume=True)
+    assert [line["round"] for line in rounds(tmp_path)] == [*range(6)]
+
+
 def test_a_finished_run_can_be_extended_by_more_rounds(tmp_path: Path) -> None:
     federation(tmp_path / "longer", selector="uniform", num_rounds=3)
     federation(tmp_path / "longer", selector="uniform", num_rounds=5, resume=True)

@@ -319,6 +319,21 @@ def test_the_lines_after_a_damaged_one_are_read_by_the_next_call(tmp_path: Path)
         assert [line["type"] for line in read_lines(path)] == ["run", "round"]
 
 
+def test_a_run_with_a_damaged_line_can_be_drawn_and_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One bad line kept the operator from both."""
+    path = tmp_path / "run" / "history.jsonl"
+    path.parent.mkdir()
+    lines = [{"type": "run", "version": VERSION, **RUN}, {"type": "round", "round": 0, "test_loss": 2.0}]
+    first, last = (json.dumps(line).encode() + b"\n" for line in lines)
+    path.write_bytes(first + b"\x00\n[]\n" + last)
+    (history,) = read_run(tmp_path)
+    assert [line["round"] for line in history.rounds] == [0]
+    assert [line.endswith("; the line is left out") for line in caplog.messages] == [True, True]
+    assert str(path) in caplog.messages[0]
+
+
 def test_a_run_without_histories_is_refused(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     with pytest.raises(ValueError, match=r"holds no history \(\*/history\.jsonl\)"):

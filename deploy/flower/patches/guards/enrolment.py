@@ -123,13 +123,16 @@ class Enrolment:
                 late.cancel()
         except Refused as error:
             self._refuse(context, "PERMISSION_DENIED", str(error))
+        except (OSError, ValueError, TypeError, KeyError) as error:  # a full disk, or a damaged file
+            reason = f"{type(error).__name__}: {error}"
+            self._refuse(context, "UNAVAILABLE", reason, "its log says why")
         finally:
             with self._lock:
                 self._joining.remove(token)
 
-    def _refuse(self, context: Any, status: str, reason: str) -> NoReturn:
+    def _refuse(self, context: Any, status: str, reason: str, answer: str = "") -> NoReturn:
         self._log.refused(METHOD, reason, context.peer())
-        context.abort(self._grpc.StatusCode[status], reason)
+        context.abort(self._grpc.StatusCode[status], answer or reason)
         raise Refused(reason)
 
     def _enrol(self, token: str, body: bytes, context: Any) -> bytes:

@@ -1,5 +1,6 @@
 """A real gRPC server registers the key of the first device that shows an invitation's token in time."""
 
+import errno
 import json
 import threading
 import time
@@ -142,6 +143,23 @@ def test_a_refusal_names_its_reason_and_registers_nothing(
         server.enrol(token, key)
     assert server.nodes() == before
     assert not server.registry.client("pi-1").exists() or change == "registered"
+
+
+def test_a_full_disk_uses_up_no_invitation_and_a_device_is_told_no_paths(
+    server: Server, keys: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = server.registry.invite("pi-1", 60)
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/cohort-server/invitations/x")
+
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="did not answer") as refused:
+        patch.setattr(server.registry, "_write", full)
+        server.enrol(token, keys[0])
+    assert "UNAVAILABLE: its log says why" in str(refused.value)
+    assert "No space left on device: '/var/lib/cohort-server/invitations/x'" in caplog.text
+    server.enrol(token, keys[0])
+    assert list(server.nodes().values()) == ["pi-1"]
 
 
 def test_whoever_has_a_token_occupies_few_threads_and_for_a_short_time(
