@@ -2,37 +2,38 @@
 
 Each line is an object with a ``type``:
 
-====== ===============================================================================================
-type   content
-====== ===============================================================================================
-run    the first line: ``version`` of this format, every setting of the run, ``started``, ``flwr``
-round  one line per round, with ``test_loss`` and ``test_accuracy``. Round 0 is the model before training.
-       The lines from round 1 on also hold:
-       the selection: ``clients`` (indexes in draw order) and, aligned with ``clients``, ``client_ids``,
-       ``counts``, ``probabilities``, ``weights``, ``responded``, ``update_norms``, ``reported_norms`` (the
-       norms as the clients report them, before the guard), ``train_losses``;
-       ``failures`` and ``clipped``: lists of a ``client`` and a ``reason``;
-       ``quarantined``: ids of the online clients that were in quarantine;
-       ``silent``: ids of the clients in ``quarantined`` that did not answer in time; the other quarantined
-       clients committed offences;
-       ``skipped``: why the round left the model unchanged; empty if it changed the model;
-       ``train_loss``, ``num_available``, ``seconds``;
-       ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received`` since the line of the
-       previous round, if the engine exchanges messages;
-       ``group_metrics``: for each group ``loss`` and ``accuracy`` on the samples of those of its clients that
-       evaluated the model
-roster all registered clients in the order of their indexes: ``client_ids``, ``client_sizes``,
-       ``client_groups`` (names, null for none); written before the first round and when clients are added
-sizes  the clients whose sizes have changed since the last roster or sizes: ``clients`` (indexes) and,
-       aligned with ``clients``, ``client_sizes``
-lost   lines are missing here, because they could not be written: ``lines`` (their number), ``first_round``
-       and ``last_round`` (of the rounds whose lines are missing; null if only other lines are missing)
-resume the run was interrupted and continues after ``round``; the lines of later rounds are written again:
-       ``started``, ``num_rounds``
-end    the last line: ``rounds``, ``seconds``, ``model`` (path), ``best_round``, ``reason`` (empty unless the
-       run ended early)
-error  the run failed: ``reason``; the last line, unless the run is resumed
-====== ===============================================================================================
+======= ===============================================================================================
+type    content
+======= ===============================================================================================
+run     the first line: ``version`` of this format, every setting of the run, ``started``, ``flwr``
+round   one line per round, with ``test_loss`` and ``test_accuracy``. Round 0 is the model before training.
+        The lines from round 1 on also hold:
+        the selection: ``clients`` (indexes in draw order) and, aligned with ``clients``, ``client_ids``,
+        ``counts``, ``probabilities``, ``weights``, ``responded``, ``update_norms``, ``reported_norms`` (the
+        norms as the clients report them, before the guard), ``train_losses``;
+        ``failures`` and ``clipped``: lists of a ``client`` and a ``reason``;
+        ``quarantined``: ids of the online clients that were in quarantine;
+        ``silent``: ids of the clients in ``quarantined`` that did not answer in time; the other quarantined
+        clients committed offences;
+        ``skipped``: why the round left the model unchanged; empty if it changed the model;
+        ``train_loss``, ``num_available``, ``seconds``;
+        ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received`` since the line of the
+        previous round, if the engine exchanges messages;
+        ``group_metrics``: for each group ``loss`` and ``accuracy`` on the samples of those of its clients
+        that evaluated the model
+roster  all registered clients in the order of their indexes: ``client_ids``, ``client_sizes``,
+        ``client_groups`` (names, null for none); written before the first round and when clients are added
+sizes   the clients whose sizes have changed since the last roster or sizes: ``clients`` (indexes) and,
+        aligned with ``clients``, ``client_sizes``
+lost    lines are missing here, because they could not be written: ``lines`` (their number), ``first_round``
+        and ``last_round`` (of the rounds whose lines are missing; null if only other lines are missing)
+resume  the run was interrupted and continues after ``round``; the lines of later rounds are written again:
+        ``started``, ``num_rounds``
+warning the training diverges, by the end of ``round``: ``reason``; at most once per start of the run
+end     the last line: ``rounds``, ``seconds``, ``model`` (path), ``best_round``, ``reason`` (empty unless the
+        run ended early)
+error   the run failed: ``reason``; the last line, unless the run is resumed
+======= ===============================================================================================
 
 No other module writes or reads the file. Readers ignore unknown types and keys. NaN is written as null. Some
 texts come from clients: `RunHistory` returns them with escapes instead of control characters.

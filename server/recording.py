@@ -6,18 +6,22 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
+from logging import WARNING
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from flwr.common import log
 from numpy.typing import NDArray
 
+import tasks
 from strategies import RoundRecord
 from strategies.checkpoint import CheckpointFolder
 from strategies.flower.traffic import Traffic
 from tasks.base import Metrics
 
+from .divergence import Divergence
 from .history import FILE_NAME, HistoryWriter, read_lines
 from .models import Models
 from .settings import CHECKPOINTS, RunSettings, check_same_run
@@ -62,6 +66,9 @@ class Recording:
         self._sizes = np.empty(0)  # (M,) the sizes as the history has them
         self._lost = 0  # `HistoryWriter.lost` when the last roster was written
         self._began = time.monotonic()
+        self._divergence = Divergence(
+            settings.task, settings.learning_rates, tasks.learning_rate(settings.task)
+        )
 
     def __enter__(self) -> "Recording":
         with ExitStack() as held:
@@ -108,7 +115,7 @@ class Recording:
         group_metrics: Mapping[str, Mapping[str, Any]] | None = None,
         traffic: Traffic | None = None,
     ) -> None:
-        """Write the line of a round, and its model if this is the best so far.
+        """Write the line of a round, and its model if this is the best so far; warn if the training diverges.
 
         Parameters
         ----------
@@ -137,6 +144,9 @@ class Recording:
             measured = {"group_metrics": group_metrics or {}}
             self._history.write_round(record, clients.ids, **test, **measured, **exchanged)
         self._models.offer(number, model, metrics)
+        if warning := self._divergence.warning(number, metrics, record):
+            log(WARNING, warning)
+            self._history.write("warning", round=number, reason=warning)
 
     def _write_roster(self, clients: KnownClients) -> None:
         """Write the roster if clients were added or lines were lost, otherwise the sizes that have changed.

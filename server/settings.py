@@ -79,6 +79,8 @@ def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
 
 
 def _learning_rate(value: Any) -> float | str:
+    if value == "":  # `from_run_config` replaces it by the task's rate, if there is such a task
+        return ""
     if isinstance(value, str):
         try:
             read_rates("", value)
@@ -177,14 +179,19 @@ class RunSettings(BaseModel):
     def from_run_config(cls, config: Mapping[str, Any]) -> "RunSettings":
         """Check a run config.
 
+        The learning rate "" becomes the default of the task, so that a history names the number.
+
         Raises
         ------
         ValueError
             If a setting is wrong. The message has a line for each wrong setting: its name, its value and what
             is allowed.
         """
+        config, task = dict(config), config.get("task")
+        if config.get("learning-rate") == "" and task in tasks.available():
+            config["learning-rate"] = tasks.learning_rate(task)
         try:
-            settings = cls.model_validate(dict(config))
+            settings = cls.model_validate(config)
         except ValidationError as error:
             raise ValueError("\n".join(_explain(details) for details in error.errors())) from None
         if settings.clients_per_round > settings.num_clients:

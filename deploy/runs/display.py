@@ -56,11 +56,13 @@ class PlainDisplay:
     def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
         """Print the news in the new lines of a trial's history.
 
-        Resumes, failures and skipped rounds are always printed. Other rounds are printed only on request.
+        Resumes, failures, skipped rounds and warnings are always printed, other rounds only on request.
         """
         for line in lines:
             if line["type"] == "resume":
                 self._print(f"{trial.name}  resumes after round {line['round']}")
+            if line["type"] == "warning":
+                self._print(f"{trial.name}  {line['reason']}")
             if line["type"] != "round":
                 continue
             for failure in line.get("failures", ()):
