@@ -97,7 +97,9 @@ class Recording:
         if self._settings.resume:
             lines = read_lines(path)
             if lines and lines[0]["type"] != "run":
-                raise ValueError(f"{path}: its first line, the settings of the run, is damaged; start a new run")
+                raise ValueError(
+                    f"{path}: its first line, the settings of the run, is damaged; start a new run"
+                )
             check_same_run(lines[0] if lines else {}, run)
             found = checkpoints.newest()
             return HistoryWriter.resume(path, found.round if found else 0, run)

@@ -102,8 +102,10 @@ def up(
             _say(_greeting(this))
             while True:
                 time.sleep(1)
-    except (ServerError, OSError) as error:
+    except ServerError as error:
         _fail(str(error))
+    except OSError as error:
+        _fail(f"dir = {where}: {error}")
     except KeyboardInterrupt:
         _say("stopped")
 
@@ -279,7 +281,7 @@ def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, Config
     history.read(skip_damaged=True)
     if not history.settings:
         raise ServerError(
-            f"resume = {folder}: holds no {FILE_NAME} with the settings of a run, so there is no run to resume"
+            f"resume = {folder}: holds no {FILE_NAME} with the settings of a run; there is nothing to resume"
         )
     changes = {key.replace("-", "_"): value for key, value in given.items()}
     check_same_run(history.settings, history.settings | changes)

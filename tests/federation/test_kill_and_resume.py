@@ -134,7 +134,7 @@ def test_a_history_without_its_first_line_is_refused_and_one_with_another_damage
     first, *others = path.read_bytes().splitlines(keepends=True)
     damaged = b"\x00" * len(first) + b"\n" + b"".join(others)
     path.write_bytes(damaged)
-    with pytest.raises(ValueError, match=r"history.jsonl: its first line, the settings of the run, is damaged"):
+    with pytest.raises(ValueError, match=r"history.jsonl: its first line, .*, is damaged"):
         federation(tmp_path, selector="uniform", num_rounds=5, resume=True)
     assert path.read_bytes() == damaged
     path.write_bytes(first + b"\x00\n" + b"".join(others))

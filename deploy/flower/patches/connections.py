@@ -29,6 +29,7 @@ INTERVAL = 1.0  # s between two checks of the connections
 FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no request with a registered key
 STRANGERS = 512  # connections of strangers from one address that may be open; beyond, the oldest are closed
 PER_NODE = 16  # connections of a node that may be open; beyond, the oldest are closed
+TOLD = 60.0  # s between two lines in the log about closed connections
 REFUSALS = 16  # refused requests after which a connection is closed
 OPEN_FILES = 65_536  # the limit of open files that is wanted
 
@@ -63,6 +64,8 @@ class Connections:
         self._refused: Counter[Peer] = Counter()
         self._first_seen: dict[Peer, float] = {}
         self._look = threading.Event()
+        self._closed: Counter[str] = Counter()  # the connections closed since the last line, by address
+        self._told = -TOLD
 
     def watch(self, port: int, also: Callable[[], None]) -> None:
         """Start a thread that checks the connections to a port every `INTERVAL`, and then calls `also`."""
@@ -124,11 +127,13 @@ class Connections:
         finally:
             for each in connected.values():
                 each.close()
-        if closed:
-            addresses = Counter(who[0] for who in closed).most_common(3)
-            text = ", ".join(f"{count} from {address}" for address, count in addresses)
+        self._closed.update(who[0] for who in closed)
+        if self._closed and now - self._told >= TOLD:
+            text = ", ".join(f"{count} from {address}" for address, count in self._closed.most_common(3))
+            count = self._closed.total()
+            self._closed, self._told = Counter(), now
             getLogger("flwr").warning(
-                "Closed %d connections of strangers, or too many of a node: %s", len(closed), text
+                "Closed %d connections of strangers, or too many of a node: %s", count, text
             )
 
 

@@ -135,7 +135,8 @@ class SuperExecThread(threading.Thread):
     def _report_lost(self, token: str, app: str) -> None:
         """Report that the task of an app has failed, if the app has ended without finishing the task.
 
-        Stock Flower does so after a minute without the app's heartbeats.
+        Otherwise a SuperLink would do so after two minutes without the app's heartbeats (`superlink.PATIENCE`
+        times 30 s), and a SuperNode after one minute, as in stock Flower.
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task
         # A task that has not begun is not reported. Either the app has no channel because it was not forked

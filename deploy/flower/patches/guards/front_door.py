@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.flower.patches.connections import Connections, raise_file_limit
 from deploy.flower.patches.guards import enrolment, reply_limits
-from deploy.flower.patches.guards.refusal_log import RefusalLog, make_safe
+from deploy.flower.patches.guards.refusal_log import RefusalLog, limit_lines, make_safe
 from deploy.flower.patches.guards.reply_check import check_setting
 from deploy.flower.patches.guards.reply_limits import ReplyLimits
 from deploy.flower.patches.presence import SERVER_OPTIONS
@@ -90,6 +90,7 @@ def patch() -> None:
     """Let the SuperLink serve the Fleet API only behind the front door."""
     check_setting()
     make_safe(getLogger("flwr"))
+    limit_lines(getLogger("flwr"))
     raise_file_limit()
     replace(_SUPERLINK, subprocess=like(subprocess, Popen=start_program))
     servers: list[Any] = []

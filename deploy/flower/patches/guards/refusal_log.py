@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 import time
@@ -51,6 +52,41 @@ def printable(text: str) -> str:
         each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
         for each in text
     )
+
+
+class _Few(logging.Filter):
+    """Lets a place in Flower's own code log `LINES` lines in `INTERVAL` seconds.
+
+    Some of its lines are caused by each request of a client. The first line of the place's next interval says
+    how many lines were not logged.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._flower = str(importlib.import_module("flwr").__path__[0])
+        self._lock = threading.Lock()
+        # By place: when its interval began, and the number of lines since then.
+        self._lines: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.pathname.startswith(self._flower):
+            return True
+        now, place = time.monotonic(), (record.pathname, record.lineno)
+        with self._lock:
+            began, lines = self._lines.get(place, (now, 0))
+            if now - began < INTERVAL:
+                self._lines[place] = began, lines + 1
+                return lines < LINES
+            self._lines[place] = now, 1
+        if lines > LINES:
+            record.msg, record.args = f"{record.getMessage()} ({lines - LINES} more were not logged)", ()
+        return True
+
+
+def limit_lines(logger: logging.Logger) -> None:
+    """Limit the lines that clients can cause in a logger of Flower."""
+    if not any(isinstance(each, _Few) for each in logger.filters):
+        logger.addFilter(_Few())
 
 
 class RefusalLog:

@@ -243,7 +243,9 @@ class ReplyLimits:
         saved = self._all_saved()
         with self._lock:
             before = saved.get(run, _Size())
-            sent = saved[run] = _Size(*map(max, before, self._sent.get(run, _Size())))
+            sent = _Size(*map(max, before, self._sent.get(run, _Size())))
+            if sent != before:  # so a run that a client invents leaves nothing
+                saved[run] = sent
         if sent != before:
             try:
                 self._state_factory.state().query(_SAVE, {"run": str(run), **sent._asdict()})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.flower.patches.connections import PER_NODE, Connections, connections_to
+from deploy.flower.patches.connections import FIRST_REQUEST, PER_NODE, TOLD, Connections, connections_to
 
 
 def test_connections_to_a_port_are_found() -> None:
@@ -41,6 +41,27 @@ def test_a_look_at_the_connections_leaves_the_locks_on_the_database(tmp_path: Pa
         assert before
         connections_to()
         assert locks() == before
+
+
+def test_closed_connections_write_a_line_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connections, now = Connections(), [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with ExitStack() as held, caplog.at_level("WARNING", "flwr"):
+        server = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = server.getsockname()[1]
+        for _ in range(3):
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            with server.accept()[0]:
+                connections.close_strangers(port)
+                now[0] += FIRST_REQUEST + 1
+                connections.close_strangers(port)
+        now[0] += TOLD
+        connections.close_strangers(port)
+    assert [line.partition(" of")[0] for line in caplog.messages] == [
+        "Closed 1 connections", "Closed 2 connections"
+    ]  # fmt: skip
 
 
 def test_a_node_has_a_bounded_number_of_connections() -> None:

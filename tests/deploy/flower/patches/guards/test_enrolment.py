@@ -153,9 +153,10 @@ def test_a_full_disk_uses_up_no_invitation_and_a_device_is_told_no_paths(
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/cohort-server/invitations/x")
 
-    with monkeypatch.context() as patch, pytest.raises(ValueError, match="did not answer") as refused:
+    with monkeypatch.context() as patch:
         patch.setattr(server.registry, "_write", full)
-        server.enrol(token, keys[0])
+        with pytest.raises(ValueError, match="did not answer") as refused:
+            server.enrol(token, keys[0])
     assert "UNAVAILABLE: its log says why" in str(refused.value)
     assert "No space left on device: '/var/lib/cohort-server/invitations/x'" in caplog.text
     server.enrol(token, keys[0])

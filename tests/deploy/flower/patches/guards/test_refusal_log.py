@@ -2,6 +2,7 @@
 
 import logging
 
+import flwr
 import pytest
 
 from deploy.flower.patches.guards.refusal_log import (
@@ -10,6 +11,7 @@ from deploy.flower.patches.guards.refusal_log import (
     LONGEST_REASON,
     REASONS,
     RefusalLog,
+    limit_lines,
     printable,
 )
 from strategies.clients import printable as app
@@ -43,6 +45,29 @@ def test_many_addresses_use_up_a_bounded_number_of_lines(caplog: pytest.LogCaptu
         for number in range(2 * LINES):
             log.refused("/Pull", "no key", f"ipv4:192.0.{number // 256}.{number % 256}:7")
     assert len(caplog.messages) == LINES
+
+
+def test_a_client_whose_requests_flower_logs_uses_up_a_bounded_number_of_lines(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    logger = logging.Logger("of the test")
+    logger.addHandler(caplog.handler)
+    limit_lines(logger)
+
+    def say(line: int, path: str = f"{flwr.__path__[0]}/supercore/error/grpc.py") -> None:
+        logger.handle(logger.makeRecord("flwr", logging.ERROR, path, line, "no run %s", (line,), None))
+
+    for _ in range(2 * LINES):
+        say(1)
+        say(2, "/flwr/deploy/flower/patches/presence.py")
+    assert caplog.messages.count("no run 1") == LINES
+    assert caplog.messages.count("no run 2") == 2 * LINES
+    say(3)
+    now[0] += INTERVAL
+    say(1)
+    assert caplog.messages[-2:] == ["no run 3", f"no run 1 ({LINES} more were not logged)"]
 
 
 def test_refusals_that_were_not_logged_are_counted_in_the_next_minute(

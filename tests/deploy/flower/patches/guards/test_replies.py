@@ -1,9 +1,11 @@
 """Replies that are too large, answer nothing or cannot be read, to a real SuperLink and its ServerApp."""
 
+import importlib
 import re
 import resource
 from collections.abc import Iterator
 from inspect import unwrap
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -143,6 +145,23 @@ def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
     node.answer(reply)
     refused(node, "PushObject", foreign, "no reply of this node")
     assert (superlink.state.num_message_ins(), superlink.state.query(sessions)) == before
+
+
+def test_a_run_that_a_client_invents_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class State:
+        def store_message_and_object_tree(self) -> None: ...
+
+        def store_object(self) -> None: ...
+
+        def query(self, text: str, values: object = None) -> list[object]:
+            return []
+
+    monkeypatch.setattr(importlib.import_module(reply_limits._LINK_STATE), "SqlLinkState", State)
+    limits = reply_limits.ReplyLimits(SimpleNamespace(state=State), lambda *reason: ValueError(*reason))
+    for run in range(1000):
+        push = PushObjectRequest(run_id=run, object_content=b"x", session_id="")
+        limits.check("PushObject", push, 7)
+    assert limits._saved == limits._sent == {}
 
 
 def test_a_node_cannot_delete_the_messages_and_replies_of_another(
