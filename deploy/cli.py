@@ -30,6 +30,7 @@ from deploy.flower.config import ConfigValue
 from deploy.hosting.cli import server
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.signals import raise_on_signals
+from deploy.runs.availability import check_availability
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follower import train
@@ -215,6 +216,7 @@ def up(
             )
         else:
             comparison = _resumed(resume, _given(context))
+        check_availability(comparison.trials, batched=False)
         engine = LocalCluster(comparison.folder, comparison.clients, app=app_folder(), port=port)
         _claim(comparison, again=resume is not None)
     _compare(engine, comparison, at_once=at_once, quiet=quiet)
@@ -262,6 +264,7 @@ def simulate(
         else:
             simulation = BatchedSimulation(comparison.folder, comparison.clients, workers)
             check_batched(comparison.trials)
+        check_availability(comparison.trials, batched=engine == "batched")
         _claim(comparison, again=resume is not None)
     _compare(simulation, comparison, at_once=False, quiet=quiet)
 

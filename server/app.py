@@ -16,6 +16,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run config describes, or resume it."""
     settings = RunSettings.from_run_config(context.run_config)
+    if simulated := settings.availability or settings.availability_trace:
+        raise ValueError(f"availability = {simulated!r}: must be '': the clients say when they are available")
     with Recording(settings) as recording:
         _run(grid, settings, recording)
 

@@ -42,6 +42,7 @@ OF_THE_START = {
     "flwr",
     "output_dir",
     "data_dir",
+    "availability_trace",
     "resume",
 }  # entries of the ``run`` line that belong to its start; folders may have moved since
 
@@ -172,6 +173,8 @@ class RunSettings(BaseModel):
     poll_interval: float = Field(ge=0.01, le=60)  # s
     evaluate_share: float = Field(ge=0, le=1)
     target_accuracy: float = Field(ge=0, le=1)
+    availability: str  # only a batched simulation uses these two, and checks them
+    availability_trace: str
     output_dir: str
     resume: bool
 

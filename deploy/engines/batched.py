@@ -18,6 +18,7 @@ from deploy.engines.engine import ProcessEngine, ProcessRun
 from deploy.flower.app_folder import CODE, app_folder
 from deploy.flower.config import default_config
 from deploy.processes.groups import Process, end_with_parent
+from deploy.runs.availability import availability_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,6 +169,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             batch_size=settings.batch_size,
             local_steps=settings.local_steps,
             client_sizes=sizes,
+            availability=availability_of(config, settings.num_clients, settings.seed),
             proximal_mu=settings.proximal_mu,
             **options,
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PLAN = "run.json"  # the file in a comparison's folder with the settings of its trials, to resume them
 PLAN_VERSION = 1  # the version of this file's format
 # The settings whose values are paths.
-PATHS = {"data-dir", "client-sizes", "client-settings", "removed-clients"}
+PATHS = {"data-dir", "client-sizes", "client-settings", "removed-clients", "availability-trace"}
 FULL = 1 << 20  # bytes; a disk with less free space counts as full
 
 

@@ -8,12 +8,15 @@ import numpy.typing as npt
 
 from strategies.numerics.arrays import Bools, Floats, Ints
 
+from .device_trace import read_device_trace
+
 COLUMNS = ("client", "start", "end")
 
 
 def read_trace(path: str | Path) -> Floats:
     """Read a recorded trace: a CSV file whose header has the columns client, start and end.
 
+    A file whose name ends with ``.json`` is read by `read_device_trace`: it is a behaviour trace of devices.
     Other columns are ignored. (The FLICS paper excludes hours in which a client transfers 10 MB or more. To
     reproduce the paper, leave these hours out of the file.)
 
@@ -34,6 +37,8 @@ def read_trace(path: str | Path) -> Floats:
     ValueError
         If a column is missing or a value is not a number; the message names the line.
     """
+    if Path(path).suffix.lower() == ".json":
+        return read_device_trace(path)
     names: list[str] = []
     times: list[tuple[float, float]] = []
     with Path(path).open(encoding="utf-8-sig", newline="") as file:

@@ -126,6 +126,11 @@ def test_a_failed_run_writes_the_reason_into_its_history(tmp_path: Path) -> None
     assert "0 of 6 clients" in last["reason"]
 
 
+def test_real_clients_have_no_simulated_availability(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^availability = 'poisson': must be '': the clients say when they"):
+        federation(tmp_path, availability="poisson")
+
+
 def test_a_run_that_trained_nothing_failed(tmp_path: Path) -> None:
     config = {**DEFAULTS, "num-clients": 3, "num-rounds": 2, "output-dir": str(tmp_path)}
     nodes = {m: node_of(client.app.app, {"partition-id": m, "num-partitions": 3}, config) for m in range(3)}

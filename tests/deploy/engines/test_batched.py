@@ -174,3 +174,60 @@ def test_the_command(tmp_path: Path) -> None:
     again = CliRunner().invoke(cli, ["simulate", "--engine", "batched", "--resume", str(out)])
     assert again.exit_code == 0
     assert "there is nothing left to train" in again.output
+
+
+# Clients that come and go.
+
+
+def test_clients_follow_a_recorded_trace(tmp_path: Path) -> None:
+    """Device 0 is there in the first hour, device 1 in the second, devices 2 to 7 in the third."""
+    hours = {m: min(m, 2) for m in range(8)}
+    devices = {
+        str(m): {"active": [3600 * hour], "inactive": [3600 * hour + 600], "finish_time": 10800}
+        for m, hour in hours.items()
+    }
+    (tmp_path / "behaviour.json").write_text(json.dumps(devices))
+    arguments = ["simulate", "--engine", "batched", "--clients", "8", "--rounds", "6", "--selector", "md"]
+    arguments += [
+        "--out",
+        str(tmp_path / "run"),
+        "--set",
+        f"availability-trace={tmp_path / 'behaviour.json'}",
+    ]
+    result = CliRunner().invoke(cli, [*arguments, "--set", "availability=trace:assign=same,bin-length=3600"])
+    assert result.exit_code == 0, result.output
+    rounds = rounds_of(tmp_path / "run" / "md")[1:]
+    assert [line["num_available"] for line in rounds] == [1, 1, 6, 1, 1, 6]
+    for line in rounds:
+        assert {hours[client] for client in line["clients"]} == {(line["round"] - 1) % 3}
+
+
+def test_clients_come_and_go_by_a_random_process(tmp_path: Path) -> None:
+    for name, text in (("often", "poisson:rates=0.9"), ("seldom", "markov:rates=0.2,memory=0.5")):
+        batched.run({**SETTINGS, "availability": text, "output-dir": str(tmp_path / name)})
+    often, seldom = (
+        sum(line["num_available"] for line in rounds_of(tmp_path / name)[1:]) for name in ("often", "seldom")
+    )
+    assert 8 * 6 > often > 30 > 20 > seldom
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("availability=weekly", "availability = 'weekly': must be one of always, uniform, poisson"),
+        ("availability=poisson:rates=2", "availability = 'poisson:rates=2': rates = 2.0: must be in [0, 1]"),
+        ("availability=poisson:rates", "its settings = 'rates': 'rates' must be of the form name=value"),
+        ("availability=markov:file=x", "file: is not a setting of 'markov'; valid are"),
+        ("availability=trace", "availability-trace = '': names the recorded trace"),
+        ("availability-trace=missing.csv", "missing.csv': cannot be read: No such file or directory"),
+    ],
+)
+def test_an_impossible_availability_is_refused(tmp_path: Path, settings: str, message: str) -> None:
+    arguments = ["--out", str(tmp_path / "run"), "--set", settings]
+    result = CliRunner().invoke(cli, ["simulate", "--engine", "batched", *arguments])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    result = CliRunner().invoke(cli, ["up", *arguments])
+    assert result.exit_code == 2
+    assert "needs simulate --engine batched; other clients say themselves when" in result.stderr
+    assert not (tmp_path / "run").exists()

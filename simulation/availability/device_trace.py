@@ -1,0 +1,107 @@
+"""Behaviour traces of devices, in the form that FedScale publishes (Lai et al. 2022), as JSON.
+
+FedScale's file ``client_behave_trace`` is a pickle. Reading a pickle can run any code, so Cohort does not
+read it. docs/simulation.md has the command that converts a pickle, on a machine where you trust the file.
+"""
+
+import json
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strategies.numerics.arrays import Floats
+
+_PERIODS = 1000
+"""A device's period must be at least this fraction of the longest, or its copies would fill the memory."""
+
+
+def read_device_trace(path: str | Path) -> Floats:
+    """Read a behaviour trace: a JSON object with an object for each device, by the name of the device.
+
+    The object of a device has these entries; others are ignored:
+
+    - ``active`` and ``inactive``: lists of equal length, in seconds. The device is available from
+      ``active[i]`` to ``inactive[i]``, ascending.
+    - ``finish_time``: the device's period in seconds, > 0. After it, the device starts again at 0, as in
+      FedScale's simulator.
+
+    Devices with a shorter period than the longest are repeated until the end of the longest.
+
+    Returns
+    -------
+    ndarray, shape (R, 3)
+        (device, start, end) in seconds, as from `recording.read_trace`. Devices are numbered in the order of
+        their names, or in the order of the numbers if all names are whole numbers. A device that is never
+        available has one row, which ends when it starts.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If the file has another form. The message names the file, the device, the entry, its value and what is
+        allowed.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: must be a JSON file: {error}") from error
+    if not isinstance(content, dict) or not content:
+        raise ValueError(f"{path}: must be an object with an entry for each device, at least one")
+    whole = all(name.isdecimal() for name in content)
+    names = sorted(content, key=int) if whole else sorted(content)
+    devices = [_device(f"{path}: device {name!r}", content[name]) for name in names]
+    periods = np.array([period for _, period in devices])
+    longest = float(periods.max())
+    for name, period in zip(names, periods, strict=True):
+        if period * _PERIODS < longest:
+            raise ValueError(
+                f"{path}: device {name!r}: finish_time = {period:g}: must be at least "
+                f"{longest / _PERIODS:g}, a {_PERIODS}th of the longest"
+            )
+    rows = [np.empty((0, 3))]
+    for number, (spans, period) in enumerate(devices):
+        shifts = np.arange(np.ceil(longest / period)) * period
+        starts, ends = ((spans[:, column] + shifts[:, None]).ravel() for column in (0, 1))
+        kept = starts < longest
+        found = np.column_stack([np.full(kept.sum(), number), starts[kept], np.minimum(ends[kept], longest)])
+        rows.append(found if len(found) else np.array([[number, 0.0, 0.0]]))
+    return np.concatenate(rows)
+
+
+def _device(where: str, entry: Any) -> tuple[Floats, float]:
+    """Return the spans (n, 2) in which a device is available, and its period."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: must be an object with active, inactive and finish_time")
+    period: Any = entry.get("finish_time")
+    if not _is_time(period) or period <= 0:
+        raise ValueError(f"{where}: finish_time = {_short(period)}: must be a number of seconds > 0")
+    for name in ("active", "inactive"):
+        times = entry.get(name)
+        if not isinstance(times, list) or not all(map(_is_time, times)):
+            raise ValueError(f"{where}: {name} = {_short(times)}: must be a list of seconds >= 0")
+    active, inactive = entry["active"], entry["inactive"]
+    if len(active) != len(inactive):
+        raise ValueError(f"{where}: inactive has {len(inactive)} entries: must have {len(active)}, as active")
+    before = 0.0
+    for place, (start, end) in enumerate(zip(active, inactive, strict=True)):
+        if not before <= start <= end:
+            raise ValueError(
+                f"{where}: active[{place}] = {start:g} and inactive[{place}] = {end:g}: must ascend from "
+                f"{before:g}"
+            )
+        before = end
+    if before > period:
+        raise ValueError(f"{where}: finish_time = {period:g}: must be at least {before:g}, its last inactive")
+    return np.column_stack([active, inactive]).astype(np.float64).reshape(-1, 2), float(period)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
