@@ -79,12 +79,16 @@ def worst_accuracy(line: Line) -> float:
 
 
 def group_table(trials: Sequence[RunHistory]) -> Table | None:
-    """Return a table of the groups of all trials; None if no trial has groups."""
+    """Return a table of the groups of all trials; None if no trial has groups.
+
+    A trial whose server knows no client's group, as with `flics-private`, has a row that says so.
+    """
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for head in ("selector", "group"):
         table.add_column(head, vertical="bottom", overflow="fold")
     for head in ("clients", "samples", "draws", "loss", "acc. %"):
         table.add_column(head, justify="right", vertical="bottom")
+    known = False  # whether a trial has groups
     for trial in trials:
         found = group_summaries(trial)
         for position, group in enumerate(found[:SHOWN]):
@@ -100,7 +104,10 @@ def group_table(trials: Sequence[RunHistory]) -> Table | None:
             )
         if len(found) > SHOWN:
             table.add_row("", f"{len(found) - SHOWN} more groups")
-    return table if table.row_count else None
+        known = known or bool(found)
+        if trial.client_groups and all(group is None for group in trial.client_groups):
+            table.add_row(Text(trial.label), "not disclosed")
+    return table if known else None
 
 
 def _last(rounds: Sequence[Line], group: str, metric: str) -> float:

@@ -19,7 +19,7 @@ from .grids import PollingGrid, clock_of
 from .messages import ENOUGH, lacks_handler, read_status, status_question
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from flwr.app import Message
     from flwr.serverapp import Grid
@@ -254,23 +254,27 @@ class Attendance:
         """
         deadline = self.deadlines.status
         reports: dict[int, Report] = {}
+        rest = nodes
         if self.polling.ask_status and not self._probed and len(nodes) > 1:
             self._probed = True
             reports = self._answers(grid, nodes[:ENOUGH], min(_PROBE, deadline))
-            nodes = nodes[ENOUGH:]
+            rest = nodes[ENOUGH:]
         has_handler = self._answered or self._lacking < ENOUGH
         if not self.polling.ask_status or not has_handler:
             now = clock_of(grid).monotonic()
-            return reports | {
-                node: Report() for node in nodes if now >= self._silent.get(node, (0.0, 0.0))[0]
-            }
-        return reports | self._answers(grid, nodes, deadline)
+            return reports | {node: Report() for node in rest if now >= self._silent.get(node, (0.0, 0.0))[0]}
+        return reports | self._answers(grid, rest, deadline, late_from=nodes)
 
-    def _answers(self, grid: Grid, nodes: list[int], deadline: float) -> dict[int, Report]:
-        """Ask nodes, and return the reports that arrive by the deadline. Late answers count too."""
+    def _answers(
+        self, grid: Grid, nodes: list[int], deadline: float, late_from: Sequence[int] = ()
+    ) -> dict[int, Report]:
+        """Ask ``nodes``, and return the reports that arrive by the deadline.
+
+        Also return the answers of the nodes ``late_from`` to earlier questions.
+        """
         # pull_messages returns the late answers that have arrived, and does not wait for others.
         late = grid.pull_messages(list(self._unanswered)) if self._unanswered else []
-        reports = {node: report for node, report in self._read(late).items() if node in nodes}
+        reports = {node: report for node, report in self._read(late).items() if node in late_from}
         now = clock_of(grid).monotonic()
         questions = [
             status_question(node, self.deadlines.status)
@@ -296,7 +300,7 @@ class Attendance:
         for node in set(asked.values()) - reports.keys():
             pause = 2 * max(self.deadlines.status, self._silent.get(node, (0.0, 0.0))[1])
             self._silent[node] = (clock_of(grid).monotonic() + pause, pause)
-            log(WARNING, "Node %d did not report its status; it is asked again in %g s", node, pause)
+            log(WARNING, "Node %d has not reported its status yet; it is asked again in %g s", node, pause)
         return reports
 
     def _read(self, answers: Iterable[Message]) -> dict[int, Report]:

@@ -25,9 +25,9 @@ def with_groups(folder: Path, groups: list[str | None]) -> RunHistory:
     return trial
 
 
-def text_of(trial: RunHistory) -> str:
+def text_of(*trials: RunHistory) -> str:
     output = StringIO()
-    Console(file=output, width=80).print(report([trial]))
+    Console(file=output, width=80).print(report(trials))
     return output.getvalue()
 
 
@@ -45,6 +45,17 @@ def test_one_group_is_no_comparison(tmp_path: Path) -> None:
     trial = with_groups(tmp_path / "a", ["north"] * 4)
     assert group_summaries(trial) == []
     assert "Groups of clients" not in text_of(trial)
+
+
+def test_a_trial_whose_server_knows_no_group_has_a_row_that_says_so(tmp_path: Path) -> None:
+    """As with flics-private. The trial was missing from the table, without a reason."""
+    trial, private = (
+        with_groups(tmp_path / "a", ["north", "south"] * 2),
+        with_groups(tmp_path / "b", [None] * 4),
+    )
+    assert "not disclosed" in text_of(trial, private)
+    assert "not disclosed" not in text_of(trial)
+    assert "Groups of clients" not in text_of(private)
 
 
 def test_groups_that_nobody_measured_have_shares_only(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Clients that come, go, sleep and come back under another identity; skipped, early and small rounds."""
 
 import time
+from collections.abc import Iterable
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -397,3 +398,23 @@ def test_a_resumed_run_without_its_quorum_waits_until_the_deadline(tmp_path: Pat
     with pytest.raises(NotEnoughClientsError):
         resumed(tmp_path, grid, faults=Faults(quorum=2))
     assert grid.clock.monotonic() >= 180
+
+
+def test_an_answer_that_arrives_after_the_wait_for_the_first_three_nodes_counts() -> None:
+    """The answer arrived before the other nodes were asked. It was dropped, and the node was asked again."""
+
+    class SlowLooks(ToyGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            found = super().pull_messages(message_ids)
+            self.clock.sleep(0.9)
+            return found
+
+    grid = SlowLooks({node: client(str(node)) for node in range(1, 6)})
+    grid.latency = lambda message: (
+        3.0 if message.metadata.message_type == STATUS and message.metadata.dst_node_id == 2 else 0.1
+    )
+    strategy, one_round = strategy_on(grid, min_available_clients=5)
+    one_round(1)
+    assert strategy.roster.ids() == ["1", "2", "3", "4", "5"]
+    asked = [message.metadata.dst_node_id for message in grid.sent if message.metadata.message_type == STATUS]
+    assert sorted(asked) == [1, 2, 3, 4, 5]
