@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from ipaddress import IPv6Address, ip_address
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
@@ -56,9 +56,15 @@ class Connections:
     gRPC does not limit the connections of a peer, and does not give access to its sockets. So a thread finds
     the sockets among this process's open files. When the thread shuts a socket down, gRPC sees a peer that
     hung up.
+
+    Parameters
+    ----------
+    admit : Callable[[str], None]
+        Called with the name of a peer that sent a request with a registered key. (default: nothing is called)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, admit: Callable[[str], None] = lambda _: None) -> None:
+        self._admit = admit
         self._lock = threading.Lock()
         self._admitted: dict[Peer, int] = {}  # peer: its node
         self._refused: Counter[Peer] = Counter()
@@ -84,12 +90,13 @@ class Connections:
         threading.Thread(target=look, name="connections", daemon=True).start()
 
     def admitted(self, peer: str, node: int) -> None:
-        """Note that a peer sent a request with a node's key. `peer` is gRPC's name of the peer."""
+        """Note that a peer sent a request with a node's key. `peer` is its name (`sender`)."""
+        self._admit(peer)
         with self._lock:
             self._admitted[peer_of(peer)] = node
 
     def refused(self, peer: str) -> None:
-        """Note that a request of a peer was refused. `peer` is gRPC's name of the peer."""
+        """Note that a request of a peer was refused. `peer` is its name (`sender`)."""
         with self._lock:
             who = peer_of(peer)
             self._refused[who] += 1
@@ -135,6 +142,14 @@ class Connections:
             getLogger("flwr").warning(
                 "Closed %d connections of strangers, or too many of a node: %s", count, text
             )
+
+
+def sender(context: Any) -> str:
+    """Return gRPC's name of the peer that sent a request, such as ipv4:192.0.2.1:80.
+
+    If the gate (`guards.gate`) forwarded the request, gRPC's name is unix:FOLDER/PEER.
+    """
+    return unquote(context.peer()).rpartition("/")[2]
 
 
 def peer_of(text: str) -> Peer:

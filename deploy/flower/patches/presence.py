@@ -20,7 +20,7 @@ from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.patches.connections import connections_to, peer_of
+from deploy.flower.patches.connections import connections_to, peer_of, sender
 from deploy.flower.patches.shared import LOOK
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Presence:
             if not context.add_callback(heartbeat.end):  # the connection has ended already
                 heartbeat.end()
             with self._lock:
-                self._held[heartbeat] = peer_of(context.peer())
+                self._held[heartbeat] = peer_of(sender(context))
                 if self._watch is None:
                     self._watch = threading.Thread(target=self._end_silent, name="presence", daemon=True)
                     self._watch.start()

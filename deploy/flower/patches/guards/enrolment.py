@@ -23,6 +23,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from deploy.flower.commands import INVITATION_HEADER, REGISTRY
+from deploy.flower.patches.connections import sender
 from deploy.flower.patches.guards.refusal_log import RefusalLog
 from deploy.flower.registry import Refused, Registry
 
@@ -131,7 +132,7 @@ class Enrolment:
                 self._joining.remove(token)
 
     def _refuse(self, context: Any, status: str, reason: str, answer: str = "") -> NoReturn:
-        self._log.refused(METHOD, reason, context.peer())
+        self._log.refused(METHOD, reason, sender(context))
         context.abort(self._grpc.StatusCode[status], answer or reason)
         raise Refused(reason)
 
@@ -143,7 +144,7 @@ class Enrolment:
         except Exception as error:
             raise Refused(f"no valid request: {error}") from error
         name = self._registry.accept(token, self._checked(request.public_key), self._register)
-        getLogger("flwr").info("[%s] %s has joined by invitation, from %s", METHOD, name, context.peer())
+        getLogger("flwr").info("[%s] %s has joined by invitation, from %s", METHOD, name, sender(context))
         answer: bytes = self._fleet.RegisterNodeFleetResponse().SerializeToString()
         return answer
 

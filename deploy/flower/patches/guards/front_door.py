@@ -8,6 +8,7 @@ compression. A SuperLink does not start without its front door (`deploy.flower.l
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import subprocess
@@ -20,8 +21,9 @@ from datetime import datetime
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.patches.connections import Connections, raise_file_limit
+from deploy.flower.patches.connections import Connections, raise_file_limit, sender
 from deploy.flower.patches.guards import enrolment, reply_limits
+from deploy.flower.patches.guards.gate import Gate
 from deploy.flower.patches.guards.refusal_log import RefusalLog, limit_lines, make_safe
 from deploy.flower.patches.guards.reply_check import check_setting
 from deploy.flower.patches.guards.reply_limits import ReplyLimits
@@ -168,7 +170,7 @@ class FrontDoor:
             try:
                 return self._answer(continuation, call, bodies, context)
             except Refused as refused:
-                peer = context.peer()
+                peer = sender(context)
                 self._log.refused(call.method, str(refused), peer)
                 if refused.status in ("UNAUTHENTICATED", "FAILED_PRECONDITION"):
                     self._connections.refused(peer)
@@ -177,7 +179,7 @@ class FrontDoor:
                 raise
             except Exception as error:
                 if context.code() is None:  # if there is a code, Flower has refused the request
-                    self._log.refused(call.method, f"{type(error).__name__}: {error}", context.peer())
+                    self._log.refused(call.method, f"{type(error).__name__}: {error}", sender(context))
                     context.abort(grpc.StatusCode.UNAVAILABLE, "The SuperLink cannot answer now")
                 raise
 
@@ -194,7 +196,7 @@ class FrontDoor:
 
     def _answer(self, continuation: Any, call: Any, bodies: Iterator[bytes], context: Any) -> bytes:
         key, node = self._authenticate(call)
-        self._connections.admitted(context.peer(), node)
+        self._connections.admitted(sender(context), node)
         with self._under_way(node, context):
             body = self._read(bodies, context, node)
             method = self._methods[call.method]
@@ -332,8 +334,13 @@ def _start(
     if not isinstance(state_factory.state(), importlib.import_module(_LINK_STATE).SqlLinkState):
         raise SystemExit(f"{_NO_START} it needs --database")
     grpc = importlib.import_module("grpc")
-    host = address.rpartition(":")[0]
-    connections = Connections()
+    try:
+        gate = Gate(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
+        raise SystemExit(f"{_NO_START} it cannot listen on {address} ({error})") from error
+    connections = Connections(gate.admit)
     chunk = importlib.import_module(_CONSTANTS).FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
     door = FrontDoor(state_factory, connections, chunk + SPARE)
     server = grpc.server(
@@ -356,12 +363,13 @@ def _start(
     authority, certificate, key = certificates
     credentials = grpc.ssl_server_credentials(((key, certificate),), root_certificates=authority)
     try:
-        port = server.add_secure_port(address, credentials)
+        server.add_secure_port(gate.behind, credentials)
     except RuntimeError as error:
-        raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
-    server.bound_address = f"{host}:{port}"
-    connections.watch(port, door.cancel_late)
+        raise SystemExit(f"{_NO_START} it cannot listen on {gate.behind} ({error})") from error
+    server.bound_address = f"{address.rpartition(':')[0]}:{gate.port}"
+    connections.watch(gate.port, door.cancel_late)
     server.start()
+    gate.start()
     getLogger("flwr").info("Fleet API (gRPC) on %s", server.bound_address)
     return server
 
@@ -384,6 +392,6 @@ def _options(largest: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.so_reuseport", 0),  # to listen on a port that is taken is an error
+        ("grpc.http.tarpit", 0),  # else gRPC keeps the headers of a refused request for up to a second
         *SERVER_OPTIONS.items(),
     ]
