@@ -69,13 +69,16 @@ def norm(message: Message, context: Context) -> Message:
 
 @app.query("update")
 def update(message: Message, context: Context) -> Message:
-    """Report as for ``query.norm``, and also send the trained model."""
+    """Train as for TRAIN, report the norm of the update, and send the trained model."""
     return _trained_for_a_question(message, context, sends_update=True)
 
 
 @app.query("group")
 def group(message: Message, context: Context) -> Message:
-    """Report the client's private group by randomised response, whether it is available, and nothing else."""
+    """Report the client's private group by randomised response, and whether the client is available.
+
+    The report holds nothing else.
+    """
     config = message.content.config_records["config"]
     member = group_member(context, _names(config, _whole(config, "num-groups")), _number(config, "epsilon"))
     available = _is_available(context)
@@ -85,7 +88,10 @@ def group(message: Message, context: Context) -> Message:
 
 @app.query("invitation")
 def invitation(message: Message, context: Context) -> Message:
-    """Report whether this client accepts to train. It accepts with the probability of its private group."""
+    """Report whether this client accepts the invitation to train.
+
+    The client accepts with the probability that the server sent for the client's private group.
+    """
     config = message.content.config_records["config"]
     member = group_member(context, _names(config, _whole(config, "num-groups")))
     yes = member.accepts(_whole(config, "server-round"), np.array(config["rates"], dtype=np.float64))
@@ -115,7 +121,7 @@ def train(message: Message, context: Context) -> Message:
         sent,
         config,
         control=_control(message, sent),
-        # With report noise on, the variance is not measured, since it would be sent without noise.
+        # With report noise on, the variance is not measured, because it would be reported without noise.
         measure_variance=bool(config.get(REPORT_VARIANCE, False)) and not noise.is_on,
     )
     arrays = result.arrays
@@ -145,8 +151,8 @@ def train(message: Message, context: Context) -> Message:
 def _train_personally(message: Message, context: Context, mine: LocalData, report: Report) -> Message:
     """Train the personal model, and send the global model plus an update.
 
-    The update is -(learning rate) times the sum of the parts, each times its scale. If the config has a
-    weight for the update, the update is multiplied by it. The personal model stays in the context's state.
+    The update is -(learning rate) times the sum of the scaled parts. If the config has a weight for the
+    update, the update is multiplied by this weight. The personal model stays in the context's state.
     """
     config, sent, noise = message.content.config_records["config"], _arrays(message), Noise.of(context)
     scales = np.asarray(config[PART_SCALES], dtype=np.float64)
@@ -217,8 +223,8 @@ def _reported_norm(config: ConfigRecord, noise: Noise, norm: float) -> float | N
     """Return the number to report for the norm of an update; None: no number is reported."""
     if config.get(REPORT_NORM, False):
         return noise.norm(norm)
-    # The server measures the norm of the received update, and a report that differs is an offence. So a norm
-    # is reported only if it has no noise and is not clipped, and the update is not scaled.
+    # The server measures the norm of the received update. A report of another norm is an offence. So the norm
+    # is reported only if it has no noise, is not clipped, and the update is not scaled.
     return None if UPDATE_SCALES in config or not noise.leaves(norm) else norm
 
 

@@ -1,7 +1,8 @@
 """Whether this device should train now: not if it is paused, low on power, hot or on a metered network.
 
 A condition is checked only if the node's config sets a limit for it. So a server or a simulated client never
-looks for a battery. If the system does not report a value, such as a temperature, its limit counts as kept.
+looks for a battery. If the system does not report a value, such as a temperature, the device counts as within
+the limit for this value.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CPU_SENSORS = (
     "soc",
     "x86_pkg",
     "k10temp",
-)  # phones have dozens of other sensors, some with wrong values
+)  # the first words of the names of processor sensors; other sensors of phones may report wrong values
 MOBILE = ("wwan", "ppp", "rmnet")  # names of modem interfaces
 NETWORK_MANAGER = "org.freedesktop.NetworkManager"
 ANSWER_TIMEOUT = 5.0  # s; Termux's commands hang if the Termux:API app is missing
@@ -79,7 +80,7 @@ def battery() -> Power | None:
         if kind == "Battery" and _read(supply / "scope") != "Device":
             try:
                 charge = float(_read(supply / "capacity"))
-            except ValueError:  # hidden by Android
+            except ValueError:  # Android hides the charge
                 continue
             found.append(Power(charge, _read(supply / "status") in ("Charging", "Full", "Not charging")))
         elif kind in ("Mains", "USB"):
@@ -110,9 +111,9 @@ def is_metered() -> bool:
     """Return whether the network is metered, as far as the system knows."""
     try:
         rows = [line.split() for line in ROUTES.read_text().splitlines()[1:]]
-    except OSError:  # hidden by Android
+    except OSError:  # Android hides the routes
         rows = []
-    # The route with the smallest metric is in use: a modem that is only a fallback costs nothing.
+    # The default route with the smallest metric is in use. A modem with a larger metric is only a fallback.
     routes = [(int(row[6]), row[0]) for row in rows if len(row) > 6 and row[1] == "00000000"]
     if routes and min(routes)[1].startswith(MOBILE):
         return True

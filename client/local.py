@@ -32,7 +32,7 @@ class LocalData(NamedTuple):
         Raises
         ------
         ValueError
-            If one of these entries is missing or out of range.
+            If ``partition-id`` or ``num-partitions`` is missing, or if an entry is invalid.
         """
         partition = _whole_number(context, "partition-id")
         num_partitions = _whole_number(context, "num-partitions")
@@ -69,12 +69,14 @@ def _is_private(context: Context) -> bool:
 
 
 def client_name(number: int, num_clients: int) -> str:
-    """Return the default name of a client; leading zeros make names sort in the order of the numbers."""
+    """Return the default name of a client. Its number has leading zeros, so names sort like numbers."""
     return f"client-{number:0{max(2, len(str(num_clients - 1)))}d}"
 
 
 def group_of(context: Context) -> Group | None:
-    """Return ``group`` of the node's config, which the client reports with its status; None if missing.
+    """Return the entry ``group`` of the node's config, or None if it is missing.
+
+    The client reports this group with its status.
 
     Raises
     ------
@@ -88,7 +90,7 @@ def group_of(context: Context) -> Group | None:
 
 
 def number_of(context: Context, name: str) -> float | None:
-    """Return the entry ``name`` of the node's config, which the client reports; None if it is missing.
+    """Return the entry ``name`` of the node's config, a number that the client reports; None if missing.
 
     Raises
     ------

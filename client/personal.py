@@ -8,7 +8,7 @@ personal model β_m minimises the loss on the client's samples and stays near w:
     h(w) = sum_m λ_m φ(w, β_m(w); D_m),   β_m(w) = argmin_β φ(w, β; D'_m)
 
 The samples D'_m train the personal model; the samples D_m are held out for the global model. If D_m and D'_m
-were the same samples, the second part of the gradient would be 0, since β_m(w) minimises φ on D'_m.
+were the same samples, the second part of the update would be 0, since β_m(w) minimises φ on D'_m.
 """
 
 from collections.abc import Callable
@@ -92,8 +92,8 @@ def personal_update(
         g_1 = μ (w - β)                                          ∇_w φ(w, β; D), β fixed
         g_2 = μ (H + μ)^-1 (∇ loss(β; D) + μ (β - w))            H: the Hessian of the loss on D' at β
 
-    H is not computed: a product of H with a vector is a difference of gradients. Conjugate gradients solve
-    the linear system for g_2. They stop early where the loss curves downwards.
+    The method of conjugate gradients solves the linear system for g_2, see `solve`. It needs only products
+    of H with vectors. Each product is estimated by a difference of gradients, so H itself is not computed.
 
     Parameters
     ----------
@@ -122,8 +122,8 @@ def personal_update(
     if {name: array.shape for name, array in start.items()} != shapes:
         raise ValueError(f"the personal model has other arrays than the model, {shapes}")
     mine, held_out = data
-    # With proximal_mu, SGD pulls towards its start β_0. The added gradient μ (β_0 - w) makes this a pull
-    # towards w.
+    # The term with proximal_mu pulls the model towards the start β_0 of SGD: its gradient is μ (β - β_0).
+    # Adding μ (β_0 - w) gives μ (β - w), which pulls the model towards w.
     pull = {name: np.float32(mu) * (start[name] - model[name]) for name in model}
     trained = task.train(
         start,
@@ -157,8 +157,8 @@ def moved(model: Arrays, step: Vector) -> Arrays:
 def solve(product: Callable[[Vector], Vector], right: Vector) -> Vector:
     """Return x with product(x) = right, approximately, by conjugate gradients.
 
-    ``product`` must be linear and symmetric. If it is not positive along the direction of the next step, the
-    iteration stops before this step.
+    ``product`` must be linear and symmetric. If d · product(d) is not positive for the direction d of the
+    next step, the iteration stops before this step.
     """
     x, residual = np.zeros(right.size), right.copy()
     direction, square = residual.copy(), float(residual @ residual)
@@ -192,8 +192,8 @@ def _curvature(task: Task, arrays: Arrays, data: Dataset, direction: Vector) -> 
     length = float(np.linalg.norm(direction))
     if length == 0:
         return np.zeros(direction.size)
-    # Arrays are float32. With steps of a hundredth of the model's scale, rounding errors stay below a
-    # thousandth.
+    # Arrays are float32. If the step is a hundredth of the model's scale, the relative error by rounding is
+    # below a thousandth.
     step = 1e-2 * max(1.0, float(np.linalg.norm(_flat(arrays))) / np.sqrt(direction.size)) / length
     ahead, behind = (moved(arrays, sign * step * direction) for sign in (1, -1))
     change: Vector = (_gradient(task, ahead, data) - _gradient(task, behind, data)) / (2 * step)

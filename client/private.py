@@ -9,9 +9,9 @@ key               meaning
 noise-epsilon     ε of each reported loss and norm, see `strategies.clients.report_noise` (default: 0, no
                   noise)
 noise-delta       δ of each reported loss and norm (default: 1e-5)
-loss-bound        a reported loss is clipped to this number. With noise and without a bound, no loss is
+loss-bound        a reported loss is clipped to this number. If there is noise and no bound, no loss is
                   reported
-norm-bound        a reported norm of an update is clipped to this number. With noise and without a bound,
+norm-bound        a reported norm of an update is clipped to this number. If there is noise and no bound,
                   no norm is reported
 private-group     the name or number of the client's group, which is reported by randomised response only
                   (default: the group that the run's partition gives the client)
@@ -147,7 +147,7 @@ def group_member(context: Context, names: Sequence[str], epsilon: float = 1.0) -
     names : sequence of str
         (G,) the names of the groups; numbered groups have the names "0", "1", ....
     epsilon : float (default: 1.0)
-        The ε that the server asks for. Only the report of the group depends on it.
+        The ε that the server asks for. Only the report of the group depends on ε.
 
     Raises
     ------
@@ -200,7 +200,10 @@ def _secret(context: Context) -> int:
 
 
 def _number(configs: tuple[Mapping[str, object], ...], name: str) -> float | None:
-    """Return the value from the first config that has it, a finite number >= 0; None if no config has it."""
+    """Return the entry ``name`` of the first config that has this entry; None if no config has it.
+
+    Raises ValueError if the entry is not a finite number >= 0.
+    """
     for config in configs:
         value = config.get(name)
         if value is None:

@@ -56,12 +56,12 @@ SELECTOR = "forecast"  # the default selector of `simulate`
 # The default selectors of `up`.
 SELECTORS = ["uniform", "md", "adaptive-osmd:learning-rate-multiplier=100", SELECTOR]
 OPEN_API = (
-    "While Flower's simulation runs, every user of this machine can submit runs to it, which execute as you; "
-    "--engine batched has no such interface."
+    "While Flower's simulation runs, every user of this machine can submit runs to it. These runs execute "
+    "with your rights. --engine batched has no such interface."
 )
 RECLAIM_TIMEOUT = 30.0  # seconds that the old processes of a resumed comparison have to end
-# `up` runs all clients of several federations on the cores of one machine, where an honest client may take
-# several times as long as it usually does. This setting comes before the user's.
+# `up` runs all clients of several federations on the cores of one machine. There, an honest client may take
+# several times as long as usual. The user's settings come after this setting, so they can replace it.
 PATIENT = "shortest-deadline=30.0"
 # Parameters of `up` and `simulate`, and the key of the run-config setting that each parameter gives.
 KEY_OF = {
@@ -228,9 +228,9 @@ def simulate(
     engine: Annotated[
         Literal["ray", "batched"],
         typer.Option(
-            help="ray: Flower's own simulation, as `flwr run . local`, which every user of this machine can "
-            "command while it runs; batched: without messages, the selected clients of a round as one "
-            "computation."
+            help="ray: Flower's own simulation, as `flwr run . local`. While it runs, every user of this "
+            "machine can submit runs to it. batched: no messages; the selected clients of a round train as "
+            "one computation."
         ),
     ] = "ray",
     workers: Annotated[

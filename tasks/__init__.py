@@ -78,7 +78,7 @@ def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model:
     partition : str (default: "skewed")
         How the samples are distributed over the clients; see `partitions.FORMS`.
     data_dir : str (default: "")
-        The folder or file of the data; see `datasets`. The digits need neither.
+        The folder or file of the data; see `datasets`. The data set "digits" needs neither.
     **model
         Further arguments of the model, for example ``bias=False`` or ``hidden=(100,)``.
 
@@ -87,7 +87,7 @@ def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model:
     ValueError
         If the task or partition does not exist.
     ModuleNotFoundError
-        If the task needs an extra that is not installed; the message says which.
+        If the task needs an extra that is not installed. The message names the extra.
     """
     row = _row(name)
     module, kind = row.model

@@ -9,7 +9,7 @@ from .network import Network
 
 
 def _handwriting(num_classes: int) -> list[nn.Module]:
-    """For 28 x 28 grey pixels: McMahan et al. 2017, section 3. LEAF has 2,048 units instead of these 512."""
+    """For 28 x 28 grey pixels: McMahan et al. 2017, section 3. LEAF's network has 2,048 units, not 512."""
     return [
         nn.Conv2d(1, 32, 5, padding=2),
         nn.ReLU(),
@@ -42,10 +42,11 @@ def _objects(num_classes: int) -> list[nn.Module]:
 
 
 def _faces(num_classes: int) -> list[nn.Module]:
-    """For 84 x 84 colour pixels: LEAF's network for CelebA, four times convolution, norm, pooling and ReLU.
+    """For 84 x 84 colour pixels: LEAF's network for CelebA.
 
-    Group norm replaces LEAF's batch norm (Hsieh et al. 2020). The running statistics of batch norm are not
-    parameters, and clients whose samples are all of one class would distort them for other clients.
+    It has four blocks of convolution, norm, pooling and ReLU. Group norm replaces LEAF's batch norm (Hsieh et
+    al. 2020). The running statistics of batch norm are not parameters. A client whose samples are all of one
+    class would distort these statistics for other clients.
     """
     modules: list[nn.Module] = []
     for channels in (3, 32, 32, 32):

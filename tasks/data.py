@@ -26,7 +26,7 @@ class Dataset(NamedTuple):
 
 
 class Takes(Protocol):
-    """Samples that can be read by row: a `Dataset`, or `datasets.Samples`, which decode images on demand."""
+    """Samples that can be read by row: a `Dataset` or `datasets.Samples`."""
 
     def take(self, rows: NDArray[np.int64]) -> Dataset:
         """Return the samples in these rows."""
@@ -96,10 +96,10 @@ def federate(
 
     Parameters
     ----------
-    dataset : Dataset, or another object with its ``take``
+    dataset : Dataset, or another object with a method ``take``
         All samples.
     parts : sequence of numpy.ndarray
-        The sample indexes of each client. A sample of no client is left out.
+        The sample indexes of each client. Samples that no client has are left out.
     groups : numpy.ndarray, optional
         (M,) whole numbers: the group of each client.
 

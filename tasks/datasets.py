@@ -1,20 +1,21 @@
 """Data sets by name, read from a file or folder on this machine, or by Flower Datasets.
 
-The setting ``data-dir``, or if it is empty the environment variable COHORT_DATA, names one of these:
+The setting ``data-dir`` is a path. If the setting is empty, the environment variable COHORT_DATA is the path.
+The path leads to one of these:
 
 - an ``.npz`` file with x_train (n, ...) uint8, y_train (n,), x_test, y_test and, for the partition
   ``natural``, users_train (n,), the user who made each sample (x of Sent140 is float32);
 - a folder that contains such a file as ``NAME.npz``;
-- a folder that contains a folder ``NAME/``, with the files of MNIST's own format
-  (``train-images-idx3-ubyte.gz``, ...), with a copy of the data set's repository on the Hugging Face Hub,
-  which Flower Datasets reads, or for Shakespeare and Sent140 with LEAF's JSON files (``train/*.json`` and
-  ``test/*.json``, see `leaf`). Sent140 also needs a file of word vectors there, ``*.200d.txt`` of GloVe.
+- a folder that contains a folder ``NAME/``. It holds the files of MNIST's own format
+  (``train-images-idx3-ubyte.gz``, ...), or a copy of the data set's repository on the Hugging Face Hub, which
+  Flower Datasets reads. For Shakespeare and Sent140 it holds LEAF's JSON files (``train/*.json`` and
+  ``test/*.json``, see `leaf`); for Sent140 also a file of GloVe's word vectors, ``*.200d.txt``.
 
-Without the setting and the variable, Flower Datasets downloads the data set or finds it in its cache. The
-command `python -m tasks.datasets NAME FILE` writes an .npz file of this form. It serves machines without a
-network, and is read much faster. With a third argument, the command reads that file or folder instead. The
-data set "digits" needs no file, folder or download. No download has Sent140 with its users, so it needs the
-output of LEAF's scripts.
+If the setting and the variable are both empty, Flower Datasets downloads the data set or finds it in its
+cache. The command `python -m tasks.datasets NAME FILE` writes an .npz file of this form. The file serves
+machines without a network, and is read much faster. With a third argument SOURCE, the command reads the file
+or folder SOURCE instead of downloading. The data set "digits" needs no file, folder or download. No download
+holds the users of Sent140, so this data set needs the output of LEAF's scripts.
 """
 
 import gzip
@@ -42,7 +43,7 @@ class Hub(NamedTuple):
     image: str = "image"
     label: str = "label"
     user: str | None = None  # the column of the user who made the sample
-    held_out: float = 0.0  # share of samples held out as the test set, if the data set has none
+    held_out: float = 0.0  # share of samples held out as the test set; 0: the data set has a test set
 
 
 class Description(NamedTuple):
@@ -174,8 +175,8 @@ class FromHub(Samples):
         chosen = self._rows[rows]
         pixels = np.empty((len(chosen), channels, height, width), np.uint8)
         (column,) = self._images.column_names
-        # Images are read 256 at a time. To read them one by one takes seven times as long, and the whole of
-        # CelebA does not fit into memory.
+        # Images are read 256 at a time. Reading them one by one takes seven times as long. All decoded images
+        # of CelebA together do not fit into memory.
         for start in range(0, len(chosen), 256):
             images = self._images[chosen[start : start + 256].tolist()][column]
             for i, image in enumerate(images, start):
@@ -228,7 +229,7 @@ def _load(name: str, where: str) -> Halves:
         return _from_hub(name, description, path / name)
     if not path.exists():
         raise ValueError(f"data-dir = {where!r}: there is no such file or folder")
-    if path.stem != name and path.stem in DESCRIPTIONS:  # MNIST and its variants have the same shapes
+    if path.stem != name and path.stem in DESCRIPTIONS:  # the shapes of MNIST and its variants do not differ
         raise ValueError(f"data-dir = {where!r}: holds {path.stem}, not {name}; name its folder instead")
     return _from_npz(path, description)
 
@@ -422,7 +423,7 @@ def save(name: str, path: Path, source: str = "") -> None:
     known = [each for each in DESCRIPTIONS if each != "digits"]
     if name not in known:
         raise ValueError(f"data set = {name!r}: must be one of {', '.join(known)}")
-    if not path.parent.is_dir():  # refused now, and not after an hour of downloading
+    if not path.parent.is_dir():  # checked before the download, which may take an hour
         raise ValueError(f"file = {str(path)!r}: there is no folder {path.parent}")
     arrays: dict[str, NDArray[Any]] = {}
     halves = load(name, source) if source else _from_hub(name, DESCRIPTIONS[name])

@@ -30,7 +30,10 @@ class Parts(NamedTuple):
 
 
 def _round_to_sum(shares: NDArray[np.float64], total: int) -> Ints:
-    """Scale to the sum ``total`` and round by largest remainder; of equal remainders, the later is taken."""
+    """Scale the shares to the sum ``total``, and round them by largest remainder.
+
+    Of two shares with equal remainders, the later one is rounded up first.
+    """
     exact = shares / shares.sum() * total
     counts: Ints = np.floor(exact + 1e-9).astype(np.int64)
     by_remainder = np.lexsort((-np.arange(len(shares)), -(exact - counts).round(9)))
@@ -44,7 +47,7 @@ def _check_clients(num_clients: int, most: int, what: str = "the number of sampl
 
 
 def _filled(sizes: Ints) -> Ints:
-    """Move a sample to each empty client, from the client with the most; return the sizes, ascending."""
+    """Move one sample to each empty client, from the largest client; return the sizes, ascending."""
     for _ in range(np.count_nonzero(sizes == 0)):
         sizes[np.argmin(sizes)] += 1
         sizes[np.argmax(sizes)] -= 1
@@ -118,7 +121,7 @@ def split(sizes: Ints, seed: int, num_samples: int | None = None) -> list[Ints]:
 
 
 def skewed(labels: Ints, num_clients: int, seed: int, unit: int | None = None) -> list[Ints]:
-    """Distribute samples at random in the sizes of the OSMD paper's section G.
+    """Distribute samples at random, with the client sizes of the OSMD paper's section G.
 
     By default the sizes are scaled to use all samples. With ``unit``, clients hold ``unit`` times 1, 5, 30 or
     100 samples, and other samples are unused. The paper has 500 clients and the unit 1.
@@ -157,18 +160,20 @@ def balanced(labels: Ints, num_clients: int, seed: int, size: int | None = None)
 
 
 def power_law(labels: Ints, num_clients: int, seed: int, exponent: float = 1.0) -> list[Ints]:
-    """Distribute samples at random in the sizes of `power_law_sizes`."""
+    """Distribute samples at random, with the client sizes of `power_law_sizes`."""
     return split(power_law_sizes(num_clients, len(labels), exponent), seed)
 
 
 def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size: int = 1) -> list[Ints]:
     """Split each class in proportions drawn from Dir_M(α), so that sizes and classes both vary by client.
 
-    Yurochkin et al. 2019 introduced this partition. The Power-of-Choice paper uses it (appendix F: Dir_K(α)
-    over the K clients, where α sets "the data size imbalance and degree of label skew across clients"), and
-    so does DELTA (appendix H.2). Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``. That
-    partitioner draws again, up to ten times, until every client has ``min_size`` samples. Here the largest
-    clients give samples to clients below ``min_size``, which also works for many clients and a small α.
+    Yurochkin et al. 2019 introduced this partition. DELTA uses it (appendix H.2). The Power-of-Choice paper
+    uses it too (appendix F: Dir_K(α) over the K clients, where α sets "the data size imbalance and degree of
+    label skew across clients").
+
+    Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``. That partitioner draws again, up to
+    ten times, until every client has ``min_size`` samples. Here the largest clients give samples to clients
+    below ``min_size``. This also works for many clients and a small α.
 
     Parameters
     ----------
@@ -224,8 +229,9 @@ def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) 
     keep their proportions.
 
     Flower Datasets: `InnerDirichletPartitioner` with equal ``partition_sizes`` and the list α p as its
-    ``alpha`` has the same q_m, but its clients take turns sample by sample. Classes run out if all samples
-    are used. This changes the proportions of all clients there, and only of the last clients here.
+    ``alpha`` has the same q_m, but its clients take turns sample by sample. If all samples are used, classes
+    run out towards the end. In Flower's partitioner, the proportions of all clients then change; here, only
+    those of the clients that draw last.
 
     Raises
     ------
@@ -239,7 +245,7 @@ def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) 
     rows = [random.permutation(np.flatnonzero(classes == c)) for c in range(len(left))]
     proportions = random.dirichlet(alpha * left / len(labels), num_clients)
     parts: list[Ints] = [np.empty(0, np.int64)] * num_clients
-    # The order of the clients is random, because the last clients find classes used up.
+    # The order of the clients is random, because the last clients draw from the classes that are left.
     for m in random.permutation(num_clients):
         taken = np.zeros(len(left), np.int64)
         while (missing := int(sizes[m] - taken.sum())) > 0:
@@ -247,7 +253,7 @@ def dirichlet_balanced(labels: Ints, num_clients: int, seed: int, alpha: float) 
             if q.sum() <= 0:
                 q = (left - taken).astype(np.float64)
             taken = np.minimum(taken + random.multinomial(missing, q / q.sum()), left)
-        # The samples are taken from the end of each class, which `left` no longer counts.
+        # The client gets the last samples of each class. `left` then counts only the samples before them.
         parts[m] = np.concatenate([row[n - k : n] for row, n, k in zip(rows, left, taken, strict=True)])
         left = left - taken
     return parts
@@ -275,12 +281,11 @@ def label_shards(labels: Ints, num_clients: int, seed: int, shards_per_client: i
 
 
 def label_split(labels: Ints, num_clients: int, seed: int, owners: int | None = None) -> list[Ints]:
-    """Divide all classes but one among a few owners, and the last class equally among the other clients.
+    """Divide all classes but one among a few owners, and the remaining class equally among the other clients.
 
-    This is DELTA's split-FashionMNIST (appendix H.2: "10 % clients own 90 % of the data"): the data are
-    divided by class, and one class at random is divided equally among 100 clients. The paper has
-    ``num_clients`` 109: nine clients with a class each, and one hundred that share the tenth class. Flower
-    Datasets has no such partitioner.
+    This is DELTA's split-FashionMNIST (appendix H.2: "10 % clients own 90 % of the data"). There,
+    ``num_clients`` is 109: nine clients own a class each, and one hundred clients share the tenth class. The
+    shared class is chosen at random. Flower Datasets has no equivalent partitioner.
 
     Parameters
     ----------
@@ -289,7 +294,8 @@ def label_split(labels: Ints, num_clients: int, seed: int, owners: int | None = 
     num_clients, seed : int
         M, and the seed of the shared class and the samples. The owners are the first clients.
     owners : int, optional
-        Number of clients that hold the C - 1 other classes, >= C - 1 (default: C - 1, one class per owner).
+        Number of clients that hold the C - 1 classes that are not shared; at least C - 1 (default: C - 1, one
+        class per owner).
 
     Raises
     ------
@@ -322,7 +328,7 @@ def label_groups(labels: Ints, num_clients: int, seed: int, num_groups: int = 10
     From FLICS (section IV: "clients in group k are assigned samples with labels k and mod(k+1, 10)"). With
     fewer groups than classes, class c counts as class c mod G. Each class is divided equally among the
     clients of its two groups. Flower Datasets: `PathologicalPartitioner` with two classes per client and the
-    mode "deterministic" gives a group the same classes, and puts client m into group m mod 10.
+    mode "deterministic" gives each group the same classes as here, and puts client m into group m mod 10.
 
     Raises
     ------
@@ -368,11 +374,11 @@ def natural(users: NDArray[Any], num_clients: int, seed: int) -> list[Ints]:
     ValueError
         If there are fewer users than clients.
     """
-    distinct, who = np.unique(users, return_inverse=True)
+    distinct, user_numbers = np.unique(users, return_inverse=True)
     _check_clients(num_clients, len(distinct), "the number of users")
     client_of = np.empty(len(distinct), np.int64)
     client_of[np.random.default_rng(seed).permutation(len(distinct))] = np.arange(len(distinct)) % num_clients
-    client = client_of[who]
+    client = client_of[user_numbers]
     order = np.argsort(client, kind="stable")
     return np.split(order, np.cumsum(np.bincount(client, minlength=num_clients))[:-1])
 

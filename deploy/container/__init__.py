@@ -1,6 +1,6 @@
 """The roles of the containers in docker-compose.yml; `python -m deploy.container ROLE` is the entry point.
 
-To take little memory beside a client, the client's supervisor imports only the standard library and
+A client container must take little memory, so its supervisor imports only the standard library and
 cryptography. A role that needs other packages imports them in its own module.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 VOLUMES = Path(os.environ.get("COHORT_VOLUMES", "/volumes"))
 PUBLIC = VOLUMES / "public"  # the authority's certificate and the clients' public keys
 SERVER = VOLUMES / "server"  # the SuperLink's private key
-EXECUTOR = VOLUMES / "executor"  # the secret with which the executor of ServerApps authenticates itself
+EXECUTOR = VOLUMES / "executor"  # the secret with which the executor (see `serverapp`) authenticates itself
 OPERATOR = VOLUMES / "operator"  # the secret that the SuperLink's control API demands
 KEYS = VOLUMES / "keys"  # the clients' private keys, which only `setup` can read
 LEASES = VOLUMES / "leases"  # a file for each client name (see `leases`), and the socket of the key service

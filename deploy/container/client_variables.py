@@ -24,8 +24,8 @@ REPORTED = {"COHORT_COSTS": "costs", "COHORT_ENERGIES": "energies"}
 def node_config(number: int, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return the node config entries that the environment variables set for one client.
 
-    A variable holds one or more values, separated by blanks, and the clients take these values in turn. With
-    k values, client number m gets value m mod k. A variable that is missing or empty sets no entry.
+    A variable holds one or more values, separated by blanks. The clients take these values in turn: if there
+    are k values, client number m gets value m mod k. A variable that is missing or empty sets no entry.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def node_config(number: int, environment: Mapping[str, str] = os.environ) -> dic
     Raises
     ------
     ValueError
-        If a value is not the name of a group, or not a finite number of at least 0.
+        If a group's name is invalid, or if a cost or an energy is not a finite number of at least 0.
     """
     config: dict[str, Any] = {}
     for variable, name in VARIABLES.items():

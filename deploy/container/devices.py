@@ -18,12 +18,13 @@ USAGE = "usage: python -m deploy.container devices {register NAME KEY | revoke N
 
 
 class Cluster(Server):
-    """A server that exists only for its registered devices. Its folder is on a volume."""
+    """The devices of this cluster, with the operations of `Server`. The folder is on a volume."""
 
     def states(self) -> dict[str, str]:
         """Return the state of each device, by name.
 
-        If there are more other nodes than the cluster has clients, the other nodes and a warning are added.
+        The cluster's own clients appear as nodes that are not devices. Such nodes are left out, unless there
+        are more of them than the cluster has clients. In this case, a warning is added.
         """
         states = super().states()
         others = [name for name in states if name.startswith(STRANGER)]

@@ -1,4 +1,4 @@
-"""The health check of the SuperLink's container: ready, and both ports answer over TLS."""
+"""The health check of the SuperLink: it is healthy if it is ready, and both ports answer over TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hands each client container one private key: the key of the client name on which it holds a lease.
+"""Hands each client container one private key: the key of the client whose name the container has leased.
 
 Client containers are identical, so their keys cannot be on separate volumes. A container proves that it holds
 a lease (see `deploy.container.leases`): it sends the descriptor of the locked file over a Unix socket.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SOCKET = "keys.socket"  # the name of the socket in the folder of the leases
 TIMEOUT = 5.0  # s to wait for the other side of a connection
-CONNECTIONS = 64  # open at the same time, each with a thread; one more closes the oldest
+CONNECTIONS = 64  # most open connections, each with a thread; a further connection closes the oldest one
 PAUSE = 0.1  # s to wait after a connection could not be accepted
 MAX_HOLDER = 255  # the longest name of a container, bytes
 
@@ -92,8 +92,8 @@ class _Service:
         self._leases, self._keys, self._names = leases, keys, names
         self._open: OrderedDict[socket.socket, None] = OrderedDict()
         self._lock = threading.Lock()
-        # Only one thread checks at a time: a check locks a free lease for a moment, which would make another
-        # check believe that a container holds this lease.
+        # Only one thread checks at a time. A check locks a free lease for a moment. During this moment,
+        # another check would find that a container holds this lease.
         self._checking = threading.Lock()
 
     def accept(self, connection: socket.socket) -> None:
@@ -107,7 +107,7 @@ class _Service:
                     oldest.shutdown(socket.SHUT_RDWR)  # its own thread then closes it
         try:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-        except RuntimeError:  # the system has no room for a thread: the container asks again
+        except RuntimeError:  # the system cannot start another thread
             self._close(connection)
 
     def _serve(self, connection: socket.socket) -> None:
@@ -124,9 +124,9 @@ class _Service:
         connection.close()
 
     def _answer(self, connection: socket.socket) -> None:
-        """Receive a container's name and descriptor; if the container holds a lease, send it the key.
+        """Receive a container's name and descriptor.
 
-        The container's name is then written into the file of the lease.
+        If the container holds a lease, write its name into the file of the lease, and send the key.
         """
         message, descriptors, _, _ = socket.recv_fds(connection, MAX_HOLDER, 1)
         try:
@@ -154,7 +154,7 @@ def close(descriptor: int) -> None:
 
 
 def _holds(descriptor: int, lease: Path) -> bool:
-    """Tell whether the descriptor is of the lease's file and has the lock on this file."""
+    """Tell whether the descriptor belongs to the lease's file and holds the lock on this file."""
     with lease.open("rb") as own:
         if not os.path.samestat(os.fstat(descriptor), os.fstat(own.fileno())):
             return False

@@ -59,7 +59,7 @@ def take(folder: Path, names: Sequence[str], holder: str) -> Lease | None:
     folder : Path
         The folder of the leases, which all containers on a machine share.
     names : Sequence[str]
-        The client names. Of several equally suitable names, the first one is taken.
+        The client names. If several names are equally suitable, the first of them is taken.
     holder : str
         The name of this container, which stays the same when the container restarts.
 
@@ -84,9 +84,9 @@ def take(folder: Path, names: Sequence[str], holder: str) -> Lease | None:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Execute the block in one container at a time, so that each container finds its most suitable name free.
+    """Execute the block in one container at a time, so that no container takes the earlier name of another.
 
-    After `WAIT` seconds, the block is executed in any case.
+    A container that has waited for `WAIT` seconds executes the block in any case.
     """
     end = time.monotonic() + WAIT
     with (folder / ".lock").open() as file:

@@ -57,10 +57,10 @@ def main() -> int:
 
 
 def _last_or_new(results: Path) -> tuple[Path, list[Trial]]:
-    """Return the folder and the trials of a comparison.
+    """Return the folder and the trials of the comparison to run.
 
-    If the newest comparison is unfinished and the settings have not changed, it is this comparison.
-    Otherwise it is a new comparison.
+    If the newest comparison is unfinished and the settings have not changed, this is the newest comparison.
+    Otherwise a new comparison is planned.
 
     Raises
     ------

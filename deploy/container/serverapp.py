@@ -1,6 +1,7 @@
 """The role of the executor of ServerApps.
 
-The executor has a container of its own, so that runs survive a restart of the SuperLink.
+The executor (Flower's SuperExec) starts the ServerApps. It has a container of its own, so that runs survive a
+restart of the SuperLink.
 """
 
 from __future__ import annotations

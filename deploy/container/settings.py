@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
     from deploy.runs.trials import Trial
 
-# The environment variables, and the run-config setting that each variable gives. If a variable is empty, the
+# The environment variables, and the run-config setting that each variable sets. If a variable is empty, the
 # setting keeps the app's default.
 VARIABLES = {
     "COHORT_CLIENTS": "num-clients",
@@ -39,7 +39,7 @@ def planned(folder: Path, environment: Mapping[str, str] = os.environ) -> list[T
     Parameters
     ----------
     folder : Path
-        Each trial writes into its own folder below this one.
+        Each trial writes into its own subfolder of this folder.
     environment : Mapping[str, str]
         The environment variables, by name: `VARIABLES`, `OTHERS` and those of `client_variables`.
         COHORT_SELECTOR contains one or more NAME[:SETTING=VALUE,...], separated by blanks. `OTHERS` contains

@@ -51,8 +51,8 @@ def main() -> int:
     except PermissionError as error:
         reason = f"{error.filename}: user {os.getuid()} (COHORT_USER) has no access"
         print(
-            f"{reason}; set COHORT_USER to the owner of the volumes, or delete the volumes, with all keys "
-            "and results: docker compose down -v",
+            f"{reason}; set COHORT_USER to the owner of the volumes, or delete the volumes and thereby all "
+            "keys and results: docker compose down -v",
             file=sys.stderr,
         )
         return 2
@@ -75,8 +75,8 @@ def prepare(public: Path, server: Path, keys: Path, names: list[str], num_client
     keys : Path
         The folder that receives the clients' private keys.
     names : list[str]
-        The SuperLink's host names and addresses. If its certificate lacks one of them or expires soon, the
-        same authority signs a new certificate, so clients and devices need no change.
+        The SuperLink's host names and addresses. If the SuperLink's certificate lacks one of these names or
+        expires soon, the same authority signs a new certificate, so clients and devices need no change.
     num_clients : int
         The number of clients in the cluster.
 

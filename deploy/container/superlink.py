@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def connect() -> None:
-    """Write the connection to the SuperLink that `flwr` commands in this container use."""
+    """Write the Flower configuration with which `flwr` commands in this container reach the SuperLink."""
     settings = remote(f"{CONTROL_HOST}:{CONTROL_PORT}", AUTHORITY)
     write_connection(Path(os.environ["FLWR_HOME"]), CONNECTION, settings, OPERATOR_SECRET)
 
@@ -54,7 +54,7 @@ def connect() -> None:
 def _command() -> list[str]:
     move_aside_if_corrupt(DATABASE, say, REGISTERED)
     command = commands.superlink(
-        # Only the address in the control network, which clients cannot reach.
+        # The SuperLink listens only at its address in the control network, which clients cannot reach.
         control=(socket.gethostbyname(CONTROL_HOST), CONTROL_PORT),
         fleet=("0.0.0.0", FLEET_PORT),
         keys=SERVER / "private",

@@ -46,13 +46,12 @@ class ContainerSupervisor(Supervisor):
     ready_line : str
         The program is ready once it has printed a line that contains this text.
     environment : Mapping[str, str] | None
-        Variables that are added to the program's environment, which is otherwise this process's environment.
-        (default: no variables)
+        Variables for the program, in addition to those of this process. (default: no variables)
     on_ready : Callable[[], None]
         Called in another thread when the program is ready, before the container counts as healthy. If this
         function raises an exception, the program is started again. (default: do nothing)
     hidden : Callable[[bytes], bool]
-        Tells whether a line of the program is not printed. (default: all lines are printed)
+        Returns True for the program's lines that are not to be printed. (default: all lines are printed)
     """
 
     grace = 4.0  # less than the 10 s after which Docker kills the container
@@ -98,7 +97,8 @@ class ContainerSupervisor(Supervisor):
             sys.stdout.buffer.flush()
         if self._waiting and self._ready_line in line:
             self._waiting = False
-            # In another thread. This thread must go on reading, or the pipe is full and the program stops.
+            # This runs in another thread, because this thread must go on reading the program's output. If the
+            # pipe were full, the program would stop.
             threading.Thread(target=self._become_ready, args=(self._ready,), daemon=True).start()
 
     def _become_ready(self, ready: threading.Event) -> None:

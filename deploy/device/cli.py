@@ -45,13 +45,15 @@ def join(
     ] = None,
     ca: Annotated[
         Path | None,
-        typer.Option(help="The server's ca.crt, which verifies its certificate.", show_default=False),
+        typer.Option(
+            help="The server's ca.crt, which verifies the server's certificate.", show_default=False
+        ),
     ] = None,
     invitation: Annotated[
         Path | None,
         typer.Option(
-            help="A file from `cohort server invite`, instead of --server, --ca and --name. Works once, "
-            "while the server can be reached.",
+            help="A file from `cohort server invite`, instead of --server, --ca and --name. It works once. "
+            "The server must be reachable.",
             show_default=False,
         ),
     ] = None,
@@ -80,19 +82,23 @@ def join(
     ] = None,
     private_group: Annotated[
         str | None,
-        typer.Option(help="Its group for flics-private; the server does not learn it.", show_default=False),
+        typer.Option(
+            help="This client's group for flics-private; the server does not learn it.", show_default=False
+        ),
     ] = None,
     cost: Annotated[
         float | None,
-        typer.Option(help="Cost of its taking part in a round, for FLICS' budgets.", show_default=False),
+        typer.Option(help="Cost of this client in a round, for FLICS' budgets.", show_default=False),
     ] = None,
     energy: Annotated[
         float | None,
-        typer.Option(help="Energy for its taking part in a round, for FLICS' budgets.", show_default=False),
+        typer.Option(help="Energy of this client in a round, for FLICS' budgets.", show_default=False),
     ] = None,
     nice: Annotated[
         int | None,
-        typer.Option(help="Scheduling niceness of its processes, 0 to 19. (default: 10)", show_default=False),
+        typer.Option(
+            help="Scheduling niceness of this client's processes, 0 to 19. (default: 10)", show_default=False
+        ),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads for computing. (default: 1)", show_default=False)
@@ -101,7 +107,7 @@ def join(
         int | None,
         typer.Option(
             metavar="MB",
-            help="Memory for all its processes together. (default: no limit)",
+            help="Memory for all processes of this client together. (default: no limit)",
             show_default=False,
         ),
     ] = None,
@@ -216,11 +222,11 @@ def resume(state_dir: StateDir = None) -> None:
 def trust(
     bundle: Annotated[
         str,
-        typer.Argument(help="The hash of an app, as `cohort server bundle` prints it, or the word any."),
+        typer.Argument(help="Hash of an app, as `cohort server bundle` prints it, or `any` for all apps."),
     ],
     state_dir: StateDir = None,
 ) -> None:
-    """Let this device run one app only: the one whose bundle has this hash. Takes effect at the next run."""
+    """Let this device run only the app whose bundle has this hash. Takes effect at the next run."""
     device = _joined(state_dir)
     try:
         device.trust("" if bundle == "any" else check_bundle(bundle))
@@ -231,7 +237,7 @@ def trust(
 
 @client.command()
 def status(state_dir: StateDir = None) -> None:
-    """Print whether this device is connected and would train now. Exits with 1 if it is not online."""
+    """Print whether this device is connected and would train now. Exit with 1 if the device is not online."""
     device = _joined(state_dir)
     settings = device.settings()
     last = _last_status(device.folder / STATUS) or {"state": "off", "text": "not running", "since": ""}
@@ -253,7 +259,7 @@ def _app(settings: Settings) -> str:
 
 
 def _last_status(path: Path) -> dict[str, str] | None:
-    """Return the last status that the supervisor wrote; None if it is missing or out of date."""
+    """Return the last status that the supervisor wrote; None if there is none or the supervisor has died."""
     try:
         status: dict[str, str] = json.loads(path.read_text())
         if status["state"] != "off":

@@ -28,7 +28,7 @@ class Invitation:
     ca: str
     """The certificate of the authority that signed the server's certificate (PEM)."""
     token: str
-    """A secret. The server registers the key of one device that sends it before the invitation expires."""
+    """A secret. The server registers the key of the first device that sends this secret in time."""
     expires: str
     """The expiry date, for people to read. The server decides by its own record and clock."""
     bundle: str
@@ -88,7 +88,7 @@ def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"name = {name!r}: must be 1 to 64 letters, digits, dots, hyphens or underscores, "
-            "begin with a letter or digit, and not with node-"
+            "must begin with a letter or digit, but not with node-"
         )
     return name
 
@@ -99,7 +99,7 @@ def check_bundle(bundle: str) -> str:
     Raises
     ------
     ValueError
-        If the hash does not have 64 hexadecimal digits in lower case.
+        If the hash is not 64 hexadecimal digits in lower case.
     """
     if not re.fullmatch(r"[0-9a-f]{64}", bundle):
         raise ValueError(

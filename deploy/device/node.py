@@ -4,8 +4,9 @@
 has two more differences from Flower's program:
 
 - It ends when its supervisor ends, even if the supervisor is killed. It also ends when its connection ends
-  with an error after which Flower does not retry, such as a busy database of the SuperLink. In Flower's
-  program, only the main thread would end. The HTTP server would go on, in a process that does nothing.
+  with an error after which Flower does not retry, for example because the SuperLink's database is busy. In
+  Flower's program, only the main thread would end. The HTTP server would go on, so a useless process would
+  remain.
 - It takes 100 MB less memory. Its state is in memory, so it does not import Flower's database layer
   (SQLAlchemy, Alembic). Its forked processes share memory with it until they end.
 """
@@ -20,7 +21,7 @@ from deploy.processes.ports import LOOPBACK, free_ports
 
 
 def main() -> None:
-    """Run `flower-supernode` on a free port. When it returns, end this process, even if threads still run."""
+    """Run `flower-supernode` on a free port. At its end, end this process, even if threads still run."""
     end_with_parent()
     # Forked processes share memory until one of them writes to it. The garbage collector writes to the
     # objects that it inspects, so objects are frozen before a fork. The interpreter's clean-up at exit writes

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from deploy.flower.config import ConfigValue
 
-SECRET_FILE = "secret"  # the file with the seed of the client's private draws
+SECRET_FILE = "secret"  # the file with the secret from which the client's private draws are made
 PAUSE_FILE = "paused"  # this file exists while the device is paused
 MIN_MEMORY = 100  # MB, the smallest memory limit; a SuperNode alone takes more
 # The environment variables that set the numbers of threads: of OpenMP (torch, scikit-learn), OpenBLAS and MKL
@@ -48,7 +48,7 @@ class Settings:
     """
 
     name: str
-    """The client's name. The server goes by the name under which the device's key is registered."""
+    """The client's name. The server uses the name under which the device's key is registered."""
     server: str
     """The address of the SuperLink's Fleet API, "host:port"."""
     nice: int = 10
@@ -201,7 +201,7 @@ class Device:
     def introduce(self, name: str, server: str, ca: Path) -> Settings:
         """Prepare to join without an invitation, and return the settings.
 
-        The operator has to register the device's key, which is made if the device has none.
+        If the device has no key, a key is made. The operator must register this key.
 
         Parameters
         ----------

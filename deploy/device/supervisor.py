@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 SETTINGS, NODE_CONFIG, KEY, CA = "client.json", "node.toml", "key", "ca.crt"
 STATUS, LOCK, LOG = "status.json", "lock", "supernode.log"
 ADMITTED = "admitted"  # exists once the server has admitted this device
-# The size from which the log is renamed to LOG.1, which replaces an older LOG.1: disks of devices are small.
+# When the log exceeds this size, the log is renamed to LOG.1 and replaces an older LOG.1, because disks of
+# devices are small.
 LOG_BYTES = 1_000_000
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # s before the next attempt; doubled after each attempt
 SETTLED = 60.0  # s; after more than this time online, the next pause is FIRST_PAUSE again
@@ -188,9 +189,11 @@ class DeviceSupervisor(Supervisor):
             self._reason = (
                 "not let in: another device is connected with this key, or the server has revoked it"
                 if (self.folder / ADMITTED).exists()
-                else f"not let in yet: the operator must register the key of {self.name}, or another has it"
+                else f"not let in yet: the operator must register the key of {self.name}, or another device "
+                "is connected with this key"
             )
-        # The supervisor did not ask the SuperNode to end: after asking, it reads no more lines.
+        # The supervisor reads no more lines after it has asked the SuperNode to end. So here, the server has
+        # sent the SuperNode away.
         elif "terminated gracefully" in line:
             self._reason = "sent away by the server: its key was revoked, or this device's clock is wrong"
 

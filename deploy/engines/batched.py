@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
     from deploy.runs.trials import Trial
 
-SAVE_INTERVAL = 2.0  # seconds, at least, between two checkpoints during a run
+SAVE_INTERVAL = 2.0  # the fewest seconds between two checkpoints during a run
 
 
 class BatchedSimulation(ProcessEngine):
@@ -58,7 +58,7 @@ class BatchedSimulation(ProcessEngine):
     @property
     def started(self) -> str:
         """The message for the user when the engine has started."""
-        return f"simulating {self.num_clients} clients, those selected in a round as one batch"
+        return f"simulating {self.num_clients} clients; the selected clients of a round train as one batch"
 
     def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> ProcessRun:
         """Start a run in a process of its own."""
@@ -86,13 +86,13 @@ def check_batched(trials: Sequence[Trial]) -> None:
         name, over = trial.run_config["selector"], trial.run_config.get("over-selection", 1)
         if selector_type(str(name)).part_names:
             raise ValueError(
-                f"selector = {name!r}: must be without --engine batched: its clients keep models of their "
-                "own, which needs messages"
+                f"selector = {name!r}: cannot be combined with --engine batched, which has no messages: its "
+                "clients keep models of their own"
             )
         if selector_type(str(name)).clients_decide:
             raise ValueError(
-                f"selector = {name!r}: must be without --engine batched: its clients decide for themselves, "
-                "which needs messages"
+                f"selector = {name!r}: cannot be combined with --engine batched, which has no messages: its "
+                "clients decide for themselves"
             )
         if over != 1:
             raise ValueError(
@@ -193,7 +193,8 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             recording.round(
                 simulator.round, simulator.arrays, metrics, record, clients, group_metrics=measured
             )
-            # Not after every round: if a round takes milliseconds, writing would take most of the time.
+            # A checkpoint is not saved after every round: if a round takes milliseconds, saving would take
+            # most of the time.
             if folder is not None and time.monotonic() > saved + SAVE_INTERVAL:
                 folder.save(Checkpoint(simulator.round, simulator.state_dict(), {}, fingerprint))
                 saved = time.monotonic()

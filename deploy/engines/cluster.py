@@ -44,7 +44,7 @@ PORT_ATTEMPTS = 3  # how often a program is started if other programs take its p
 # Seconds before a dead client is started again. The pause doubles, up to LONGEST_PAUSE, each time the client
 # dies within SETTLED seconds of its start.
 FIRST_PAUSE, LONGEST_PAUSE, SETTLED = 1.0, 30.0, 60.0
-HUNG = 20.0  # seconds that a client may be offline although its process runs; then it is killed
+HUNG = 20.0  # seconds that a client may be offline although its process runs; then the process is killed
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that ask a program to end
 
 
@@ -104,7 +104,7 @@ class LocalCluster(ProcessEngine):
         if port is not None and not is_free(port):
             raise ValueError(
                 f"port = {port}: taken by another program; choose another with --port, "
-                "or leave it out and a free one is picked"
+                "or leave out --port to use a free port"
             )
         self.client_names = [client_name(index, num_clients) for index in range(num_clients)]
         self.app = app or app_folder()
@@ -157,9 +157,9 @@ class LocalCluster(ProcessEngine):
     def abort(self, run: ProcessRun) -> None:
         """Stop a run whose ServerApp was killed. Wait until the SuperLink has stopped it (`STOP_TIMEOUT`).
 
-        Otherwise the SuperLink would take a minute or two to notice the ServerApp's death. Until then, a
-        client that has received an incomplete message from the ServerApp would wait for the rest of the
-        message, and would serve no other run.
+        Without this call, the SuperLink would take a minute or two to notice the ServerApp's death. Until
+        then, a client that has received an incomplete message from the ServerApp would wait for the rest of
+        the message, and would serve no other run.
         """
         if run.run_id is not None:
             process = self._spawn(f"stop-{run.name}", ["flwr", "stop", run.run_id, CONNECTION])
@@ -338,7 +338,7 @@ class LocalCluster(ProcessEngine):
 def _uninterrupted() -> Iterator[None]:
     """Ignore `SIGNALS` in the block: a second Ctrl-C during the clean-up would leave processes behind.
 
-    Only the main thread can do this in Python. In another thread, the signals are not ignored.
+    In Python, only the main thread can change signal handlers. In other threads, the signals are not ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

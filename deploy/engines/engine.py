@@ -158,7 +158,7 @@ class ProcessRun:
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended. Only its history tells success from failure: `flwr run` exits with 0."""
+        """Whether the run has ended. Only the history shows whether it failed: `flwr run` exits with 0."""
         return self.process.returncode is not None
 
     @property

@@ -108,7 +108,7 @@ class SuperLink:
     def result(self, run_id: str) -> str | None:
         """Return the SuperLink's description of how a run ended.
 
-        It is "" while the run goes on, and None if the SuperLink does not answer.
+        The result is "" while the run goes on, and None if the SuperLink does not answer.
         """
         answer = self.flwr("list", self.connection, "--run-id", run_id)
         for run in answer.get("runs", ()):
@@ -188,7 +188,7 @@ class _LogStream:
 
     def new_lines(self) -> Iterator[tuple[int, str]]:
         """Yield each line that was completed since the last call, with its number in the log, from 1."""
-        # Not `read`: the process shares the file offset, so reading would change where the process writes.
+        # The process shares the file's offset. `read` would change the offset at which the process writes.
         new = os.pread(self._output.fileno(), 1 << 30, self._offset)
         self._offset += len(new)
         *lines, self._incomplete = (self._incomplete + new).split(b"\n")

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAUNCHER = "deploy.flower.launch"  # the module that runs Flower's programs with patches
-# The next three are environment variables of Flower's programs. The value of each is the path of a file or
-# folder:
+# Three environment variables of Flower's programs. Each holds the path of a file or folder:
 REGISTRY = "COHORT_REGISTRY"  # the server's folder; the SuperLink accepts the invitations in it
 TRUST = "COHORT_TRUST"  # the file with the hash of the only bundle that a SuperNode runs
 CONTROL_SECRET = "COHORT_CONTROL_SECRET"  # the file with the secret of a SuperLink's control API
@@ -56,7 +55,8 @@ def superlink(
     Parameters
     ----------
     control : tuple[str, int]
-        The address and port of the control API, which `flwr` and executors use. `guarded` protects it.
+        The address and port of the control API, which `flwr` and executors use. The variables of `guarded`
+        protect this API.
     fleet : tuple[str, int]
         The address and port of the Fleet API, which SuperNodes use.
     keys : Path
@@ -79,7 +79,7 @@ def superlink(
 
 
 def guarded(secret: Path, registry: Path | None = None) -> dict[str, str]:
-    """Return the environment variables with which a SuperLink's control API demands a secret.
+    """Return the environment variables that make a SuperLink's control API demand a secret.
 
     With these variables, a SuperLink that runs without the guard of its control API
     (`deploy.flower.patches.guards.local_apis`) ends at once.

@@ -37,6 +37,6 @@ def write_config(path: Path, config: Mapping[str, ConfigValue], header: str = ""
 
 
 def _toml(value: ConfigValue) -> str:
-    # A scalar of JSON is also valid TOML, except for escaped emoji (so nothing beyond ASCII is escaped) and
-    # for an unescaped DEL (so that character is escaped here).
+    # A scalar of JSON is also valid TOML, with two exceptions. JSON escapes an emoji as a surrogate pair, so
+    # characters beyond ASCII are left as they are. JSON does not escape the character DEL; TOML must.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -41,8 +41,8 @@ def is_corrupt(database: Path) -> bool:
 def end_if_corrupt() -> None:
     """Make this process, a SuperLink, end when its database is corrupt.
 
-    It ends when SQLite has reported a corrupt database `ERRORS` times. Otherwise the SuperLink would keep
-    running and answer every request with an error.
+    The process ends when SQLite has reported `ERRORS` times that the database is corrupt. A stock SuperLink
+    would keep running and answer every request with an error.
     """
     sql = importlib.import_module("sqlalchemy")
     errors = itertools.count(1)
@@ -78,7 +78,7 @@ def move_aside_if_corrupt(database: Path, say: Callable[[str], None], registered
     if not is_corrupt(database):
         return
     aside = database.with_name(f"{database.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
-    # The database is moved last: if this is interrupted, the next start still finds a corrupt database.
+    # The database is moved last. If the moves are interrupted, the next start still finds a corrupt database.
     files = [(database.with_name(f"{database.name}-{part}"), f"-{part}") for part in ("wal", "shm")]
     files += [] if registered is None else [(registered, f"-{registered.name}")]
     try:

@@ -32,7 +32,7 @@ UNAVAILABLE = "is unavailable"  # part of Flower's error message about a SuperLi
 def write_connection(
     home: Path, name: str, settings: Mapping[str, ConfigValue], secret: Path | None = None
 ) -> None:
-    """Write a config.toml of Flower that holds one connection and makes it the default.
+    """Write Flower's config.toml with one connection, which is the default connection.
 
     Parameters
     ----------
@@ -94,8 +94,8 @@ class Started(Protocol):
 class Flwr:
     """Runs `flwr` commands.
 
-    A command imports Flower, which takes a second of CPU time. After a call of `fork`, commands do so no
-    more.
+    Each command imports Flower, which takes a second of CPU time. After a call of `fork`, commands no longer
+    import Flower.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 VARIABLE = "COHORT_FORK_SERVER"  # the environment variable that names the folder of a program's fork server
-_ABOUT_TO = 1.0  # seconds that a live server may take to report the end of a process
+_REPORT_TIME = 1.0  # seconds that a live server may take to report the end of a process
 
 
 class Gone(Exception):  # noqa: N818
@@ -129,7 +129,7 @@ class ForkServer:
                     os.kill(pid, 0)
                 except ProcessLookupError:
                     # The process has ended. If the server lives, it reports the exit code soon.
-                    code = self._reported_code(pid, _ABOUT_TO)
+                    code = self._reported_code(pid, _REPORT_TIME)
                     return -signal.SIGKILL if code is None else code
             return code
 
@@ -180,13 +180,13 @@ def fork_server_command(module: str, where: Path | int, names: Iterable[str]) ->
     module : str
         The module whose function `commands` returns the functions that run the programs.
     where : Path | int
-        A folder: the server listens for connections in it until the server's process is ended. Or the number
-        of an inherited file descriptor: it is the server's only connection, and the server ends when the
-        connection is closed.
+        Either a folder, in which the server listens for connections until the server's process is ended, or
+        the number of an inherited file descriptor. Its socket is then the server's only connection, and the
+        server ends when this connection is closed.
     names : Iterable[str]
         The programs that the server runs.
     """
-    # With -P, the server does not import from the folder of its own file; nor does an installed command.
+    # Without -P, Python would import modules from the folder of the server's file.
     return [sys.executable, "-P", str(Path(server.__file__).resolve()), module, str(where), *names]
 
 
@@ -209,8 +209,8 @@ def fork_server(commands: Mapping[str, Callable[[], Any]]) -> ForkServer:
     """Fork a fork server from this process. It serves this process alone, and ends with this process.
 
     The server shares the memory of all modules that this process has imported. This function returns only in
-    this process. In the server and in its children it does not return: they exit after their work. Call it
-    before this process has other threads.
+    this process. The server and its children exit after their work. Call this function before this process
+    starts other threads.
 
     Parameters
     ----------

@@ -209,7 +209,7 @@ class Server:
         sys.argv = request["command"]
         with contextlib.suppress(OSError):  # on Linux, set the name that `top` and `ps -o comm` show
             Path("/proc/self/comm").write_text(sys.argv[0])
-        # The app may have a package `deploy` of its own, so this project's is forgotten.
+        # The app may have a package `deploy` of its own, so this project's package must not be loaded.
         for name in [name for name in sys.modules if name.partition(".")[0] == "deploy"]:
             del sys.modules[name]
         # NumPy seeded its global generator when the server imported it. Without a new seed, all children

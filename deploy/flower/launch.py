@@ -143,7 +143,7 @@ def main(arguments: Sequence[str]) -> Any:
     if not arguments or arguments[0] not in LAUNCHED:
         raise SystemExit(f"usage: python -m {LAUNCHER} {{{','.join(LAUNCHED)}}} ARGUMENTS")
     name = arguments[0]
-    if sys.path[0] in ("", str(Path.cwd())):  # the commands that Flower installs do not import from there
+    if sys.path[0] in ("", str(Path.cwd())):  # Flower's own commands do not import from the working directory
         del sys.path[0]
     sys.argv = list(arguments)
     return commands([name])[name]()

@@ -1,7 +1,7 @@
 """Registers clients' keys with a SuperLink.
 
-Run as a program, this module registers any number of keys and imports Flower once. `flwr supernode register`
-registers one key per process, and spends most of its time on importing Flower.
+If this module is run as a program, it imports Flower once and registers any number of keys. `flwr supernode
+register` registers one key per process, and spends most of its time on importing Flower.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def registration_command(
 ) -> list[str]:
     """Return the command that registers public keys in a process of its own.
 
-    `connection`, `keys` and `records` are parameters of `register`; `installed` is one of `commands.patched`.
+    `register` explains `connection`, `keys` and `records`; `commands.patched` explains `installed`.
     """
     arguments = (connection, str(records), *map(str, keys))
     return python("-m", "deploy.flower.registration", *arguments, installed=installed)

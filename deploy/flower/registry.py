@@ -1,4 +1,4 @@
-"""A server's registered clients and its invitations. Each has a file, which all programs of the server use.
+"""A server's registered clients and its invitations: one file for each. All programs of the server use them.
 
 An invitation holds a random token. The SuperLink registers the key of the first device that shows the token
 before the invitation expires (`deploy.flower.patches.guards.enrolment`). The server stores only a hash of the
@@ -126,8 +126,9 @@ class Registry:
     def knows(self, token: str) -> bool:
         """Tell whether this is the token of an invitation that a device may show now.
 
-        An unused invitation counts until it expires. A used one counts for a day after its use, so that a
-        device that missed the answer can repeat its request.
+        The token of an unused invitation may be shown until the invitation expires. The token of a used
+        invitation may be shown for a day after its use, so that a device that missed the answer can repeat
+        its request.
         """
         try:
             invitation = json.loads(self._file(token).read_text())

@@ -86,8 +86,9 @@ def bundle_hash(app: Path, environment: Mapping[str, str], leave_out: Path) -> s
 def copy_app(app: Path, target: Path, leave_out: Path) -> None:
     """Copy the files that Flower may bundle.
 
-    Flower examines every file below the app's folder, and leaves most of them out only afterwards. If a
-    virtual environment lies in the folder, this examination takes several seconds per run.
+    Flower examines every file below the app's folder, also files that it leaves out of the bundle. If a
+    virtual environment lies in the folder, this examination takes several seconds per run. The copy holds no
+    such files.
 
     Parameters
     ----------

@@ -129,7 +129,7 @@ def invite(
 ) -> None:
     """Write an invitation for client NAME: a file with which one device can join, once. Keep it secret.
 
-    The device will run this project's app as it is now and no other; `cohort client trust` changes that.
+    The device will run only this project's app as it is now; `cohort client trust` changes that.
     """
     file = out or Path(f"{name}{SUFFIX}")
     with _exit_on_error():
@@ -148,7 +148,7 @@ def bundle(
     ] = None,
     folder: Dir = None,
 ) -> None:
-    """Print the hash of an app's bundle; devices run it after `cohort client trust HASH`."""
+    """Print the hash of an app's bundle. A device runs this app after `cohort client trust HASH`."""
     with _exit_on_error():
         typer.echo(_load(folder).bundle(app))
 
@@ -179,9 +179,9 @@ def revoke(
 
 @server.command("list")
 def list_clients(folder: Dir = None) -> None:
-    """List the registered and the invited clients, and nodes that others registered.
+    """List the registered and the invited clients, and nodes that others registered, with their states.
 
-    Prints whether each is online. Exits with 1 if there are nodes that are not registered here.
+    Exits with 1 if there are nodes that are not registered here.
     """
     with _exit_on_error():
         this = _load(folder)
@@ -216,7 +216,10 @@ def run(
     ] = None,
     folder: Dir = None,
 ) -> None:
-    """Train this project's app on the clients, and follow the run. For another app: `flwr run`, see `up`."""
+    """Train this project's app on the clients, and follow the run.
+
+    To train another app, use the command `flwr run` that `up` prints.
+    """
     with _exit_on_error():
         this = _load(folder)
         given = with_absolute_paths(dict(map(parse_setting, setting or [])))
@@ -229,7 +232,7 @@ def run(
             out = _earlier(this, resume)
             config = _resumed(out, {**removed, **given})
         this.check_is_up()
-        _say(f"the app's bundle is {this.bundle()}; devices that trust another one refuse it")
+        _say(f"the app's bundle is {this.bundle()}; devices that trust only another bundle refuse this one")
         out.mkdir(exist_ok=resume is not None)
         trial = Trial(out.name, config, RunHistory(Path(str(config["output-dir"])) / FILE_NAME))
         with SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
@@ -275,7 +278,7 @@ def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, Config
     ServerError
         If the folder holds no history.
     ValueError
-        If a setting differs that must be equal for a resume.
+        If `given` changes a setting that a resume must not change.
     """
     history = RunHistory(folder / FILE_NAME)
     history.read(skip_damaged=True)
@@ -293,7 +296,7 @@ def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, Config
 def _greeting(server: Server) -> str:
     option = "" if server.folder == default_folder(PROGRAM) else f" --dir {server.folder}"
     return f"""\
-up at {server.address}; devices verify it with {server.authority}
+up at {server.address}; devices verify this server with {server.authority}
   invite a device        cohort server invite NAME{option}
   or join with a key of its own, on the device:
                          cohort client join --server {server.address} --ca ca.crt

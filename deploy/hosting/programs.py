@@ -127,7 +127,7 @@ class Programs:
         The server whose programs are run.
     say : Callable[[str], None]
         Receives a message for the operator whenever a program has ended unexpectedly, or a corrupt database
-        was moved aside. It is called in other threads.
+        was moved aside. `say` is called in other threads.
 
     Raises
     ------
@@ -149,8 +149,8 @@ class Programs:
         superexec = commands.superexec(control=server.control, authority=server.authority, secret=secret)
         logs = server.folder / "logs"
         self._server = server
-        # The mark lets the watchdog find and end all programs of a server that was killed. They would
-        # otherwise go on and occupy the server's ports.
+        # The mark lets the watchdog find and end all programs of a server that was killed. Without the
+        # watchdog, these programs would go on and occupy the server's ports.
         self._marked = MarkedProcesses(MARK, str(server.folder), server.folder / "tmp")
         environment = {**server.environment("programs"), **self._marked.mark}
         self._watchdog_log, self._environment = logs / "watchdog.log", environment

@@ -1,7 +1,7 @@
 """A process that cleans up after its parent, even if the parent is killed with SIGKILL.
 
-To take little memory, it runs as a script without site-packages. It imports only the standard library and
-`deploy.processes.groups`.
+To take little memory, the watchdog runs as a script without site-packages, and imports only the standard
+library and `deploy.processes.groups`.
 """
 
 from __future__ import annotations

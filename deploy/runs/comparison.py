@@ -1,8 +1,8 @@
 """Compares trials, without claiming more than one seed supports.
 
-With one seed, no comparison can show that a selector is better. Even two trials of uniform selection with
-different random draws differ by more than the noise between rounds, in half of the cases. So no sentence of
-this module says that a selector is better.
+With one seed, no comparison can show that a selector is better. If two trials of uniform selection use
+different random draws, their results differ by more than the noise between rounds in half of the cases. So no
+sentence of this module says that a selector is better.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Summary:
     test_loss: float
     """Mean test loss of the last `LAST` rounds; NaN if one of these losses is not finite."""
     test_accuracy: float
-    """Mean test accuracy of the last `LAST` rounds, from 0 to 1; NaN if one of these is missing."""
+    """Mean test accuracy of the last `LAST` rounds, from 0 to 1; NaN if one of these values is missing."""
     train_loss: float
     """Mean training loss of the last `LAST` rounds; rounds without a finite training loss do not count."""
     distinct: float
@@ -59,8 +59,8 @@ class Difference:
     """The trial's mean of the last `LAST` rounds, minus the baseline's mean."""
     noise: float
     """How much the metric changes from round to round: the standard deviation of its last `NOISE_WINDOW`
-    changes. It is computed for the trial and for the baseline, and the larger result counts. One trial cannot
-    show a difference up to this size. Only other seeds can show whether a larger one is reproducible."""
+    changes. It is computed for the trial and for the baseline, and the larger result counts. A difference up
+    to this size means nothing. A larger difference may be due to the seed: only other seeds can tell."""
 
     @property
     def known(self) -> bool:
@@ -74,7 +74,7 @@ class Difference:
 
 
 def large_clients(sizes: Sequence[float]) -> set[int]:
-    """Return the indexes of the largest clients: as few as together hold at least half of all samples."""
+    """Return the indexes of the fewest clients that together hold at least half of all samples."""
     large: set[int] = set()
     held = 0.0
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
@@ -127,8 +127,8 @@ def faults(trial: RunHistory) -> dict[str, dict[str, int]]:
     -------
     dict of str to dict
         By client id: the number of rounds for each of "failed" (the client's reply was missing or unusable),
-        "clipped" and "quarantined". The client with the largest sum is first. Clients without such a round
-        are left out, and so are counts of 0.
+        "clipped" and "quarantined". The client with the largest sum of these numbers is first. Clients
+        without such rounds are left out, and so are numbers that are 0.
     """
     counts: dict[str, dict[str, int]] = {}
     for line in trial.trained:
@@ -166,7 +166,7 @@ def verdict(trials: Sequence[RunHistory]) -> list[str]:
     list[str]
         One sentence for each finished trial except the baseline, followed by a caveat. If no comparison is
         possible, one line with the reason. The list is empty if the baseline is not finished, or if no other
-        trial is.
+        trial is finished.
     """
     if len(trials) > 1 and all(trial.label != BASELINE for trial in trials):
         return [f"For a comparison, train {BASELINE} as well (--selector {BASELINE})."]

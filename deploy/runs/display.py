@@ -95,7 +95,7 @@ class LiveDisplay(PlainDisplay):
     trials : Sequence[Trial]
         The trials, in the order in which they are shown.
     title : str
-        The text of the first line. The time since the start, in minutes and seconds, is added to it.
+        The text of the first line. The time since the start follows it, in minutes and seconds.
     """
 
     def __init__(self, console: Console, trials: Sequence[Trial], title: str) -> None:
@@ -227,8 +227,8 @@ def report(trials: Sequence[RunHistory]) -> Group:
         large = large_clients(sizes)
         share = sum(sizes[i] for i in large) / sum(sizes)
         notes += (
-            f" To large: the share of draws that selected one of the {len(large)} largest of {len(sizes)} "
-            f"clients, which hold {100 * share:.0f} % of the samples."
+            f" To large: the share of draws that selected one of the {len(large)} largest clients. Of all "
+            f"{len(sizes)} clients, these hold {100 * share:.0f} % of the samples."
         )
     parts: list[RenderableType] = [table, Text(notes, style="dim")]
     if (groups := group_table(trials)) is not None:

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from server.history import Line
 
 WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
-# A run counts as over this many seconds after the last line of its history, even if the engine disagrees.
+# When a history has its last line, the run may go on for this many seconds. After that, the run counts as
+# ended, even if the engine reports that it still runs.
 END_TIMEOUT = 10.0
-TRIES = 3  # restarts in a row without a new round; then a trial is given up
+TRIES = 3  # after this many restarts in a row without a new round, a trial is given up
 
 
 class Watcher(Protocol):
@@ -150,8 +151,8 @@ class _Follower:
         """Tell whether the ServerApp died and should be started again. Called once after each run.
 
         A ServerApp that finishes or fails writes a last line into the history. If this line is missing, the
-        ServerApp died, and the trial is resumed from its checkpoint. It is not resumed if the last `TRIES`
-        restarts completed no new round, or if the trial has no history yet.
+        ServerApp died, and the trial is resumed from its checkpoint. The trial is not resumed if the last
+        `TRIES` restarts completed no new round, or if the trial has no history yet.
         """
         history = self.trial.history
         self.trial.last_words = self._run.last_words

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from server.history import Line, RunHistory
 
-SHOWN = 6  # the largest number of groups of one trial in the table; the lowest accuracies are shown
+SHOWN = 6  # the table shows at most this many groups of a trial: those with the lowest accuracies
 GROUP_NOTES = (
-    f"Samples and draws: the group's share of all. Loss and accuracy are means of the last {LAST} rounds on "
-    "the samples of the group's clients; without --set evaluate-share, clients measure nothing."
+    "Samples and draws: the group's share of all samples, and of all draws. Loss and accuracy: means of the "
+    f"last {LAST} rounds on the samples of the group's clients, measured only with --set evaluate-share."
 )
 
 

@@ -1,4 +1,4 @@
-"""Plans a comparison, whose trials train the same federation, each with another selector."""
+"""Plans a comparison: trials that train the same federation, each with another selector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 
-PLAN = "run.json"  # the file in a comparison's folder with the settings of its trials, to resume them
+PLAN = "run.json"  # the file in a comparison's folder with the settings with which its trials are resumed
 PLAN_VERSION = 1  # the version of this file's format
 # The settings whose values are paths.
 PATHS = {"data-dir", "client-sizes", "client-settings", "removed-clients", "availability-trace"}
@@ -85,7 +85,7 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
     app : Path
         The folder of the app, whose pyproject.toml contains the defaults.
     folder : Path
-        Each trial writes into its own folder below this one.
+        Each trial writes into its own subfolder of this folder.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def check_data(settings: Mapping[str, ConfigValue]) -> None:
     ValueError
         If the data do not exist, or if they cannot be partitioned according to the settings.
     ModuleNotFoundError
-        If the task or the data need an extra of this package that is not installed. The message names it.
+        If the task or the data need an extra that is not installed. The message names the extra.
     """
     _task(settings).client_data(0, int(settings["num-clients"]), int(settings["seed"]))
 

@@ -29,7 +29,7 @@ RENEWAL = timedelta(days=30)  # a start of the server renews a certificate that 
 AUTHORITY_VALIDITY = timedelta(days=3650)  # of the certificate of an authority whose key is kept
 AUTHORITY_KEY = "ca.key"  # the name of the file with the authority's key
 _AUTHORITY_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cohort CA")])
-CLOCK_SKEW = timedelta(days=1)  # how late a clock may be for a new certificate to be valid
+CLOCK_SKEW = timedelta(days=1)  # a new certificate is valid also for peers whose clock is late by this much
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
         none)
     renewable : bool
         Whether to keep the authority's key in the file `AUTHORITY_KEY`, for `renew_certificate`. If so, the
-        authority's certificate is valid for `AUTHORITY_VALIDITY`, otherwise for `VALIDITY`. (default: not)
+        authority's certificate is valid for `AUTHORITY_VALIDITY`, otherwise for `VALIDITY`. (default: no)
 
     Returns
     -------
@@ -228,9 +228,9 @@ def is_valid_for(certificate: Path, names: Iterable[str], at_least: timedelta) -
     certificate : Path
         The file of the certificate, in PEM format.
     names : Iterable[str]
-        The host names and IP addresses that it must hold, besides `LOOPBACK`.
+        The host names and IP addresses that the certificate must hold, besides `LOOPBACK`.
     at_least : timedelta
-        The time from now for which it must stay valid.
+        The time from now for which the certificate must stay valid.
     """
     held = x509.load_pem_x509_certificate(certificate.read_bytes())
     alternatives = held.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

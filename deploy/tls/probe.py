@@ -72,7 +72,7 @@ def serves(port: int, ca: Path) -> bool:
 
 
 def source_address(server: str) -> str | None:
-    """Return the address of this device from which it would now reach a server, or None if it has no network.
+    """Return the address from which this device would now reach a server, or None without a network.
 
     `server` is as in `unreachable`.
     """

@@ -168,7 +168,7 @@ def test_the_command(tmp_path: Path) -> None:
         cli, [*arguments, "--out", str(out), "--selector", "uniform", "--selector", "md"]
     )
     assert result.exit_code == 0, result.output
-    assert "simulating 8 clients, those selected in a round as one batch" in result.output
+    assert "simulating 8 clients; the selected clients of a round train as one batch" in result.output
     assert {path.name for path in out.iterdir()} >= {"uniform", "md", "cohort.png", "logs"}
     assert len(rounds_of(out / "md")) == 13
     again = CliRunner().invoke(cli, ["simulate", "--engine", "batched", "--resume", str(out)])
