@@ -49,10 +49,12 @@ class Hub(NamedTuple):
 class Description(NamedTuple):
     """The properties of a data set that are known before it is read."""
 
-    shape: tuple[int, ...]  # of an image: channels, height, width; of a text: its length, or its vector's
+    # Of an image: channels, height, width. Of a text: its number of characters, or the length of its vector.
+    shape: tuple[int, ...]
     num_classes: int
-    hub: Hub | None = None  # None: the Hub does not have it in a form that can be used
-    # Pixels are bytes, and are divided by 255. Characters are bytes, their numbers. Vectors are float32.
+    hub: Hub | None = None  # None: the Hub does not have the data set in a usable form
+    # Pixels are stored as bytes, and divided by 255. Characters are stored as bytes: their numbers. Vectors
+    # are stored as float32.
     encoding: Literal["pixels", "characters", "vectors"] = "pixels"
 
     @property
@@ -412,8 +414,8 @@ def save(name: str, path: Path, source: str = "") -> None:
     path : Path
         The file to write.
     source : str (default: "")
-        The file or folder from which the data set is read, as the setting ``data-dir``; "" means Flower
-        Datasets, which downloads it.
+        The file or folder from which the data set is read, as in the setting ``data-dir``. "": Flower
+        Datasets downloads the data set.
 
     Raises
     ------

@@ -6,8 +6,8 @@ A half of a data set is a folder of ``*.json`` files. Each file holds an object 
     num_samples   optional: for each of them, the number of samples
     user_data     by user: {"x": [one entry per sample], "y": [one entry per sample]}
 
-No user may be in two files of a half. LEAF's scripts write such folders, ``train`` and ``test``; with their
-option ``-t sample``, the users of both halves are the same.
+No user may be in two files of a half. LEAF's scripts write the two halves into the folders ``train`` and
+``test``. With the scripts' option ``-t sample``, both halves have the same users.
 
 `shakespeare` and `sent140` turn the entries into numbers. Both can be distributed by the partition
 ``natural``, in which each user is a client: a character of a play, or an account.
@@ -32,7 +32,8 @@ _TEXT = 4  # the position of the text in an entry of Sent140: id, date, query, u
 _WORD = re.compile(r"[\w']+|[.,!?;]")
 _LABELS = {0: 0, 1: 1, 4: 1}  # Sentiment140's own files have 4 for "positive"
 
-# The number of each character up to 255; a character without a number counts as a blank, as 255 does.
+# The number of each character up to 255; characters beyond 255 use the entry of 255. A character that is not
+# in `CHARACTERS`, such as 255, has the number of the blank.
 _NUMBERS = np.full(256, CHARACTERS.index(" "), np.uint8)
 _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTERS))
 
@@ -200,7 +201,7 @@ def _users(file: Path) -> Iterable[tuple[str, dict[str, list[Any]]]]:
 
 
 def _vectors(file: Path, wanted: set[str]) -> dict[str, NDArray[np.float32]]:
-    """Return the vectors of those wanted words that the file has."""
+    """Return the vectors of the wanted words, as far as the file has them."""
     found = {}
     with file.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
@@ -218,7 +219,7 @@ def _vectors(file: Path, wanted: set[str]) -> dict[str, NDArray[np.float32]]:
             found[word] = vector
     if not found:
         raise ValueError(
-            f"data-dir: {file}: has a vector for no word of the tweets: must be GloVe's text form"
+            f"data-dir: {file}: has no vector for any word of the tweets: must be GloVe's text form"
         )
     return found
 

@@ -175,7 +175,7 @@ class Registry:
                 self._write(file, {**invitation, "key": key, "used": time.time()})
             elif invitation["key"] != key:
                 raise Refused(
-                    f"another device has used the invitation; unless it is yours, {name} must be revoked"
+                    f"another device has used the invitation; unless that is yours, {name} must be revoked"
                 )
             self.record(name, register(name, key), key)
             return name

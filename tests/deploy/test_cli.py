@@ -101,7 +101,10 @@ def test_a_simulation_that_every_local_user_can_command_says_so(
             "--selector flics-private:group-shares=1/1/1 --set partition=groups:3",
             "cannot be combined with --engine batched",
         ),
-        ("--selector personalised-osmd", "selector = 'personalised-osmd': cannot be combined with --engine batched"),
+        (
+            "--selector personalised-osmd",
+            "selector = 'personalised-osmd': cannot be combined with --engine batched",
+        ),
         ("--set over-selection=1.5", "over-selection = 1.5: must be 1 with --engine batched"),
     ],
 )

@@ -239,7 +239,7 @@ def test_a_key_is_registered_once_and_a_stolen_invitation_does_not_lock_out_its_
     thief = federation.join(
         "thief", "--invitation", str(federation.folder / "pi-1.stolen"), "--partition", "0/2"
     )
-    thief.wait_for("another device has used the invitation; unless it is yours, pi-1 must be revoked")
+    thief.wait_for("another device has used the invitation; unless that is yours, pi-1 must be revoked")
     assert thief.process.wait(30) == 2
     states = federation.server.states()
     assert states["pi-1"] == "online"

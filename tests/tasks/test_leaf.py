@@ -187,7 +187,7 @@ def test_word_vectors_of_another_form_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"200d.txt, line 2: 'good 0.5 .*must be a word and 200 numbers$"):
         datasets.load("sent140", str(tmp_path))
     file.write_text("unheard " + " ".join(["1"] * 200))
-    with pytest.raises(ValueError, match=r"200d.txt: has a vector for no word of the tweets"):
+    with pytest.raises(ValueError, match=r"200d.txt: has no vector for any word of the tweets"):
         datasets.load("sent140", str(tmp_path))
     file.unlink()
     with pytest.raises(ValueError, match=r"/sent140 holds 0 files \*.200d.txt: must hold one, GloVe's word"):

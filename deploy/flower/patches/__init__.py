@@ -6,12 +6,12 @@ of Flower. `launch` says what happens with another version of Flower.
 The SuperNode (`supernode`, `heartbeats`):
 
 - If the SuperLink holds requests (see below), the SuperNode asks for the next message as soon as its last
-  request was answered. Otherwise it polls: its pauses grow from 0.1 to 0.5 s with the time since the last
-  message. In stock Flower every pause is 3 s.
+  request was answered. If the SuperLink does not, the SuperNode pauses between two requests. The pauses grow
+  from 0.1 to 0.5 s with the time since the last message. In stock Flower every pause is 3 s.
 - It notices a received message and a finished reply at once. Stock Flower looks for a message every 1 s and
   for a reply every 0.5 s.
 - It notices at once that a ClientApp was killed. Stock Flower waits a minute for the ClientApp's heartbeats,
-  and the round waits as long.
+  and so delays the round by a minute.
 - It always has a heartbeat under way, so the SuperLink notices when the SuperNode ends.
 - While the SuperLink cannot be reached or its database is locked, the SuperNode tries again after at most
   4 s. In stock Flower the pauses between two attempts grow to 20 s, or to 2 min if gRPC cannot connect.
@@ -31,11 +31,11 @@ in one push session.
 - If a node asks for the next message without having confirmed the last one, the SuperLink delivers the last
   one again, because a broken connection may have lost it.
 - It hands out a reply only when all parts of the reply have arrived.
-- If a node restarts, the SuperLink reports the messages that the node had received before as lost.
+- If a node restarts, the messages that it had received are lost. The SuperLink reports them as lost at once.
 - It deletes messages of past rounds (`past_rounds`).
 - A jump of the system's clock ends no run (`clock_jumps`). In stock Flower a jump by a minute or two does.
-- It ends within seconds of SIGTERM. Stock Flower waits for every program that follows a log, until its run
-  ends.
+- It ends within seconds of SIGTERM. If a program follows the log of a run, stock Flower first waits for the
+  end of the run.
 - Its Fleet API has a front door (`guards.front_door`, `connections`). The front door authenticates a request
   before it reads the request. It limits the requests of each node, closes the connections of strangers, and
   logs why it refuses a request.

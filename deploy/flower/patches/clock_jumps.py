@@ -1,7 +1,7 @@
 """Keeps runs alive when the clock of the SuperLink's machine jumps forwards, as after the machine's sleep.
 
-In stock Flower a jump by a minute or more ends every run: a task, such as that of a ServerApp, expires at the
-time that its last heartbeat has set, and a ServerApp cannot push a message that has expired meanwhile.
+In stock Flower a jump by a minute or more ends every run, for two reasons. A task, such as a ServerApp's,
+expires at the time that its last heartbeat has set. And a ServerApp cannot push a message that has expired.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-JUMP = 5.0  # s by which the clock must have moved more than time has passed
+JUMP = 5.0  # s; if the clock gains more than this on the time that has passed, it has jumped
 GRACE = 60.0  # s after a jump in which messages from before the jump are accepted
 
 _CORE_STATE = "flwr.supercore.corestate.sql_corestate"
@@ -46,7 +46,7 @@ USED = (
 
 
 class ClockJumps:
-    """Gives every task time for a new heartbeat, and ServerApps time to push messages, after a jump.
+    """After a jump, gives every task time for a new heartbeat, and ServerApps time to push messages.
 
     A message from before the jump may expire before a node receives it. The ServerApp then gets an error
     reply, as for every message that has expired.
@@ -86,7 +86,7 @@ class ClockJumps:
 
 
 def _ahead() -> float:
-    """Return by how much the clock is ahead of the time that has passed. The number changes with a jump."""
+    """Return the clock's time minus the time of a clock that never jumps, s. A jump changes this number."""
     return time.time() - time.monotonic()
 
 

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 INTERVAL = 1.0  # s between two checks of the connections
 FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no request with a registered key
-STRANGERS = 512  # connections of strangers from one address that may be open; beyond, the oldest are closed
-PER_NODE = 16  # connections of a node that may be open; beyond, the oldest are closed
+# The most open connections of strangers from one address, and of a node. If there are more, the oldest are
+# closed.
+STRANGERS, PER_NODE = 512, 16
 TOLD = 60.0  # s between two lines in the log about closed connections
 REFUSALS = 16  # refused requests after which a connection is closed
-OPEN_FILES = 65_536  # the limit of open files that is wanted
+OPEN_FILES = 65_536  # the wanted limit of open files
 
 
 def raise_file_limit() -> None:
@@ -180,15 +181,15 @@ def connections_to(port: int | None = None) -> list[tuple[Peer, socket.socket]]:
     OSError
         If this process has no free descriptors.
     """
-    # Only descriptors of sockets are duplicated. When a process closes any descriptor of a file, it loses all
-    # its locks on that file, and SQLite would lose its locks on the SuperLink's database.
+    # Only descriptors of sockets are duplicated. When a process closes any descriptor of a file, the process
+    # loses all its locks on that file. So SQLite would lose its locks on the SuperLink's database.
     found = []
     for descriptor in [each for each in _descriptors() if _is_socket(each)]:
         try:
             each = socket.socket(fileno=os.dup(descriptor))
-        except OSError as error:  # the socket was closed since the listing, or ...
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # ... its connection would seem to be closed
-                raise
+        except OSError as error:  # the socket was closed since the listing, or no descriptor is free
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # without this connection, the result would be wrong
         else:
             if (peer := _peer_over_ip(each, port)) is None:
                 each.close()

@@ -7,14 +7,14 @@ again, but the first attempt may already have changed the SuperLink's state. Thi
   the round waits for the reply until its deadline. Here a node that asks for the next message without having
   confirmed the last one receives the last one again.
 - A reply arrives in parts, which Flower calls objects. In stock Flower, a ServerApp may receive the reply
-  before the last part has arrived. It then waits for that part for three minutes, even if the round's
-  deadline is earlier. The SuperLink refuses the SuperNode's second attempt to send the reply, because the
-  reply was handed out. Here a ServerApp receives only complete replies.
+  before the last part has arrived. The ServerApp then waits for that part for three minutes, even if the
+  round's deadline is earlier. The SuperLink refuses the SuperNode's second attempt to send the reply, because
+  the reply was handed out. Here a ServerApp receives only complete replies.
 - Stock Flower refuses a part of a reply if the database is locked. It also refuses a part that is sent again
   because the answer to the first attempt was lost. In both cases the SuperNode gives up the reply. Here the
   SuperLink tries again to store the part, and a part that is already stored counts as stored.
-- A SuperNode that restarts has forgotten the messages that it received. Here their ServerApp receives an
-  error reply to each of them at once.
+- A SuperNode that restarts has forgotten the messages that it received. Here the ServerApp receives an error
+  reply to each of these messages at once.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def hand_out_complete_replies(state: Any) -> None:
 
     @wraps(find)
     def found(this: Any, message_ids: set[str], run_id: int) -> Any:
-        with this.session() as database:  # one transaction, so that a crash marks no reply in error
+        with this.session() as database:  # one transaction: a crash leaves no incomplete reply marked
             replies = find(this, message_ids, run_id)
             incomplete = _incomplete(database, [reply.metadata.message_id for reply in replies])
         return [reply for reply in replies if reply.metadata.message_id not in incomplete]

@@ -26,8 +26,8 @@ OPTIONS = {
 # Texts in the details of errors that pass by themselves: the SuperLink's database is locked, its disk is
 # full, or too many requests are under way.
 PASSING = ("OperationalError", "Concurrent RPC limit exceeded")
-# The text that Flower sends instead of any unexpected error of the SuperLink. If a request fails with this
-# text for `FAILING` s, it is taken to fail for ever.
+# The text that Flower sends instead of any unexpected error of the SuperLink. A request that has failed with
+# this text for `FAILING` s is not repeated any more.
 HIDDEN = "Internal server error."
 
 _CONNECTION = "flwr.client.grpc_rere_client.connection"
@@ -81,10 +81,11 @@ def patch() -> None:
 
 
 def patient(invoker: Any) -> Any:
-    """Let a `RetryInvoker` repeat a request that failed by an error that may pass, and return the invoker.
+    """Let a `RetryInvoker` repeat a request that failed with a temporary error, and return the invoker.
 
     Stock Flower ends the SuperNode after such an error, for example if the SuperLink's database is locked.
-    Errors of `PASSING` are repeated without limit, and the error `HIDDEN` for `FAILING` seconds.
+    After an error of `PASSING`, requests are repeated without limit; after the error `HIDDEN`, for `FAILING`
+    seconds.
     """
     gives_up, succeeds = invoker.should_giveup, invoker.on_success
     failing = threading.local()  # `failing.since`: when this thread's request began to fail

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HOLD = 5.0  # s that a SuperNode's request is held at most
 MAX_HELD = 256  # requests that are held at a time, each in a thread of its own (`guards.front_door.THREADS`)
-GATHER = 0.1  # s that a request for several replies is held for more of them, once the first has arrived
+GATHER = 0.1  # s that a request for several replies waits for more replies, after the first has arrived
 MAX_INCOMPLETE = 4096  # push sessions with missing parts that are remembered
 
 _CONSTANTS = "flwr.common.constant"
@@ -37,8 +37,8 @@ class HeldRequests:
     arrived when all its parts have arrived. If the receiver got the message earlier, it would request the
     missing parts again and again.
 
-    If the last lookup found no message for a receiver, the receiver's next requests do not access the
-    database until a message arrives for the receiver, except once at the end of each request's time.
+    If the last lookup found no message for a receiver, the receiver's next requests access the database only
+    when a message has arrived for the receiver, and once at the end of each request's time.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class HeldRequests:
         @wraps(pull)
         def held(asked: Any, state: Any, task: Any) -> Any:
             request, ids = _Request(wanted=len(asked.message_ids)), frozenset(asked.message_ids)
-            # They are held only for `LOOK`, because a SuperLink that shuts down waits for its held requests.
+            # These requests are held only for `LOOK`, because a SuperLink that shuts down waits for them.
             response = self._hold(request, ("run", task.run_id), ids, lambda: pull(asked, state, task), LOOK)
             return response or nothing()
 
@@ -194,7 +194,7 @@ class _Request:
     """
 
     def __init__(self, wanted: int) -> None:
-        self.over = False  # whether the receiver has stopped to wait for a response
+        self.over = False  # whether the receiver has stopped waiting for a response
         self._wanted, self._found = wanted, 0
         self._changed = threading.Condition()
 

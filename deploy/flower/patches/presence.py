@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 HELD = ("cohort-held", "1")  # metadata that asks the SuperLink to hold a heartbeat; a stock one ignores it
 HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
 MAX_HELD = 256  # heartbeats that are held at a time, each in a thread of its own
-AWAY = 2.0  # s that a node whose connection ended has to return before it counts as offline
+AWAY = 2.0  # s after the end of its connection, when a node that has not returned counts as offline
 ENDING = 2.0  # s that a restarted node may wait until the end of its old connection is noticed
 LATE = 10.0  # s that a node may take to send its next heartbeat after the last one was answered
 PING = 4.0  # s between two of gRPC's keepalive pings from a SuperNode
@@ -39,7 +39,8 @@ SILENCE = 11.0  # s without a byte from a peer, after which its connection count
 # gRPC ends a connection if the answer to a ping takes longer than a minute, even while data arrives. A device
 # that uploads 4 MB at 40 kB/s would never succeed. So the answer may take ten minutes.
 PATIENT = {"grpc.http2.ping_timeout_ms": 600_000}
-# gRPC also ends a connection whose peer pings too often. So the server allows pings twice as often.
+# gRPC also ends a connection whose peer pings too often. So the server allows twice as many pings as a
+# SuperNode sends.
 SERVER_OPTIONS = {"grpc.http2.min_ping_interval_without_data_ms": int(PING * 500), **PATIENT}
 RETURN = 15.0  # s that nodes have to return after the SuperLink was restarted
 
@@ -137,9 +138,9 @@ class Presence:
         state.activate_node = activate_node  # type: ignore[attr-defined]
 
     def _replaces(self, node: int, heartbeat: _Heartbeat) -> bool:
-        """If the node is not connected, make this heartbeat its latest one. Return whether it was made so.
+        """Unless the node is connected, make this heartbeat its latest one, and return True.
 
-        From then on, the end of the node's earlier connection has no effect.
+        Then the end of the node's earlier connection has no effect any more. Otherwise return False.
         """
         with self._lock:
             latest = self._latest.get(node)
@@ -289,7 +290,7 @@ def _silent_peers() -> set[Peer]:
     """Return the peers that have not sent a byte for `SILENCE` seconds (on Linux; elsewhere none).
 
     gRPC could test the connections itself, by pings of the SuperLink. But a device that is uploading
-    megabytes answers a ping only after these. The kernel knows when the last byte came. A peer that
+    megabytes answers a ping only after the upload. The kernel knows when the last byte came. A peer that
     acknowledges the data that it is downloading is not silent.
     """
     silent: set[Peer] = set()

@@ -1,4 +1,4 @@
-"""The patch of `flwr-serverapp`: requests go over a channel to its SuperLink, and some failures pass."""
+"""The patch of `flwr-serverapp`: a channel to its SuperLink, and some failures no longer end the run."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LOOK = 1.0  # s between two checks of a condition whose changes are normally not
 REMEMBERED = 10_000  # the most results of a function that are cached
 NO_PARTS = 30.0  # s without a new part, after which an incomplete message is given up
 FAILING = 60.0  # s of errors from the SuperLink, after which a request is given up
-FIRST_RETRY, LONGEST_RETRY = 0.02, 0.5  # s until a part that is missing is requested again: at first, at most
+FIRST_RETRY, LONGEST_RETRY = 0.02, 0.5  # s, the first and the longest pause before a part is requested again
 
 PLUGIN = "flwr.supercore.superexec.plugin"
 EXECUTOR = "flwr.supercore.superexec.executor.subprocess_executor"
@@ -83,8 +83,8 @@ def retry_soon(module: str, name: str) -> None:
 def give_up_without_parts(module: str) -> None:
     """Let a module's `pull_objects` fail if no part of the message has arrived for `NO_PARTS` seconds.
 
-    Flower itself gives up after 500 attempts to fetch a part. With its own pauses they take more than an
-    hour, and with the pauses of `retry_soon` 4 minutes.
+    Flower itself gives up after 500 attempts to fetch a part. With Flower's pauses, 500 attempts take more
+    than an hour; with the pauses of `retry_soon`, 4 minutes.
     """
     pull_objects = importlib.import_module(module).pull_objects
     inflatable = importlib.import_module(INFLATABLE)
@@ -114,7 +114,7 @@ def retry_after_500() -> None:
     """Let this process repeat a request that the SuperLink answers with status 500.
 
     The SuperLink's database may be locked for a while. In stock Flower the first such answer ends the run.
-    Here the run ends only if the request has failed for `FAILING` seconds, since it will hardly succeed then.
+    Here the run ends only if the request has failed for `FAILING` seconds.
     """
     replace(RETRY, _RETRYABLE_STATUS_CODES=frozenset({500, 503, 504}))
     invoker = importlib.import_module(RETRY_INVOKER).RetryInvoker

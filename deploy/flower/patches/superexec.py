@@ -1,7 +1,7 @@
 """The patch of `flower-superexec`, and a thread that replaces this program.
 
 `flower-superexec` is an executor: it starts the process of an app (a ClientApp or a ServerApp) for each task.
-The thread replaces it in a SuperNode, and in a SuperLink that starts its ServerApps itself.
+The thread replaces this program in a SuperNode, and in a SuperLink that starts its ServerApps itself.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SuperExecThread(threading.Thread):
     handlers : module
         A module of Flower whose functions answer the requests of apps.
     due : threading.Event
-        Others set this event when there is a task. The thread then looks for tasks at once.
+        Other threads set this event when there is a task. This thread then looks for tasks at once.
     interval : float
         The thread looks for tasks at least once in this many seconds, even if `due` is not set.
     """

@@ -1,8 +1,8 @@
 """Lets the Fleet API register the key of a device that shows the token of a valid invitation.
 
 Where SuperNodes must authenticate, Flower refuses the request `RegisterNode`. If the metadata of such a
-request hold the token of an invitation, this module answers it, before the request reaches the front door.
-All other requests go on to the front door.
+request hold the token of an invitation, this module answers the request. All other requests go on to the
+front door.
 
 Before the Fleet API starts, this module also registers the clients of the server's folder that the database
 lacks. So a new database refuses no registered device.
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 METHOD = "/flwr.proto.Fleet/RegisterNode"
 MAX_KEY = 1024  # the most bytes of a public key
 MAX_REQUEST = 4096  # the most bytes of a request
-# The most enrolments under way, each in a thread of the Fleet API. Each has another token: whoever holds one
-# token keeps no other device out.
+# The most enrolments under way, each in a thread of the Fleet API. No two of them have the same token, so one
+# token cannot keep other devices out.
 AT_ONCE = 4
 SECONDS = 10.0  # s after which an enrolment is cancelled
 

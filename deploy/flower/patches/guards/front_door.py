@@ -39,8 +39,8 @@ THREADS = 1400
 # The most requests of a node that may be under way. A SuperNode has at most five: a held request for
 # messages, a heartbeat, and two objects in each direction.
 CALLS_PER_NODE = 8
-# The most requests whose body has not arrived. When there are more, the node that has most of them loses its
-# oldest.
+# The most requests whose body has not arrived. When there are more, the node with most of these requests
+# loses its oldest.
 UNREAD_CALLS = 800
 # s after which a request is cancelled if its body has not arrived. A body is at most one chunk of an array.
 BODY_SECONDS = 120.0
@@ -141,7 +141,8 @@ class FrontDoor:
     state_factory : LinkStateFactory
         Returns the SuperLink's state.
     connections : Connections
-        Closes the connections of strangers. The front door tells it which requests were admitted or refused.
+        Closes the connections of strangers. The front door reports to this object which requests it admitted
+        or refused.
     largest_object : int
         The most bytes of a request that holds an object.
     """

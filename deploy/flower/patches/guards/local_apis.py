@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     _Receive = Callable[[], Awaitable[dict[str, Any]]]
 
-# The most bytes of an executor's request. Its signature can be checked only after it is read.
+# The most bytes of an executor's request. The request must be read before its signature can be checked.
 MAX_SIGNED = 65_536
 
 _CONFIG = "flwr.superlink.config_loader"
@@ -75,7 +75,7 @@ def demand_secret() -> None:
     except OSError as error:
         raise SystemExit(f"{CONTROL_SECRET} = {name}: must name the file with the secret: {error}") from error
     if not secret:
-        raise SystemExit(f"{CONTROL_SECRET} = {name}: must name the file with the secret, which is empty")
+        raise SystemExit(f"{CONTROL_SECRET} = {name}: must name the file with the secret; this file is empty")
     account_plugin: Any = importlib.import_module(_AUTH).NoOpControlAuthnPlugin
     constants = importlib.import_module(_CONSTANTS)
 
@@ -108,7 +108,7 @@ def guard(module: str) -> None:
 
 
 class Guard:
-    """ASGI middleware that withholds the content of a request from the API if its sender is unknown.
+    """ASGI middleware that withholds the content of a request from the API if the sender is unknown.
 
     The API then refuses the empty request.
 

@@ -6,9 +6,9 @@ node that can guess an object, such as the settings of the next round or another
 others from sending that object.
 
 Here a reply is stored as a flat tree: the reply's message is the parent of all objects of the reply. This is
-enough to fetch and to delete the objects. Whoever inflates an object reads the ids of its children from the
-object's content. The message of a reply is the only object whose children a node states, and the message's
-hash, which covers the ids of its children, is checked first.
+enough to fetch and to delete the objects. A program that inflates an object reads the ids of its children
+from the object's content. The message of a reply is the only object whose children a node states. The
+message's hash covers the ids of the children, and this hash is checked first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_hash_of(message: Any, tree: Any) -> bool:
     objects = importlib.import_module(_OBJECTS)
     metadata = type(message.metadata)()
     metadata.CopyFrom(message.metadata)
-    metadata.message_id = ""  # Flower computes the hash without it
+    metadata.message_id = ""  # Flower computes the hash without the id
     hashed = importlib.import_module(_MESSAGES).Message(metadata=metadata)
     if message.HasField("error"):
         hashed.error.CopyFrom(message.error)
@@ -92,7 +92,7 @@ def flat(store: Any, tree: Any) -> Any:
 
 
 def state_children(store: Any, run: int, tree: Any) -> None:
-    """Store the children of a ServerApp's objects that the store knows without children, from replies.
+    """Store the children of a ServerApp's objects that replies have already stored without children.
 
     Parameters
     ----------

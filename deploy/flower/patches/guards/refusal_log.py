@@ -1,4 +1,4 @@
-"""Makes logs safe into which strangers can write: no control characters, no long texts, few lines."""
+"""Makes logs safe although strangers can write into them: no control characters, no long texts, few lines."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def limit_lines(logger: logging.Logger) -> None:
 class RefusalLog:
     """Logs refused requests, with limits.
 
-    For an address and a method, an equal reason is logged once in `INTERVAL` seconds. The first line of their
-    next interval says how many refusals were not logged. `REASONS` and `LINES` limit the number of lines.
+    For an address and a method, an equal reason is logged once in `INTERVAL` seconds. The first line after
+    this interval says how many refusals were not logged. `REASONS` and `LINES` limit the number of lines.
     """
 
     def __init__(self) -> None:
