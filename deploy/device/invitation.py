@@ -71,7 +71,7 @@ class Invitation:
             raise ValueError(
                 f"invitation = {path}: there is no such file; joining deletes an invitation, so it works once"
             ) from None
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"invitation = {path}: must be a file from `cohort server invite`: {error}"
             ) from error

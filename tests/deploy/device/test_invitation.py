@@ -123,6 +123,7 @@ def test_a_device_that_missed_the_answer_shows_the_same_key_again(
     [
         lambda text: "",
         lambda text: "[]",
+        lambda text: "[" * 200_000,
         lambda text: text.replace('"cohort-invitation": 2', '"cohort-invitation": 1'),
         lambda text: text.replace('"server"', '"sever"'),
         lambda text: text.replace("pi-2", "../pi"),
