@@ -144,8 +144,7 @@ def seconds(side: Side, round: int, payloads: Sequence[ArrayRecord]) -> float:
 def peak(side: Side, payloads: Sequence[ArrayRecord]) -> float:
     """Return how many MB the resident memory grows while a side aggregates a round, up to its peak.
 
-    It is measured in a forked process. The peak that Linux records for this process starts at its resident
-    memory, which contains the replies.
+    The growth is measured in a forked process, from the moment at which the process holds the replies.
     """
 
     def measure(queue: Any) -> None:

@@ -20,7 +20,8 @@ Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")]
 Names = Annotated[list[str] | None, typer.Argument(show_default=False)]
 ExperimentSeeds = Annotated[
-    int | None, typer.Option("--seeds", min=1, help="Seeds of each experiment. (default: its own number)")
+    int | None,
+    typer.Option("--seeds", min=1, help="Seeds of each experiment. (default: as the experiment defines)"),
 ]
 Jobs = Annotated[int, typer.Option(min=1, help="Processes, of one thread each.")]
 Data = Annotated[
@@ -35,7 +36,8 @@ Out = Annotated[Path, typer.Option(help="Folder for tables, figures and the resu
 Quick = Annotated[
     bool,
     typer.Option(
-        "--quick", help="Run a small form of each experiment, one seed of a minute; written to OUT/quick."
+        "--quick",
+        help="Run a small form of each experiment: one seed, about a minute. Results go to OUT/quick.",
     ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Repeat the seeds that an earlier run has finished.")]
@@ -117,7 +119,8 @@ def rounds(
     no_stock: Annotated[
         bool,
         typer.Option(
-            "--no-stock", help="Leave out Flower's own engine, which every user of this machine can command."
+            "--no-stock",
+            help="Leave out Flower's own engine, to which every user of this machine can submit runs.",
         ),
     ] = False,
     as_json: Json = False,

@@ -6,8 +6,8 @@ The batched simulator trains softmax regression on digits with K = 5. The operat
 clients' data are alike (partition `balanced`) or differ (partition `dirichlet:0.5`). A cell of a table reads
 "accuracy (worst seed), share %". The accuracy is the test accuracy in percent, the mean over the last ten
 rounds and all seeds. The number in brackets is the mean over the last ten rounds in the worst seed. The share
-is the percentage of all draws that fell on the three clients that lie under attack. With equal probabilities
-it would be 15 %.
+is the percentage of all draws that fell on the three clients that lie in the attacks. With equal
+probabilities, the share would be 15 %.
 
 There are four defences: the guard, the guard without its comparison of directions, no guard, and the guard
 together with FedMedian. FedMedian is measured with `uniform` alone, since it ignores importance weights.

@@ -12,7 +12,8 @@ relative bias ‖mean error over the rounds‖ / ‖Σ λ_m u_m‖ is the error 
 rounds. The relative RMSE is the error of a single round. Both leave out the first quarter of the rounds, in
 which the response rates are learned.
 
-There are three ways to weight the S' replies of S selected clients, whose weights in the aggregate are c_m:
+S' of the S selected clients reply, and client m has the weight c_m before the correction for missing replies.
+There are three ways to correct the weights:
 
 - ``equal``: `Selector.finalize` alone multiplies each weight by S/S'. This is unbiased if all clients reply
   in time equally often.
@@ -132,7 +133,7 @@ def play(seed: int, name: str, spread: float, factor: float, rounds: int) -> tup
         errors[round] = np.stack(ways) @ (federation.updates[who] + noise) - federation.target
         times.append(time)
     errors = errors[rounds // 4 :] / np.linalg.norm(federation.target)
-    # The square of the mean of n errors contains bias² and, on average, their variance / n, subtracted here.
+    # On average, the square of the mean of n errors is bias² + variance / n. The second term is subtracted.
     square = (errors.mean(axis=0) ** 2 - errors.var(axis=0) / len(errors)).sum(axis=1)
     bias = np.sqrt(np.maximum(square, 0))
     rmse = np.sqrt((errors**2).sum(axis=2).mean(axis=0))

@@ -6,8 +6,7 @@ Clients clip a norm or loss to a bound and release it by the Gaussian mechanism,
 ``noise-epsilon`` does. A column "ε = ..." gives the ε of one report at δ = 1e-5. In the column "clipped" the
 numbers are clipped and have no noise. In the column "exact" they are unchanged. The bound is the 90 %
 quantile of the true norms or losses of round 1, and stays the same. So the noise does not shrink when norms
-shrink as the model learns. The numbers in the tables depend on nothing but the seeds and the number of
-rounds.
+shrink as the model learns. The numbers in the tables depend only on the seeds and the number of rounds.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ def run(num_seeds: int, num_rounds: int) -> None:
     """Print the tables."""
     seeds, began = range(num_seeds), time.perf_counter()
 
-    print(f"What reports cost a client at δ = {DELTA:g} for all together:\n")
+    print(f"Total ε of a client's reports at δ = {DELTA:g}:\n")
     print(_row("ε of one", *(f"{n} reports" for n in (10, 50, num_rounds))))
     print(_row(*["---"] * 4))
     for epsilon in EPSILONS:
@@ -193,7 +192,7 @@ def run(num_seeds: int, num_rounds: int) -> None:
         totals = (f"{composed_epsilon([z] * n, DELTA):.3g}" for n in (10, 50, num_rounds))
         print(_row(f"{epsilon:g}", *totals))
 
-    print(f"\nRegret over that of uniform sampling, mean ± sd over {num_seeds} seeds:\n")
+    print(f"\nRegret divided by that of uniform sampling, mean ± sd over {num_seeds} seeds:\n")
     print(_row("", "", *COLUMNS))
     print(_row(*["---"] * (2 + len(COLUMNS))))
     uniform = Trial("uniform", "uniform", {})
@@ -206,7 +205,7 @@ def run(num_seeds: int, num_rounds: int) -> None:
                 cells.append(_cell(found / base))
             print(_row(bed, trial.label, *cells), flush=True)
 
-    print("\nMean true loss of the selected clients over that of all (uniform: 1):\n")
+    print("\nMean true loss of the selected clients divided by that of all clients (uniform: 1):\n")
     print(_row("", *COLUMNS))
     print(_row(*["---"] * (1 + len(COLUMNS))))
     for trial in BY_LOSS:

@@ -8,8 +8,8 @@ Flower's grid. ``cohort`` runs as `cohort up` starts it, with this project's str
 
 The federations take turns of three rounds, so that all run under the same load. ``--rounds`` is rounded up to
 whole turns. A ``train`` round sends TRAIN to the selected clients. A ``poll`` round first sends a QUERY to
-all clients. Before the measurement, each federation runs one round of each kind that does not count, in which
-the clients fetch the app.
+all clients. Before the measurement, each federation runs one round of each kind. These rounds do not count,
+because the clients fetch the app in them.
 
 Without ``--json`` there is another federation, whose clients are not forked from a common parent, as on
 devices (``python -m deploy.flower.launch flower-supernode``). A second table then gives the cost of a waiting
@@ -34,7 +34,7 @@ from deploy.engines.engine import ProcessRun
 from deploy.processes.groups import wait_until
 
 STOCK, COHORT, DEVICES = "stock", "cohort", "cohort, each client by itself"
-TURN = 3  # number of rounds
+TURN = 3  # number of rounds in a turn
 SETTLE = 5.0  # seconds between the last round and the measurement of waiting clients
 IDLE = 30.0  # seconds for which waiting clients are measured
 PYPROJECT = """

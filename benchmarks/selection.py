@@ -170,9 +170,10 @@ class ListScheduler:
 
 
 def peer(kind: Callable[..., Any]) -> Callable[..., Callable[[int], float]]:
-    """Return a function that creates a peer, and returns a function that plays a round of this peer.
+    """Return the function `make` of a kind of peer.
 
-    The second function takes the number of the round, and returns its CPU seconds.
+    `make` creates the peer, and returns a function that plays one round. This function takes the number of
+    the round, and returns the CPU seconds that the peer took.
     """
 
     def make(sizes: Floats, norms: Floats, rng: np.random.Generator) -> Callable[[int], float]:
@@ -229,7 +230,7 @@ def ours(
             start = time.process_time()
             invitation = selector.invitation(round, asked, reports)
             seconds += time.process_time() - start
-            if invitation is not None:  # the clients toss their coins, so this does not count
+            if invitation is not None:  # clients make these draws, so their time does not count
                 chances = invitation.rates[invitation.versions, reports["group"].astype(np.int64)]
                 reports["accepts"] = (rng.random(asked.size) < chances).astype(np.float64)
             answers = {"candidates": asked, "reports": reports}

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import ray  # noqa: F401 (raises an error if it is missing, where Flower would end the process)
+import ray  # noqa: F401 (if Ray is missing, this raises an error; Flower would end the process)
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def train(model: Parameters, data: Dataset, workload: Workload, seed: int) -> float:
-    """Train a model in place for one client; return the mean loss of the batches, each before its step."""
+    """Train a model in place for one client. Return the mean of the batches' losses before their steps."""
     losses = []
     for batch in batches(len(data), workload.batch_size, workload.steps, seed):
         values = [data.inputs[batch]]  # the batch, the output of each layer, and at the end the logits
