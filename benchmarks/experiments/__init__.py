@@ -5,11 +5,13 @@ lists them in ``EXPERIMENTS``.
 """
 
 from benchmarks.experiments.delta import mnist as delta_mnist
+from benchmarks.experiments.delta import other_data as delta_other_data
 from benchmarks.experiments.delta import synthetic as delta_synthetic
-from benchmarks.experiments.flics import table_1, theorem_2
+from benchmarks.experiments.flics import cifar_100, table_1, theorem_2
 from benchmarks.experiments.forecast import streams
 from benchmarks.experiments.osmd import personalised, section_f, section_g
 from benchmarks.experiments.power_of_choice import mnist as power_of_choice_mnist
+from benchmarks.experiments.power_of_choice import other_data as power_of_choice_other_data
 from benchmarks.experiments.power_of_choice import quadratics
 from benchmarks.experiments.power_of_choice import synthetic as power_of_choice_synthetic
 from benchmarks.experiments.report import Experiment
@@ -31,6 +33,15 @@ SELECTION: dict[str, Experiment] = {
 """The experiments that need no simulator, by name: streams of norms, small examples and convex problems."""
 
 EXPERIMENTS: dict[str, Experiment] = SELECTION | {
-    each.name: each for module in (power_of_choice_mnist, delta_mnist, table_1) for each in module.EXPERIMENTS
+    each.name: each
+    for module in (
+        power_of_choice_mnist,
+        power_of_choice_other_data,
+        delta_mnist,
+        delta_other_data,
+        table_1,
+        cifar_100,
+    )
+    for each in module.EXPERIMENTS
 }
 """All experiments by name, in the order in which they run."""

@@ -94,8 +94,8 @@ class Federation:
 
     Attributes
     ----------
-    kernel : Kernel
-        The model.
+    kernel : Kernel or Callable
+        The model, or a function without arguments that makes it (networks in torch).
     partition : str
         Distribution of the training images over the clients, see `tasks.partitions.FORMS`.
     num_clients, clients_per_round, num_rounds : int
@@ -110,7 +110,7 @@ class Federation:
         The training method that the selectors are combined with.
     """
 
-    kernel: Kernel
+    kernel: Kernel | Callable[[], Kernel]
     partition: str
     num_clients: int
     clients_per_round: int
@@ -124,6 +124,10 @@ class Federation:
         """Distribute the training images over the clients."""
         parts = share_out(self.partition, images.train.labels, self.num_clients, seed)
         return federate(images.train, parts.clients)
+
+    def test(self, images: datasets.Halves) -> Dataset:
+        """Return the images on which the accuracy is measured."""
+        return images.test.take(slice(None))
 
     def quick(self) -> Federation:
         """Return this federation with a fifth of the rounds."""
@@ -168,7 +172,7 @@ def train(federation: Federation, data: FederatedData, test: Dataset, method: Me
         settings["local_steps"] = LOCAL_STEPS
     simulator = Simulator(
         data,
-        federation.kernel,
+        federation.kernel if isinstance(federation.kernel, Kernel) else federation.kernel(),
         method.selector,
         clients_per_round=federation.clients_per_round,
         num_rounds=federation.num_rounds,
@@ -195,12 +199,18 @@ def train_all(
     federation: Federation, methods: Mapping[str, Method], seed: int, images: datasets.Halves
 ) -> dict[str, Run]:
     """Train a federation with each selector; `methods` and the result have the rows of the table as keys."""
-    data, test = federation.data(images, seed), images.test.take(slice(None))
+    data, test = federation.data(images, seed), federation.test(images)
     return {row: train(federation, data, test, method, seed) for row, method in methods.items()}
 
 
 def run_figure(
-    seed: int, path: Path, *, federation: Federation, methods: Mapping[str, Method], quick: bool = False
+    seed: int,
+    path: Path,
+    *,
+    federation: Federation,
+    methods: Mapping[str, Method],
+    dataset: str = "mnist",
+    quick: bool = False,
 ) -> Outcome:
     """Compare selectors as in figures 2 and 6: accuracies over the rounds, and norms of the selected clients.
 
@@ -209,18 +219,20 @@ def run_figure(
     seed : int
         Seed of the split, the training and the selectors.
     path : Path
-        MNIST as an .npz file.
+        The data set as an .npz file.
     federation : Federation
         The federation.
     methods : mapping of str to Method
         Row of the table -> selector. One of the rows is `BASELINE`.
+    dataset : str (default: "mnist")
+        Name of the data set, see `tasks.datasets.DESCRIPTIONS`.
     quick : bool (default: False)
         Whether to train for a fifth of the rounds.
     """
     federation = federation.quick() if quick else federation
     end = federation.num_rounds
     stages = {"at 1/5": end // 5, "at 3/5": 3 * end // 5, "at the end": end}
-    runs = train_all(federation, methods, seed, datasets.load("mnist", str(path)))
+    runs = train_all(federation, methods, seed, datasets.load(dataset, str(path)))
     cells: dict[Cell, float] = {}
     for row, run in runs.items():
         for stage, until in stages.items():
@@ -240,18 +252,19 @@ def run_table(
     *,
     federations: Mapping[str, Federation],
     methods: Mapping[str, Method] = METHODS,
+    dataset: str = "mnist",
     quick: bool = False,
 ) -> Outcome:
     """Compare selectors as in the paper's tables, in several federations. Each has its group of rows.
 
     Parameters
     ----------
-    seed, path, methods, quick
+    seed, path, methods, dataset, quick
         See `run_figure`.
     federations : mapping of str to Federation
         Prefix of a group's row labels -> federation.
     """
-    images = datasets.load("mnist", str(path))
+    images = datasets.load(dataset, str(path))
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
     for group, federation in federations.items():
