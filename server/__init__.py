@@ -1,1 +1,1 @@
-"""The ServerApp: makes the strategy of a run, runs it, evaluates the model and writes the run's files."""
+"""The ServerApp: makes and starts the strategy of a run, evaluates the model and writes the run's files."""

@@ -1,4 +1,4 @@
-"""The ServerApp: makes the strategy from the run config, and runs it."""
+"""The ServerApp: makes a strategy from the run config, and starts the strategy."""
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -14,7 +14,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the federation that the run config describes, or resume it."""
+    """Run or resume the federation that the run config describes."""
     settings = RunSettings.from_run_config(context.run_config)
     if simulated := settings.availability or settings.availability_trace:
         raise ValueError(f"availability = {simulated!r}: must be '': the clients say when they are available")
@@ -25,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
 def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
     task = tasks.create(settings.task, partition=settings.partition, data_dir=settings.data_dir)
     test_data = task.test_data()
-    rounds: list[RoundRecord] = []  # the record of the last round, until the model is evaluated
+    rounds: list[RoundRecord] = []  # the record of the round whose model is evaluated next
     strategy = settings.strategy(
         checkpoints=Checkpoints(recording.checkpoints, settings.resume) if recording.checkpoints else None,
         stop=lambda _, found: found is not None and recording.is_good_enough(float(str(found["accuracy"]))),
@@ -52,6 +52,6 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         evaluate_fn=evaluate,
     )
     if not result.arrays:
-        raise RuntimeError("no round brought usable replies: the model is still the initial one")
+        raise RuntimeError("no round brought usable replies: the model is still the initial model")
     last = max(result.evaluate_metrics_serverapp)
     recording.end(last, {name: array.numpy() for name, array in result.arrays.items()})

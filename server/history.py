@@ -1,11 +1,12 @@
-"""Writes and reads the history of a run: a JSONL file with everything that is needed to draw the run again.
+"""Writes and reads the history of a run: a JSONL file with everything that is needed to plot the run.
 
 Each line is an object with a ``type``:
 
 ======= ===============================================================================================
 type    content
 ======= ===============================================================================================
-run     the first line: ``version`` of this format, every setting of the run, ``started``, ``flwr``
+run     the first line: ``version`` (of this format), every setting of the run, ``started`` (the time),
+        ``flwr`` (the version of Flower)
 round   one line per round, with ``test_loss`` and ``test_accuracy``. Round 0 is the model before training.
         The lines from round 1 on also hold:
         the selection: ``clients`` (indexes in draw order) and, aligned with ``clients``, ``client_ids``,
@@ -19,24 +20,25 @@ round   one line per round, with ``test_loss`` and ``test_accuracy``. Round 0 is
         ``train_loss``, ``num_available``, ``seconds``;
         ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received`` since the line of the
         previous round, if the engine exchanges messages;
-        ``group_metrics``: for each group ``loss`` and ``accuracy`` on the samples of those of its clients
+        ``group_metrics``: the ``loss`` and ``accuracy`` of each group, on the samples of the group's clients
         that evaluated the model
 roster  all registered clients in the order of their indexes: ``client_ids``, ``client_sizes``,
         ``client_groups`` (names, null for none); written before the first round and when clients are added
-sizes   the clients whose sizes have changed since the last roster or sizes: ``clients`` (indexes) and,
-        aligned with ``clients``, ``client_sizes``
-lost    lines are missing here, because they could not be written: ``lines`` (their number), ``first_round``
-        and ``last_round`` (of the rounds whose lines are missing; null if only other lines are missing)
-resume  the run was interrupted and continues after ``round``; the lines of later rounds are written again:
-        ``started``, ``num_rounds``
-warning the training diverges, by the end of ``round``: ``reason``; at most once per start of the run
+sizes   the clients whose sizes have changed since the last ``roster`` or ``sizes`` line: ``clients``
+        (indexes) and, aligned with ``clients``, ``client_sizes``
+lost    some lines could not be written and are missing here: ``lines`` (their number), ``first_round`` and
+        ``last_round`` (of the missing ``round`` lines; null if no ``round`` line is missing)
+resume  the run was interrupted and continues: ``round`` (the last round whose line was kept; later rounds
+        are repeated), ``started``, ``num_rounds``
+warning the training diverges: ``round`` (after which this was noticed), ``reason``; at most one such line
+        per start or resume of the run
 end     the last line: ``rounds``, ``seconds``, ``model`` (path), ``best_round``, ``reason`` (empty unless the
         run ended early)
 error   the run failed: ``reason``; the last line, unless the run is resumed
 ======= ===============================================================================================
 
 No other module writes or reads the file. Readers ignore unknown types and keys. NaN is written as null. Some
-texts come from clients: `RunHistory` returns them with escapes instead of control characters.
+texts come from clients. In these texts, `RunHistory` replaces control characters by escapes.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "history.jsonl"
 KEPT = 16 * 1024 * 1024
-"""The most bytes of lines that wait in memory while the disk is full. Beyond, the oldest lines are lost."""
+"""The most bytes of lines that wait in memory while the disk is full. If more wait, the oldest are lost."""
 VERSION = 2
 """The format of the file; a history of another version is refused."""
 Line = dict[str, Any]
@@ -74,8 +76,8 @@ _NEVER_LOST = ("run", "resume")
 class HistoryWriter:
     """Writes the lines of one run. Each line is written at once, so that another process can follow the run.
 
-    On a full disk the run continues. At most `KEPT` bytes of lines wait in memory until the disk has room. If
-    lines are lost, a line of the type ``lost`` says which.
+    If the disk is full, the run continues. At most `KEPT` bytes of lines wait in memory until the disk has
+    room. A line of the type ``lost`` takes the place of lost lines.
 
     Parameters
     ----------
@@ -91,7 +93,7 @@ class HistoryWriter:
     def __init__(self, path: Path | None) -> None:
         self.lost = 0
         self._descriptor: int | None = None
-        self._begun = b""  # the rest of a line that is partly written
+        self._begun = b""  # the unwritten rest of a line of which the first part is written
         self._waiting: deque[_Waiting] = deque()  # the lines that follow the partly written line
         self._gap: _Gap | None = None  # the lost lines, which precede the waiting lines
         if path is not None:
@@ -101,8 +103,8 @@ class HistoryWriter:
     def resume(cls, path: Path, round: int, run: Mapping[str, Any]) -> HistoryWriter:
         """Continue the history of a run after a round, with a ``resume`` line.
 
-        The lines of later rounds are dropped, since these rounds are repeated. An incomplete last line is
-        dropped, too. All changes to the file happen at once or not at all.
+        The lines of later rounds are removed, since these rounds are repeated. An incomplete last line is
+        removed, too. All changes to the file happen at once or not at all.
 
         Parameters
         ----------
@@ -162,7 +164,7 @@ class HistoryWriter:
             lost = f"; {self._gap} are lost" if self._gap else ""
             log(
                 WARNING,
-                "THE HISTORY CANNOT BE WRITTEN; its lines are kept until it can%s: %s",
+                "THE HISTORY CANNOT BE WRITTEN; its lines wait in memory%s: %s",
                 lost,
                 error.strerror,
             )
@@ -268,7 +270,7 @@ class RunHistory:
     end : dict or None
         The last line, once the run has ended or failed; None again when the run is resumed.
     starts : int
-        How often the run was started or resumed.
+        How many times the run was started or resumed.
     """
 
     path: Path
@@ -388,7 +390,7 @@ def read_run(folder: Path) -> list[RunHistory]:
     runs = [RunHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     if not runs:
         raise ValueError(
-            f"{folder}: holds no history (*/{FILE_NAME}); it must be the folder of a `cohort up`"
+            f"{folder}: holds no history (*/{FILE_NAME}); must be a folder that `cohort up` wrote"
         )
     for run in runs:
         run.read(skip_damaged=True)

@@ -29,8 +29,8 @@ class Models:
     Parameters
     ----------
     folder : Path or None
-        The folder of the files. A best model that it already holds counts as the best so far. None: nothing
-        is written.
+        The folder of the files. If it already holds a best model, this model is the best so far. None:
+        nothing is written.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Models:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self.best_round: int | None = None
-        self._best = (-math.inf, -math.inf)  # its test accuracy, and minus its test loss
+        self._best = (-math.inf, -math.inf)  # the best model's test accuracy, and minus its test loss
         if folder is not None and (folder / BEST).exists():
             try:
                 with safe_open(folder / BEST, "numpy") as file:
@@ -52,9 +52,9 @@ class Models:
                 log(WARNING, "%s is ignored: %s", folder / BEST, error)
 
     def offer(self, round: int, arrays: Mapping[str, NDArray[Any]], test: Metrics) -> None:
-        """Write a model if it is the best so far: by test accuracy, and at equal accuracy by test loss.
+        """Write a model if it is the best so far, by test accuracy. Of equal accuracies, the lower loss wins.
 
-        If the file cannot be written, as on a full disk, a warning is logged and the run goes on.
+        If the file cannot be written, for example to a full disk, a warning is logged and the run goes on.
         """
         worth = (test.accuracy, -test.loss)
         if self._folder is None or math.isnan(test.loss) or worth <= self._best:

@@ -62,8 +62,8 @@ class Recording:
         self._settings = settings
         self.folder = Path(settings.output_dir).absolute() if settings.output_dir else None
         self.checkpoints = self.folder / CHECKPOINTS if self.folder else None
-        self._held = ExitStack()
-        self._sizes = np.empty(0)  # (M,) the sizes as the history has them
+        self._resources = ExitStack()  # closes the history and releases the folder
+        self._sizes = np.empty(0)  # (M,) the sizes that the history has
         self._lost = 0  # `HistoryWriter.lost` when the last roster was written
         self._began = time.monotonic()
         self._divergence = Divergence(
@@ -74,11 +74,11 @@ class Recording:
         with ExitStack() as held:
             self._history = held.enter_context(self._begun(held))
             self._models = Models(self.folder)
-            self._held = held.pop_all()
+            self._resources = held.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._held.__exit__(*error)
+        self._resources.__exit__(*error)
 
     def _begun(self, held: ExitStack) -> HistoryWriter:
         """Return the writer of a new history, or of the history of the run that is resumed."""
@@ -117,7 +117,9 @@ class Recording:
         group_metrics: Mapping[str, Mapping[str, Any]] | None = None,
         traffic: Traffic | None = None,
     ) -> None:
-        """Write the line of a round, and its model if this is the best so far; warn if the training diverges.
+        """Write the line of a round, and the model after the round if it is the best so far.
+
+        If the training diverges, a warning is logged and written.
 
         Parameters
         ----------
@@ -130,10 +132,10 @@ class Recording:
         record : RoundRecord, optional
             The record of the round; None for round 0, the model before training.
         clients : KnownClients, optional
-            All registered clients; needed with a record. They are written when clients were added. In other
-            rounds only the sizes that have changed are written.
+            All registered clients; needed with a record. If clients were added, all clients are written.
+            Otherwise only the sizes that have changed are written.
         group_metrics : mapping of str to mapping, optional
-            For each group, the mean of the metrics that its clients measured.
+            For each group, the mean of the metrics that the group's clients measured.
         traffic : Traffic, optional
             The messages since the line of the previous round; None in a simulation without messages.
         """
@@ -153,8 +155,8 @@ class Recording:
     def _write_roster(self, clients: KnownClients) -> None:
         """Write the roster if clients were added or lines were lost, otherwise the sizes that have changed.
 
-        The whole roster is not written in each round: it may be long, and clients may report another size
-        each time.
+        The whole roster is not written in each round: the roster may be long, and a client may report a
+        different size in each round.
         """
         sizes = np.asarray(clients.sizes, dtype=np.float64)
         if sizes.size != self._sizes.size or self._history.lost != self._lost:

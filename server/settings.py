@@ -44,7 +44,7 @@ OF_THE_START = {
     "data_dir",
     "availability_trace",
     "resume",
-}  # entries of the ``run`` line that belong to its start; folders may have moved since
+}  # entries of the ``run`` line that may differ at a resume, for example because folders have moved
 
 
 def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
@@ -74,7 +74,7 @@ def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
         except ValueError:
             parsed = value
         if not isinstance(parsed, SettingValue):
-            raise ValueError(f"{of} = {text!r}: {part!r} must have a plain value")
+            raise ValueError(f"{of} = {text!r}: {part!r}: the value must be a number, true, false or text")
         settings[name.replace("-", "_")] = parsed
     return settings
 
@@ -115,7 +115,7 @@ def _known_partition(text: str) -> str:
 
 
 def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValidator:
-    """Return a validator of a setting: ``options`` checks the value as its field ``name``."""
+    """Return a validator of a setting. It accepts a value if the field ``name`` of ``options`` does."""
 
     def check(value: Any) -> Any:
         try:
@@ -331,7 +331,7 @@ def read_client_sizes(path: str) -> dict[str, float]:
     Raises
     ------
     ValueError
-        If the file cannot be read or has another form.
+        If the file cannot be read, or does not map identities to numbers.
     """
     sizes = _read_object("client-sizes", path)
     if not all(type(size) in (int, float) for size in sizes.values()):
@@ -345,7 +345,7 @@ def read_client_settings(path: str) -> dict[str, dict[str, Any]]:
     Raises
     ------
     ValueError
-        If the file cannot be read or has another form.
+        If the file cannot be read, or does not map names of settings to objects.
     """
     settings = _read_object("client-settings", path)
     if not all(isinstance(values, dict) for values in settings.values()):
@@ -368,7 +368,7 @@ def _read_object(name: str, path: str) -> dict[str, Any]:
 
 
 def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to resume a run with other settings, apart from the settings in `MAY_CHANGE`.
+    """Refuse to resume a run if settings have changed, except the settings in `MAY_CHANGE`.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class FlowerStep:
         return float(getattr(self._step.base, "proximal_mu", 0.0))
 
     def step(self, round: int, arrays: Arrays, outcome: Outcome) -> tuple[Arrays | None, str]:
-        """Return the new model and ""; or None and why there is no new model.
+        """Return the new model and ""; or None and the reason why there is no new model.
 
         Parameters
         ----------

@@ -83,16 +83,17 @@ class _InFlight:
 class InProcessGrid(Grid):
     """Runs all clients in the process of the strategy.
 
-    **Messages.** Each client receives copies of the records it is sent. The model's arrays are decoded once
-    for all clients and handed out as copies, or read-only (``frozen``). An exception of a client becomes the
+    **Messages.** Each client receives copies of the records in its messages. The model's arrays are decoded
+    once for all clients. Clients receive copies of them, or with ``frozen`` read-only arrays. An exception of
+    a client becomes the
     error reply that Flower would send; the exception of a ClientApp is also logged. Messages are handled in
     the order in which their replies are due. Messages whose replies are due at the same time are handled in
     the order of sending. A client's `Context`, including its state, lasts as long as the grid, even if the
     client comes back under another node id.
 
     **Time** is the time of ``clock``. A message is handled ``latency`` seconds after it was sent, and its
-    reply is available at once. A message that is not handled within its ttl gets Flower's error 3 as its
-    reply. A message whose node has left gets error 5, with the SuperLink as its source.
+    reply is available at once. If a message is not handled within its ttl, its reply is Flower's error 3. If
+    the node of a message has left, the SuperLink replies with error 5.
 
     **Availability.** With an ``availability``, the time determines which nodes are online. Time is divided
     into periods of ``round_length`` seconds. The first period is round ``first_round`` of the availability,
@@ -102,7 +103,8 @@ class InProcessGrid(Grid):
     of a strategy sees the clients that are available in round t. A round without TRAIN messages does not
     advance the clock. While a strategy waits for clients, time passes, and other clients come online.
 
-    The nodes that a call returned stay reachable until the next call, and reply to all messages. To simulate
+    The nodes that `get_nodes` or `get_node_ids` returned stay reachable until the next such call, and reply
+    to all messages. To simulate
     a client that drops out, give its messages an infinite ``latency``. Flower's own strategies wait for
     clients in real time, while simulated time stands still. So configure such a strategy to wait for at most
     the number of clients that are available in every round.
@@ -116,8 +118,9 @@ class InProcessGrid(Grid):
     run_config : mapping, optional
         ``context.run_config`` of all clients.
     latency : float, callable or ResponseTimes (default: 0)
-        Seconds, >= 0, from sending a message to its reply, or a function of the message; inf: no reply.
-        `ResponseTimes` apply to TRAIN messages; all other messages are answered at once.
+        Seconds, >= 0, from sending a message to its reply, or a function that returns these seconds for a
+        message; inf: no reply. `ResponseTimes` apply to TRAIN messages; all other messages are answered at
+        once.
     clock : Clock, optional
         Default: a `SimulatedClock`. Python's `time` runs the grid in real time.
     frozen : bool (default: False)
@@ -201,7 +204,7 @@ class InProcessGrid(Grid):
         self._numbers = count(1)
         self._in_flight: list[_InFlight] = []  # a heap
         self._expires: dict[str, float] = {}  # message id -> end of its ttl
-        self._expired: set[str] = set()  # ids of expired messages whose reply was not pulled
+        self._expired: set[str] = set()  # ids of expired messages whose error reply was not pulled yet
         self._replies: dict[str, list[Message]] = {}  # message id -> replies ready to be pulled
         for config in node_configs:
             self.add_node(config)

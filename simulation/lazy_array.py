@@ -78,7 +78,7 @@ class Copies:
 
     def __init__(self, frozen: bool) -> None:
         self._frozen = frozen
-        self._decoded: dict[int, tuple[Array, LazyArray]] = {}  # id of a sent array -> this array, decoded
+        self._decoded: dict[int, tuple[Array, LazyArray]] = {}  # id of a sent array -> (this array, decoded)
 
     def of(self, messages: Iterable[Message]) -> Iterator[Message]:
         """Yield a copy of each message. Arrays that the previous call decoded are not decoded again."""

@@ -1,4 +1,4 @@
-"""When clients reply, which of them drop out, and the effect of a deadline; in simulated seconds."""
+"""When clients reply, which clients drop out, and the effect of a deadline; in simulated seconds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 class ResponseTimes:
     """Each client's time for a round: ``median · work_m · slowness_m · jitter_m(round)``, or infinite.
 
-    ``slowness`` is fixed for each client, ``jitter`` is drawn anew in each round; both have the median 1. A
-    time is a function of (seed, round, client): it depends neither on the number of clients nor on the other
-    clients that are selected.
+    ``slowness`` is fixed for each client. ``jitter`` is drawn anew in each round. Both have the median 1. A
+    time is a function of (seed, round, client). The number of clients and the selection do not change it.
 
     Parameters
     ----------
@@ -33,9 +32,9 @@ class ResponseTimes:
     sigma : float (default: 0.5)
         Standard deviation of the logarithm of ``slowness``, >= 0; 0: all clients are equally fast.
     tail : float, optional
-        If given, ``slowness`` has a Pareto distribution with this index instead, > 0: P(slowness > s) ~
-        s^-tail. Below 2 the variance is infinite; at 1 or below, the slowest few take longer than all others
-        together.
+        If given, ``slowness`` has a Pareto distribution with the index ``tail`` > 0 instead: P(slowness > s)
+        ~ s^-tail. If ``tail`` is below 2, the variance is infinite. If it is at most 1, the slowest few
+        clients take longer than all others together.
     jitter : float (default: 0.1)
         Standard deviation of the logarithm of ``jitter``, >= 0.
     work : array_like, shape (M,), optional
@@ -183,7 +182,7 @@ def arrivals(
 
 
 def _waited(seconds: Floats, end: float, wait: Wait) -> float:
-    """Let ``wait`` learn of each reply in turn; return the seconds, at most ``end``, after which it ends."""
+    """Let ``wait`` learn of each reply in turn; return how many seconds the round waits, at most ``end``."""
     now = 0.0
     for position in np.argsort(seconds, kind="stable").tolist():
         if seconds[position] > min(end, wait.end()):

@@ -15,19 +15,20 @@ class InOrderOfArrival(Availability):
 
     Clients are renumbered by the first round in which they are available, then by their index
     (`strategies.clients.roster`). So if clients join late, the simulator with this process selects the same
-    clients as `SelectionStrategy` with the other process.
+    clients as `SelectionStrategy` with ``process``.
 
     Parameters
     ----------
     process : Availability
         Determines which clients are available; at least one client must be available in round 1.
     num_rounds : int
-        Clients that are not available up to this round get the last numbers, and are registered after it.
+        Clients that are not available in rounds 1 to ``num_rounds`` get the last numbers, and are registered
+        after round ``num_rounds``.
 
     Attributes
     ----------
     order : ndarray of int, shape (M,)
-        For each client of this process, its index in ``process``.
+        The index in ``process`` of each renumbered client.
 
     Raises
     ------

@@ -53,7 +53,7 @@ class Availability(ABC):
         return self._available(round)
 
     def num_registered(self, round: int) -> int:
-        """Return how many clients are registered in a round: those with the lowest indexes."""
+        """Return how many clients are registered in a round; they have the lowest indexes."""
         return self.num_clients
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Always(Availability):
 
 
 def checked_rates(field: str, rates: npt.ArrayLike, num_clients: int) -> Floats32:
-    """Return probabilities of the shape (), one for all clients, or (M,), one per client."""
+    """Check probabilities, and return them as float32: one for all clients, or (M,) one per client."""
     values = np.asarray(rates, dtype=np.float32)
     if values.shape not in ((), (num_clients,)) or not ((values >= 0) & (values <= 1)).all():
         raise ValueError(

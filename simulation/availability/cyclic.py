@@ -17,9 +17,9 @@ class Cyclic(Poisson):
     num_clients, seed : int
         See `Availability`.
     rates : float or array_like, shape (M,) (default: 0.5)
-        Rates by day, in [0, 1]. If it is a single number and ``night_rates`` is not given, it is the rate of
-        the first half of the clients, and the second half has the rate 0. So two groups alternate, as in
-        appendix G.3 of the Power-of-Choice paper.
+        Rates by day, in [0, 1]. If ``rates`` is a single number and ``night_rates`` is not given, only the
+        first half of the clients have this rate by day, and the second half have the rate 0. At night, the
+        halves exchange their rates. So two groups alternate, as in appendix G.3 of the Power-of-Choice paper.
     night_rates : float or array_like, shape (M,), optional
         Rates by night, in [0, 1] (default: the rates by day in reverse order of the clients).
     """

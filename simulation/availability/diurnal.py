@@ -19,12 +19,12 @@ class Diurnal(Poisson):
     num_clients, seed : int
         See `Availability`.
     rates : float or array_like, shape (M,) (default: 0.5)
-        Mean rates over a day, in [0, 1]. Above 0.5, the actual mean is lower than the given rate, because
-        the sine is cut at the probability 1.
+        Mean rates over a day, in [0, 1]. If a rate is above 0.5, the actual mean is lower than the rate,
+        because probabilities are cut at 1.
     day : int (default: 24)
         Rounds per day, >= 2.
     zones : array_like of int, shape (M,), optional
-        How many rounds each client's day is ahead, 0 to day - 1 (default: drawn at random).
+        How many rounds each client's clock is ahead, 0 to day - 1 (default: drawn at random).
     """
 
     def __init__(

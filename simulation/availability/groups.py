@@ -17,8 +17,8 @@ from .markov import Markov
 def uniform_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> Ints:
     """Return (T, G) independent counts, each uniform over the whole numbers from 0.5 to 1.5 times its mean.
 
-    For some means below 2/3 there is no whole number in this range. The count is then 1 with the mean as its
-    probability, and 0 otherwise.
+    If a mean is between 0 and 2/3, this range holds no whole number. The count is then 1 with a probability
+    equal to the mean, and 0 otherwise.
     """
     low, high = np.ceil(means / 2), np.floor(1.5 * means)
     counts: Ints = rng.integers(low, np.maximum(low, high), (num_rounds, means.size), endpoint=True)
@@ -33,9 +33,10 @@ def poisson_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> 
 
 
 def cyclic_counts(means: Floats, num_rounds: int, rng: np.random.Generator, first: int = 0) -> Ints:
-    """Return (T, G) Poisson counts. In rounds with an odd number (night) the means (G,) are in reverse order.
+    """Return (T, G) Poisson counts whose means are ``means`` (G,) by day, and in reverse order by night.
 
-    Here rounds are numbered from ``first``, which is 0 for round 1.
+    Day is in rounds 1, 3, ..., and night in rounds 2, 4, .... The first of the T rounds is round
+    ``first`` + 1.
     """
     night = (first + np.arange(num_rounds)) % 2 == 1
     counts: Ints = rng.poisson(np.where(night[:, None], means[::-1], means))
@@ -43,9 +44,9 @@ def cyclic_counts(means: Floats, num_rounds: int, rng: np.random.Generator, firs
 
 
 def diurnal_counts(means: Floats, num_rounds: int, rng: np.random.Generator, first: int = 0) -> Ints:
-    """Return (T, G) Poisson counts whose means follow a sine of `DAY` rounds.
+    """Return (T, G) Poisson counts whose means follow a sine with a period of `DAY` rounds.
 
-    Each group has a time zone of its own. Here rounds are numbered from ``first``, which is 0 for round 1.
+    Each group has a time zone of its own. The first of the T rounds is round ``first`` + 1.
     """
     hours = (first + np.arange(num_rounds)[:, None]) / DAY + np.arange(means.size) / means.size
     counts: Ints = rng.poisson(means * (1 + np.sin(2 * np.pi * hours)))
@@ -95,7 +96,7 @@ class Members:
 
 
 class _Awake(Markov):
-    """Which groups are awake. Its random stream is not that of the draws of clients."""
+    """Which groups are awake. These draws use another random stream than the draws of clients."""
 
     purpose = "awake"
 
@@ -110,14 +111,14 @@ class GroupCounts(Availability):
         `diurnal_counts`. "markov": a group is awake in half of the rounds; it has Poisson counts while it is
         awake, and the count 0 otherwise.
     groups : array_like of int, shape (M,)
-        The group of each client, 0 to G - 1; made for at most hundreds of groups.
+        The group of each client, 0 to G - 1. Thousands of groups would be slow.
     means : array_like, shape (G,)
-        Mean number of available clients of each group, >= 0. "cyclic": by day, in rounds 1, 3, ....
-        "markov": while the group is awake. A count is limited to the size of its group.
+        Mean number of available clients of each group, >= 0. For "cyclic": the mean by day, in rounds 1, 3,
+        .... For "markov": the mean while the group is awake. A count is limited to the size of its group.
     seed : int (default: 0)
         Seed of all draws, >= 0.
     stay : float (default: 0.9)
-        Probability that a group of "markov" keeps its state from one round to the next, in [0.5, 1).
+        For "markov": probability that a group keeps its state from one round to the next, in [0.5, 1).
     returning : bool (default: True)
         Whether a client can be available again. False: each client is available in one round only, as in very
         large federations. After its last client, a group has no available clients.

@@ -1,4 +1,4 @@
-"""Each client is a Markov chain: whether it is available depends on whether it was in the previous round."""
+"""Each client is a Markov chain: its availability depends on its availability in the previous round."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Markov(Availability):
     def states(self, round: int) -> Bools:
         """Return (M,) whether each client is available; read-only.
 
-        The last draw of each client is searched from ``round`` backwards, until the cached round is reached.
-        This is one step if the rounds are requested in order. After a resume, the search goes back until the
-        last draw of every client is found.
+        The search for each client's last draw goes from ``round`` back to the cached round. If the rounds are
+        requested in order, this is one step. After a resume, the search goes back until the last draw of
+        every client is found.
         """
         cached, cached_states = self._cached
         if round == cached:
             return cached_states
         states = np.zeros(self.num_clients, dtype=np.bool_)
-        pending = np.ones(self.num_clients, dtype=np.bool_)  # clients whose last draw was not found yet
+        pending = np.ones(self.num_clients, dtype=np.bool_)  # clients whose last draw is not found yet
         for past in range(round, 0, -1):
             if past == cached:
                 states |= pending & cached_states

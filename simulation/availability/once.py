@@ -18,7 +18,7 @@ class Once(Availability):
     num_clients, seed : int
         See `Availability`. The round in which a client is available depends on M.
     rates : float (default: 0.01)
-        Share of all clients that are available in each round, in (0, 1]. At least one client is.
+        Share of all clients that are available in each round, in (0, 1]; at least one client per round.
     """
 
     def __init__(self, num_clients: int, seed: int = 0, *, rates: float = 0.01) -> None:

@@ -11,7 +11,9 @@ from .base import Availability, Floats32, checked_rates
 
 
 class Poisson(Availability):
-    """Each client is available with its own probability, so the number of available clients is about Poisson.
+    """Each client is available with its own probability.
+
+    The number of available clients has about a Poisson distribution.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ class Recording:
     ----------
     rows : array_like, shape (R, 3)
         (client, start, end): the client, numbered from 0, is available at the times t with start <= t < end.
-        The unit of time is free. Rows may overlap and may be in any order.
+        Any unit of time is allowed. Rows may overlap and may be in any order.
     bin_length : float
         Length of a bin in the unit of the rows, > 0.
     whole_bins : bool (default: True)
@@ -84,7 +84,7 @@ class Recording:
     Attributes
     ----------
     num_clients, num_bins : int
-        D, and the number of bins up to the last in which a client is available.
+        D, and the number of bins up to the last bin in which a client is available.
 
     Raises
     ------

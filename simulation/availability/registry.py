@@ -55,7 +55,7 @@ def create(
     seed : int (default: 0)
         Seed of all draws, >= 0.
     rates : float or array_like, shape (M,), optional
-        Share of the rounds in which each client is available, in [0, 1] (default: that of the process).
+        Share of the rounds in which each client is available, in [0, 1] (default: the process's default).
     groups, means : array_like, shapes (M,) and (G,), optional
         Instead of rates, for all processes except "always" and "trace": the group of each client, and the
         mean number of available clients of each group; see `GroupCounts`.

@@ -88,7 +88,7 @@ class Kernel(ABC):
         Raises
         ------
         ValueError
-            If they do not fit. Some kernels would otherwise train on such data without an error.
+            If the data do not fit. Without this check, some kernels would train on them without an error.
         """
         data.check()
 
@@ -118,10 +118,10 @@ class Kernel(ABC):
         """
 
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
-        """Return chunks: the positions in ``clients`` of clients that `train` trains as one computation.
+        """Return the clients that `train` trains as one computation, as chunks of positions in ``clients``.
 
-        Each client is in one chunk. `train` computes the same numbers for a chunk, bit for bit, whatever
-        other chunks it trains. If there are several chunks, the updates are `StackedUpdates`.
+        Each client is in one chunk. The results of a chunk do not depend on the other chunks in the call of
+        `train`, bit for bit. If there are several chunks, the updates are `StackedUpdates`.
 
         Parameters
         ----------
@@ -144,8 +144,8 @@ class Kernel(ABC):
 def chunked(steps: Ints, widths: Ints, capacity: Callable[[int], int]) -> list[Ints]:
     """Return chunks of positions of clients that can be trained together; each client is in one chunk.
 
-    The sorted clients are cut greedily into chunks. So if the function is called with the clients of only
-    some of these chunks, in the same order, it returns the same chunks.
+    The sorted clients are cut greedily into chunks. So a call with only the clients of some of these chunks,
+    in the same order, returns these chunks again.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def chunked(steps: Ints, widths: Ints, capacity: Callable[[int], int]) -> list[I
 class MiniBatches:
     """The mini-batches of G clients; iteration yields (inputs (G, b, features), labels (G, b)) for each step.
 
-    b is the size of the clients' largest mini-batch. Smaller ones are padded with samples of weight 0.
+    b is the size of the clients' largest mini-batch. Smaller batches are padded with samples of weight 0.
     """
 
     def __init__(self, data: FederatedData, clients: Ints, plan: Plan, steps: int, widths: Ints) -> None:

@@ -1,11 +1,11 @@
 """Softmax regression and perceptrons in NumPy; the first axis of every array is the client.
 
-One step of a chunk of G clients takes a dozen NumPy calls for any G. They multiply inputs (G, b, in) by
-weights (G, in, out), in which each client has its own model. The models and mini-batches of a chunk fit into
+One step of a chunk of G clients takes a dozen NumPy calls for any G. These calls multiply inputs (G, b, in)
+by weights (G, in, out), which hold one model per client. The models and mini-batches of a chunk fit into
 the cache of a core and stay there for all steps. If the model is large, a chunk is one client.
 
-After a single step of a model of one layer, the updates are stored as two factors, the inputs and the errors.
-Their product, which has the size of one model per client, is not computed.
+If a model of one layer takes a single step, the updates are stored as two factors, the inputs and the errors.
+Their product, which would be as large as one model per client, is not computed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,8 @@ class Dense(Kernel):
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
         steps, widths = plan.work(data, clients)
         if len(self._layers) == 1 and not controlled and (steps == 1).any():
-            # All clients are one chunk, since `train` treats them differently if all of them take one step.
+            # All clients are one chunk, since `train` uses another computation, with other rounding, for
+            # clients that all take one step. Part of the clients could all take one step.
             return [np.arange(clients.size)]
         return chunked(steps, widths, self._capacity)
 

@@ -24,7 +24,7 @@ _MEMORY = 1 << 30  # bytes reserved for the updates of clients that train at onc
 
 
 class Parallel(Kernel):
-    """Divides the clients of a round between processes. The results are those of the kernel, bit for bit.
+    """Divides the clients of a round between processes. The results equal those of ``kernel``, bit for bit.
 
     The processes are forked when `train` gets a data set for the first time, and share the memory of this
     data set. They end with this process, or with `close`. The kernel's `chunks` are divided between the
@@ -35,7 +35,8 @@ class Parallel(Kernel):
     ----------
     kernel : Kernel
         A kernel that trains on the CPU. Use one thread per process: set ``OPENBLAS_NUM_THREADS=1`` before
-        NumPy is imported and call ``torch.set_num_threads(1)``, as the forked processes do.
+        NumPy is imported, and call ``torch.set_num_threads(1)`` in this process. (The forked processes make
+        this call themselves.)
     workers : int
         Number of processes including this one, >= 1.
 
@@ -73,7 +74,8 @@ class Parallel(Kernel):
     def close(self) -> None:
         """End the processes; `train` forks new ones."""
         for worker in self._workers:
-            # Closing the pipe does not end the process if processes of another Parallel have inherited it.
+            # None ends the process. Closing the pipe may not be enough, since the processes of another
+            # Parallel may have inherited the pipe.
             with suppress(OSError):
                 worker.connection.send(None)
             worker.connection.close()
@@ -172,7 +174,7 @@ class Parallel(Kernel):
             self._workers.append(_Worker(process, ours))
 
     def _abandon(self) -> None:
-        """End the processes at once, so that results they still send do not count for the next round."""
+        """End the processes at once, so that the next round does not receive results of this round."""
         for worker in self._workers:
             worker.process.terminate()
             worker.process.join()
@@ -240,7 +242,7 @@ def _work(
     """Train the clients of each received job, until the other end of the connection closes."""
     for other in inherited:
         other.close()
-    if "torch" in sys.modules:  # its threads do not survive a fork, and training would wait forever
+    if "torch" in sys.modules:  # torch's threads do not survive a fork, and training would wait forever
         sys.modules["torch"].set_num_threads(1)
     while True:
         try:

@@ -16,8 +16,8 @@ from tasks.data import Dataset, FederatedData
 
 from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, splitter
 
-# Default limit on a chunk's models and mini-batches, in bytes. On a CPU, batched convolutions of several
-# models are slower than one model after another, except for the smallest models.
+# Default limit on a chunk's models and mini-batches, in bytes. The limit for a CPU is small: there, several
+# models in one convolution are slower than one model after another, except for the smallest models.
 _MEMORY, _MEMORY_OF_GPU = 1 << 23, 1 << 30
 _ROWS = 1000  # samples per step of an evaluation
 
