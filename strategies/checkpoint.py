@@ -58,8 +58,8 @@ class Checkpoint:
     """The settings that a resume must not change: a JSON object. `CheckpointFolder.newest` compares it."""
     results: Sequence[Any] = ()
     """JSON values that later rounds do not need. A checkpoint that is given to `CheckpointFolder.save` holds
-    only the values since the checkpoint before. A checkpoint that `CheckpointFolder.newest` returns holds the
-    values of the whole run."""
+    only the values since the previous checkpoint. A checkpoint that `CheckpointFolder.newest` returns holds
+    the values of the whole run."""
 
 
 class CheckpointFolder:
@@ -70,7 +70,7 @@ class CheckpointFolder:
     path : str or Path
         The folder. `claim` creates it.
     keep : int (default: 3)
-        The number of checkpoints to keep, >= 2. If the last checkpoint is damaged, an earlier one is left.
+        The number of checkpoints to keep, >= 2, so that an earlier one remains if the last one is damaged.
     report : callable, optional
         Called with one line of text for each file that is refused and each checkpoint that could not be
         written. Default: the line is logged as a warning by this module's logger.
@@ -158,7 +158,7 @@ class CheckpointFolder:
     def is_claimed(self) -> bool:
         """Return whether another process has claimed the folder.
 
-        The process that has the claim must not call this method: its own claim would end.
+        The process that has the claim must not call this method, because the call would end its claim.
         """
         if not self._lock_file.exists():
             return False
@@ -396,7 +396,7 @@ def _differences(stored: Any, given: Any, name: str) -> Iterator[str]:
 
 
 def _locked(lock: IO[str]) -> bool:
-    """Try to lock a file for this process, and return whether it is locked. On Windows, return True."""
+    """Try to lock a file, and return whether this process now has the lock. On Windows, return True."""
     if sys.platform != "win32":
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -33,7 +33,7 @@ class ResultsFile:
         self._waiting = b""  # lines that are not on disk yet
 
     def write(self, lines: Iterable[Any] = ()) -> dict[str, Any]:
-        """Append JSON values and fsync the file. Values of earlier calls that failed are written first.
+        """Append JSON values and fsync the file. If earlier calls failed, their values are written first.
 
         Returns
         -------
@@ -81,7 +81,7 @@ class ResultsFile:
         -------
         str
             The reason why some of these lines are missing or damaged; empty if all lines are intact. It is
-            also empty if the whole file is missing: the run can continue without its earlier results.
+            also empty if the whole file is missing, because the run can continue without earlier results.
         """
         length, found = int(stored["length"]), hashlib.sha256()
         if not self.path.exists():

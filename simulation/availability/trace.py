@@ -59,7 +59,7 @@ class Trace(Availability):
         if recording.num_bins == 0:
             raise ValueError("recording: must have a bin in which a client is available")
         if (assign == "key") != (key is not None):
-            raise ValueError(f"assign = {assign!r}: must be 'key' with a key, and not 'key' without one")
+            raise ValueError(f"assign = {assign!r}: must be 'key' if a key is given, else another value")
         rng = generator(seed, 0, "assign")
         recorded = np.arange(recording.num_clients)
         if assign == "same":

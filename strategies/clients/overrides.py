@@ -119,8 +119,8 @@ class Groups:
     group that it reported. If it reported none, it is the only member of its group.
 
     The selector's settings may hold a number for each group, such as the group's share. Such groups are
-    numbered in the order of ``names``. With ``only``, clients of other groups are refused, so that the number
-    that belongs to one group is never used for another.
+    numbered in the order of ``names``. With ``only``, clients of other groups are refused, because the
+    settings hold no numbers for other groups.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class Removals:
         self._read_at: tuple[int, int, int] | None = None  # the version of the file that was last read
 
     def current(self) -> frozenset[str]:
-        """Return the identities that are removed now. Reads the file if it has changed since it was read."""
+        """Return the identities that are removed now. If the file has changed, it is read again."""
         if self._path is None:
             return self._identities
         try:

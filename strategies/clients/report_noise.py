@@ -89,7 +89,7 @@ class GaussianMechanism:
     def release(self, value: float, rng: np.random.Generator) -> float:
         """Return the number with noise, clipped to [0, bound].
 
-        To clip the noisy number costs no privacy, and reduces its error.
+        Clipping the noisy number costs no privacy, and reduces the error.
 
         Parameters
         ----------

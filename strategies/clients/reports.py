@@ -13,15 +13,15 @@ from .printable import LONGEST_NAME, printable
 METRICS = "metrics"
 """Key of the MetricRecord with the numbers, as in Flower's own examples."""
 IDENTITY = "identity"
-"""Key of the ConfigRecord with ``client-id`` and ``group``: a MetricRecord holds numbers only."""
+"""Key of the ConfigRecord with ``client-id`` and ``group``, since a MetricRecord cannot hold text."""
 
 STATUS = "query.status"
 """Message type that asks a client for its identity, data size and availability."""
 LOSS = "query.loss"
 """Message type that asks for the loss of the message's model, on all samples or on ``batch-size`` samples."""
 UPDATE = "query.update"
-"""Message type that asks a client to train as for TRAIN and to reply with the update and ``update-norm``.
-Selectors that must know all updates before they select need it."""
+"""Message type that asks a client to train as for TRAIN and to reply with the update and ``update-norm``. It
+is for selectors that must know all updates before they select."""
 NORM = "query.norm"
 """Message type that asks a client to train as for TRAIN and to report ``update-norm``, without the update."""
 GROUP = "query.group"
@@ -32,19 +32,18 @@ INVITATION = "query.invitation"
 LEARNING_RATE = "learning-rate"
 """TRAIN config: the rate of the client's SGD in this round, if the server has a schedule of rates."""
 GROUP_NAMES = "group-names"
-"""Config of each message with a list that has one number per private group: the names of these groups, in
-the order of the list."""
+"""Config: the names of the private groups. A list with one number per private group has the same order."""
 REPORT_VARIANCE = "report-gradient-variance"
-"""TRAIN config: the client shall report ``gradient-variance``."""
+"""TRAIN config: the client must report ``gradient-variance``."""
 REPORT_NORM = "report-update-norm"
-"""TRAIN config: the client shall report ``update-norm``, since the server does not see its update."""
+"""TRAIN config: the client must report ``update-norm``, since the server does not see the update."""
 UPDATE_WEIGHT = "update-weight"
 """TRAIN config: the client multiplies its update by this number before it masks it."""
 PART_SCALES = "part-scales"
 """TRAIN config: one number for each part of the update. The client multiplies each part by its number, and
 sends the sum of the products."""
 UPDATE_SCALES = "update-scales"
-"""TRAIN config: one number for each private group. The client multiplies its update by its group's number."""
+"""TRAIN config: one number per private group. The client multiplies its update by its group's number."""
 
 _NAMES = {"client_id", "group"}  # fields that may be text
 _MOST = 1e12  # the largest number of samples, steps or parts, and the largest cost or energy
@@ -99,13 +98,14 @@ class Report(BaseModel):
         ``masked_updates`` the client computes the norm before it applies the weight and the mask, and the
         server cannot measure it. This field is also the answer to ``query.norm``.
     num_parts : int or None
-        The number of parts that the client scaled by ``part-scales`` and summed up to its update, in
-        [1, 1e12].
+        The number of parts of the update, each of which the client multiplied by its number in
+        ``part-scales``, in [1, 1e12].
     model_norm, personal_norm : float or None
         The L2 norms >= 0 of the two parts of an update of ``personalised-osmd``, in the unit of
         ``update_norm``. The client computes them before it applies ``part-scales``.
     accepts : bool or None
-        Whether the client takes part in this round. Only clients that decide this themselves report it.
+        Whether the client takes part in this round. A client reports this field only if the client itself
+        decides whether it takes part.
     available : bool
         Whether the client can train now. It is False, for example, if the battery is low, the network is
         metered, or the device is busy.

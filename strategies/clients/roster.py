@@ -19,8 +19,8 @@ class Roster:
     Attributes
     ----------
     changes : int
-        The number of registrations, removals and changes of data size so far. If it is the same at two times,
-        `ids`, `sizes` and `removed` return the same values at both times.
+        The number of registrations, removals and changes of data size so far. While this number stays the
+        same, `ids`, `sizes` and `removed` return the same values.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class Roster:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned. The caller then registers the clients whose node has changed."""
+        """Restore a state that `state` returned. The caller then registers clients whose node has changed."""
         self._ids = list(state["ids"])
         self._removed = list(state["removed"])
         gone = set(self._removed)
@@ -183,5 +183,5 @@ class Roster:
 
 
 def _known(numbers: Mapping[int, float]) -> list[tuple[int, float | None]]:
-    """Return (index, number) pairs, ascending by index, with None instead of NaN, which JSON lacks."""
+    """Return (index, number) pairs, ascending by index, with None instead of NaN: JSON has no NaN."""
     return [(index, None if isnan(number) else number) for index, number in sorted(numbers.items())]

@@ -32,7 +32,7 @@ _LONGEST_PAUSE = 5.0  # s, the longest pause between two looks for available cli
 _GHOST = 90.0
 """Seconds for which a killed node may count as online: 48 to 60 in Flower, and a margin. A node that claims
 the identity of an online client waits for this time, because it may be the same client after a restart."""
-_PROBE = 5.0  # s, the longest time for which the question to the first few nodes delays the others
+_PROBE = 5.0  # s, the longest time for which the questions to the other nodes wait for the first few answers
 _SETTLED = 5.0  # s without a further client, after which a resumed run goes on with its quorum
 
 
@@ -77,8 +77,9 @@ class Attendance:
     # node without an answer -> (when to ask it again, the pause until then), both in s
     _silent: dict[int, tuple[float, float]] = field(default_factory=dict)
     _unanswered: dict[str, int] = field(default_factory=dict)  # message id of a question -> node
-    # node that claims the identity of an online client, and is not registered yet -> (its report, first seen)
-    _held: dict[int, tuple[Report, float]] = field(default_factory=dict)
+    # node that claims the identity of an online client, and is not registered yet -> (its report, the time of
+    # its first claim in s)
+    _claimants: dict[int, tuple[Report, float]] = field(default_factory=dict)
     _groupless: set[int] = field(default_factory=set)  # nodes that were refused because of their group
     _probed: bool = False  # whether the first few nodes have been asked
     _answered: bool = False  # whether any node has reported its status
@@ -88,10 +89,9 @@ class Attendance:
     def wait_for_first(self, grid: Grid) -> None:
         """Wait for the first clients, and then register them together, so that their order does not matter.
 
-        A new run waits for ``min_available_clients`` clients, and so does a resumed run. If the resumed run
-        has fewer clients, apart from removed ones, it waits for all of them, but at least for the quorum.
-        Once the quorum is online, a resumed run also goes on as soon as no further client has come for 5
-        seconds.
+        Both a new run and a resumed run wait for ``min_available_clients`` clients. If a resumed run has
+        fewer clients, not counting removed clients, it waits for all of them, but at least for the quorum. A
+        resumed run also goes on if the quorum is online and no further client has come for 5 seconds.
 
         Raises
         ------
@@ -168,23 +168,21 @@ class Attendance:
         The result is ascending.
         """
         online = self._online(grid)
-        self._held = {node: held for node, held in self._held.items() if node in online}
+        self._claimants = {node: claim for node, claim in self._claimants.items() if node in online}
         asked = [
             node
             for node in online
-            if ((client := self.roster.client_at(node)) is None and not self._holds_willing(node))
+            if ((client := self.roster.client_at(node)) is None and not self._is_available_claimant(node))
             or (client is not None and not self.roster.is_available(client))
         ]
-        held = {node: report for node, (report, _) in self._held.items()}
-        asked_now = self._ask(grid, asked)
-        held = {node: report for node, report in held.items() if node not in asked_now}
-        reports = self._admitted(asked_now | held, online)
+        known = {node: report for node, (report, _) in self._claimants.items()}
+        reports = self._admitted(known | self._ask(grid, asked), online)
         self._register(reports, online, clock_of(grid).monotonic())
         return self.roster.available(online)
 
-    def _holds_willing(self, node: int) -> bool:
-        """Return whether the node is in `_held` and its client is available; otherwise it is asked again."""
-        return node in self._held and self._held[node][0].available
+    def _is_available_claimant(self, node: int) -> bool:
+        """Return whether a node is in `_claimants` and its client is available."""
+        return node in self._claimants and self._claimants[node][0].available
 
     def state(self) -> dict[str, Any]:
         """Return the state that a resumed run needs, as a JSON object."""
@@ -204,10 +202,10 @@ class Attendance:
         self._lacking = state["lacking"]
 
     def _online(self, grid: Grid) -> dict[int, str]:
-        """Return the registered name of each online node, "" if it has none.
+        """Return the registered name of each online node, "" if the node has none.
 
-        The result lacks the nodes of removed clients, and nodes that were refused. Clients that the operator
-        has just removed are also removed from the roster.
+        The nodes of removed clients and refused nodes are left out. Clients that the operator has just
+        removed are also removed from the roster.
         """
         removed = self.removals.current()
         for client_id in self.roster.remove(removed):
@@ -223,7 +221,7 @@ class Attendance:
         return {node: names[node] for node in names if names[node] not in removed and node not in refused}
 
     def _admitted(self, reports: Mapping[int, Report], online: Mapping[int, str]) -> dict[int, Report]:
-        """Return the reports of online nodes, except nodes with a removed identity or a refused group."""
+        """Return the reports of online nodes whose identity is not removed and whose group is not refused."""
         removed, admitted = self.removals.current(), {}
         for node in [node for node in reports if node in online]:
             identity = online[node] or reports[node].client_id or f"node-{node}"
@@ -246,8 +244,8 @@ class Attendance:
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, Report]:
         """Ask nodes for their status, and return the reports of the nodes that answered.
 
-        A node that does not answer is asked again after twice the deadline. After each further silence this
-        pause doubles, so that the node does not delay every round. A late answer counts, too.
+        A node that does not answer is asked again after twice the deadline. Each time it does not answer
+        again, this pause doubles, so that the node does not delay every round. A late answer counts, too.
 
         All nodes of a run have the same app. So three nodes are asked first: if the app has no status
         handler, only these three nodes log an error.
@@ -270,7 +268,7 @@ class Attendance:
     ) -> dict[int, Report]:
         """Ask ``nodes``, and return the reports that arrive by the deadline.
 
-        Also return the answers of the nodes ``late_from`` to earlier questions.
+        The result also holds the late answers of the nodes ``late_from`` to earlier questions.
         """
         # pull_messages returns the late answers that have arrived, and does not wait for others.
         late = grid.pull_messages(list(self._unanswered)) if self._unanswered else []
@@ -363,8 +361,8 @@ class Attendance:
 
         - If two nodes have the same registered name, the first keeps the name while it is online.
         - A claim to a registered name, or to a name that begins with ``node-``, is refused.
-        - A node that claims the identity of another online client is not registered at first, since it may
-          be this client after a restart. Once the client is offline, the node gets the identity. If the
+        - A node that claims the identity of an online client is not registered at first, since the node may
+          be the same client after a restart. Once the client is offline, the node gets the identity. If the
           client is still online after 90 seconds, the claim is refused.
 
         A node whose claim is refused gets the identity ``node-`` and its node id.
@@ -382,10 +380,10 @@ class Attendance:
                 reserved = claim in self._registered_names or identity.startswith("node-")
                 free = not claim or not (taken or reserved)
                 if taken and claim and not reserved and identity not in found:
-                    _, since = self._held.setdefault(node, (reports[node], now))
+                    _, since = self._claimants.setdefault(node, (reports[node], now))
                     if now - since < _GHOST:
                         continue
-            self._held.pop(node, None)
+            self._claimants.pop(node, None)
             if not free:
                 log(WARNING, "Node %d claims %s, which is taken: it becomes node-%d", node, identity, node)
                 identity = f"node-{node}"

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_LONGEST = (
-    10.0  # times the median norm; a longer update is scaled down to this norm before the mean is computed
-)
+_LONGEST = 10.0
+"""Before the mean is computed, updates longer than this many median norms are scaled down to this length."""
 
 
 def diversities(

@@ -83,7 +83,7 @@ class _GridView(Grid):
 
 _FIRST_PAUSE = 0.05  # s, the shortest pause between two looks for replies
 _PAUSE_SHARE = 0.05  # the pause between two looks, as a share of the time waited so far
-_LONGEST_LOOK = 1.0  # s; if a look takes longer, the SuperLink is slow, and the excess is no client's time
+_LONGEST_LOOK = 1.0  # s; if a look takes longer, the SuperLink is slow, and clients are not to blame
 _LOST_IN_A_ROW = 3  # how many times in a row sending, or looking for replies, may fail
 
 
@@ -103,7 +103,7 @@ class _ReadableGrid(_GridView):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies that have arrived, without waiting.
 
-        The fourth error in a row is raised, because then clients are not the cause.
+        The fourth error in a row is raised, because replies of clients are then not the cause.
         """
         asked = list(message_ids)
         open_, replies = set(asked), []
@@ -141,7 +141,7 @@ class PollingGrid(_GridView):
     The pause between two looks is a twentieth of the time waited so far, but at least 0.05 s and at most
     ``interval``. So a short round ends without delay, and a long round does not burden the SuperLink.
 
-    A reply that arrives after its exchange has ended is not used, but its `Wait` learns when it arrived.
+    A reply that arrives after its exchange has ended is not used, but `Wait` learns the time of its arrival.
 
     Parameters
     ----------
@@ -204,8 +204,9 @@ class PollingGrid(_GridView):
         counts : callable, optional
             Takes a reply, and returns whether the reply counts towards ``enough`` (default: all count).
         wait : Wait, optional
-            Ends the wait when no further reply can be expected, and learns how long clients took. Its
-            clients are in the order of the messages. Default: only ``timeout`` and ``enough`` end the wait.
+            Ends the wait when no further reply can be expected, and learns how long clients took. The clients
+            of ``wait`` are in the order of the messages. Default: only ``timeout`` and ``enough`` end the
+            wait.
         """
         messages = list(messages)
         # A message that could not be sent has no id and gets no reply.
@@ -240,7 +241,7 @@ class PollingGrid(_GridView):
             if not waiting or missing <= 0:
                 break
             if now >= end:
-                waited = max(waited, lasts - stalled)  # rounding must not make it less than the wait
+                waited = max(waited, lasts - stalled)  # rounding must not make `waited` smaller
                 break
             pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - began)), self.interval)
             self.clock.sleep(max(0.0, min(looked + pause, end) - now))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _NO_HANDLER = "function registered with name"  # from Flower's error about a message type without a handler
 ENOUGH = 3
-"""How many clients must answer that the app lacks a handler before this is believed. A single client may be
+"""If so many clients answer that the app lacks a handler, the server believes it. A single client may be
 wrong, or lie."""
 _TAIL = 250  # how many characters at the end of a client's error are kept
 CLOCKS_DIFFER = 300.0
@@ -43,7 +43,7 @@ def write_report(report: Report) -> RecordDict:
 
 
 def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
-    """Read a client's report from all metric and config records of a reply; their names do not matter.
+    """Read a client's report from all metric and config records of a reply, whatever the records' names are.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def status_question(node_id: int, deadline: float) -> Message:
 
 
 def lacks_handler(reply: Message) -> bool:
-    """Return whether a reply says that the client's app has no handler for the message that it answers."""
+    """Return whether a reply states that the client's app has no handler for the message to the client."""
     return reply.has_error() and reply.error.code == _APP_RAISED and _NO_HANDLER in str(reply.error.reason)
 
 
@@ -152,10 +152,9 @@ class TrainingRound:
         return Model({name: received[name] for name in received})
 
     def is_usable(self, reply: Message) -> bool:
-        """Return whether a reply holds a model with the right names, shapes and types and finite numbers.
+        """Return whether a reply holds a model with the right names and shapes, and finite real numbers.
 
-        Only the first reply to a message is examined. For later replies to the message, the method returns
-        the result of the first.
+        Only the first reply to a message is examined. Its result also holds for later replies to the message.
         """
         answered = reply.metadata.reply_to_message_id
         if answered not in self._usable:

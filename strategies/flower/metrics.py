@@ -1,4 +1,4 @@
-"""Averages the clients' metrics with the server strategy's function, without replies that do not match."""
+"""Averages the clients' metrics with the server strategy's function. Unusual replies are left out."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def averaged(
     contents: Sequence[RecordDict],
     what: str,
 ) -> MetricRecord | None:
-    """Return the average over the replies that match; None if no reply matches, or ``average`` raises.
+    """Return the average over the usual replies; None if there is none, or if ``average`` raises an error.
 
-    All numbers of a matching reply are finite. The reply has at most `MOST_METRICS` metrics with printable
-    names, and at most `MOST_NUMBERS` numbers. The names and lengths of its metrics are the most frequent
-    combination among such replies.
+    A reply is left out if a number is not finite, a name is not printable, or the reply has more than
+    `MOST_METRICS` metrics or `MOST_NUMBERS` numbers. Of the other replies, those are usual that have the
+    most frequent combination of names and lengths of metrics.
 
     Parameters
     ----------
     average : callable
-        The server strategy's function. It takes a list with the matching elements of ``answers``.
+        The server strategy's function. It takes a list with the elements of ``answers`` of usual replies.
     answers : sequence
         One element for each reply, in the form that ``average`` takes.
     contents : sequence of RecordDict

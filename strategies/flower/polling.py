@@ -97,7 +97,8 @@ class Poll:
     _evaluates: bool = field(default=False, init=False)
     _ever_answered: bool = field(default=False, init=False)
     _unable: set[int] = field(default_factory=set, init=False)  # clients without a handler for the poll
-    _silent_on: dict[str, set[int]] = field(default_factory=dict, init=False)  # answered without this value
+    # name of a report -> clients that answered without it
+    _answered_without: dict[str, set[int]] = field(default_factory=dict, init=False)
     _lacking: set[int] = field(default_factory=set, init=False)  # clients whose EVALUATE replies have no loss
 
     def __post_init__(self) -> None:
@@ -153,8 +154,7 @@ class Poll:
         ------
         MissingHandlerError
             If no client has ever answered with a usable number, and three clients (or all clients, if there
-            are fewer) lack the handler or the metric. If candidates train for their answers, one answer
-            without the number is enough.
+            are fewer) have no handler, or answer without the number.
         """
         if candidates is None:
             return Asked()
@@ -274,10 +274,11 @@ class Poll:
         for name, values in found.items():
             if np.isfinite(values).any() or self._ever_answered:
                 continue
-            self._silent_on.setdefault(name, set()).update(int(candidates[each]) for each in reports)
-            told = self._is_enough(self._silent_on[name], roster)
-            if told or (unable.size and self._is_enough(self._unable, roster)):
-                why = f"its answers to {kind} hold none" if told else f"it has no {kind} handler"
+            without = self._answered_without.setdefault(name, set())
+            without.update(int(candidates[each]) for each in reports)
+            lacks_number = self._is_enough(without, roster)
+            if lacks_number or (unable.size and self._is_enough(self._unable, roster)):
+                why = f"its answers to {kind} hold none" if lacks_number else f"it has no {kind} handler"
                 raise MissingHandlerError(
                     f"{selector.name} needs the {name.replace('_', ' ')} of all clients before it selects, "
                     f"and the clients' app reports none: {why}"
@@ -331,7 +332,7 @@ class Poll:
         return losses
 
     def _is_enough(self, clients: set[int], roster: Roster) -> bool:
-        """Return whether these are enough clients to believe their statement about the app."""
+        """Return whether so many clients are enough to believe what they state about the app."""
         return len(clients) >= min(ENOUGH, len(roster))
 
     def _read_losses(self, replies: Sequence[Message | None]) -> tuple[list[float], list[str]]:

@@ -1,4 +1,4 @@
-"""Replaces replies that cannot be read, so that no reply makes later code raise an error."""
+"""Replaces the content of replies that cannot be read, so that no reply causes an error in later code."""
 
 from __future__ import annotations
 

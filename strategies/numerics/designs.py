@@ -11,7 +11,8 @@ from .arrays import Floats, Ints
 from .sampling import Draw
 
 BLOCK = 256
-"""The mean number of clients in a block of the random order. K blocks should be much smaller than M."""
+"""The mean number of clients in a block of the random order. The clients of K blocks should be much fewer
+than M."""
 
 
 def inclusion_probabilities(scores: npt.ArrayLike, k: int) -> Floats:

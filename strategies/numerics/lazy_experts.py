@@ -36,7 +36,7 @@ class Untouched(NamedTuple):
     Attributes
     ----------
     default : ndarray, shape (E,)
-        The weight of clients below the cut, or AT_FLOOR; at most that of the clients above.
+        The weight of clients below the cut, or AT_FLOOR; at most the weight of any client above the cut.
     slope : ndarray, shape (E,)
         The weight of clients above the cut, divided by their b.
     cut : ndarray, shape (E,)
@@ -106,7 +106,7 @@ class LazyExperts:
         self.num_untouched = num_registered - touched.size
         self._base = None if base is None else _Base(base, registered, touched)
         self._registered = registered
-        # Uniform draws hit a registered client at least every second time.
+        # If at least half of the indexes are registered, uniform draws from all indexes hit often enough.
         self._pool = registered.size if 2 * num_registered >= registered.size else np.flatnonzero(registered)
         self._slots = np.full(registered.size, -1, dtype=np.int32)  # client -> leaf, -1 if untouched
         self._slots[touched] = np.arange(touched.size)
@@ -116,7 +116,7 @@ class LazyExperts:
         self._levels: list[Floats] = []
         self.scale: Floats  # (E,)
         self._above: Ints  # (E,) number of untouched clients above the cut
-        self._sums: Floats  # (E,) sums of their b
+        self._sums: Floats  # (E,) the sum of b over these clients
         self._make_room(touched.size)
         self._sum_up()
         self._settle()
@@ -127,7 +127,7 @@ class LazyExperts:
         return self._touched[: self._num_touched]
 
     def arrays(self) -> tuple[Ints, Floats, Untouched]:
-        """Return touched, weights (both copied), untouched. An equal object can be made from them."""
+        """Return the arguments touched, weights (both copied) and untouched of an equal object."""
         return self.touched.copy(), self._leaves[:, : self._num_touched].copy(), self.untouched
 
     def values(self) -> tuple[Floats, Untouched]:
@@ -163,7 +163,7 @@ class LazyExperts:
         return p
 
     def restart(self, num_experts: int, theta: Floats | None) -> None:
-        """Set `num_experts` experts to the mixture sum_e theta_e q_e, or to the uniform distribution if None.
+        """Set `num_experts` experts to sum_e theta_e q_e, or without theta to the uniform distribution.
 
         The cost grows with the number of touched clients. Do not call this for experts with a base: a mixture
         of weights with different cuts cannot be stored as an `Untouched`.
@@ -189,7 +189,7 @@ class LazyExperts:
         self._above = np.repeat(self._above, num_experts)
 
     def step(self, clients: Ints, exponents: Floats) -> None:
-        """Set q_e to the projection of q_e,m exp(exponents_e,m), the exponents of all others being 0.
+        """Set q_e to the projection of q_e,m exp(exponents_e,m). All other clients have the exponent 0.
 
         Parameters
         ----------
@@ -263,7 +263,8 @@ class LazyExperts:
     def _q(self, weights: Floats) -> Floats:
         return np.maximum(self.scale[:, None] * weights, self.floor)  # AT_FLOOR is negative
 
-    # The tree: above the leaves levels (3, E, width), each ARITY times narrower, up to a width of 1.
+    # The tree has levels (3, E, width) above the leaves. Each level is ARITY times narrower than the level
+    # below it, and the root has the width 1.
 
     @property
     def _top(self) -> Floats:
@@ -271,7 +272,7 @@ class LazyExperts:
         return self._levels[-1][:, :, 0]
 
     def _make_room(self, needed: int) -> None:
-        """Make room for at least `needed` leaves; the capacity is a function of that number alone."""
+        """Make room for at least `needed` leaves; the capacity is a function of `needed` alone."""
         capacity = ARITY << (max(0, needed - 1) // ARITY).bit_length()
         if self._levels and capacity == self._touched.size:
             return
@@ -321,7 +322,7 @@ class LazyExperts:
         self._sum_up()
 
     def _settle(self) -> None:
-        """Compute the scale, and set weights below the floor to AT_FLOOR; repeat until no weight is below."""
+        """Compute the scale, and set weights below the floor to AT_FLOOR; repeat while any are below."""
         self._above = self._count_above(self.untouched.cut)
         while True:
             default, slope, cut = self.untouched
@@ -407,7 +408,7 @@ class Ranking:
 
 
 class _Base:
-    """The b of the untouched clients, largest first, and sums of them that change when clients are touched.
+    """The b of the untouched clients, largest first, with sums that are updated when clients are touched.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 Warner, "Randomized response" (1965); for G values Kairouz, Bonawitz, Ramage, "Discrete distribution
 estimation under local privacy" (2016), section 3. The answer is the true value with probability
-P = e^ε/(e^ε + G - 1). It is any one of the other values with probability Q = P e^-ε each. So the probability
+P = e^ε/(e^ε + G - 1). Each of the other values is the answer with probability Q = P e^-ε. So the probability
 of an answer changes by a factor of at most e^ε if the true value changes (ε-local differential privacy).
 """
 
@@ -42,7 +42,7 @@ def randomise(truths: npt.ArrayLike, num_values: int, epsilon: float, rng: np.ra
     epsilon : float
         ε > 0.
     rng : np.random.Generator
-        Source of randomness; 2n numbers are drawn. Keep them secret, because they reveal the true values.
+        Source of randomness; 2n numbers are drawn. These must stay secret, since they reveal the true values.
 
     Returns
     -------
@@ -64,9 +64,9 @@ def randomise(truths: npt.ArrayLike, num_values: int, epsilon: float, rng: np.ra
 def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> Counts:
     """Return estimates of how many clients hold each value.
 
-    If n_j of n answers are j, the estimate for value j is (n_j - n Q)/(P - Q). If a_j clients hold j, its
-    variance is ``(a_j P (1 - P) + (n - a_j) Q (1 - Q))/(P - Q)²``. For small a_j this is about n c with
-    c = Q (1 - Q)/(P - Q)². At G = 10, c is 3.6 / .38 / .023 for ε = 1 / 2 / 4.
+    If n_j of n answers are j, the estimate for value j is (n_j - n Q)/(P - Q). If a_j clients hold j, the
+    variance of the estimate is ``(a_j P (1 - P) + (n - a_j) Q (1 - Q))/(P - Q)²``. For small a_j, the
+    variance is about n c with c = Q (1 - Q)/(P - Q)². At G = 10, c is 3.6 / .38 / .023 for ε = 1 / 2 / 4.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def estimate_counts(answers: npt.ArrayLike, num_values: int, epsilon: float) -> 
 
 
 def coin_privacy(rates: npt.ArrayLike) -> float:
-    """Return the ε of a yes or no about a client's value, inf if a yes or a no rules out a value.
+    """Return the ε of a yes-or-no answer that depends on a client's value; inf if it can rule out a value.
 
     Parameters
     ----------

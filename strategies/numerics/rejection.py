@@ -1,7 +1,7 @@
-"""Draws from a stream of independent draws, which need not compute the probabilities of all clients.
+"""Draws clients from a stream of independent draws, without computing the probabilities of all clients.
 
 A stream is a function of n that returns the next n independent draws. If all draws that violate a condition
-are dropped, the others are draws from the distribution under this condition. `sampling` has functions for
+are dropped, the remaining draws have the distribution given this condition. `sampling` has functions for
 draws with and without replacement from a given array p.
 """
 
@@ -13,8 +13,8 @@ from .arrays import Bools, Floats, Ints
 from .sampling import Draw, draw_without_replacement, first_seen
 
 SMALLEST_SHARE = 0.1
-"""The least probability that accepted draws must have in total. Below it rejection is slow, and this
-probability, computed as 1 minus the probability of all other draws, is inexact."""
+"""The least total probability of the draws that are accepted. With a smaller one, rejection is slow. The
+total would also be inexact, since it is computed as 1 minus the probability of all other draws."""
 
 LARGEST_BATCH = 1 << 17
 
@@ -36,8 +36,8 @@ def accepted(
     stream : callable
         A stream of draws.
     accept : callable
-        Takes clients (n,) and returns bool (n,). It must accept at least one client of the stream, or the new
-        stream does not end.
+        Takes clients (n,) and returns bool (n,). It must accept at least one client of the stream; if it
+        accepts none, a draw never ends.
     share : float
         The probability that a draw is accepted, > 0. A wrong value changes only the time that draws take.
 

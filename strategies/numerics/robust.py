@@ -9,12 +9,12 @@ from .arrays import Floats
 _QUARTILE = 0.6744897501960817
 """The distance of a normal distribution's quartile from its median, in standard deviations."""
 _LOWER_SHARE = 0.5
-"""The factor by which the spread below the median counts for the spread above it. Very small values suggest,
-but do not prove, that very large values are plausible."""
+"""This share of the spread below the median counts as spread above it. Very small values suggest, but do not
+prove, that very large values are plausible."""
 _PRIOR_VALUES = 3
 """The spread that is assumed beforehand counts as this many values."""
 _PASSES = 4
-"""How often the limit is computed at most. After each time, the values above the limit are dropped."""
+"""The largest number of passes. After each pass, the values above the limit are dropped."""
 
 
 class Bulk(NamedTuple):
@@ -26,9 +26,9 @@ class Bulk(NamedTuple):
         The median of the values that were not dropped.
     spread : float
         An estimate of the standard deviation of values above the median, >= 0. It is the larger of two
-        distances: from the median to the upper quartile, and half of that to the lower quartile. Both are
-        scaled so that the first is the standard deviation of a normal distribution. The result is averaged,
-        as a variance, with the assumed spread.
+        distances: from the median to the upper quartile, and half of the distance from the median to the
+        lower quartile. Both are scaled so that the first is the standard deviation of a normal distribution.
+        The result is averaged, as a variance, with the assumed spread.
     margin : float
         Values up to centre + margin are plausible.
     """
@@ -52,7 +52,7 @@ def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bu
     values : ndarray, shape (n,)
         Finite values, n >= 1. Pass logarithms if the quantity is positive.
     deviations : float
-        How many times the spread above the centre a value may be, > 0.
+        How far above the centre a value may be, as a multiple of the spread, > 0.
     least : float
         The least margin, >= 0.
     prior : float
@@ -78,9 +78,9 @@ def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bu
 
 
 def _quantile(ordered: Floats, count: int, share: float) -> float:
-    """Return the quantile `share`, in [0, 1], of the first `count` values of `ordered`, which ascend.
+    """Return the quantile `share`, in [0, 1], of the first `count` values of the ascending array `ordered`.
 
-    It is interpolated linearly between two values.
+    The quantile is interpolated linearly between two values.
     """
     place = share * (count - 1)
     below = int(place)

@@ -38,7 +38,7 @@ class SumTree:
             above.flat[nodes] = level[nodes].sum(axis=1)
 
     def before(self, indexes: Ints) -> Floats:
-        """Return (m,) for each of the `indexes` (m,) in [0, n] the sum of all weights before this index."""
+        """Return (m,) the sum of all weights before each of the `indexes` (m,), which are in [0, n]."""
         sums = np.zeros(indexes.size)
         for level in self._levels:
             nodes = np.minimum(indexes // FAN_OUT, len(level) - 1)
@@ -48,7 +48,7 @@ class SumTree:
         return sums
 
     def find(self, targets: Floats) -> Ints:
-        """Return (m,) for each of the `targets` (m,) the index at which the running sum of weights passes it.
+        """Return (m,) the indexes at which the running sum of weights passes the `targets` (m,).
 
         Targets are in [0, total). A uniform target gives each index a probability in proportion to the
         weight. If `total` is positive, an index with weight 0 is never returned.

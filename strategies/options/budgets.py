@@ -81,7 +81,7 @@ class Budgets:
         quorum : int
             The usable replies that a round needs, >= 1.
         num_clients : float (default: inf)
-            The number of clients. At the default it is not checked.
+            The number of clients; infinite if it is not known.
 
         Raises
         ------

@@ -18,8 +18,8 @@ class Deadlines:
     Attributes
     ----------
     join : float (default: 600)
-        How long round 1 waits for ``min_available_clients`` clients. After this time it starts if at least
-        ``clients_per_round`` clients are available.
+        How long round 1 waits for ``min_available_clients`` clients. After this time, round 1 starts if at
+        least ``clients_per_round`` clients are available, and otherwise the run ends.
     absence : float (default: 600)
         How long a round waits until ``quorum`` clients are available. After this time the run ends.
     round : float (default: 3600)
@@ -32,9 +32,9 @@ class Deadlines:
         The longest time for which the server waits until the candidates answer a poll. If the candidates
         must train before they answer, ``round`` applies instead.
     shortest : float (default: 3)
-        The server waits at least this long for an answer, unless the upper limit is lower. If it is infinite,
-        the server always waits until the upper limit. The server also does so while it knows the answer times
-        of fewer than half of the clients that it asked.
+        The server waits at least this long for an answer, unless the upper limit is lower. If this value is
+        infinite, the server always waits until the upper limit. The server also waits until the upper limit
+        while it knows the answer times of fewer than half of the clients that it asked.
 
     Raises
     ------

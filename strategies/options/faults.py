@@ -23,9 +23,10 @@ class Faults:
         replacement may select fewer distinct clients than ``clients_per_round``. With such a selector, choose
         a quorum below ``clients_per_round``.
     over_selection : float (default: 1)
-        The factor by which more clients are selected than ``clients_per_round``, in [1, 100]. The round goes
-        on once ``clients_per_round`` clients, and at least the quorum, have replied. The first replies are
-        not a random sample of the replies: see ``correction``.
+        The number of selected clients (or of draws), divided by ``clients_per_round``, in [1, 100]. The round
+        goes on once enough clients have sent a usable reply: ``clients_per_round`` clients, or fewer if some
+        clients were drawn several times, but at least the quorum. The first replies are not a random sample
+        of all replies, see ``correction``.
     correction : {"equal", "rates"} (default: "equal")
         How the weights make up for missing replies. "equal" multiplies all weights by the same factor, which
         is unbiased if all clients fail equally often. "rates" divides each weight by the estimated response

@@ -29,9 +29,10 @@ class GuardSettings:
         A selector that prefers large losses draws a client at most ``draws`` times as often as the client's
         share, in [1, 1e9]. See "Draws" in `Guard`.
     window : int (default: 256)
-        The number of clients whose last values are remembered, >= 32.
+        The number of clients whose last values the guard remembers, >= 32.
     strikes, memory : int (default: 3, 4)
-        ``strikes`` offences in the last ``memory`` replies quarantine a client, 1 <= strikes <= memory <= 8.
+        A client with ``strikes`` offences in its last ``memory`` replies is quarantined,
+        1 <= strikes <= memory <= 8.
     quarantine, longest_quarantine : int (default: 10, 320)
         The length of a client's first quarantine and of the longest possible quarantine, in rounds,
         1 <= quarantine <= longest_quarantine.

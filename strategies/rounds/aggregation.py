@@ -64,7 +64,7 @@ class Model:
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
-        self._flat = {name: array.reshape(-1) for name, array in arrays.items()}  # copies odd layouts once
+        self._flat = {name: array.reshape(-1) for name, array in arrays.items()}  # a view if possible
         self._types = {name: np.result_type(array, np.float32) for name, array in arrays.items()}
         self._scratch = {dtype: np.empty(_CHUNK, dtype) for dtype in self._types.values()}
         self._wide = np.empty(_CHUNK)
@@ -115,8 +115,9 @@ class Model:
         Raises
         ------
         UnusableError
-            If names, shapes or types differ from the model's, an array cannot be decoded or holds NaN or
-            infinite values, or the norm overflows. Then ``step`` and ``sketch`` cannot be used either.
+            If names or shapes differ from the model's, or the norm overflows. Also if an array cannot be
+            decoded, has no real numbers, or holds NaN or infinite values. After an error, ``step`` and
+            ``sketch`` cannot be used either.
         """
         if update.sent.keys() != self._arrays.keys():
             raise UnusableError(

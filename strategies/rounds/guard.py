@@ -67,21 +67,21 @@ class Guard:
     does not rise with the norm.
 
     **Directions.** The agreement of a client is the cosine of its update with the mean direction of other
-    clients, averaged over the client's recent replies. The other clients are those of this round and up to 64
-    earlier ones, and each counts once, see `recent_values.RecentDirections`. An update opposes the others if
+    clients, averaged over the client's recent replies. The other clients are the clients of this round and up
+    to 64 earlier clients. Each of them counts once, see `recent_values.RecentDirections`. An update opposes
+    the others if
 
     - its client's agreement is more than `direction_deviations` standard deviations, and more than 0.2, below
       the centre of all agreements, and
     - the agreement is below -4/sqrt(D), where D is the smaller of 256 and the model's number of parameters.
       The agreements of random directions are hardly ever below this number.
 
-    The distance from the centre that is allowed is 5/3 times as large for a client that has sent only one
-    reply. It is half as large for a client that would be quarantined for its next offence.
+    The allowed distance below the centre is 5/3 times as large for a client that has sent only one reply. It
+    is half as large for a client that would be quarantined for its next offence.
 
-    The standard deviation is taken to be at most 0.23. There is one exception: if more than n/4 + 1 of the n
-    known clients would then be too far below the centre, the larger standard deviation is used. The maximum
-    is needed since liars may be drawn often. Then they are many of the first known clients, and increase the
-    spread.
+    A standard deviation above 0.23 is replaced by 0.23, because liars may be drawn often. They are then many
+    of the first known clients, and increase the spread. There is one exception: if with 0.23 more than
+    n/4 + 1 of the n known clients would be too far below the centre, the standard deviation is not replaced.
 
     A model with 16 parameters or fewer is never judged by direction. If honest directions differ much, for
     example because each client has one or two classes, the agreements spread widely. Then no update opposes
@@ -94,11 +94,12 @@ class Guard:
     Then these clients are clipped. If their losses are no larger than usual, they are also quarantined.
 
     **Draws.** Some selectors prefer clients with large losses and do not correct for this preference. With
-    such a selector, the share of a client in the draws of a round is K times its share of the data of the
-    selectable clients, or K times the share of an average client if this is larger. A client that was drawn
-    more than `draws` times its share rests for some rounds (`RoundLogic.open`), so a lie does not earn it
-    more draws. No client rests if more than half of the clients would rest, or if fewer than K clients, or
-    fewer than the quorum, would be left.
+    such a selector, the guard compares the number of a client's draws with the client's share. The share in a
+    round is K times the client's part of the data of all selectable clients. If this part is smaller than
+    the part of an average client, the part of an average client is used. A client that was drawn more than
+    `draws` times its share rests for some rounds (`RoundLogic.open`), so a lie does not earn the client more
+    draws. No client rests if more than half of the clients would rest, or if fewer than K clients, or fewer
+    than the quorum, would be left.
 
     **Offences.** A reply is an offence if
 
@@ -108,22 +109,24 @@ class Guard:
     - it holds an impossible number, such as a negative loss, or
     - it holds a value far beyond its limit that the rest of the reply does not explain. "Far beyond" means
       more than twice the limit, or more than e^s times the limit if this is larger. A large norm explains a
-      large loss, and a large loss explains a large norm up to twice this bound.
+      large loss. A large loss explains a large norm, but at most doubles this bound for the norm.
 
     The guard rejects an update if its norm or its direction is an offence. A missing reply is not an offence.
-    A value that is clipped but not far beyond its limit is not an offence either. No value of one kind counts
-    as far beyond its limit while fewer than 16 values of this kind are known, or if at least half of the
-    newest values are: then the federation has changed, for example by a new learning rate. The same holds for
-    directions, of which at least 8 must be known. A signed loss is never far beyond its limit.
+    A value that is clipped but not far beyond its limit is not an offence either. While fewer than 16 values
+    of a kind are known, no value of this kind counts as far beyond its limit. If at least half of the newest
+    values of a kind are far beyond their limit, none of them counts either: then the federation has changed,
+    for example by a new learning rate. Directions follow the same two rules, but 8 known directions are
+    enough. A signed loss is never far beyond its limit.
 
     **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for
     `quarantine` rounds. After these rounds it is selectable again. Its next offence quarantines it for twice
     as long, up to `longest_quarantine` rounds. The next quarantine is halved after each trained reply if the
     client's last `memory` replies hold no offence.
 
-    **Cost for honest clients.** It was measured on the least squares of the OSMD paper's appendix F (σ = 1,
-    3, 10; 100 clients, 600 rounds, `uniform`, `avare`, `forecast`; 6 seeds). At most 0.07 % of the updates
-    are clipped (0.35 % with `forecast` at σ = 10). Clipping removes at most 2 % of the weighted sum of norms.
+    **Cost for honest clients.** The cost was measured on the least squares of the OSMD paper's appendix F
+    (σ = 1, 3, 10; 100 clients, 600 rounds, `uniform`, `avare`, `forecast`; 6 seeds). At most 0.07 % of the
+    updates are clipped (0.35 % with `forecast` at σ = 10). Clipping removes at most 2 % of the weighted sum
+    of norms.
     No client is quarantined. On softmax regression with labels by Dirichlet(0.1 to 0.5), up to 0.7 % of the
     replies are rejected for their direction, and up to three clients in a hundred are quarantined. The
     accuracy is the same as without a guard.
@@ -235,8 +238,9 @@ class Guard:
             self._limits.place(self._recent, kind, who, values, remarks)
             for kind, values in zip(TRAINED, sent, strict=True)
         )
-        # A large loss and a large norm explain each other. A norm beyond its limit does not raise the limits
-        # of the other values, so they are clipped, but it explains them, so they are not offences.
+        # A large loss and a large norm explain each other. If a norm is beyond its limit, the excess does not
+        # raise the limits of the other values, so they are clipped. But the norm explains these values, so
+        # they are not offences.
         absurd = norm.flagrant(np.minimum(loss.excess, norm.margin + log(_ABSURD)))
         opposed = self._opposed(who, unusable, sketches, rejected)
         offence = unusable | absurd | opposed | norm.impossible | loss.impossible | variance.impossible
@@ -401,13 +405,14 @@ class Guard:
         if sketches is None:
             return np.zeros(clients.size, dtype=np.bool_)
         usable = np.where(unusable[:, None], np.nan, sketches)
-        ours, theirs, single = self._directions.agreements(clients, usable)
+        agreements, of_others, single = self._directions.agreements(clients, usable)
         probation = _ones(self._offences[clients, 0]) >= max(1, self._settings.strikes - 1)
-        least = self._limits.agreement(ours, theirs, single, probation, sketches.shape[1])
-        opposed: Bools = ours < least
+        least = self._limits.agreement(agreements, of_others, single, probation, sketches.shape[1])
+        opposed: Bools = agreements < least
         for i in np.flatnonzero(opposed):
             rejected[int(i)] = (
-                f"update against those of the others: agreement {ours[i]:.2f}, must be {least[i]:.2f} or more"
+                f"update against those of the others: agreement {agreements[i]:.2f}, must be {least[i]:.2f} "
+                "or more"
             )
         return opposed
 
@@ -429,7 +434,7 @@ class Guard:
         pauses[struck] += 1
         self._pauses[clients] = pauses
         self._quarantined_until[out] = round + 1 + length.astype(np.int64)
-        self._offences[out] = (1 << (self._settings.strikes - 1)) - 1  # after it, one offence is enough
+        self._offences[out] = (1 << (self._settings.strikes - 1)) - 1  # next time, one offence is enough
         self._ever_quarantined = np.union1d(self._ever_quarantined, out)
 
 

@@ -20,7 +20,8 @@ from .recent_values import RecentValues, Window
 RECENT = 32
 """The centre is the median of this many of the newest values."""
 _FEW = 8
-"""If at least half of this many newest values are far beyond the limit, the federation has changed."""
+"""If at least half of the newest values are far beyond the limit, the federation has changed. The newest
+values are this many, or all values of the round if these are more."""
 _ENOUGH = 16
 """If fewer values than this are known, the limit is too uncertain for an offence."""
 _PRIOR_SPREAD = 0.5
@@ -163,7 +164,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Placed:
-    """The values (S,) of one kind, and how plausible each is."""
+    """The values (S,) of one kind, and how plausible each value is."""
 
     kind: str
     values: Floats  # NaN = not reported, or impossible
@@ -265,7 +266,7 @@ def believed_sizes(
 
 
 def believed_numbers(claimed: npt.ArrayLike, guard: GuardSettings | None = None) -> Floats:
-    """Return (M,) the costs or energies of the clients, clipped as sizes are; NaN = unknown.
+    """Return (M,) the costs or energies of the clients, clipped in the same way as sizes; NaN = unknown.
 
     Parameters
     ----------

@@ -133,17 +133,17 @@ class RoundLogic:
     def open(self, round: int, available: Ints | None = None) -> Opened:
         """Open a round: leave out quarantined and resting clients, and find the candidates to poll.
 
-        No client is left out for silence if fewer clients than the quorum would then be left. The same holds
-        if more than half of the available clients that have no quarantine for offences would be left out:
-        then the silence probably has one common cause, such as the network.
+        In two cases, no client is left out for silence: if fewer clients than the quorum would be left, or if
+        more than half of the clients would be left out, not counting quarantines for offences. In the second
+        case, the silence probably has one common cause, such as the network.
 
         Parameters
         ----------
         round : int
             The round, >= 1.
         available : ndarray of int, optional
-            The distinct indexes of the available clients (default: all registered clients are available;
-            then a round needs no pass over all clients unless the selector needs one).
+            The distinct indexes of the available clients (default: all registered clients). The default saves
+            a pass over all clients, unless the selector needs one.
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
@@ -193,7 +193,7 @@ class RoundLogic:
         return _NOBODY if self.patience is None else self.patience.quarantined(round)
 
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:
-        """Return how long to wait for the answers of clients, see `Patience.wait`; None: until the limit."""
+        """Return how long to wait for the answers of clients, see `Patience.wait`. None: until ``limit``."""
         return None if self.patience is None else self.patience.wait(kind, round, clients, limit)
 
     def learn_norms(self, opened: Opened, clients: Ints, update_norms: Floats) -> None:
@@ -206,8 +206,8 @@ class RoundLogic:
         clients : ndarray of int, shape (n,)
             The clients that were asked: ``opened.selectable(selector.registered)``.
         update_norms : ndarray, shape (n,)
-            The norm ||w_m - w_t|| of an update of each of these clients; NaN = no answer. The guard judges
-            the norms first.
+            The norm ||w_m - w_t|| of an update of each of these clients; NaN = no answer. The guard clips
+            the norms before the selector learns them.
         """
         norms = update_norms / self.local_learning_rate
         if self.guard is not None:
@@ -223,8 +223,8 @@ class RoundLogic:
         opened : Opened
             The result of `open`.
         reports : mapping of str to ndarray, shape (C,), optional
-            The candidates' numbers by the name of the report; NaN = not reported. The guard judges them
-            first. Default: the selector needs no poll.
+            The candidates' numbers by the name of the report; NaN = not reported. The guard clips the numbers
+            before the selection. Default: the selector needs no poll.
         """
         clipped: dict[int, str] = {}
         if self.guard is not None and opened.candidates is not None and reports is not None:
@@ -408,7 +408,7 @@ class RoundLogic:
         return self.responses.correct(weights, selection.clients, usable)
 
     def _coefficients(self, weights: Floats) -> Floats:
-        """Return (S,) the factors of the updates: c_m, or 1/S if each client has multiplied by S c_m."""
+        """Return (S,) the factors of the updates: c_m, or 1/S if clients multiply their updates by S c_m."""
         return np.full(weights.size, 1 / max(1, weights.size)) if self.updates == "masked" else weights
 
     def _why_skipped(self, usable: Bools) -> str:

@@ -160,7 +160,7 @@ class RecentDirections:
         clients : ndarray of int, shape (n,)
             The distinct clients.
         sketches : ndarray, shape (n, D)
-            The sketches of their updates, which may hold any floats.
+            The sketches of the clients' updates. They may hold any floats.
 
         Returns
         -------
@@ -181,18 +181,19 @@ class RecentDirections:
         pool = np.concatenate(
             [self._directions[others, :width], sketches[usable] / lengths[usable, None]], dtype=np.float64
         )
-        theirs = self._agreements[others]
-        ours = np.full(new.size, nan)
+        of_others = self._agreements[others]
+        of_new = np.full(new.size, nan)
         if len(pool) >= _FEWEST:
             cosines = _cosines_with_the_others(pool)
-            theirs = np.where(np.isnan(theirs), cosines[: others.size], theirs)
+            of_others = np.where(np.isnan(of_others), cosines[: others.size], of_others)
             before = self._agreements_of(new)
             now = cosines[others.size :]
             single[usable] = np.isnan(before)
-            ours = np.where(np.isnan(before), now, before + _NEWEST_SHARE * (now - before))
-        found[usable] = ours
-        self._remember(np.concatenate([self._clients[others], new]), pool, np.concatenate([theirs, ours]))
-        return found, theirs, single
+            of_new = np.where(np.isnan(before), now, before + _NEWEST_SHARE * (now - before))
+        found[usable] = of_new
+        remembered = np.concatenate([self._clients[others], new])
+        self._remember(remembered, pool, np.concatenate([of_others, of_new]))
+        return found, of_others, single
 
     def _agreements_of(self, clients: Ints) -> Floats:
         same = self._clients == clients[:, None]

@@ -29,7 +29,7 @@ class RoundRecord:
     feedback: Feedback  # the measurements that the selector learned from
     failures: Mapping[int, str] = field(default_factory=dict)  # client -> why its reply was not used
     clipped: Mapping[int, str] = field(default_factory=dict)  # client -> which of its values were clipped
-    skipped: str = ""  # why the round did not change the model; "" if it did
+    skipped: str = ""  # why the round did not change the model; "" if it changed the model
     quarantined: tuple[int, ...] = ()  # available clients that were quarantined
     silent: tuple[int, ...] = ()  # the clients in ``quarantined`` that are quarantined for silence
     # (S,) ‖g_m‖ as the clients report it; NaN = not reported. ``feedback`` has the norms that are used.

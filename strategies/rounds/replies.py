@@ -28,7 +28,7 @@ class Reply:
     arrays: Mapping[str, NDArray[Any]] | None = None  # w_m; each access may decode an array
     report: Report = field(default_factory=Report)
     metrics: Mapping[str, Any] = field(default_factory=dict)  # all metrics of the client, unchanged
-    failure: str = ""  # why there are no arrays; "" if there are
+    failure: str = ""  # why there are no arrays; "" if there are arrays
     sent: bool = False  # if there is a failure: whether the client sent a reply that cannot be used
 
 
@@ -42,8 +42,8 @@ class _Sum(Protocol):
 class ExaminedReplies:
     """The replies of a round after `examine`. The keys of all mappings are positions in the selection.
 
-    The round then changes it by the guard's judgement: updates and numbers are clipped, and replies rejected.
-    In all arrays, NaN = not known.
+    After `examine`, the guard changes this object: it clips updates and numbers, and rejects replies. In all
+    arrays, NaN = not known.
     """
 
     model: Model  # w_t
@@ -95,7 +95,7 @@ class SpeculativeSum:
     """Sums updates while they are examined, with the weights that are right if all updates are usable.
 
     In most rounds this saves a second pass over the models. If an update turns out to be unusable, or the
-    guard clips or rejects one, a second pass computes the sum again.
+    guard clips or rejects an update, a second pass computes the sum again.
     """
 
     def __init__(self, model: Model, coefficients: Floats) -> None:
@@ -114,13 +114,13 @@ class SpeculativeSum:
         try:
             norm = self._model.examine(update, self._total, float(self._coefficients[position]), sketch)
         except UnusableError:
-            self._total = None  # some arrays of this update may have been added to it
+            self._total = None  # some arrays of this update may have been added to the sum
             raise
         self._count += 1
         return norm
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays:
-        """Return the sum over ``updates``. The first call returns the sum of `examine` if that is right."""
+        """Return the sum over ``updates``. The first call returns the sum of `examine` if it is right."""
         total, self._total = self._total, None
         if (
             total is not None

@@ -34,14 +34,14 @@ class ResponseRates:
         ρ̄ counts as much as this many selections of the client, > 0. The rate of a client that was never
         selected is ρ̄.
     memory : float (default: 200)
-        The number of the client's last selections that the estimate mainly depends on, >= 1. It is limited
-        because response rates change.
+        The estimate mainly depends on this many of the client's last selections, >= 1. Older selections count
+        less because response rates change.
     limit : float (default: 10)
         The largest ratio of ρ̄ to a client's rate, >= 1. So a client that hardly ever replies, whether by
         nature or on purpose, does not dominate a round in which it replies.
     normalised : bool (default: True)
-        Whether `correct` normalises the weights. Normalised weights have a small bias; the other weights have
-        a larger variance. `benchmarks.over_selection` compares both.
+        Whether `correct` normalises the weights. Normalisation causes a small bias, and reduces the variance.
+        `benchmarks.over_selection` compares both kinds of weights.
 
     Raises
     ------
