@@ -1,6 +1,6 @@
 """Strategies with a fixed selector: each is a `SelectionStrategy` with the selector's settings as arguments.
 
-They are used as any strategy of Flower::
+They are used like any strategy of Flower::
 
     strategy.start(grid, initial_arrays, num_rounds=100)
 
@@ -105,7 +105,8 @@ class AdaptiveOSMD(SelectionStrategy):
         Whether the experts' learning rates and the number of experts are those of the first version of the
         paper or of the later version.
     gamma : {"scale-free", "printed"} (default: "scale-free")
-        The learning rate of the experts' weights. The paper's ("printed") depends on the unit of gradients.
+        The learning rate of the experts' weights. The paper's rate ("printed") depends on the unit of
+        gradients.
     a_max : float, optional
         A fixed bound ā of λ_m² ‖g_m‖² (v2: A_max), > 0 (default: the largest value observed so far).
     ask_norms : bool (default: False)
@@ -241,8 +242,8 @@ class Delta(SelectionStrategy):
         ``local_learning_rate`` (η_L, a parameter of `SelectionStrategy`), the paper's constants are used
         instead of ``alpha_1`` and ``alpha_2``.
     diversity_mean : {"weighted", "plain"} (default: "weighted")
-        The mean update, to which diversities are distances: weighted by the weights of the round, or plain.
-        The paper's is the plain mean, which is biased if sampling is not uniform.
+        The mean update from which diversities are distances: weighted by the weights of the round, or plain.
+        The paper has the plain mean, which is biased if sampling is not uniform.
     **options
         The other parameters of `SelectionStrategy`.
 
@@ -407,8 +408,8 @@ class Flics(SelectionStrategy):
     epsilon : float, optional
         ε of the report of the group, > 0 (default: 2.0). Only if ``private``.
     coin_epsilon : float, optional
-        ε of the information about the group that the decision to take part in a round reveals (default: no
-        limit). Only if ``private``.
+        ε of the client's decision to take part in a round: the decision depends on the group, and ε limits
+        what it reveals (default: no limit). Only if ``private``.
     **options
         The other parameters of `SelectionStrategy`.
 

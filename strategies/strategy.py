@@ -71,8 +71,8 @@ class SelectionStrategy(Strategy):
     server_strategy : Strategy, optional
         The Flower strategy that takes the server step from the aggregate. FedAvg (the default), FedAvgM,
         FedAdam, FedYogi, FedAdagrad and FedProx work with every selector. Other strategies work with some
-        selectors, see `server_steps.compatibility`. Its sampling settings are ignored, except
-        ``fraction_evaluate``.
+        selectors, see `server_steps.compatibility`. The sampling settings of the server strategy are ignored,
+        except ``fraction_evaluate``.
     seed : int (default: 0)
         The seed of the run, >= 0. Every random draw is a function of (seed, round, purpose), except the noise
         of differential privacy.
@@ -98,7 +98,8 @@ class SelectionStrategy(Strategy):
         Quorum, over-selection, correction for missing replies, guard, and quarantine for silence (default:
         ``Faults()``).
     overrides : Overrides, optional
-        What the operator declares about clients; it takes precedence over client reports (default: nothing).
+        What the operator declares about clients. A declared value takes precedence over client reports
+        (default: nothing is declared).
     checkpoints : Checkpoints, optional
         Where each round is saved, and whether the run continues from there (default: nothing is saved).
     variates : {"fedvarp", "scaffold"}, optional
@@ -122,8 +123,8 @@ class SelectionStrategy(Strategy):
     traffic : Traffic
         The messages and bytes that `start` has exchanged with clients since the last `Traffic.take`.
     group_metrics : dict of str to MetricRecord
-        For each group, the average of its clients' metrics in the last federated evaluation. Clients evaluate
-        only if the server strategy's ``fraction_evaluate`` is above 0.
+        For each group, the average of the metrics of the group's clients in the last federated evaluation.
+        Clients evaluate only if the server strategy's ``fraction_evaluate`` is above 0.
 
     Raises
     ------
@@ -261,7 +262,7 @@ class SelectionStrategy(Strategy):
         if self.asks_everybody:
             _warn(
                 f"{self.selector_name} lets all available clients train before each selection: a round costs "
-                "more than one of the selector 'full', which uses all of these updates"
+                "more than a round of the selector 'full', which uses all of these updates"
             )
         log(INFO, "\t├──> Clients per round: %d", self.clients_per_round)
         log(INFO, "\t└──> Server strategy: %s", type(self.server_strategy).__name__)
@@ -356,7 +357,7 @@ class SelectionStrategy(Strategy):
             return []
         training, chosen = self._training, self._training.chosen
         wait = self._known.wait("train", chosen.opened.number, chosen.selection.clients, self._wait)
-        # Usable replies are counted only if needed, since this takes a pass over each model.
+        # Usable replies are counted only if needed, since counting takes a pass over each model.
         enough = chosen.enough if chosen.enough < len(messages) else None
         return grid.send_and_receive(
             messages, timeout=self._wait, enough=enough, counts=training.is_usable, wait=wait
@@ -423,7 +424,7 @@ class SelectionStrategy(Strategy):
         if not self._resume and self._checkpoints.rounds():
             raise CheckpointError(
                 f"checkpoints.folder = {folder}: holds a run; resume=True goes on with it, "
-                "another folder begins a new one"
+                "another folder begins a new run"
             )
         found = self._checkpoints.newest(self._fingerprint(initial_arrays)) if self._resume else None
         if found is None:
@@ -492,7 +493,7 @@ class SelectionStrategy(Strategy):
         )
         settings = self._kind.settings_type.of(self.selector_settings)
         for name in sorted(settings.needs_per_client - each.keys()) if first == 0 else ():
-            log(WARNING, "No client reports %s, and none is declared: each counts as 1", name)
+            log(WARNING, "No client reports %s, and none are declared: each client has the value 1", name)
         if (
             GROUPS in each
             and first == 0

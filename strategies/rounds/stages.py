@@ -24,8 +24,8 @@ class Opened:
     candidates : ndarray of int, shape (C,), or None
         The clients to poll; None if the selector needs no poll.
     budget : float or None
-        How many clients the selector is to select; None if this is the selector's `clients_per_round`. It is
-        given if the round over-selects, or if K differs in this round.
+        How many clients the selector is to select; None if this is the selector's `clients_per_round`. A
+        number is given if the round over-selects, or if K differs in this round.
     available, unavailable : ndarray of int, or None
         The selectable clients, or the registered clients that are not selectable. At most one of the two is
         given. If both are None, all registered clients are selectable. See `Selector.select`.
@@ -96,7 +96,7 @@ class Outcome:
     def client_models(self) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
         """Yield (position, w_m) of each client whose update is part of the step, in selection order.
 
-        Server strategies that need one reply per client use it. The weights of these clients are in
+        Server strategies that need one reply per client use this method. The weights of these clients are in
         ``record.weights`` at the same positions. If the guard clipped an update, w_m is moved towards w_t.
         Otherwise w_m is the mapping in the client's reply, and not a copy. Baselines are not subtracted.
         """
@@ -113,7 +113,7 @@ class Outcome:
         Parameters
         ----------
         skipped : str
-            Why the server step did not change the model; "" if it did.
+            Why the server step did not change the model; "" if it changed the model.
         seconds : float
             The time from the poll to the new model.
         """

@@ -1,4 +1,4 @@
-"""The local training of all selected clients as one batch. A simulator returns it instead of replies."""
+"""The local training of all selected clients as one batch, which a simulator returns instead of replies."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ class ClientUpdates(ABC):
 
     @abstractmethod
     def norms(self) -> Floats:
-        """Return (R,) the L2 norm of each update over all arrays. It is not finite if the update is not."""
+        """Return (R,) the L2 norm of each update over all arrays; not finite if an entry is not finite."""
 
     @abstractmethod
     def combined(self, coefficients: Floats) -> Arrays:
@@ -36,7 +36,7 @@ class ClientUpdates(ABC):
 
 @dataclass(frozen=True)
 class WeightedUpdates(ClientUpdates):
-    """The updates of R clients. Each multiplies its update by a weight, and reports the norm without it."""
+    """The updates of R clients that multiply their updates by weights, and report the unweighted norms."""
 
     updates: ClientUpdates
     weights: Floats  # (R,)
@@ -65,7 +65,7 @@ class TrainedClients:
     losses: Floats  # (R,) the mean local training losses
     num_steps: Ints  # (R,) the numbers of local steps
     gradient_variances: Floats  # (R,) the gradient variances σ²; NaN = not measured
-    failures: Mapping[int, str] = field(default_factory=dict)  # position -> why it did not reply
+    failures: Mapping[int, str] = field(default_factory=dict)  # position -> why the client did not reply
 
 
 class TrainedModel(Mapping[str, NDArray[Any]]):

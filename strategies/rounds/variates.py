@@ -83,7 +83,7 @@ class ClientVariates(ABC):
                     total += arrays[name] * weights[client].astype(total.dtype)
 
     def outgoing(self, client: int) -> Arrays | None:
-        """Return the arrays of the record `CONTROL` for this client; None if it gets no such record."""
+        """Return the arrays of the record `CONTROL` for this client; None if the client gets no record."""
         return None
 
     def baseline(self, client: int) -> Arrays | None:
@@ -145,7 +145,7 @@ class ClientVariates(ABC):
     def _renewed(
         self, known: Arrays | None, update: Mapping[str, NDArray[Any]], steps: float, learning_rate: float
     ) -> Arrays | None:
-        """Return the new arrays of a client, which replace ``known``; None if ``known`` is to be kept."""
+        """Return the new arrays of a client, which replace ``known``; None if ``known`` does not change."""
 
     def forget(self, clients: npt.ArrayLike) -> None:
         """Forget the arrays of removed clients."""

@@ -175,7 +175,7 @@ class Selector(ABC):
 
     @property
     def asks_norms(self) -> bool:
-        """Whether `learn_norms` must be called before the next selection; at most once in a run."""
+        """Whether `learn_norms` must be called before the next selection. One call in a run is enough."""
         return self._wants_norms and not bool(self._array("asked"))
 
     @property
@@ -206,7 +206,7 @@ class Selector(ABC):
         return shares
 
     def learn_norms(self, clients: npt.ArrayLike, update_norms: npt.ArrayLike) -> None:
-        """Learn norms that the available clients were asked for before the first selection.
+        """Learn the norms for which the available clients were asked before the first selection.
 
         Parameters
         ----------
@@ -441,7 +441,7 @@ class Selector(ABC):
     def state_dict(self) -> dict[str, Array]:
         """Return copies of the arrays of the state, by name.
 
-        A selector that has loaded them continues exactly as this selector would, bit for bit.
+        A selector that has loaded these arrays continues exactly as this selector would, bit for bit.
         """
         return {key: array.copy() for key, array in self._state.items()}
 
@@ -494,7 +494,7 @@ class Selector(ABC):
         """Select clients. It is called only if a client is available and ``context.k`` is at least 1."""
 
     def _candidates(self, context: RoundContext) -> Ints:
-        """Return the clients to poll, by default all available. Called if `polls_for` is not empty."""
+        """Return the clients to poll; here all available clients. Called if `polls_for` is not empty."""
         return context.available.clients
 
     def _invite(self, context: RoundContext) -> Invitation:
@@ -601,7 +601,7 @@ class Selector(ABC):
             If `num_rounds` was not given.
         """
         if self._num_rounds is None:
-            raise ValueError(f"num_rounds = None: must be >= 1, {self.name} needs it for its rates")
+            raise ValueError(f"num_rounds = None: must be >= 1, since the rates of {self.name} depend on it")
         return self._num_rounds
 
     def _usable(

@@ -27,9 +27,9 @@ def integer(name: str, value: Any, *, low: float = -math.inf, high: float = math
     Raises
     ------
     TypeError
-        If it is not an integer; a bool is not an integer here.
+        If `value` is not an integer; a bool does not count as an integer.
     ValueError
-        If it is outside [low, high].
+        If `value` is outside [low, high].
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} = {value!r}: must be an integer {interval(low, high, why)}")
@@ -45,9 +45,9 @@ def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.in
     Raises
     ------
     TypeError
-        If it is not a number; a bool is not a number here.
+        If `value` is not a number; a bool does not count as a number.
     ValueError
-        If it is not finite, or outside [low, high].
+        If `value` is not finite, or outside [low, high].
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} = {value!r}: must be a number {interval(low, high)}")

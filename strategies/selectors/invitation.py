@@ -90,8 +90,8 @@ class GroupMember:
     def report(self, round: int) -> int:
         """Return the group to report.
 
-        It is the true group with probability e^ε/(e^ε + G - 1), and otherwise one of the other groups, drawn
-        uniformly.
+        With probability e^ε/(e^ε + G - 1) this is the true group, and otherwise one of the other groups,
+        drawn uniformly.
         """
         rng = generator(self.secret, 0 if self.permanent else round, "group")
         return int(randomise([self.group], self.num_groups, self.epsilon, rng)[0])
@@ -99,7 +99,7 @@ class GroupMember:
     def accepts(self, round: int, rates: npt.ArrayLike) -> bool:
         """Return whether the client accepts an invitation with these rates (G,), each in [0, 1].
 
-        It accepts with probability ``rates[group]``.
+        The client accepts with probability ``rates[group]``.
         """
         chance = self._own("rates", rates, 1.0)
         return bool(generator(self.secret, round, "coin").random() < chance)

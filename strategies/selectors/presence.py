@@ -72,7 +72,7 @@ class Presence:
 
     @cached_property
     def clients(self) -> Ints:
-        """The available clients, ascending. This takes a pass over all M clients if `absent` is the form."""
+        """The available clients, ascending. From `absent`, they are found in a pass over M clients."""
         if self.listed is not None:
             return self.listed
         if self.count == self.registered.size:

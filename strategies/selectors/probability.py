@@ -93,9 +93,9 @@ class ProbabilitySelector(Selector):
 class StreamSelector(ProbabilitySelector):
     """Draws from p over all registered clients and drops draws of absent clients.
 
-    So a round needs no pass over all M clients. There are three exceptions, in which it draws from p over the
-    available clients: many clients are absent, the absent clients have almost all of the probability, or M is
-    below `lazy_from`. In the last case selectors with the same seed use the same random numbers, so a
+    So a round needs no pass over all M clients. In three cases, the selector draws from p over the available
+    clients instead: if many clients are absent, if the absent clients have almost all of the probability, or
+    if M is below `lazy_from`. In the last case selectors with the same seed use the same random numbers, so a
     comparison between them is less noisy.
     """
 

@@ -122,7 +122,8 @@ class Setting:
     Attributes
     ----------
     default : bool, int, float, str, Schedule or None
-        The default value. Its type is the type of the setting; if it is None, the setting is a float or None.
+        The default value. The setting has the type of the default. If the default is None, the setting is a
+        float or None.
     low, high : float
         Inclusive bounds, if the setting is a number or a schedule.
     choices : tuple of str
@@ -201,7 +202,7 @@ class Settings:
 
     @property
     def needs_per_client(self) -> frozenset[str]:
-        """The names of the settings per client without which some of these settings have no effect."""
+        """The settings per client that are needed, or else some of the settings in this object do nothing."""
         return frozenset()
 
     @property
@@ -211,7 +212,7 @@ class Settings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings with these values, by name; the others have their defaults.
+        """Return the settings with the given ``values`` by name; all other settings have their defaults.
 
         Raises
         ------

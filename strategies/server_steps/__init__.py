@@ -1,1 +1,1 @@
-"""The server step: a Flower strategy takes it, from the aggregate, from single replies, or with noise."""
+"""The server step, which a Flower strategy takes: from the aggregate, from single replies, or with noise."""

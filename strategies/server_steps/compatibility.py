@@ -1,4 +1,4 @@
-"""Which Flower strategy may be used with which selector, and in which form it sees the replies of a round.
+"""Which Flower strategies work with which selectors, and in which form a strategy sees a round's replies.
 
 ``python -m strategies.server_steps.compatibility`` prints the table of all combinations.
 """
@@ -66,7 +66,7 @@ def view_of(server_strategy: Strategy) -> View:
     Raises
     ------
     TypeError
-        If there is no view for this strategy; the message says why.
+        If there is no view for this strategy. The message says why.
     """
     kind = type(server_strategy)
     given = f"server_strategy = {kind.__name__}()"
@@ -81,7 +81,7 @@ def view_of(server_strategy: Strategy) -> View:
         return View.AGGREGATE
     if kind.aggregate_train is not parent.aggregate_train:
         raise TypeError(
-            f"{given}: overrides aggregate_train, so it is not known what it must be shown; if it takes one "
+            f"{given}: overrides aggregate_train, so it is unknown which replies it needs; if it takes one "
             "step from the average of the replies, set steps_from_average = True in its class"
         )
     if _VIEWS[parent] is View.ESTIMATES:
@@ -117,12 +117,12 @@ def refusal(
       multiplied by its weight, the divisor would contain the square of the weight. The paper of q-FedAvg
       assumes draws with equal weights.
     - *Differential privacy*: noise hides a client's data only if nothing else depends on these data. But
-      probabilities or weights that are learned from norms and losses depend on them in all later rounds, and
-      without noise. Sampling amplifies privacy only if it is uniform; Flower's accountant assumes no
-      amplification. Clipping after an update was multiplied by its weight reduces the updates with large
-      weights. With clipping before that, the noise must grow with the largest weight. Neither does harm if
-      all weights are about equal. Sizes, groups and the identities of the clients that replied count as
-      public.
+      probabilities or weights that are learned from norms and losses depend on these data in all later
+      rounds, and without noise. Sampling amplifies privacy only if it is uniform; Flower's accountant assumes
+      no amplification. If updates are multiplied by their weights and then clipped, clipping reduces the
+      updates with large weights. If updates are clipped first, the noise must grow with the largest weight.
+      Both orders are harmless if all weights are about equal. Sizes, groups and the identities of the clients
+      that replied count as public.
 
     Parameters
     ----------
@@ -194,8 +194,8 @@ def check_masked(
     Raises
     ------
     TypeError, ValueError
-        If a parameter needs single updates, or would leave updates out of the sum. The message names it, its
-        value and what is allowed.
+        If a parameter needs single updates, or would leave updates out of the sum. The message names the
+        parameter, its value and what is allowed.
     """
     if variates or faults.over_selection > 1 or faults.correction != "equal":
         raise ValueError(

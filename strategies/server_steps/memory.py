@@ -1,8 +1,8 @@
 """What a Flower strategy remembers from round to round: momentum, moments, clipping norm, accountant.
 
-It is stored as arrays by name. Momentum is ``momentum_vector/NUMBER``. Adam's moments are ``m_t/PARAMETER``
-and ``v_t/PARAMETER``. The adaptive ``clipping_norm`` is a number. The state of a privacy accountant is JSON.
-If a strategy has a method `state_dict`, the arrays that it returns are ``own/NAME``.
+This memory is stored as arrays by name. Momentum is ``momentum_vector/NUMBER``. Adam's moments are
+``m_t/PARAMETER`` and ``v_t/PARAMETER``. The adaptive ``clipping_norm`` is a number. The state of a privacy
+accountant is JSON. If a strategy has a method `state_dict`, the arrays that it returns are ``own/NAME``.
 
 The model is not included, because the strategy receives it in each round. The noise of differential privacy
 is not included either, because a file with the noise would reveal the updates that the noise hides. A
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def values(strategy: Any) -> dict[str, Any]:
-    """Return what a Flower strategy remembers, by attribute; without accountant and ``own``."""
+    """Return what a Flower strategy remembers, by attribute; without the accountant, and without ``own``."""
     if isinstance(strategy, flower.FedAvgM):
         names: tuple[str, ...] = ("momentum_vector",)
     elif hasattr(strategy, "m_t"):  # FedOpt and its descendants
@@ -37,7 +37,7 @@ def values(strategy: Any) -> dict[str, Any]:
 
 
 def restore(strategy: Any, remembered: Mapping[str, Any]) -> None:
-    """Set the attributes to what `values` returned before a step.
+    """Set the attributes to the values that `values` returned before a step.
 
     No copy is needed, because a step replaces these objects and does not change them.
     """
@@ -101,6 +101,6 @@ def _text(text: str) -> NDArray[Any]:
 
 
 def _below(state: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
-    """Return copies of the arrays whose keys begin with ``name/``; the new keys lack this prefix."""
+    """Return copies of the arrays whose keys begin with ``name/``, by their keys without this prefix."""
     prefix = f"{name}/"
     return {key.removeprefix(prefix): np.array(a) for key, a in state.items() if key.startswith(prefix)}

@@ -59,7 +59,7 @@ class TrimmedSettings(Settings):
 class QSettings(Settings):
     """Settings of QFedAvg."""
 
-    q: float = setting(0.1, low=0.0, high=100.0, doc="how much large losses count; 0: as FedAvg")
+    q: float = setting(0.1, low=0.0, high=100.0, doc="how much large losses count; 0: as in FedAvg")
     client_learning_rate: float | None = setting(
         None, low=_SMALL, high=_LARGE, doc="the clients' learning rate (default: that of the run)"
     )
@@ -76,7 +76,7 @@ class KrumSettings(Settings):
 class MultiKrumSettings(KrumSettings):
     """Settings of MultiKrum."""
 
-    num_nodes_to_select: int = setting(1, low=1, high=10**6, doc="of how many clients the mean is taken")
+    num_nodes_to_select: int = setting(1, low=1, high=10**6, doc="the number of clients in the mean")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ProximalSettings(Settings):
 
 @dataclass(frozen=True)
 class FixedClippingSettings(Settings):
-    """Settings of DifferentialPrivacyServerSideFixedClipping. Flower has no defaults for them."""
+    """Settings of DifferentialPrivacyServerSideFixedClipping. Flower gives them no defaults."""
 
     noise_multiplier: float = setting(1.0, low=0.0, high=_LARGE, doc="noise per clipping norm; 0: none")
     clipping_norm: float = setting(1.0, low=_SMALL, high=_LARGE, doc="the largest norm of an update")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..rounds.aggregation import Arrays
 
 _ROUNDING = 1e-3
-"""The relative difference from C that the length of an update may have after a client clipped it to C."""
+"""After a client clipped an update to C, the update's length may differ from C by this relative error."""
 _SMALLEST_MOVE = 1e-12  # the least change of one entry in `_move_apart`
 
 
@@ -29,12 +29,12 @@ def step(
     """Return the new model, with noise in proportion to the largest change that one client can cause.
 
     This change is the clipping norm C times the largest share of a client in the sum. If the server clips, it
-    clips each update after multiplying it by its weight, so the share is 1/S. If clients clip, the updates
-    are multiplied by their weights after clipping, so the share is c_m. Flower adds noise for the share 1/S
-    and for the C that its adaptive clipping chose for the *next* round. If more noise is needed, it is added
-    here. The server does not trust clients to clip: it clips their updates again.
+    first multiplies each update by its weight and then clips, so the share is 1/S. If clients clip, the
+    updates are multiplied by their weights after clipping, so the share is c_m. Flower adds noise for the
+    share 1/S, and for the C that its adaptive clipping chose for the *next* round. This function adds noise
+    if more is needed. The server does not trust clients to clip: it clips their updates again.
 
-    The noise here is seeded by the operating system and not by the run's seed, since that may be known.
+    The noise added here is seeded by the operating system, and not by the run's seed, which may be known.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def step(
     """
     strategy = asked.strategy
     server_clips = isinstance(strategy, SERVER_SIDE)
-    # Flower clips in place, which has no effect on arrays without dimensions. So these get one dimension.
+    # Flower clips in place, which has no effect on arrays without dimensions. So such arrays get a dimension.
     arrays = {name: np.atleast_1d(array) for name, array in arrays.items()}
     if server_clips:
         strategy.current_arrays = record(arrays)
@@ -102,8 +102,8 @@ def _length(update: Mapping[str, NDArray[Any]]) -> float:
 def _move_apart(estimate: Arrays, arrays: Arrays) -> None:
     """Change `estimate` in place, if needed, so that its distance from `arrays` (w_t) is above 0.
 
-    Flower divides by this distance. It computes the distance in the type of the arrays, in which squares of
-    small numbers may be 0.
+    Flower divides by this distance. Flower computes the distance in the type of the arrays, and squares of
+    small numbers may be rounded to 0 in this type.
     """
     if any(float(np.linalg.norm((estimate[name] - array).ravel())) ** 2 for name, array in arrays.items()):
         return

@@ -1,4 +1,4 @@
-"""The replies that are made for a Flower strategy, in the form in which clients send replies."""
+"""Makes replies for a Flower strategy, in the form in which clients send replies."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class ServerStep:
     Parameters
     ----------
     server_strategy : Strategy
-        The strategy; a copy of it takes the steps. Its sampling settings are ignored, except
+        The strategy; a copy of it takes the steps. The strategy's sampling settings are ignored, except
         ``fraction_evaluate``. The ``num_sampled_clients`` of differential privacy is ignored, too.
     selector : str
         The selector's name.
@@ -183,12 +183,13 @@ class ServerStep:
             The contributions (S,) of the clients with a usable reply, in the order of the selection. They are
             not used if the view is the aggregate.
         messages : sequence of Message
-            The messages of this round, at least one. The replies for the strategy are made as answers to it.
+            The messages of this round, at least one. The replies for the strategy are made as answers to the
+            first message.
 
         Returns
         -------
         Step
-            The new model. If its arrays are None, what the strategy remembers has not changed either.
+            The new model. If its arrays are None, the strategy's memory has not changed either.
         """
         if type(self.strategy) in (FedAvg, flower.FedProx):
             return Step(aggregate)  # these strategies take the mean, and the mean of one reply is this reply

@@ -17,12 +17,12 @@ _WINDOW = 64
 _QUANTILE = 0.8
 """A client of unknown speed is expected to answer within this quantile of the known times."""
 _GOOD, _POOR = 3.0, 2.0
-"""The wait in multiples of the expected time: for clients that were not silent lately, and for those that
-were."""
+"""The wait in multiples of the expected time: for clients that were not silent lately, and for clients that
+were silent lately."""
 _SLOWEST = 10.0
 """The largest expected time of a client, in multiples of the median time."""
 _LONGEST_BACK_OFF = 16
-"""The largest number of times that the wait doubles because most clients are silent."""
+"""The most times that the wait is doubled because most clients are silent."""
 
 
 class Pace:
@@ -43,9 +43,9 @@ class Pace:
         """Return the median and the 0.8 quantile of the known times, in seconds.
 
         The known times are the remembered times and the times ``seconds`` (n,) of the current exchange with n
-        clients, NaN = no answer yet. Both results are infinite while fewer than n/2 times are known (fewer
-        than 64 if n/2 is larger). Otherwise one client that answers at once would end the first exchange of a
-        run.
+        clients, NaN = no answer yet. Both results are infinite while fewer than n/2 times are known, or fewer
+        than 64 if n/2 is larger. Without this rule, one client that answers at once would end the first
+        exchange of a run.
         """
         known = np.sort(np.concatenate([self._times, seconds]))  # NaN is sorted to the end
         count = int(np.count_nonzero(~np.isnan(known)))
@@ -88,7 +88,8 @@ class Wait:
     ``factor · expected`` seconds, but at least ``shortest`` and at most ``limit``:
 
     - ``expected`` is the client's slowest recent time, but at most ten times the median time of all clients.
-      If the client has not answered this kind of message before, it is the 0.8 quantile of all times.
+      If the client has not answered this kind of message before, ``expected`` is the 0.8 quantile of all
+      times.
     - ``factor`` is 2 for a client that was silent lately, and 3 for any other client.
     - The wait is doubled while most of the n clients have not answered. It is also doubled once for each of
       the last exchanges in a row in which most clients did not answer.

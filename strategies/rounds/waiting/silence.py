@@ -35,8 +35,8 @@ class Patience:
 
     **Quarantine.** After its first silence a client is quarantined for 4 rounds, after its second for 16, and
     after each further silence for 64. Every three answers cancel one silence. If an answer arrives late, the
-    client was slow and not silent. Its time is remembered, and its quarantine ends at once if it is the
-    client's first.
+    client was slow and not silent. The time of the answer is remembered. If this is the client's first
+    quarantine, the quarantine ends at once.
 
     A client that never answers is asked four times in the first 100 rounds, and then every 65 rounds.
 

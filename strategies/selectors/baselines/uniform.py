@@ -14,7 +14,7 @@ from ..probability import StreamSelector
 class UniformSelector(StreamSelector):
     """p_m = 1/M for each of the M registered clients.
 
-    With ``replacement=False`` it is simple random sampling of K of the n available clients. Then
+    ``replacement=False`` is simple random sampling of K of the n available clients. Then
     ``Selection.probabilities`` holds the inclusion probability K/n, and W = n/K for each selected client. The
     importance weights of Algorithm 6 of the OSMD paper, which depend on the order of the draws, would also be
     unbiased, but would add variance.

@@ -39,11 +39,11 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
 
         W_m = N_m / (n_c p_m|c min(1, Q_c))
 
-    M is the number of available clients, M_c their number in cluster c, and sum_c the sum of λ_m ||g_m|| over
-    cluster c. A cluster with Q_c >= 1 gets draws in every round, and W is the weight of a stratified sample.
-    A cluster with Q_c < 1 gets a draw with probability Q_c. ``replacement=False`` and ``design="systematic"``
-    apply to the draws of step 3. ``Selection.probabilities`` holds M_c/M p_m|c, the probability of one draw,
-    or min(1, Q_c) π_m under the systematic design.
+    M is the number of available clients, M_c the number of these in cluster c, and sum_c the sum of
+    λ_m ||g_m|| over cluster c. A cluster with Q_c >= 1 gets draws in every round, and W is the weight of a
+    stratified sample. A cluster with Q_c < 1 gets a draw with probability Q_c. ``replacement=False`` and
+    ``design="systematic"`` apply to the draws of step 3. ``Selection.probabilities`` holds M_c/M p_m|c, the
+    probability of one draw, or min(1, Q_c) π_m under the systematic design.
 
     The number of draws of a cluster does not depend on how much the norms vary in it. A cluster of small
     norms that has half of the clients gets half of the draws. In this case ``fed-is`` is better.

@@ -42,8 +42,8 @@ class DeltaSettings(ImportanceSettings):
     def alphas(self, clients_per_round: int) -> tuple[float, float]:
         """Return (α1, α2) for n = `clients_per_round`.
 
-        If L, η_L and η are given, they are 20 K² L η_L and 5 K L η_L + η/n (Corollary 3.7), where K is
-        `local_steps`. Otherwise they are the settings `alpha_1` and `alpha_2`.
+        If L, η_L and η are given, α1 = 20 K² L η_L and α2 = 5 K L η_L + η/n (Corollary 3.7), where K is
+        `local_steps`. Otherwise α1 and α2 are the settings `alpha_1` and `alpha_2`.
         """
         if self.smoothness is None or self.local_learning_rate is None or self.global_learning_rate is None:
             return self.alpha_1, self.alpha_2

@@ -34,7 +34,7 @@ class FLICSSettings(GroupSettings):
         0.0,
         low=0.0,
         high=1e6,
-        doc="β, the participants that each group counts as having had before round 1 (the paper: small)",
+        doc="β, the number of participants that is added to each group's count (the paper: small)",
     )
     cost_budget: float | None = setting(
         None, low=0.0, doc="limit of the mean total of the participants' `costs` in a round"
@@ -43,8 +43,8 @@ class FLICSSettings(GroupSettings):
         low=0.0,
         high=1e100,
         or_one=True,
-        doc="energy (`energies`) that may be spent per round, unused energy carries over: one number for all "
-        "groups together, or one for each group",
+        doc="energy (`energies`) that may be spent per round (unused energy carries over): one number for "
+        "all groups together, or one for each group",
     )
 
     def __post_init__(self) -> None:
@@ -125,9 +125,9 @@ class FLICSSelector(GroupSelector):
     bound with which the group catches up as far as its clients are available. `cost_budget` limits the mean
     total `costs` of the selected clients in a round. `energy_budgets` limits the `energies` spent from the
     first round up to each round, by all clients together or by each group. Unused energy may be spent in
-    later rounds, and overspent energy is missing there. If `cost_budget` or the energy budget of all clients
-    is a tighter limit than K, r is computed with cvxpy; otherwise in closed form. If the budgets do not allow
-    all minimum shares, all are reduced by one factor. All available clients of a group have equal
+    later rounds, and overspent energy is subtracted there. If `cost_budget` or the energy budget of all
+    clients is a tighter limit than K, r is computed with cvxpy; otherwise in closed form. If the budgets do
+    not allow all minimum shares, one factor reduces all of them. All available clients of a group have equal
     probability, whatever their costs; otherwise the aggregate would be biased.
 
     Examples
@@ -160,8 +160,8 @@ class FLICSSelector(GroupSelector):
     settings_type = FLICSSettings
     _settings: FLICSSettings
     per_client = GroupSelector.per_client | {
-        "costs": PerClient(1.0, 0.0, 1e100, False, "the cost of its taking part in a round"),
-        "energies": PerClient(1.0, 0.0, 1e100, False, "the energy for its taking part in a round"),
+        "costs": PerClient(1.0, 0.0, 1e100, False, "the client's cost of a round"),
+        "energies": PerClient(1.0, 0.0, 1e100, False, "the client's energy for a round"),
     }
     state_axes = Selector.state_axes | {
         "participants": ("groups",),  # the number of participants so far: t ŝ(t) without β
@@ -228,7 +228,7 @@ class FLICSSelector(GroupSelector):
         _, members = self._shares()
         if (
             self._settings.energy_budgets is not None
-        ):  # all selected clients have spent it, also those that failed
+        ):  # all selected clients have spent energy, also the clients that failed
             spent = np.bincount(groups[chosen], self._array("energies")[chosen], members.size)
             changes["energy_spent"] = self._per_group("energy_spent") + spent
         took_part = chosen[feedback.responded & self._registered[chosen]]

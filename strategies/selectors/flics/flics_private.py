@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 
     versions: Ints  # (n,) which version of the rates each candidate is sent
     rates: Floats  # (V, G) the versions of r/a
-    crowds: Floats  # (V,) for each version, how many of the clients that are sent it should accept
+    crowds: Floats  # (V,) how many clients are expected to accept each version
 
 
 class FLICSPrivateSelector(Selector):
@@ -96,10 +96,12 @@ class FLICSPrivateSelector(Selector):
     is a sum of unbiased terms, and p/ŝ becomes exact in the long run. The error of `permanent` reports does
     not average out: for a group of N_j among N clients a relative error of about √(c N)/N_j remains.
 
-    Measured with K = 20 and 10^4 clients in 10 groups, half of them available. The variance of a group's
-    weight in Δ, divided by its variance if the groups are known, is 1.0 / 1.4 / 3.3 / 7.2 at ε = 4 / 2 / 1 /
-    .5 if the sizes of groups differ by a factor of up to thirty. It is 1.0 / 1.05 / 1.4 / 1.8 if groups have
-    equal sizes and are absent up to 70 % of the time.
+    The cost was measured with K = 20 and 10^4 clients in 10 groups; half of the clients were available. The
+    table shows the variance of a group's weight in Δ, divided by its variance if the groups are known::
+
+        ε                                                     4     2     1    .5
+        sizes of groups differ by a factor of up to thirty   1.0   1.4   3.3  7.2
+        equal sizes, groups absent up to 70 % of the time    1.0   1.05  1.4  1.8
 
     In r/a, â_j is at least its standard error, since smaller counts are noise. So rare groups are invited too
     rarely, which ŝ corrects. If groups are often absent, fewer than K clients take part, because some of the

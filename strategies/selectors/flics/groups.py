@@ -138,7 +138,7 @@ class GroupSelector(Selector):
     settings_type = GroupSettings
     _settings: GroupSettings
     per_client = Selector.per_client | {
-        "groups": PerClient(None, 0, 10**7 - 1, True, "the number of its group, its place in `group_names`")
+        "groups": PerClient(None, 0, 10**7 - 1, True, "the number of the client's group in `group_names`")
     }
 
     def target_shares(

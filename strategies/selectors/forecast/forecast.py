@@ -95,16 +95,16 @@ class ForecastSelector(StreamSelector):
 
     The level. A change of y that is common to all clients says nothing about a single client. If the mean of
     y/θ over about the last ten rounds differs from 1 by more than two standard errors, g follows. If the
-    median of log(y/θ) in a round exceeds both 1.5 (a factor of 4.5) and 5 times its robust standard error, it
-    is added to g. A level that changes faster, the running mean of clipped log-ratios, diverged under heavy
-    noise: clipping lowered the level, every decrease made the clients that were seen last look large, and
-    soon no others were drawn.
+    median of log(y/θ) in a round exceeds both 1.5 (a factor of 4.5) and 5 times its robust standard error,
+    the median is added to g. A level that changes faster was tried: the running mean of clipped log-ratios.
+    It diverged under heavy noise: clipping lowered the level, every decrease made the clients that were seen
+    last look large, and soon no other clients were drawn.
 
-    Measured with `benchmarks.experiments.forecast.streams`, and with `osmd.least_squares` with mini-batches
-    drawn without replacement; M = 100, K = 5, T = 1000, seeds 0 to 9. The constants had been chosen on seeds
-    from 100 on, with M = 60, 80 and 150 and K = 4 and 8. The table shows the regret divided by the regret of
-    uniform sampling, mean ± standard deviation. "asked" is `forecast` that knows all norms of round 1
-    beforehand. All other selectors know no norm beforehand.
+    The selector was measured with `benchmarks.experiments.forecast.streams`, and with `osmd.least_squares`
+    with mini-batches drawn without replacement; M = 100, K = 5, T = 1000, seeds 0 to 9. The constants had
+    been chosen on seeds from 100 on, with M = 60, 80 and 150 and K = 4 and 8. The table shows the regret
+    divided by the regret of uniform sampling, mean ± standard deviation. "asked" is `forecast` that knows all
+    norms of round 1 beforehand. All other selectors know no norm beforehand.
 
     ======================  ===========  =====  ==========
     setting                 forecast     asked  best other
@@ -139,14 +139,14 @@ class ForecastSelector(StreamSelector):
     On MNIST (`benchmarks.experiments.osmd.section_g`, 3 seeds) the regret relative to uniform sampling is
     .030 ± .002 with mini-batches of 5 (`md` .054, `avare` .12), .049 ± .003 with mini-batches of 1 (`md`
     .048; the noise is so large that `avare` diverges), and .23 ± .02 with λ = 1/M (`avare` .31). If the norms
-    over all samples of each client are known beforehand, it is .039, .062 and .19. So norms that are measured
-    on other mini-batches than the later updates may mislead.
+    over all samples of each client are known beforehand, these three regrets are .039, .062 and .19. So norms
+    that are measured on other mini-batches than the later updates may mislead.
 
     Weaknesses. If sizes explain the norms exactly, the regret is 3 % larger than the regret of `md`. With
     lognormal noise of 2, the best fixed p has a relative regret of .36 in expectation. If a few clients have
     much larger norms than all others, the regret depends on when these clients are first drawn, so it varies
-    much between seeds. If the norms of a few clients jump, this is noticed when these clients are next drawn,
-    which may take many rounds if their p is at the floor.
+    much between seeds. If the norms of a few clients jump, the selector notices the jump when it next draws
+    these clients, which may take many rounds if their p is at the floor.
 
     A round costs O(K log S + C) for S seen clients and C = 1601 classes. Scores are cached. A round
     recomputes the scores of the drawn clients, and in turn the scores of max(100, 10 K) other clients. Draws
@@ -374,7 +374,7 @@ class ForecastSelector(StreamSelector):
         return lambda n: self._at(rng.random(n), rng)
 
     def _at(self, targets: Floats, rng: np.random.Generator) -> Ints:
-        """Return for each of the targets (n,) in [0, 1) the client at which the running sum of p passes it.
+        """Return (n,) the clients at which the running sum of p passes the targets (n,) in [0, 1).
 
         The sum consists of three parts: the scores of seen clients, the prior of unseen clients by class, and
         the uniform part. In the first part a target determines the client. In the second part it determines
@@ -500,7 +500,7 @@ class ForecastSelector(StreamSelector):
             sums = self._array("sums")
             prior = experts.prior_of(sums)
             unseen = self._cached("registered in classes", ("registered", "client_sizes"), count) - sums[:, 0]
-            # A score times its factor is the root of the expected y²; for unseen clients it is √u times more.
+            # A score times its factor is the root of the expected y²; for unseen clients, this root times √u.
             of_seen, of_unseen = math.sqrt(1 + float(self._array("noise"))), prior.unlikeness**CURIOSITY
             total = of_seen * self._sum_tree().total + of_unseen * float(unseen @ prior.mass)
             return _Mixture(

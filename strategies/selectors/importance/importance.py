@@ -17,9 +17,7 @@ from ..settings import setting
 class ImportanceSettings(ProbabilitySettings):
     """Settings of every selector that samples by importance."""
 
-    floor: float = setting(
-        0.1, low=1e-9, high=1.0, doc="ε: q = (1 - ε) p + ε/M is drawn from, and divided by in the weights"
-    )
+    floor: float = setting(0.1, low=1e-9, high=1.0, doc="ε: clients are drawn from q = (1 - ε) p + ε/M")
     design: str = setting(
         "draws",
         choices=("draws", "systematic"),
@@ -30,11 +28,9 @@ class ImportanceSettings(ProbabilitySettings):
 
 @dataclass(frozen=True)
 class ThinFloorSettings(ImportanceSettings):
-    """Settings for exact scores. With this small floor, the variance is at most a factor of 1/.999 larger."""
+    """Settings for exact scores. This small floor increases the variance by a factor of at most 1/.999."""
 
-    floor: float = setting(
-        0.001, low=1e-9, high=1.0, doc="ε: q = (1 - ε) p + ε/M is drawn from, and divided by in the weights"
-    )
+    floor: float = setting(0.001, low=1e-9, high=1.0, doc="ε: clients are drawn from q = (1 - ε) p + ε/M")
 
 
 class ImportanceSelector(ProbabilitySelector):

@@ -17,7 +17,7 @@ class LastNormSelector(Selector):
     """
 
     per_client = Selector.per_client | {
-        "update_norms": PerClient(-1.0, -1.0, LARGEST_NORM, False, "its last known ||g||; below 0: unknown")
+        "update_norms": PerClient(-1.0, -1.0, LARGEST_NORM, False, "the last known ||g||; below 0: unknown")
     }
 
     @property

@@ -21,7 +21,7 @@ class LipschitzISSelector(ImportanceSelector):
     data_independent = True
     settings_type = ThinFloorSettings
     per_client = ImportanceSelector.per_client | {
-        "lipschitz": PerClient(None, 1e-100, 1e100, False, "L, of the gradient of its loss, in any unit")
+        "lipschitz": PerClient(None, 1e-100, 1e100, False, "L of the gradient of the loss, in any unit")
     }
 
     def _scores(self) -> Floats:

@@ -25,7 +25,7 @@ class AdaptiveDoublingOSMDSettings(AdaptiveOSMDSettings):
     largest_of: str = setting(
         "block",
         choices=("block", "round"),
-        doc="ā of a block is the largest observed in the previous block, or in its last round",
+        doc="ā is the largest a observed in the previous block, or in the last round of that block",
     )
 
 
@@ -38,15 +38,15 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
         v2:  η_e = 2^(e - b/2 - 1/2) K  α³/(M³ A_max) sqrt(2 log M) multiplier       (eq. 27; E_b: eq. 28)
 
     A block of T_b rounds makes T_b - 1 steps, because Algorithm 4 ends with round T - 1. The norms of the
-    last round of a block have no effect but on ā. The next block starts from the distribution of this last
-    round if `warm_start` is True, and otherwise from the initial distribution.
+    last round of a block only affect ā. The next block starts from the distribution of this last round if
+    `warm_start` is True, and otherwise from the initial distribution.
 
     In v2, A_max is one bound for all blocks: the setting `a_max`, or with ``ask_norms=True`` the largest a of
-    the clients that answer. In v1, ā_b is the largest a that was observed in block b - 1. So says the text of
-    appendix C.4, but its formula takes the largest a in the last round of block b - 1 (the setting
-    `largest_of` chooses), and line 13 of Algorithm 5 takes the largest a of all clients, which cannot be
-    observed. ā_1 is the largest a of the clients that answer before training (``ask_norms=True``). In both
-    versions, a given `a_max` is ā in all blocks.
+    the clients that answer. In v1, ā_b is the largest a that was observed in block b - 1, according to the
+    text of appendix C.4. The formula in the appendix takes the largest a of only the last round of block
+    b - 1. The setting `largest_of` chooses between the two. Line 13 of Algorithm 5 takes the largest a of all
+    clients, which cannot be observed. ā_1 is the largest a of the clients that answer before training
+    (``ask_norms=True``). In both versions, a given `a_max` is ā in all blocks.
 
     If neither `a_max` nor ``ask_norms=True`` is given, ā is determined as in v1, in both versions. Then no
     step is made until a norm above 0 is observed. If all norms in a block are 0, the next block keeps ā. If

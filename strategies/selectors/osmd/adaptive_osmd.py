@@ -27,7 +27,7 @@ class AdaptiveOSMDSettings(ExpertsSettings):
     gamma: str = setting(
         "scale-free",
         choices=("scale-free", "printed"),
-        doc="the rate of the experts' weights: of the same effect in any unit of the gradients, or printed",
+        doc="the rate of the experts' weights: independent of the gradients' unit, or the printed formula",
     )
 
 
@@ -49,10 +49,10 @@ class AdaptiveOSMDSelector(ExpertsSelector):
     effect, except on the printed γ. The paper asks all clients for their norms before training, and takes the
     largest λ ||g||² as ā. This must be a misprint of λ² ||g||², which the rest of the paper uses. Here there
     are three ways to get ā: it is the setting `a_max`; or with ``ask_norms=True`` it is the largest a of the
-    clients that answer before round 1; or by default it is the largest a observed so far. The first two stay
-    constant. The largest a of the first round alone would not do: if norms have heavy tails, the largest a
-    among K clients is too small by orders of magnitude. The learning rates would then be too large by the
-    same factor, and do worse than uniform sampling.
+    clients that answer before round 1; or by default it is the largest a observed so far. In the first two
+    cases, ā stays constant. The largest a of the first round alone would not be enough: if norms have heavy
+    tails, the largest a among K clients is too small by orders of magnitude. The learning rates would then be
+    too large by the same factor, and the selector would do worse than uniform sampling.
 
     Without replacement (Algorithm 6; v2: 7), the paper still uses eqs. 6 and 7. There, N_m/(K p_m) is the
     importance of draws *with* replacement, so both estimates are biased without replacement. Here W is the

@@ -36,7 +36,7 @@ class ExpertsSettings(AskingSettings):
         None,
         low=1e-200,
         high=1e200,
-        doc="the bound of λ²||g||² (ā, A_max), fixed; none: the largest observed",
+        doc="a fixed bound of λ²||g||² (ā, A_max); none: the largest value observed",
     )
     initial: str = setting(
         "uniform",
@@ -167,7 +167,7 @@ class ExpertsSelector(StreamSelector):
     # Joining, leaving, drawing, saving.
 
     def _joined(self, registered: Bools) -> dict[str, Array]:
-        """Give each joining client the probability 1/M, and multiply all others by one factor.
+        """Give each joining client the probability 1/M, and multiply all other probabilities by one factor.
 
         The floor still holds, because it decreases by the same factor.
         """

@@ -19,7 +19,7 @@ from ..settings import setting
 from .adaptive_osmd import AdaptiveOSMDSelector, AdaptiveOSMDSettings
 
 ROUNDING = 1e-3
-"""The relative error by which the reported norms of the parts may contradict the norm of the update."""
+"""The relative error that is allowed when the norms of the parts are compared with the norm of the update."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class PersonalisedOSMDSelector(Selector):
     s_j = W_j,m / W_m, where W_m = max(W_1,m, W_2,m), and the client's weight is W_m λ_m. The client need not
     compute a part whose scale is 0. If only one scale is above 0, the norm of this part is the norm of the
     update divided by the scale. If both scales are above 0, the client reports the norms of both parts. The
-    norm of the update must then be at least the difference and at most the sum of the two scaled norms.
-    Otherwise the reported norms are not learned from.
+    norm of the update must then be at least the difference and at most the sum of the two scaled norms. If it
+    is not, the samplers do not learn from the reported norms.
     """
 
     name = "personalised-osmd"
@@ -163,7 +163,7 @@ class PersonalisedOSMDSelector(Selector):
             if not at.any():
                 continue
             importance = (selection.importance * selection.parts[:, part])[at]
-            ours = Selection(
+            own = Selection(
                 selection.clients[at],
                 selection.counts[at],
                 selection.probabilities[at],
@@ -171,7 +171,7 @@ class PersonalisedOSMDSelector(Selector):
                 selection.weights[at],
             )
             missing, responded = np.full(int(at.sum()), np.nan), feedback.responded[at]
-            each.update(round, ours, Feedback(norms[at, part], missing, missing, missing, responded))
+            each.update(round, own, Feedback(norms[at, part], missing, missing, missing, responded))
 
 
 def part_norms(parts: Floats, feedback: Feedback) -> Floats:

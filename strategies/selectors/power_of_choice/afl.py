@@ -22,10 +22,10 @@ class AFLSettings(MeanSettings):
     """Settings of AFL; the defaults are the paper's."""
 
     alpha1: float = setting(
-        0.75, low=0.0, high=1.0, doc="share of clients, those of the lowest values, that are left out"
+        0.75, low=0.0, high=1.0, doc="the share of clients that are left out: the lowest values"
     )
     alpha2: float = setting(0.01, low=0.0, high=1e3, doc="scale of the values in the softmax")
-    alpha3: float = setting(0.1, low=0.0, high=1.0, doc="the share of K drawn uniformly")
+    alpha3: float = setting(0.1, low=0.0, high=1.0, doc="the share of K that is drawn uniformly")
 
 
 class AFLSelector(LastLossSelector):
