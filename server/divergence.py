@@ -1,4 +1,4 @@
-"""Notices that the training diverges, and says so once, with the learning rate as the probable cause."""
+"""Notices that the training diverges, and warns once, with the learning rate as the probable cause."""
 
 from math import inf, isfinite, isnan, nan
 
@@ -7,9 +7,7 @@ from strategies.selectors.settings import Schedule
 from tasks.base import Metrics
 
 FACTOR = 10.0
-"""The training has diverged if the test loss is more than this many times the first test loss."""
-
-
+"""The training diverges if the test loss is more than this many times the first test loss."""
 ROUNDS = 10
 """The training diverges if the test loss is above the untrained model's for this many rounds in a row."""
 
@@ -30,18 +28,20 @@ class Divergence:
     def __init__(self, task: str, learning_rates: Schedule, default: float) -> None:
         self._task, self._rates, self._default = task, learning_rates, default
         self._first = nan  # the first test loss
-        self._above = (
-            -inf
-        )  # rounds in a row with a test loss above the untrained model's; -inf: it is unknown
-        self._told = False
+        # Rounds in a row with a test loss above the untrained model's; -inf if the latter is not known.
+        self._above = -inf
+        self._warned = False
 
     def warning(self, number: int, metrics: Metrics, record: RoundRecord | None = None) -> str:
-        """Return a warning if the training has diverged by the end of a round; "" otherwise.
+        """Return a warning if the training diverges; "" otherwise, or if there was a warning before.
 
-        It has diverged if the test loss is not finite, if it is more than `FACTOR` times the first one, if it
-        is above that of the untrained model for `ROUNDS` rounds in a row, or if the round was skipped because
-        no update was finite. There is one warning per start of the run. After a resume the loss of the
-        untrained model is not known.
+        The training diverges in four cases:
+
+        - The test loss is not finite.
+        - The test loss is more than `FACTOR` times the first test loss of this process.
+        - The test loss has been above the loss of the untrained model for `ROUNDS` rounds in a row. After a
+          resume, the loss of the untrained model is not known, so this case does not occur.
+        - The round was skipped because no update was finite.
 
         Parameters
         ----------
@@ -66,9 +66,9 @@ class Divergence:
             )
         elif record is not None and _without_finite_update(record):
             symptom = "no client's update is finite"
-        if not symptom or self._told:
+        if not symptom or self._warned:
             return ""
-        self._told = True
+        self._warned = True
         return (
             f"the training diverges: {symptom} (round {number}). learning-rate = {self._rates.at(number):g} "
             f"may be too large; the default of {self._task} is {self._default:g}"

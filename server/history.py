@@ -312,14 +312,14 @@ class RunHistory:
         Parameters
         ----------
         skip_damaged : bool (default: False)
-            Whether to log a warning for each damaged line, instead of an error for the first one. A line is
-            damaged if it is complete, and is not a JSON object of the known form.
+            True: each damaged line is left out with a warning. False: a damaged line raises an error. A line
+            is damaged if it is complete, but not a JSON object of the known form.
 
         Raises
         ------
         ValueError
-            If a line is damaged, or the history is of another version. The next call continues after this
-            line.
+            If a line is damaged and ``skip_damaged`` is False, or if the history is of another version. The
+            next call continues after this line.
         """
         if not self.path.exists():
             return []

@@ -80,7 +80,7 @@ def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
 
 
 def _learning_rate(value: Any) -> float | str:
-    if value == "":  # `from_run_config` replaces it by the task's rate, if there is such a task
+    if value == "":  # `from_run_config` has replaced "" by the task's rate, unless the task is unknown
         return ""
     if isinstance(value, str):
         try:
@@ -173,8 +173,8 @@ class RunSettings(BaseModel):
     poll_interval: float = Field(ge=0.01, le=60)  # s
     evaluate_share: float = Field(ge=0, le=1)
     target_accuracy: float = Field(ge=0, le=1)
-    availability: str  # only a batched simulation uses these two, and checks them
-    availability_trace: str
+    availability: str  # used and checked only by a batched simulation
+    availability_trace: str  # used and checked only by a batched simulation
     output_dir: str
     resume: bool
 
@@ -182,7 +182,7 @@ class RunSettings(BaseModel):
     def from_run_config(cls, config: Mapping[str, Any]) -> "RunSettings":
         """Check a run config.
 
-        The learning rate "" becomes the default of the task, so that a history names the number.
+        The learning rate "" is replaced by the default of the task, so that the history holds the number.
 
         Raises
         ------

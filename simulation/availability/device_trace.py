@@ -14,20 +14,20 @@ import numpy as np
 from strategies.numerics.arrays import Floats
 
 _PERIODS = 1000
-"""A device's period must be at least this fraction of the longest, or its copies would fill the memory."""
+"""The largest allowed ratio of two devices' periods. With a larger ratio, repeated rows could fill the memory."""
 
 
 def read_device_trace(path: str | Path) -> Floats:
     """Read a behaviour trace: a JSON object with an object for each device, by the name of the device.
 
-    The object of a device has these entries; others are ignored:
+    The object of a device has these entries; all other entries are ignored:
 
-    - ``active`` and ``inactive``: lists of equal length, in seconds. The device is available from
-      ``active[i]`` to ``inactive[i]``, ascending.
-    - ``finish_time``: the device's period in seconds, > 0. After it, the device starts again at 0, as in
-      FedScale's simulator.
+    - ``active`` and ``inactive``: lists of equal length, in seconds, with ascending times. The device is
+      available from ``active[i]`` to ``inactive[i]``.
+    - ``finish_time``: the device's period in seconds, > 0. After the period, the device starts again at 0, as
+      in FedScale's simulator.
 
-    Devices with a shorter period than the longest are repeated until the end of the longest.
+    A device with a shorter period is repeated until the end of the longest period of all devices.
 
     Returns
     -------
@@ -41,8 +41,8 @@ def read_device_trace(path: str | Path) -> Floats:
     OSError
         If the file cannot be read.
     ValueError
-        If the file has another form. The message names the file, the device, the entry, its value and what is
-        allowed.
+        If the file does not have this form. The message names the file, the device, the entry, its value and
+        what is allowed.
     """
     try:
         content = json.loads(Path(path).read_bytes())
@@ -72,7 +72,7 @@ def read_device_trace(path: str | Path) -> Floats:
 
 
 def _device(where: str, entry: Any) -> tuple[Floats, float]:
-    """Return the spans (n, 2) in which a device is available, and its period."""
+    """Return the spans (n, 2) in which a device is available, and the device's period."""
     if not isinstance(entry, dict):
         raise ValueError(f"{where}: must be an object with active, inactive and finish_time")
     period: Any = entry.get("finish_time")
