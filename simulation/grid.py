@@ -85,11 +85,10 @@ class InProcessGrid(Grid):
 
     **Messages.** Each client receives copies of the records in its messages. The model's arrays are decoded
     once for all clients. Clients receive copies of them, or with ``frozen`` read-only arrays. An exception of
-    a client becomes the
-    error reply that Flower would send; the exception of a ClientApp is also logged. Messages are handled in
-    the order in which their replies are due. Messages whose replies are due at the same time are handled in
-    the order of sending. A client's `Context`, including its state, lasts as long as the grid, even if the
-    client comes back under another node id.
+    a client becomes the error reply that Flower would send; the exception of a ClientApp is also logged.
+    Messages are handled in the order in which their replies are due. Messages whose replies are due at the
+    same time are handled in the order of sending. A client's `Context`, including its state, lasts as long as
+    the grid, even if the client comes back under another node id.
 
     **Time** is the time of ``clock``. A message is handled ``latency`` seconds after it was sent, and its
     reply is available at once. If a message is not handled within its ttl, its reply is Flower's error 3. If
@@ -99,15 +98,14 @@ class InProcessGrid(Grid):
     into periods of ``round_length`` seconds. The first period is round ``first_round`` of the availability,
     the second period is the round after it, and so on (`availability_round`). After TRAIN messages were sent,
     the next call of `get_nodes` or `get_node_ids` advances the clock to the next period, unless training has
-    already taken longer. So as long as training takes at most ``round_length`` seconds, round t
-    of a strategy sees the clients that are available in round t. A round without TRAIN messages does not
-    advance the clock. While a strategy waits for clients, time passes, and other clients come online.
+    already taken longer. So as long as training takes at most ``round_length`` seconds, round t of a strategy
+    sees the clients that are available in round t. A round without TRAIN messages does not advance the clock.
+    While a strategy waits for clients, time passes, and other clients come online.
 
     The nodes that `get_nodes` or `get_node_ids` returned stay reachable until the next such call, and reply
-    to all messages. To simulate
-    a client that drops out, give its messages an infinite ``latency``. Flower's own strategies wait for
-    clients in real time, while simulated time stands still. So configure such a strategy to wait for at most
-    the number of clients that are available in every round.
+    to all messages. To simulate a client that drops out, give its messages an infinite ``latency``. Flower's
+    own strategies wait for clients in real time, while simulated time stands still. So configure such a
+    strategy to wait for at most the number of clients that are available in every round.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ import numpy as np
 from strategies.numerics.arrays import Floats
 
 _PERIODS = 1000
-"""The largest allowed ratio of two devices' periods. With a larger ratio, repeated rows could fill the memory."""
+"""The largest allowed ratio of two devices' periods. With a larger ratio, rows could fill the memory."""
 
 
 def read_device_trace(path: str | Path) -> Floats:

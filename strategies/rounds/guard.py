@@ -126,10 +126,9 @@ class Guard:
     **Cost for honest clients.** The cost was measured on the least squares of the OSMD paper's appendix F
     (σ = 1, 3, 10; 100 clients, 600 rounds, `uniform`, `avare`, `forecast`; 6 seeds). At most 0.07 % of the
     updates are clipped (0.35 % with `forecast` at σ = 10). Clipping removes at most 2 % of the weighted sum
-    of norms.
-    No client is quarantined. On softmax regression with labels by Dirichlet(0.1 to 0.5), up to 0.7 % of the
-    replies are rejected for their direction, and up to three clients in a hundred are quarantined. The
-    accuracy is the same as without a guard.
+    of norms. No client is quarantined. On softmax regression with labels by Dirichlet(0.1 to 0.5), up to
+    0.7 % of the replies are rejected for their direction, and up to three clients in a hundred are
+    quarantined. The accuracy is the same as without a guard.
 
     The guard draws no random numbers. The time of a round is O((S + 64) D + window). In a poll, the guard
     also sorts the candidates.
