@@ -190,7 +190,7 @@ class HistoryWriter:
         self._waiting = kept
 
     def write_round(self, record: RoundRecord, client_ids: Sequence[str], **more: Any) -> None:
-        """Append the line of a round from 1 on; ``client_ids`` are the ids of all registered clients."""
+        """Append the line of a round >= 1; ``client_ids`` are the ids of all registered clients."""
 
         def by_id(reasons: Mapping[int, str]) -> list[dict[str, str]]:
             return [{"client": client_ids[client], "reason": why} for client, why in reasons.items()]
@@ -251,7 +251,7 @@ class VersionError(ValueError):
 
 @dataclass
 class RunHistory:
-    """The content of a history so far; it can be read while the run goes on.
+    """The content of a history so far. The history can be read while the run goes on.
 
     Attributes
     ----------

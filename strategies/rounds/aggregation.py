@@ -32,7 +32,7 @@ class UnusableError(ValueError):
 
 @dataclass(frozen=True)
 class Update:
-    """A client's term in the aggregate before it is weighted: s_m (w_m - w_t - y_m).
+    """A client's term in the aggregate, without its weight: s_m (w_m - w_t - y_m).
 
     Without a baseline and without clipping, this is the client's update w_m - w_t.
 
@@ -75,7 +75,7 @@ class Model:
 
     @property
     def sketch_width(self) -> int:
-        """D, the entries of a sketch: the model's number of parameters, but at most `sketches.WIDTH`."""
+        """D, the number of entries of a sketch: one per parameter, but at most `sketches.WIDTH`."""
         return min(sketches.WIDTH, sum(flat.size for flat in self._flat.values()))
 
     def rounding(self) -> float:
@@ -86,7 +86,7 @@ class Model:
         squares = 0.0
         for flat in self._flat.values():
             if flat.dtype.kind in "iub":
-                squares += flat.size / 4  # half a step each
+                squares += flat.size / 4  # rounding an integer causes an error of at most 1/2
             else:
                 parts = (flat[begin : begin + _CHUNK] for begin in range(0, flat.size, _CHUNK))
                 squares += float(np.finfo(flat.dtype).eps) ** 2 * sum(map(self._sum_of_squares, parts))

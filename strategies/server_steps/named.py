@@ -61,7 +61,7 @@ class QSettings(Settings):
 
     q: float = setting(0.1, low=0.0, high=100.0, doc="how much large losses count; 0: as in FedAvg")
     client_learning_rate: float | None = setting(
-        None, low=_SMALL, high=_LARGE, doc="the clients' learning rate (default: that of the run)"
+        None, low=_SMALL, high=_LARGE, doc="the clients' learning rate (default: the run's)"
     )
 
 
@@ -92,7 +92,7 @@ class ProximalSettings(Settings):
 class FixedClippingSettings(Settings):
     """Settings of DifferentialPrivacyServerSideFixedClipping. Flower gives them no defaults."""
 
-    noise_multiplier: float = setting(1.0, low=0.0, high=_LARGE, doc="noise per clipping norm; 0: none")
+    noise_multiplier: float = setting(1.0, low=0.0, high=_LARGE, doc="noise / clipping norm; 0: no noise")
     clipping_norm: float = setting(1.0, low=_SMALL, high=_LARGE, doc="the largest norm of an update")
 
 
@@ -111,7 +111,7 @@ SETTINGS: dict[str, type[Settings]] = {
     "Bulyan": KrumSettings,
     "DifferentialPrivacyServerSideFixedClipping": FixedClippingSettings,
 }
-"""The settings of each strategy that has a name."""
+"""The settings of each strategy that a run can use by its name."""
 
 
 def create_server_strategy(
@@ -157,7 +157,7 @@ def create_server_strategy(
     if isinstance(checked, QSettings) and checked.client_learning_rate is None:
         if learning_rate is None:
             raise ValueError(
-                "server-strategy = 'QFedAvg': must have client-learning-rate where learning-rate changes"
+                "server-strategy = 'QFedAvg': must have client-learning-rate if learning-rate is a schedule"
             )
         values["client_learning_rate"] = learning_rate
     if isinstance(checked, ProximalSettings):
