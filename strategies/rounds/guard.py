@@ -45,9 +45,9 @@ class Judgement:
 
 
 class Guard:
-    """Clips what clients send to plausible limits, counts offences, and quarantines repeat offenders.
+    """Clips the values that clients send, counts offences, and quarantines repeat offenders.
 
-    **Limits.** The limit of a value is computed from recent values of many clients. It is
+    **Limits.** The limit of a value is computed from recent values of many clients:
     ``centre · exp(max(log factor, deviations · s (1 + s/4)))``.
 
     - The centre is the median of the newest 32 values, or of all values of this round if there are more than
@@ -63,8 +63,8 @@ class Guard:
 
     Large losses come with large gradients. So a norm above its centre raises the limits of the reply's other
     values: the limit of the loss rises with the cube of the norm, and the limit of the gradient variance with
-    its square. These limits rise no further once the norm exceeds its own limit. The limit of signed losses
-    does not rise with the norm.
+    the square of the norm. These limits rise no further once the norm exceeds its own limit. The limit of
+    signed losses does not rise with the norm.
 
     **Directions.** The agreement of a client is the cosine of its update with the mean direction of other
     clients, averaged over the client's recent replies. The other clients are the clients of this round and up
@@ -85,8 +85,8 @@ class Guard:
 
     A model with 16 parameters or fewer is never judged by direction. If honest directions differ much, for
     example because each client has one or two classes, the agreements spread widely. Then no update opposes
-    the others, whether it is honest or not. The guard does not notice an update that is crafted to agree,
-    which is possible because the signs of the sketches are public.
+    the others, whether it is honest or not. An attacker can craft an update that agrees with the others,
+    because the signs of the sketches are public. The guard does not notice such an update.
 
     **What the guard cannot do.** It cannot distinguish a lie from an honest value of the same size. If
     clients differ widely, a client that claims a value ten times larger than its true value is believed.

@@ -601,7 +601,7 @@ class Selector(ABC):
             If `num_rounds` was not given.
         """
         if self._num_rounds is None:
-            raise ValueError(f"num_rounds = None: must be >= 1, since the rates of {self.name} depend on it")
+            raise ValueError(f"num_rounds = None: must be >= 1, {self.name} needs it for its rates")
         return self._num_rounds
 
     def _usable(
