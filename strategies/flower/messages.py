@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _NO_HANDLER = "function registered with name"  # from Flower's error about a message type without a handler
 ENOUGH = 3
-"""If so many clients answer that the app lacks a handler, the server believes it. A single client may be
+"""If this many clients answer that the app lacks a handler, the server believes them. A single client may be
 wrong, or lie."""
 _TAIL = 250  # how many characters at the end of a client's error are kept
 CLOCKS_DIFFER = 300.0
@@ -81,7 +81,7 @@ def status_question(node_id: int, deadline: float) -> Message:
 
 
 def lacks_handler(reply: Message) -> bool:
-    """Return whether a reply states that the client's app has no handler for the message to the client."""
+    """Return whether a reply is the error of an app that has no handler for the question."""
     return reply.has_error() and reply.error.code == _APP_RAISED and _NO_HANDLER in str(reply.error.reason)
 
 

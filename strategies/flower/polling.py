@@ -332,7 +332,7 @@ class Poll:
         return losses
 
     def _is_enough(self, clients: set[int], roster: Roster) -> bool:
-        """Return whether so many clients are enough to believe what they state about the app."""
+        """Return whether there are enough clients to believe what all of them state about the app."""
         return len(clients) >= min(ENOUGH, len(roster))
 
     def _read_losses(self, replies: Sequence[Message | None]) -> tuple[list[float], list[str]]:

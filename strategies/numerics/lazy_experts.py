@@ -106,7 +106,7 @@ class LazyExperts:
         self.num_untouched = num_registered - touched.size
         self._base = None if base is None else _Base(base, registered, touched)
         self._registered = registered
-        # If at least half of the indexes are registered, uniform draws from all indexes hit often enough.
+        # Uniform draws from all indexes are fast enough if at least half of the clients are registered.
         self._pool = registered.size if 2 * num_registered >= registered.size else np.flatnonzero(registered)
         self._slots = np.full(registered.size, -1, dtype=np.int32)  # client -> leaf, -1 if untouched
         self._slots[touched] = np.arange(touched.size)

@@ -202,7 +202,7 @@ class Settings:
 
     @property
     def needs_per_client(self) -> frozenset[str]:
-        """The settings per client that are needed, or else some of the settings in this object do nothing."""
+        """The settings per client that other settings in this object need to have an effect."""
         return frozenset()
 
     @property
