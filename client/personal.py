@@ -92,6 +92,9 @@ def personal_update(
         g_1 = μ (w - β)                                          ∇_w φ(w, β; D), β fixed
         g_2 = μ (H + μ)^-1 (∇ loss(β; D) + μ (β - w))            H: the Hessian of the loss on D' at β
 
+    H is the Hessian of the loss G_m with which β is fitted, as in the paper's later version (D.1); the first
+    version prints that of F_m (eq. 47).
+
     The method of conjugate gradients solves the linear system for g_2, see `solve`. It needs only products
     of H with vectors. Each product is estimated by a difference of gradients, so H itself is not computed.
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 import tasks
 from strategies import SelectionStrategy
 from strategies.options import Budgets, Deadlines, Faults, Overrides, Polling, read_rates
-from strategies.selectors import available, selector_type
+from strategies.selectors import available, selector_type, settings_of_run
 from strategies.selectors.settings import Schedule
 from strategies.server_steps.named import create_server_strategy
 from tasks.partitions import parse
@@ -250,7 +250,9 @@ class RunSettings(BaseModel):
         Each access reads the files of client sizes and client settings again.
         """
         return {
-            "selector_settings": parse_settings(self.selector_settings),
+            "selector_settings": settings_of_run(
+                self.selector, parse_settings(self.selector_settings), self.local_steps
+            ),
             "server_strategy": self._server_strategy(),
             "seed": self.seed,
             "budget": self.budgets.budget,

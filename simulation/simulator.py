@@ -20,6 +20,7 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from strategies.clients.overrides import Groups, numbered
+from strategies.numerics.robust import mean_weights
 from strategies.options import Budget, Budgets, Faults, Overrides
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord
@@ -27,7 +28,7 @@ from strategies.rounds.replies import Reply
 from strategies.rounds.seeds import client_seed, evaluators
 from strategies.rounds.trained_clients import ClientUpdates, TrainedClients, WeightedUpdates
 from strategies.rounds.variates import create_variates
-from strategies.selectors import Selector, create, selector_type
+from strategies.selectors import Selector, create, selector_type, settings_of_run
 from strategies.server_steps.compatibility import check_masked
 from tasks.base import Arrays, Metrics, batches
 from tasks.data import Dataset, FederatedData, federate
@@ -197,7 +198,7 @@ class Simulator:
         self.round_deadline = round_deadline
         self._learning_rate = learning_rate if callable(learning_rate) else lambda round: learning_rate
         self._batch_size, self._steps, self._epochs = batch_size, local_steps, local_epochs
-        settings = dict(selector_settings or {})
+        settings = settings_of_run(selector, selector_settings or {}, local_steps)
         kind = selector_type(selector)
         if "groups" in kind.per_client:
             labels = settings.pop("groups", None)
@@ -460,10 +461,9 @@ class Simulator:
         return federate(Dataset(self.data.inputs, self.data.labels), parts)
 
     def _diversities(self, updates: ClientUpdates, clients: Ints) -> Floats:
-        """Return (R,) the distance of each update from the weighted mean of all R updates."""
+        """Return (R,) the distance of each update from the mean of all R updates, see `mean_weights`."""
         # An update that is not finite has weight 0 in the mean, and its diversity is not finite.
-        weights = np.where(np.isfinite(updates.norms()), self.selector.client_sizes[clients], 0.0)
-        mean = updates.combined(weights / (weights.sum() or 1.0))
+        mean = updates.combined(mean_weights(self.selector.client_sizes[clients], updates.norms()))
         apart = np.zeros(clients.size)
         for row in range(clients.size):
             model = updates.model(row)

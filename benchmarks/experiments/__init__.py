@@ -6,10 +6,12 @@ lists them in ``EXPERIMENTS``.
 
 from benchmarks.experiments.delta import mnist as delta_mnist
 from benchmarks.experiments.delta import other_data as delta_other_data
+from benchmarks.experiments.delta import regression as delta_regression
 from benchmarks.experiments.delta import synthetic as delta_synthetic
 from benchmarks.experiments.flics import cifar_100, table_1, theorem_2
 from benchmarks.experiments.forecast import streams
-from benchmarks.experiments.osmd import personalised, section_f, section_g
+from benchmarks.experiments.osmd import bounds_measured, personalised, section_f, section_g
+from benchmarks.experiments.power_of_choice import bounds_measured as power_of_choice_bounds
 from benchmarks.experiments.power_of_choice import mnist as power_of_choice_mnist
 from benchmarks.experiments.power_of_choice import other_data as power_of_choice_other_data
 from benchmarks.experiments.power_of_choice import quadratics
@@ -22,9 +24,12 @@ SELECTION: dict[str, Experiment] = {
         section_f,
         section_g,
         personalised,
+        bounds_measured,
         quadratics,
+        power_of_choice_bounds,
         power_of_choice_synthetic,
         delta_synthetic,
+        delta_regression,
         theorem_2,
         streams,
     )

@@ -73,7 +73,8 @@ class Experiment:
         on nothing but the seed and the data file. If the function has a parameter ``quick``, ``quick=True``
         runs a small form of the experiment, which takes at most about a minute. It must be picklable.
     seeds : int
-        Default number of seeds, enough to show the paper's result.
+        Default number of seeds. Often fewer than the paper's (OSMD: 5 instead of 10 in section F, 3 instead
+        of 5 in section G); a table shows how many there are.
     known : Mapping[Cell, str]
         Results to compare ours with, printed in brackets after them. They are those of an independent
         implementation, unless `note` names another source.

@@ -10,6 +10,7 @@ import numpy as np
 from flwr.common import log
 
 from ..clients.printable import printable
+from ..numerics.robust import mean_weights
 from ..rounds.aggregation import Model, UnusableError, Update
 from .arrays import ReceivedArrays
 
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_LONGEST = 10.0
-"""Before the mean is computed, updates longer than this many median norms are scaled down to this length."""
-
-
 def diversities(
     arrays: ArrayRecord,
     answers: Mapping[int, RecordDict],
@@ -32,8 +29,8 @@ def diversities(
 ) -> NDArray[np.float64]:
     """Return (n,) the diversity of each client: the L2 distance of its update from the mean of all updates.
 
-    The mean is weighted by data size. The diversity of a client without a usable update is NaN. All answers
-    are in memory at once, and each model is read three times.
+    The mean is weighted by `mean_weights`. The diversity of a client without a usable update is NaN. All
+    answers are in memory at once, and each model is read three times.
 
     Parameters
     ----------
@@ -63,13 +60,8 @@ def diversities(
         else:
             updates[position], norms[position] = update, norm
     apart = np.full(sizes.size, nan)
-    total = float(sizes[list(updates)].sum())
-    # One huge update would determine the mean, and all other clients would be equally far from the mean.
-    limit = _LONGEST * float(np.median([norm for norm in norms.values() if norm] or [0.0]))
-    mean = model.fold(
-        (float(sizes[position]) / total * min(1.0, limit / (norms[position] or 1.0)), update)
-        for position, update in updates.items()
-    )
+    weights = mean_weights(sizes[list(updates)], np.array(list(norms.values()), dtype=np.float64))
+    mean = model.fold(zip(weights.tolist(), updates.values(), strict=True))
     for position, update in updates.items():
         apart[position] = model.distance(update, mean)
     return apart

@@ -1,4 +1,4 @@
-"""Limits of plausible values if some values are lies, from the quartiles of the values."""
+"""Limits of plausible values if some values are lies, and a mean that no single update determines."""
 
 from typing import NamedTuple
 
@@ -86,3 +86,29 @@ def _quantile(ordered: Floats, count: int, share: float) -> float:
     below = int(place)
     above = min(below + 1, count - 1)
     return float(ordered[below] + (place - below) * (ordered[above] - ordered[below]))
+
+
+_LONGEST = 10.0
+"""Times the median norm. A longer update counts in the mean as if it were scaled down to this norm."""
+
+
+def mean_weights(sizes: Floats, norms: Floats) -> Floats:
+    """Return (n,) the weight of each update in the mean of n updates: λ_i min(1, 10 median/||u_i||).
+
+    One huge update would determine an unlimited mean, and all other updates would be equally far from it.
+
+    Parameters
+    ----------
+    sizes : ndarray, shape (n,)
+        The clients' data sizes, > 0. λ_i is a size divided by the sum of the sizes of finite updates.
+    norms : ndarray, shape (n,)
+        ||u_i|| >= 0. The median is over the finite norms above 0. An update whose norm is not finite has the
+        weight 0.
+    """
+    usable = np.isfinite(norms)
+    shares = np.where(usable, sizes, 0.0)
+    moving = norms[usable & (norms > 0)]
+    limit = _LONGEST * float(np.median(moving)) if moving.size else 0.0
+    scales = np.divide(limit, norms, out=np.ones(norms.size), where=usable & (norms > limit))
+    weights: Floats = shares / (shares.sum() or 1.0) * scales
+    return weights

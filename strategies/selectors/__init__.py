@@ -6,7 +6,7 @@ The selectors of one paper, or of one kind, have a folder of their own.
 from .base import Selector
 from .context import RoundContext
 from .records import Feedback, Selection
-from .registry import available, create, register, selector_type
+from .registry import available, create, register, selector_type, settings_of_run
 
 __all__ = [
     "Feedback",
@@ -17,4 +17,5 @@ __all__ = [
     "create",
     "register",
     "selector_type",
+    "settings_of_run",
 ]

@@ -4,6 +4,7 @@ To add a selector to this package, write its file and list its class below. Anot
 with `register`.
 """
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy.typing as npt
@@ -115,6 +116,27 @@ def selector_type(name: str) -> type[Selector]:
     if name not in _SELECTORS:
         raise ValueError(f"selector = {name!r}: must be one of {', '.join(_SELECTORS)}")
     return _SELECTORS[name]
+
+
+def settings_of_run(name: str, settings: Mapping[str, Any], local_steps: int) -> dict[str, Any]:
+    """Return the settings of a selector, with those that follow from a run and are not given.
+
+    Selectors that compare updates with gradients of one step have the setting ``local_steps``. Without a
+    value it is the number of local steps of the run.
+
+    Parameters
+    ----------
+    name : str
+        The selector's name.
+    settings : mapping
+        The given settings.
+    local_steps : int
+        The number of local steps that every client makes in a round; 0 if clients differ in this number.
+    """
+    known = selector_type(name).settings_type.allowed()
+    if local_steps and "local_steps" in known and "local_steps" not in settings:
+        return {**settings, "local_steps": local_steps}
+    return dict(settings)
 
 
 def create(

@@ -20,6 +20,10 @@ selectors, settings and experiments.
 [results.md](results.md#the-papers-claims) has what was measured. Commands that begin with `cohort up` train a
 federation on this machine over gRPC; `cohort simulate` takes the same options. FOLDER holds the data files of
 experiments, FILE is a file of yours.
+
+These commands run with the guard, which lets clients rest that are drawn more than twice as often as their
+share of the data. So `pow-d`, its variants and `afl` select less unevenly than in their papers; add
+`--set guard=false` for the papers' selection. The experiments run without the guard.
 """
 
 

@@ -2,7 +2,6 @@
 
 from benchmarks.experiments.coverage.row import Paper, Row
 
-_NO_BOUND = "Neither the bound nor its constants are computed beside the measured loss."
 _FASHION = "The paper has Fashion-MNIST, whose data could not be had here."
 _ONLY_MNIST = "The paper has Fashion-MNIST; this experiment has MNIST only."
 _NO_DATA = "It can be run; the data could not be had here, so there is no result."
@@ -92,8 +91,9 @@ PAPER = Paper(
         Row(
             "Eq. 4, Definition 3.1 (Γ)",
             "local-global objective gap",
-            "missing",
-            "It is not computed for the quadratics.",
+            "built",
+            "It is computed for the quadratics.",
+            ("poc-bounds",),
         ),
         Row(
             "Eq. 5, Definition 3.2",
@@ -109,11 +109,35 @@ PAPER = Paper(
             "ρ̄ > 1 for every d does not hold as defined; it holds along the way of a run.",
             ("poc-profile",),
         ),
-        Row("Eq. 8, Theorem 3.1", "bound with falling rates, its bias Q", "missing", _NO_BOUND),
-        Row("Eq. 9, Theorem A.1", "bound with a fixed rate", "missing", _NO_BOUND),
-        Row("Eqs. 77 to 79 (ρ_q)", "skew with other averages", "missing", "It is not computed."),
-        Row("Eq. 86", "bound with other averages", "missing", _NO_BOUND),
-        Row("Figure 1", "two quadratics, five single selections", "missing", "No experiment draws this toy."),
+        Row(
+            "Eq. 8, Theorem 3.1",
+            "bound with falling rates, its bias Q",
+            "reached",
+            "It holds on the quadratics, thousands of times above the gap at its best.",
+            ("poc-bounds",),
+        ),
+        Row(
+            "Eq. 9, Theorem A.1",
+            "bound with a fixed rate",
+            "reached",
+            "It holds on the quadratics, a hundred to a thousand times above the gap at the end.",
+            ("poc-bounds",),
+        ),
+        Row(
+            "Eqs. 77 to 79 (ρ_q)",
+            "skew with other averages",
+            "built",
+            "For weights in proportion to data.",
+            ("poc-bounds",),
+        ),
+        Row("Eq. 86", "bound with other averages", "reached", "As eq. 8, for d = 6.", ("poc-bounds",)),
+        Row(
+            "Figure 1",
+            "two quadratics, five single selections",
+            "reached",
+            "The functions and the start are ours.",
+            ("poc-toy",),
+        ),
         Row(
             "Figure 2(a)",
             "quadratics, 30 clients",
@@ -188,7 +212,7 @@ PAPER = Paper(
             "Table 1",
             "rounds to 60 %, t_comp, accuracy, α = .3",
             "in part",
-            f"On MNIST in direction; 3 clients do not beat 10 random ones; t_comp is simulated. {_FASHION}",
+            f"On MNIST in direction; 3 clients do not beat 10 random ones (until round 160). {_FASHION}",
             ("poc-mnist", "poc-fashion-mnist"),
         ),
         Row(

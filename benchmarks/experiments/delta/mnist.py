@@ -405,7 +405,9 @@ EXPERIMENTS = (
         claim="FedVARP alone 73.8 ± .2 %, with IS 74.0 ± .1, with DELTA 74.2 ± .1; 470, 452 and 436 rounds "
         "to 73 %.",
         note="As delta-table-3 (the paper: α = 0.1); threshold 85 %. FedAvg is FedVARP alone. Weights are "
-        "those of the selector, which is unbiased; the paper takes the plain mean.",
+        "those of the selector, which is unbiased; the paper takes the plain mean. IS and DELTA are the "
+        "practical forms; the paper may draw with full information here (it names eqs. 75 and 13), which is "
+        "not run.",
     ),
     _experiment(
         name="delta-table-6",

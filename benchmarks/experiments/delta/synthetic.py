@@ -1,18 +1,17 @@
-"""DELTA's synthetic experiments: a toy with three clients, variances of the aggregate, and a regression.
+"""DELTA's synthetic experiments: a toy with three clients, and variances of the aggregate.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices B.1 and H.2. In the paper n of m clients train in a round. Here these numbers are K
+section 5 and appendix B.1. In the paper n of m clients train in a round. Here these numbers are K
 and M. The paper's FedAvg is the selector `uniform`, its IS is `fed-is`, and its DELTA is `delta`.
 """
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from benchmarks.experiments.report import Cell, Experiment, Outcome, known_cells
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Feedback, Selection, Selector, create
 
@@ -27,17 +26,21 @@ def _settings(name: str, **settings: Any) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if name != "uniform" or key == "replacement"}
 
 
-def _reports(g: Floats) -> dict[str, Floats]:
-    """Return the reports of M clients with the updates g (M, d). The reported gradient variances are 0."""
+def reports_of(g: Floats, variances: Floats | float = 0.0) -> dict[str, Floats]:
+    """Return the reports of M clients with the updates g (M, d).
+
+    `variances` (M,) are the reported variances of a gradient between mini-batches, or one for all clients. It
+    is 0 if gradients have no noise, as in the toy.
+    """
     diversity = np.linalg.norm(g - g.mean(axis=0), axis=1)
     return {
         "update_norm": np.linalg.norm(g, axis=1),
         "diversity": diversity,
-        "gradient_variance": np.zeros(len(g)),
+        "gradient_variance": np.full(len(g), variances),
     }
 
 
-def _select(selector: Selector, round: int, reports: Mapping[str, Floats]) -> Selection:
+def poll_and_select(selector: Selector, round: int, reports: Mapping[str, Floats]) -> Selection:
     """Poll the candidates, if the selector polls, and select. `reports` has the answers of all clients."""
     asked = selector.candidates(round)
     if asked is None:
@@ -53,9 +56,9 @@ def sampling_distribution(name: str, g: Floats, **settings: Any) -> Floats:
     """
     m, q = len(g), np.zeros(len(g))
     selector = create(name, m, clients_per_round=m - 1, **_settings(name, **settings))
-    reports, round = _reports(g), 0
+    reports, round = reports_of(g), 0
     while (q == 0).any():
-        selection = _select(selector, round, reports)
+        selection = poll_and_select(selector, round, reports)
         q[selection.clients] = selection.probabilities
         round += 1
     return q
@@ -125,9 +128,9 @@ def run_toy(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
 def _errors(name: str, g: Floats, k: int, seed: int, num_rounds: int, **settings: Any) -> Floats:
     """Return the error of the aggregate in each round (T, d): the aggregate minus the mean of g (M, d)."""
     selector = create(name, len(g), clients_per_round=k, seed=seed, **_settings(name, **settings))
-    reports, estimates = _reports(g), []
+    reports, estimates = reports_of(g), []
     for round in range(num_rounds):
-        selection = _select(selector, round, reports)
+        selection = poll_and_select(selector, round, reports)
         estimates.append(selection.weights @ g[selection.clients])
     errors: Floats = np.array(estimates) - g.mean(axis=0)
     return errors
@@ -189,103 +192,6 @@ def run_floor(seed: int, num_clients: int = 200, quick: bool = False) -> Outcome
     return Outcome(cells)
 
 
-# The regression.
-
-
-class Regression(NamedTuple):
-    """Clients that fit (A, b) in y = log((A x - b)² / 2) to their samples.
-
-    Attributes
-    ----------
-    x, y : ndarray of float32, shape (M, samples)
-        The samples of each client, without noise.
-    noise : ndarray, shape (M,)
-        Standard deviation of the noise that is added to each entry of a client's gradients.
-    """
-
-    x: npt.NDArray[np.float32]
-    y: npt.NDArray[np.float32]
-    noise: Floats
-
-
-REGRESSION_METHODS = METHODS | {"Power-of-Choice": "pow-d"}
-LOCAL_STEPS, RATE = 5, 0.001
-OPTIMUM = (10.0, 1.0)
-"""The true (A, b)."""
-
-
-def make_regression(seed: int, noise: float, num_samples: int = 1000) -> Regression:
-    """Draw 20 clients with samples x ~ U(0.25, 1.25) and noise levels ~ U(0, 2ν), where ν is `noise`.
-
-    The range of x does not contain the pole of y at x = b/A = 0.1.
-    """
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(0.25, 1.25, (20, num_samples)).astype(np.float32)
-    y = 2 * np.log(np.abs(np.float32(OPTIMUM[0]) * x - np.float32(OPTIMUM[1])) / np.float32(2**0.5))
-    return Regression(x, y, noise * rng.uniform(0, 2, 20))
-
-
-def local_updates(problem: Regression, w: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Let each client train from the model w (2,).
-
-    Returns
-    -------
-    ndarray, shape (M, 2)
-        The sum of each client's noisy gradients over its local steps.
-    ndarray, shape (M,)
-        Each client's loss at w.
-    """
-    m = len(problem.x)
-    local = np.tile(w, (m, 1))
-    noise = rng.normal(size=(LOCAL_STEPS, m, 2)) * problem.noise[:, None]
-    losses = np.empty(m)
-    for step in range(LOCAL_STEPS):
-        a, b = local.astype(np.float32).T[:, :, None]
-        inner = a * problem.x - b
-        residuals = 2 * np.log(np.abs(inner) / np.float32(2**0.5)) - problem.y
-        if step == 0:
-            losses = np.mean(residuals**2, axis=1, dtype=np.float64)
-        slope = 4 * residuals / inner
-        gradients = np.stack([np.einsum("ms,ms->m", slope, problem.x), -slope.sum(axis=1)], axis=1)
-        local = local - RATE * (gradients / problem.x.shape[1] + noise[step])
-    return (w - local) / RATE, losses
-
-
-def run_regression(
-    seed: int, num_rounds: int = 2000, noises: tuple[int, ...] = (20, 30, 40), quick: bool = False
-) -> Outcome:
-    """Train the regression with 10 of 20 clients a round, starting at its optimum (10, 1).
-
-    `noises` has the values of ν to compare. If `quick`, train for a tenth of the rounds.
-    """
-    num_rounds = num_rounds // 10 if quick else num_rounds
-    cells: dict[Cell, float] = {}
-    curves: dict[str, dict[str, Curve]] = {}
-    # A point of a curve is a mean over at least two rounds, since a logarithmic axis cannot show the first
-    # loss, which is 0.
-    every = max(2, num_rounds // 100)
-    for noise in noises:
-        problem, column = make_regression(seed, noise), f"ν = {noise}"
-        errors = {}
-        for label, name in REGRESSION_METHODS.items():
-            selector = create(name, 20, clients_per_round=10, seed=seed)
-            w, losses, errors[label] = np.array(OPTIMUM), np.empty(num_rounds), 0.0
-            for round in range(num_rounds):
-                # All methods have the same noise.
-                g, each = local_updates(problem, w, np.random.default_rng((seed, noise, round)))
-                losses[round] = each.mean()
-                selection = _select(selector, round, _reports(g) | {"loss": each})
-                estimate = selection.weights @ g[selection.clients]
-                errors[label] += float(((estimate - g.mean(axis=0)) ** 2).sum())
-                w = w - RATE * estimate
-            cells[label, column] = float(np.log10(losses[-num_rounds // 2 :].mean()))
-            at: Floats = np.arange(0.5, num_rounds // every) * every
-            blocks: Floats = losses.reshape(-1, every).mean(axis=1)
-            curves.setdefault(column, {})[label] = Curve(at, blocks)
-            cells[label, f"error², {column}"] = errors[label] / errors["FedAvg"]
-    return Outcome(cells, curves)
-
-
 PAPER = "Wang, Guo, Lin, Tang 2023"
 EXPERIMENTS = (
     Experiment(
@@ -334,24 +240,5 @@ EXPERIMENTS = (
         "has learned all of them. Weights are 1/(M q); effective sample size = (sum of weights)² / sum of "
         "squares, over all clients.",
         digits=1,
-    ),
-    Experiment(
-        name="delta-regression",
-        title="regression under gradient noise ν: log10 loss",
-        source=f"{PAPER}, Figures 4 and 11, appendix H.2",
-        run=run_regression,
-        seeds=10,
-        known=known_cells({"FedAvg": "-.55", "IS": "-.77", "DELTA": "-.77"}, ("ν = 40",)),
-        claim="DELTA converges faster than IS, Power-of-Choice and FedAvg at every noise level.",
-        note="y = log((A x - b)²/2), A = 10, b = 1; 10 of 20 clients, 2000 rounds, rate 0.001. The paper "
-        "does not give x, the local steps, the distribution of the noise and the start; here x ~ U(0.25, "
-        "1.25), 5 steps, normal noise with a standard deviation ~ U(0, 2ν) for each client, and the start "
-        "is the optimum: the table shows the noise that selection adds, not the speed of convergence. The "
-        "loss is the mean over the second half of the rounds; it is a random walk, so compare rows over "
-        "many seeds. error²: of the estimated mean update, relative to FedAvg's. Omitted: A = 8, b = 2, "
-        "small noise, 200 clients.",
-        digits=2,
-        y="mean squared error",
-        log_y=True,
     ),
 )

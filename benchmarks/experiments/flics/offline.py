@@ -41,6 +41,9 @@ def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.A
 def offline_participation(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:
     """Return the solution s of OffVar (eq. 8): the best mean rates if all rounds are known beforehand.
 
+    The paper's OffVar also demands r_min <= s_j of every group. This demand is left out here, and in FLICS
+    too, so the two are compared without r_min.
+
     The solution is exact and needs no numerical solver, but all sets of groups are enumerated. Mean rates s
     are possible if, for all sets A of groups, ``sum_{j in A} s_j <= f(A)`` with
     ``f(A) = (1/T) sum_t min(k(t), sum_{j in A} a_j(t))``. These s are a polymatroid. On a polymatroid

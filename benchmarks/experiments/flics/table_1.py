@@ -279,11 +279,13 @@ KNOWN = {
 
 PAPER = "Ribero, Vikalo, de Veciana"
 _HOW = (
-    f"K = {K}, {LOCAL_STEPS} local steps in batches of {BATCH}, rate {RATE}, Adam's {ADAM_RATE}. Best: of "
-    f"the mean over groups, measured every {EVERY} rounds. Worst group: mean over the last {LAST} rounds. "
-    "Rounds: until 95 % of FLICS-AVG's best. The paper's record of 5,342 users is not available to us; "
-    f"ours is synthetic, with {RECORDED} clients that are available {SHARES[0]:.0%} to {SHARES[-1]:.0%} of "
-    "the time. A round is an hour; a client is available in a round if it is in any part of it."
+    "FedAvg and FedAdam draw K times with replacement, so now and then a client twice (the paper selects "
+    f"k(t) distinct clients). K = {K}, {LOCAL_STEPS} local steps in batches of {BATCH}, rate {RATE}, Adam's "
+    f"{ADAM_RATE}. Best: of the mean over groups, measured every {EVERY} rounds. Worst group: mean over the "
+    f"last {LAST} rounds. Rounds: until 95 % of FLICS-AVG's best. The paper's record of 5,342 users is not "
+    f"available to us; ours is synthetic, with {RECORDED} clients that are available {SHARES[0]:.0%} to "
+    f"{SHARES[-1]:.0%} of the time. A round is an hour; a client is available in a round if it is in any "
+    "part of it."
 )
 _DIGITS_CLAIM = (
     "(EMNIST, a convolutional network; uniform, Poisson, cyclic, real-random, real-correlated) FedAvg 64.4 / "

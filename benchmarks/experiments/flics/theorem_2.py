@@ -148,11 +148,12 @@ EXPERIMENTS = (
     Experiment(
         name="flics-sigma",
         title="FLICS' σ_T above the offline optimum, %",
-        source=f"{PAPER}, Theorem 2 as printed: σ_T is the mean over t of sum p²/ŝ(t), with coins tossed",
+        source=f"{PAPER}, σ_T as in Theorem 2's proof: the mean over t of sum p²/ŝ(t), with coins tossed",
         run=run_sigma,
         claim="the difference goes to 0.",
-        note=f"As flics-variance, with K = {K} and β = {BETA:g}, but ŝ(t) counts the clients that took part, "
-        "and all rounds t <= T count. It is negative at first, since β counts as a participant of each "
-        "group, and large where groups were absent for many rounds.",
+        note="Corollary 1.1's σ_T is that of eq. 7, with the covariances Σ_ij of the groups' numbers of "
+        f"participants as factors. As flics-variance, with K = {K} and β = {BETA:g}, but ŝ(t) counts the "
+        "clients that took part, and all rounds t <= T count. It is negative at first, since β counts as a "
+        "participant of each group, and large where groups were absent for many rounds.",
     ),
 )

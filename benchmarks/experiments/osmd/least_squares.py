@@ -244,9 +244,9 @@ def train(
     clients_per_round, num_rounds, batch_size : int
         K, T and the number of samples in a mini-batch.
     replacement : bool (default: True)
-        Whether a client draws its mini-batch with replacement. The paper does not say which. The tables of
-        the OSMD paper's experiments are measured with replacement, and the tables of `benchmarks.privacy` and
-        of `ForecastSelector` without.
+        Whether a client draws its mini-batch with replacement, as in the paper, whose samples ξ of a
+        mini-batch are i.i.d. The tables of `benchmarks.privacy` and of `ForecastSelector` are measured
+        without replacement.
     summed : bool (default: False)
         Whether selectors learn from the norm of the sum of a mini-batch's gradients, as we read the authors'
         script, instead of the norm of their mean. The training, λ and the regret do not change.

@@ -88,8 +88,9 @@ def section_g(
     """Train multi-class logistic regression without bias by mini-batch SGD, a model for each selector.
 
     Every model starts at 0. A round changes it by w <- w - μ sum_m c_m g_m over the selected clients. g_m is
-    the mean gradient over min(`batch_size`, n_m) of client m's n_m images, drawn without replacement. Pixels
-    are divided by 255. An `Oracle` gets the norms of all clients in a round before it selects.
+    the mean gradient over min(`batch_size`, n_m) of client m's n_m images, drawn without replacement. (The
+    samples of the paper's mini-batches are i.i.d., so drawn with replacement.) Pixels are divided by 255. An
+    `Oracle` gets the norms of all clients in a round before it selects.
 
     Parameters
     ----------

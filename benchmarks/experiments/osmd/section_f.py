@@ -4,6 +4,10 @@ Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Le
 `least_squares` has the problems and the training. There are M = 100 clients of equal weight, K = 5 draws a
 round, mini-batches of 10 samples, the step size 0.1 and α = 0.4. The paper does not give the number of
 rounds. Here it is T = 1000.
+
+Unless a row says "printed γ", the rate γ of the experts' weights is the scale-free one, see
+`strategies.selectors.osmd.rates`. The norms that clients are asked for before training are those of gradients
+over all their samples; the norms that selectors learn from are those of mini-batches.
 """
 
 from __future__ import annotations
@@ -59,15 +63,16 @@ class Maker:
     def adaptive(
         self, multiplier: float = 1.0, asked: Floats | None = None, rates: str = "v1", **settings: Any
     ) -> Selector:
-        """Return Adaptive-OSMD.
+        """Return Adaptive-OSMD with the scale-free γ.
 
         Parameters
         ----------
         multiplier : float
-            Factor on the printed learning rates.
+            Factor on the printed learning rates η.
         asked : ndarray, shape (M,), or None
-            The norms of all clients before training. Their largest a is the first value of ā, as in the
-            paper. A larger a that is seen later takes its place. With None, ā is the largest a seen so far.
+            The norms of all clients before training. Their largest a is the first value of ā. In the paper ā
+            stays there (appendix C.3, and `told`); here a larger a that is seen later takes its place. With
+            None, ā is the largest a seen so far.
         rates : "v1" or "v2"
             The version of the paper whose learning rates are used.
         **settings
@@ -89,6 +94,16 @@ class Maker:
         """
         a_max = float(asked.max() / M) ** 2
         return self("adaptive-osmd", alpha=ALPHA, rates=rates, a_max=a_max, **settings)
+
+    def doubling(self, asked: Floats) -> Selector:
+        """Return Adaptive-Doubling-OSMD with the first version's rates, and the scale-free γ.
+
+        ā of the first block is the largest a of `asked` (M,), the norms of all clients before training. ā of
+        a later block is the largest a that was seen in the block before.
+        """
+        selector = self("adaptive-doubling-osmd", alpha=ALPHA, rates="v1", ask_norms=True)
+        selector.learn_norms(np.arange(M), asked)
+        return selector
 
     def oracle(self, floor: float) -> Selector:
         """Return the oracle, which uses the best probabilities p >= floor in each round."""
@@ -203,7 +218,7 @@ def _rounds(num_rounds: int, quick: bool) -> int:
 
 
 def make_f1(new: Maker, problem: Problem) -> Mapping[str, Selector]:
-    """Make the selectors of F.1: Adaptive-OSMD with printed and larger rates, `uniform`, and the oracles."""
+    """Make the selectors of F.1: Adaptive-OSMD with printed and larger η, `uniform`, and the oracles."""
     asked = problem.initial_norms()
     return {
         "uniform": new("uniform"),
@@ -213,7 +228,8 @@ def make_f1(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         "adaptive-osmd × 100": new.adaptive(100, asked),
         "adaptive-osmd × 1000": new.adaptive(1000, asked),
         "adaptive-osmd × 100, cold": new.adaptive(100),
-        "adaptive-doubling-osmd": new("adaptive-doubling-osmd"),
+        "adaptive-osmd × 100, ā fixed": new.told(asked, learning_rate_multiplier=100.0),
+        "adaptive-doubling-osmd": new.doubling(asked),
         "best p ≥ α/M (oracle)": new.oracle(ALPHA / M),
         "optimal (oracle)": new.oracle(0),
     }
@@ -256,8 +272,8 @@ def make_authors(new: Maker, problem: Problem) -> Mapping[str, Selector]:
 def make_f3(new: Maker, problem: Problem) -> Mapping[str, Selector]:
     """Make the selectors of F.3: Adaptive-OSMD with several α.
 
-    For each α there are two selectors. One has the printed learning rates, which are proportional to α³. The
-    other, "fast", has 100 times the printed rates of α = 0.4, whatever its α.
+    For each α there are two selectors. One has the printed learning rates η, which are proportional to α³.
+    The other, "fast", has 100 times the printed η of α = 0.4, whatever its α.
     """
     asked, alphas = problem.initial_norms(), (0.01, 0.1, 0.4, 0.7, 0.9, 1.0)
     selectors = {"uniform": new("uniform")}
@@ -370,9 +386,14 @@ def make_scaffold(new: Maker, problem: Problem) -> Mapping[str, Selector]:
 
 
 PAPER = "Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper)"
-READING = (
+_RATIOS = (
     "Regret and final loss are ratios to those of uniform sampling in the same run; means of ratios exceed "
     "ratios of means where runs differ much. Every row trains its own model."
+)
+_GAMMA = "η is the printed one, times the factor that a row names; γ is scale-free"
+READING = (
+    f"{_RATIOS} {_GAMMA}, unless the row says printed γ. 5 seeds (the paper: 10); mini-batches are drawn "
+    "with replacement."
 )
 REGRETS = [f"regret, σ={sigma:g}" for sigma in SIGMAS]
 _experiment = partial(Experiment, log_y=True)
@@ -399,9 +420,12 @@ EXPERIMENTS = (
         ),
         claim="uniform sampling does as well at σ = 1, suffers as σ grows and does poorly at σ = 10; "
         "Adaptive-OSMD does well at all σ and is very close to the optimal p.",
-        note=f"{READING} ā is the largest a of a poll before training, and the rates are the first version's "
-        "(factor K²), unless the row says v2; cold = no poll, ā is the largest a seen so far. × = factor on "
-        "the printed rates.",
+        note=f"{READING} The rates are the first version's (factor K²), unless the row says v2. ā starts at "
+        "the largest a of a poll before training, of gradients over all samples, and grows when a "
+        "mini-batch has a larger one; the paper's stays at the poll's (ā fixed). cold = no poll, ā is the "
+        "largest a seen so far. The doubling's ā is the poll's in the first block, then the largest a seen "
+        "in the block before. × = factor on the printed η. In brackets, the doubling's rates and ā are "
+        "unknown to us.",
     ),
     _experiment(
         name="osmd-f2",
@@ -444,7 +468,7 @@ EXPERIMENTS = (
         "of all samplers at every σ.",
         note=f"{READING} By our reading of the authors' script, which we have not run: s_m Σ is the "
         "features' standard deviation, and samplers are told norms of summed gradients (10 times the mean), "
-        "while ā is that of mean gradients. So the rates are 100 times the printed ones.",
+        "while ā is that of mean gradients. So η is 100 times the printed one.",
     ),
     _experiment(
         name="osmd-f3",
@@ -452,8 +476,8 @@ EXPERIMENTS = (
         source=f"{PAPER}, F.3 and Figure 3",
         run=partial(compare, make=make_f3),
         claim="Adaptive-OSMD is robust to α, as long as it is not too close to 0 or 1.",
-        note=f"{READING} The printed rates are in proportion to α³, so with a small α p hardly moves; fast = "
-        "100 times the rates of α = 0.4, for every α.",
+        note=f"{READING} The printed η is in proportion to α³, so with a small α p hardly moves; fast = 100 "
+        "times the η of α = 0.4, for every α.",
     ),
     _experiment(
         name="osmd-f4",
@@ -471,7 +495,8 @@ EXPERIMENTS = (
         source=f"{PAPER}, F.5 and Figure 5",
         run=run_f5,
         claim="Adaptive-OSMD does better than lipschitz-is at every ν, with the best step size for each.",
-        note="Each client has one feature; the constants are nearly equal, so lipschitz-is is nearly uniform "
+        note=f"{_GAMMA}. Each client has one feature; the constants are nearly equal, so lipschitz-is is "
+        "nearly uniform "
         "sampling. log10 loss is that of the last loss over the first. Regret is a ratio to that of "
         "lipschitz-is; each row has its own step size, so the regrets are those of different models.",
     ),
@@ -482,8 +507,9 @@ EXPERIMENTS = (
         run=run_f6,
         claim="ā falls to 0 fast, so that the sum of ā² is bounded; the total variation of the best p grows "
         "with t; the regret converges to a constant.",
-        note="Power of t: x if the second half of the rounds multiplied the sum by 2^x; 1 is linear growth, "
-        "0 is a constant. Variation: the L1 distance between the best p of successive rounds.",
+        note=f"{_GAMMA}. Power of t: x if the second half of the rounds multiplied the sum by 2^x; 1 is "
+        "linear growth, 0 is a constant. Variation: the L1 distance between the best p of successive "
+        "rounds.",
     ),
     _experiment(
         name="osmd-scaffold",

@@ -50,7 +50,9 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
     """Return the rows of the table: label -> function that makes the row's selector.
 
     A selector with "asked" in its label knows all clients' norms at the initial model. The other selectors
-    know only the data sizes before training. `lipschitz` (M,) are the constants for ``lipschitz-is``.
+    know only the data sizes before training. So ā of the OSMD family is the largest a seen so far. The paper
+    asks all clients for their norms and fixes ā (appendix C.3); `_authors_trials` has rows with this ā.
+    `lipschitz` (M,) are the constants for ``lipschitz-is``.
     """
 
     def row(name: str, *, asked: bool = False, **settings: Any) -> MakeInformed:
@@ -78,11 +80,11 @@ def _trials(seed: int, num_rounds: int, lipschitz: Floats) -> dict[str, MakeInfo
         "uniform": row("uniform"),
         "md (fixed p ∝ λ)": row("md"),
         "lipschitz-is": row("lipschitz-is", lipschitz=lipschitz),
-        "osmd": row("osmd"),
+        "osmd, v2": row("osmd", rates="v2"),
         "adaptive-osmd, v2": row("adaptive-osmd", rates="v2"),
         "adaptive-osmd": row("adaptive-osmd", rates="v1"),
         "adaptive-osmd × 100": row("adaptive-osmd", rates="v1", learning_rate_multiplier=100.0),
-        "adaptive-doubling-osmd": row("adaptive-doubling-osmd"),
+        "adaptive-doubling-osmd, v2": row("adaptive-doubling-osmd", rates="v2"),
         "mabs": row("mabs"),
         "vrb": row("vrb"),
         "avare": row("avare"),
@@ -226,10 +228,13 @@ KNOWN = known_cells(
 PAPER = "Zhao, Wang, Kolar, Adaptive Client Sampling in Federated Learning (the OSMD paper), appendix G"
 NOTE = (
     "Regret is a ratio to that of uniform sampling; loss and accuracy are those at the end. × = factor on "
-    "the printed rates. They are those of the paper's first version (factor K²), unless the row says v2, the "
-    "later version, which is this project's default; v1 learns faster, and was chosen after both had been "
-    "seen. asked: the norms of all clients are known at the start. Every row trains its own model on the "
-    "same mini-batches."
+    "the printed η. The rates are those of the paper's first version (factor K²), unless the row says v2, "
+    "the later version, which is this project's default; v1 learns faster, and was chosen after both had "
+    "been seen. γ is scale-free. No row of the OSMD family asks for norms: ā is the largest a seen so far "
+    "(doubling: in the block before), where the paper fixes it by a query before training (C.3); "
+    "osmd-g-authors has rows with such a query. asked: the norms of all clients are known at the start. A "
+    "client draws its mini-batch without replacement; the paper's samples are i.i.d. 3 seeds (the paper: 5). "
+    "Every row trains its own model on the same mini-batches."
 )
 DATA_SETS = {"": ("MNIST", "mnist.npz", 0.075, KNOWN)} | {
     "-kmnist": ("KMNIST", "kmnist.npz", 0.075, {}),
@@ -272,7 +277,8 @@ EXPERIMENTS = tuple(
         "reading of the authors' script, which we have not run: a mini-batch is one image, whatever the text "
         "says, and ā, the largest a before training, has the weights 1/M in place of λ. A client of 100 "
         "images then has an a/ā of about 107, and the rates are as much larger. ā with λ: as the paper "
-        "defines it. Every row trains its own model on the same mini-batches.",
+        "defines it. γ is scale-free, unless the row says printed γ. 3 seeds (the paper: 5). Every row "
+        "trains its own model on the same mini-batches.",
         log_y=True,
         data=file,
     )

@@ -11,6 +11,7 @@ K = 100 clients, C, m = max(CK, 1)     M = 100 clients, K = `clients_per_round` 
 rand: m draws with replacement by p_k  `md`
 pow-d, cpow-d, rpow-d, adapow-d, afl   the same names; d is `num_candidates`
 plain averages of the m models         the weights 1/K of these selectors, N_m/K of `md`
+q_k = p_k / sum_S p (appendix E)       `pow-d` with the setting ``averaging="sizes"``
 q_k = p_k K/m, uniform (appendix E)    `uniform` without replacement, whose weights λ_m M/K are the same
 Dir_K(α)                               `tasks.partitions.dirichlet`: classes *and sizes* differ
 .8 / .05 / .15 of all images           train / validation (not used) / test, of all 70,000 shuffled
@@ -22,7 +23,6 @@ t_comp                                 simulated, see `Clock`
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,6 @@ from simulation.kernels import MLP
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
-from strategies.selectors import Selection
 from tasks.data import Dataset, FederatedData, federate
 from tasks.datasets import InMemory
 from tasks.partitions import dirichlet
@@ -61,9 +60,6 @@ class Trial(NamedTuple):
         Keyword arguments of the selector.
     clients_per_round : int
         The paper's m.
-    by_data : bool
-        Whether the weights are in proportion to data, q_k = p_k / sum_S p (appendix E). Otherwise they are
-        those of the selector.
     num_rounds : int
         Maximum number of rounds; 0 = as many as the case has.
     """
@@ -72,7 +68,6 @@ class Trial(NamedTuple):
     selector: str
     settings: dict[str, Any] = {}  # noqa: RUF012 (never changed)
     clients_per_round: int = 3
-    by_data: bool = False
     num_rounds: int = 0
 
 
@@ -228,8 +223,6 @@ def train(federation: Federation, case: Case, trial: Trial, seed: int) -> Track:
         response_times=clock.training,
     )
     selector = simulator.selector
-    if trial.by_data:
-        weigh_by_data(simulator)
     polling, polled = clock.polling(selector.poll_settings.get("batch-size")), 0.0
     accuracies, losses = [], []
     for round in range(1, num_rounds + 1):
@@ -246,17 +239,3 @@ def train(federation: Federation, case: Case, trial: Trial, seed: int) -> Track:
         Curve(LOSS_EVERY * np.arange(1.0, len(losses) + 1), np.array(losses)),
         (simulator.seconds + polled) / num_rounds,
     )
-
-
-def weigh_by_data(simulator: Simulator) -> None:
-    """Change a simulator's selector so that its weights are q_k = p_k / sum_S p, which sum to 1."""
-    selector = simulator.selector
-    choose = selector.select
-
-    def select(*args: Any, **settings: Any) -> Selection:
-        selection = choose(*args, **settings)
-        sizes = selector.client_sizes[selection.clients]
-        return replace(selection, weights=sizes / sizes.sum())
-
-    # No selector has a setting for these weights, so the method is replaced.
-    selector.select = select  # type: ignore[method-assign]

@@ -191,8 +191,10 @@ def run_quadratic(seed: int, num_clients: int = 30, num_rounds: int = 20_000, qu
 # G.1).
 
 
-def selection_shares(problem: Quadratic, selector: Selector, points: Floats, num_samples: int) -> Floats:
-    """Return each client's expected share of the selected clients (P, M) at each of P models. Rows sum to 1.
+def selection_shares(
+    problem: Quadratic, selector: Selector, points: Floats, num_samples: int, by_data: bool = False
+) -> Floats:
+    """Return each client's expected weight in the aggregate (P, M) at each of P models. Rows sum to 1.
 
     The selector draws the candidates of `num_samples` rounds. From each set of candidates, the K clients with
     the largest losses at the model are selected. ``selector.select`` does the same, but so many calls of it
@@ -208,6 +210,9 @@ def selection_shares(problem: Quadratic, selector: Selector, points: Floats, num
         The models.
     num_samples : int
         Number of sets of candidates, >= 1.
+    by_data : bool (default: False)
+        Whether the weights of the selected clients are q_k = p_k / sum_S p (appendix E). Otherwise they are
+        equal.
     """
     everyone = np.arange(problem.sizes.size)
     first = selector.candidates(0)
@@ -221,7 +226,10 @@ def selection_shares(problem: Quadratic, selector: Selector, points: Floats, num
     for share, w in zip(shares, points, strict=True):
         losses = problem.losses(w, everyone)[sets]
         winners = np.take_along_axis(sets, np.argpartition(-losses, k - 1, axis=1)[:, :k], axis=1)
-        share[:] = np.bincount(winners.ravel(), minlength=everyone.size) / winners.size
+        weights = problem.sizes[winners] if by_data else np.ones(winners.shape)
+        weights = weights / weights.sum(axis=1, keepdims=True)
+        counted = np.bincount(winners.ravel(), weights=weights.ravel(), minlength=everyone.size)
+        share[:] = counted / len(winners)
     return shares
 
 
@@ -254,6 +262,18 @@ def smallest_skews(problem: Quadratic, shares: Floats) -> Floats:
     return np.asarray(np.linalg.eigvalsh(root @ forms(shares) @ root.T)[:, 0], dtype=np.float64)
 
 
+def models_around(problem: Quadratic, rng: np.random.Generator, num_points: int) -> Floats:
+    """Return models (P, v) in random directions from the optimum.
+
+    Their distances from it are .01 to 100 times the mean distance of the clients' optima.
+    """
+    spread = np.linalg.norm(problem.optima - problem.optimum, axis=1).mean()
+    directions: Floats = rng.normal(size=(num_points, problem.optima.shape[1]))
+    directions *= (spread * np.geomspace(0.01, 100, num_points) / np.linalg.norm(directions, axis=1))[:, None]
+    around: Floats = problem.optimum + directions
+    return around
+
+
 def run_profile(
     seed: int, num_rounds: int = 5000, num_points: int = 200, num_samples: int = 10_000, quick: bool = False
 ) -> Outcome:
@@ -276,11 +296,7 @@ def run_profile(
         num_points, num_samples = num_points // 4, num_samples // 4
     problem = make_quadratic(seed, 30)
     m, rng = problem.sizes.size, np.random.default_rng((seed, 1))
-    # The models lie in random directions from the optimum. Their distances from it are .01 to 100 times the
-    # mean distance of the clients' optima.
-    spread = np.linalg.norm(problem.optima - problem.optimum, axis=1).mean()
-    directions = rng.normal(size=(num_points, problem.optima.shape[1]))
-    directions *= (spread * np.geomspace(0.01, 100, num_points) / np.linalg.norm(directions, axis=1))[:, None]
+    around = models_around(problem, rng, num_points)
     cells: dict[Cell, float] = {}
     lines: dict[str, Curve] = {}
     for trial in _trials(6, 15, 30):
@@ -293,7 +309,7 @@ def run_profile(
             **trial.settings,
         )
         descent = descend(problem, selector, num_rounds)
-        points = np.vstack([problem.optimum + directions, descent.path])
+        points = np.vstack([around, descent.path])
         shares = selection_shares(problem, selector, points, num_samples)
         on_path = shares[num_points:]
         here = np.diag([skews_at(problem, on_path, w) for w in descent.path]).min()

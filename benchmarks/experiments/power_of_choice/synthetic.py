@@ -44,7 +44,8 @@ def make_synthetic(seed: int, num_clients: int = 30, dimension: int = 60) -> Sam
 
     Each client has its own u, B, v, W and b, where u ~ N(0, 1), B ~ N(0, 1), v_j ~ N(B, 1), and the entries
     of W and b are N(u, 1). Its samples are x ~ N(v, Σ) with Σ_jj = j^-1.2, and y = argmax(W x + b). Their
-    number is 50 plus a lognormal(4, 2) number. `dimension` is the number of features.
+    number is 50 plus a lognormal(4, 2) number, as in Li et al.'s code; the Power-of-Choice paper says that
+    sizes follow the power law, without its parameters. `dimension` is the number of features.
     """
     rng = np.random.default_rng(seed)
     sizes = 50 + rng.lognormal(4, 2, num_clients).astype(np.int64)

@@ -11,7 +11,9 @@ from ..probability import StreamSelector
 class MultinomialSelector(StreamSelector):
     """p_m = λ_m = size_m / sum of the registered clients' sizes.
 
-    With replacement, a client that was drawn N_m times has the weight N_m/K. This is a strong baseline if
+    With replacement, a client that was drawn N_m times trains once and has the weight N_m/K. (In the analysis
+    of Power-of-Choice the copies of a client perform local updates independently, so their noise averages
+    out.) This is a strong baseline if
     ||g_m|| differs little between clients.
     """
 

@@ -22,7 +22,11 @@ class DeltaSettings(ImportanceSettings):
     alpha_1: float = setting(0.5, low=0.0, high=1e100, doc="α1, the weight of the squared diversity")
     alpha_2: float = setting(0.5, low=0.0, high=1e100, doc="α2, the weight of the local variance")
     local_steps: int = setting(
-        1, low=1, high=10**9, doc="number of local steps that an update sums; diversities are divided by it"
+        1,
+        low=1,
+        high=10**9,
+        doc="number of local steps that an update sums; diversities are divided by it. `cohort` and the "
+        "simulator fill it from the run",
     )
     smoothness: float | None = setting(None, low=1e-100, high=1e100, doc="L, of the gradients")
     local_learning_rate: float | None = setting(None, low=1e-100, high=1e100, doc="η_L, of the clients")
@@ -72,7 +76,10 @@ class DeltaSelector(ReportedSelector):
     A client that reports only one of the two counts as not having answered. g_i is the sum of the gradients
     over all local steps, while σ_i² is the variance of a single step. Therefore ζ_i is the distance divided
     by ``local_steps``; without this division ζ_i would grow with the number of local steps and dominate
-    σ_i.
+    σ_i. The app and the simulator take this number from the run, unless the setting is given. The library
+    cannot know it (`presets.Delta` has an argument for it), nor can a simulation that counts epochs, where
+    clients make different numbers of steps: without the setting it is 1 there, and ζ_i² is too large by the
+    square of the number of steps.
 
     The comparison with uniform sampling in section 3.4 of the paper has α1 and α2 swapped. Eq. 13 and the
     constants of Corollary 3.7 follow from eq. 11. They minimise a bound, and not the variance of the

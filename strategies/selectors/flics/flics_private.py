@@ -71,6 +71,7 @@ class FLICSPrivateSelector(Selector):
     A round has two exchanges before the server sends the model, the poll and the `invitation`::
 
         1. each available client reports its group by randomised response (ε);  â = the estimated counts
+           (in the paper's Remark 5(ii) a client sends its bit with a small probability only)
         2. the server computes r as in FLICS with a = â, and sends r/a and p/ŝ to all these clients;
            each client accepts with the probability in r/a for its group, and answers yes or no
         3. clients that answered yes train and multiply their own update by p/ŝ;  Δ = the sum of the replies
@@ -92,7 +93,8 @@ class FLICSPrivateSelector(Selector):
 
     The server uses the mean of the two, weighted by the inverses of their variances, and subtracts the â_j of
     selected clients that fail later. ŝ is the mean over all rounds with an invitation; if it is less than its
-    standard error, the standard error is used. If clients randomise their reports anew in each round, t ŝ_j
+    standard error, the standard error is used. The paper's β, with which ŝ starts, is a setting of `flics`
+    only. If clients randomise their reports anew in each round, t ŝ_j
     is a sum of unbiased terms, and p/ŝ becomes exact in the long run. The error of `permanent` reports does
     not average out: for a group of N_j among N clients a relative error of about √(c N)/N_j remains.
 

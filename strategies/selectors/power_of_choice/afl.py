@@ -45,6 +45,9 @@ class AFLSelector(LastLossSelector):
     samples, exp(α2 v_k) is nearly equal for all kept clients, so the selection depends almost only on which
     clients are left out. A client with a low value keeps this value until a uniform draw selects it.
 
+    In a run, the guard is on by default: a client with more than twice its share of the draws rests for some
+    rounds (`GuardSettings.draws`), which the paper's AFL does not do.
+
     The weights follow the setting `averaging`, by default the plain mean. `probabilities` is (1 - α3) times
     the distribution in proportion to exp(α2 v_k) plus α3 times the uniform distribution.
     """

@@ -48,6 +48,10 @@ class PowDSelector(PlainMeanSelector):
     inclusion probability of a client with a large p_k is less than K p_k. ``md`` with replacement is
     unbiased. Only the order of the losses has an effect on the selection, not their values.
 
+    In a run, the guard is on by default: a client with more than twice its share of the draws rests for some
+    rounds (`GuardSettings.draws`), which the paper's pow-d does not do. Without the guard, or with a large
+    `draws`, the selection is the paper's.
+
     `probabilities` and ``Selection.probabilities`` hold p_k, with which the candidates are drawn. The
     probability of being selected depends on the losses, which are unknown before the poll. The poll does not
     depend on the budget. If the budget of a round exceeds d, only the d candidates are selected.

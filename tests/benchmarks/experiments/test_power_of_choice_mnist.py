@@ -162,20 +162,21 @@ def test_the_clock_is_fitted_to_the_papers_times_of_rand():
 def test_weights_by_data_change_the_weights_and_nothing_else(file):
     federation = training.make_federation(file, 0, 0.3)
 
-    def simulator():
+    def simulator(trial):
         return Simulator(
             federation.data,
             MLP(training.SIZES),
-            "pow-d",
+            trial.selector,
             clients_per_round=3,
             num_rounds=5,
             learning_rate=0.01,
             batch_size=8,
             local_steps=2,
+            selector_settings=trial.settings,
         )
 
-    plain, by_data = simulator(), simulator()
-    training.weigh_by_data(by_data)
+    by_data = next(trial for trial in poc.BESIDE if trial.label == "pow-d, d=6, q∝p")
+    plain, by_data = simulator(poc._POW), simulator(by_data)
     one, other = plain.step(), by_data.step()
     assert np.array_equal(one.selection.clients, other.selection.clients)
     assert one.weights == pytest.approx(np.full(3, 1 / 3))

@@ -1,0 +1,262 @@
+"""DELTA's regression under gradient noise: figures 4, 11, 12 and 13, and figures 9 and 10 on its gradients.
+
+Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
+section 5 and appendices G, H.2 and H.3. `synthetic` explains the names. The clients fit (A, b) in
+y = log((A x - b)²/2) by local SGD. The local variance σ² of eq. 13 is the variance of the noise of one step.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.experiments.delta.synthetic import METHODS, PAPER, poll_and_select, reports_of
+from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
+from strategies.numerics.arrays import Floats
+from strategies.selectors import Selector, create
+
+
+class Regression(NamedTuple):
+    """Clients that fit (A, b) in y = log((A x - b)² / 2) to their samples.
+
+    Attributes
+    ----------
+    x, y : ndarray of float32, shape (M, samples)
+        The samples of each client, without noise.
+    noise : ndarray, shape (M,)
+        Standard deviation of the noise that is added to each entry of a client's gradients.
+    """
+
+    x: npt.NDArray[np.float32]
+    y: npt.NDArray[np.float32]
+    noise: Floats
+
+    @property
+    def step_variances(self) -> Floats:
+        """σ² (M,): the variance of a client's gradient in one local step, E||noise||², of two entries."""
+        return 2 * self.noise**2
+
+
+REGRESSION_METHODS = METHODS | {"Power-of-Choice": "pow-d"}
+LOCAL_STEPS, RATE = 5, 0.001
+OPTIMUM = (10.0, 1.0)
+"""The true (A, b)."""
+FAR = (5.0, 0.0)
+"""A start from which A x - b is positive for all x on the way to the optimum."""
+
+
+def make_regression(seed: int, noise: float, num_samples: int = 1000, num_clients: int = 20) -> Regression:
+    """Draw clients with samples x ~ U(0.25, 1.25) and noise levels ~ U(0, 2ν), where ν is `noise`.
+
+    The range of x does not contain the pole of y at x = b/A = 0.1.
+    """
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(0.25, 1.25, (num_clients, num_samples)).astype(np.float32)
+    y = 2 * np.log(np.abs(np.float32(OPTIMUM[0]) * x - np.float32(OPTIMUM[1])) / np.float32(2**0.5))
+    return Regression(x, y, noise * rng.uniform(0, 2, num_clients))
+
+
+def local_updates(problem: Regression, w: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Let each client train from the model w (2,).
+
+    Returns
+    -------
+    ndarray, shape (M, 2)
+        The sum of each client's noisy gradients over its local steps.
+    ndarray, shape (M,)
+        Each client's loss at w.
+    """
+    m = len(problem.x)
+    local = np.tile(w, (m, 1))
+    noise = rng.normal(size=(LOCAL_STEPS, m, 2)) * problem.noise[:, None]
+    losses = np.empty(m)
+    for step in range(LOCAL_STEPS):
+        a, b = local.astype(np.float32).T[:, :, None]
+        inner = a * problem.x - b
+        residuals = 2 * np.log(np.abs(inner) / np.float32(2**0.5)) - problem.y
+        if step == 0:
+            losses = np.mean(residuals**2, axis=1, dtype=np.float64)
+        slope = 4 * residuals / inner
+        gradients = np.stack([np.einsum("ms,ms->m", slope, problem.x), -slope.sum(axis=1)], axis=1)
+        local = local - RATE * (gradients / problem.x.shape[1] + noise[step])
+    return (w - local) / RATE, losses
+
+
+class Run(NamedTuple):
+    """The result of one method.
+
+    Attributes
+    ----------
+    losses : ndarray, shape (T,)
+        The mean loss over the clients before each round.
+    error : float
+        Sum over the rounds of the squared distance between the aggregate and the mean update.
+    norms, diversities : ndarray, shape (T, 2)
+        The largest and the smallest ||g_i||, and ||g_i - mean g||, of all clients in each round.
+    """
+
+    losses: Floats
+    error: float
+    norms: Floats
+    diversities: Floats
+
+
+def make_selector(name: str, num_clients: int, seed: int) -> Selector:
+    """Return a selector of 10 clients a round. `delta` gets the number of local steps, as eq. 13 needs it."""
+    settings = {"local_steps": LOCAL_STEPS} if name == "delta" else {}
+    return create(name, num_clients, clients_per_round=10, seed=seed, **settings)
+
+
+def train(problem: Regression, name: str, seed: tuple[int, int], num_rounds: int, start: Floats) -> Run:
+    """Train with the selector `name`. All selectors have the same noise; `seed` is (seed, ν)."""
+    selector = make_selector(name, len(problem.x), seed[0])
+    w, error = start, 0.0
+    losses, extremes = np.empty(num_rounds), np.empty((2, num_rounds, 2))
+    for round in range(num_rounds):
+        g, each = local_updates(problem, w, np.random.default_rng((*seed, round)))
+        losses[round] = each.mean()
+        reports = reports_of(g, problem.step_variances)
+        for row, kind in enumerate(("update_norm", "diversity")):
+            extremes[row, round] = reports[kind].max(), reports[kind].min()
+        selection = poll_and_select(selector, round, reports | {"loss": each})
+        estimate = selection.weights @ g[selection.clients]
+        error += float(((estimate - g.mean(axis=0)) ** 2).sum())
+        w = w - RATE * estimate
+    return Run(losses, error, *extremes)
+
+
+def run_regression(
+    seed: int,
+    num_rounds: int = 2000,
+    noises: tuple[int, ...] = (20, 30, 40),
+    start: tuple[float, float] = OPTIMUM,
+    num_clients: int = 20,
+    num_samples: int = 1000,
+    quick: bool = False,
+) -> Outcome:
+    """Train the regression with 10 clients a round.
+
+    Parameters
+    ----------
+    seed, num_rounds : int
+        Seed, and T.
+    noises : tuple of int
+        The values of ν to compare.
+    start : tuple of float
+        (A, b) before the first round. If it is not the optimum, the table has the rounds until a quarter of
+        the first loss is reached.
+    num_clients, num_samples : int
+        M, and the number of samples of each client.
+    quick : bool
+        Whether to train for a tenth of the rounds.
+    """
+    num_rounds = num_rounds // 10 if quick else num_rounds
+    cells: dict[Cell, float] = {}
+    curves: dict[str, dict[str, Curve]] = {}
+    for noise in noises:
+        problem, column = make_regression(seed, noise, num_samples, num_clients), f"ν = {noise}"
+        baseline = 0.0
+        for label, name in REGRESSION_METHODS.items():
+            run = train(problem, name, (seed, noise), num_rounds, np.array(start))
+            baseline = baseline or run.error
+            if start != OPTIMUM:
+                over_time = Curve(np.arange(float(num_rounds)), run.losses)
+                cells[label, f"rounds, {column}"] = over_time.first(run.losses <= run.losses[0] / 4)
+            cells[label, column] = float(np.log10(run.losses[-num_rounds // 2 :].mean()))
+            curves.setdefault(column, {})[label] = _blocks(run.losses)
+            cells[label, f"error², {column}"] = run.error / baseline
+    return Outcome(cells, curves)
+
+
+def _blocks(values: Floats) -> Curve:
+    """Return a curve of about 100 points, each the mean over a block of the values (T,) of the rounds.
+
+    A block has at least two rounds, since a logarithmic axis cannot show the loss at the optimum, which is 0.
+    """
+    every = max(2, values.size // 100)
+    at: Floats = np.arange(0.5, values.size // every) * every
+    return Curve(at, values[: at.size * every].reshape(-1, every).mean(axis=1))
+
+
+def run_extremes(seed: int, num_rounds: int = 2000, noise: int = 1, quick: bool = False) -> Outcome:
+    """Record the largest and the smallest norm and diversity of all clients over the rounds.
+
+    The norms are those of a run with FedIS, and the diversities those of a run with DELTA. The runs start far
+    from the optimum. If `quick`, train for a tenth of the rounds.
+    """
+    num_rounds = num_rounds // 10 if quick else num_rounds
+    problem, tenth = make_regression(seed, noise), max(1, num_rounds // 10)
+    cells: dict[Cell, float] = {}
+    curves: dict[str, dict[str, Curve]] = {}
+    for label, quantity in (("IS", "norm"), ("DELTA", "diversity")):
+        run = train(problem, METHODS[label], (seed, noise), num_rounds, np.array(FAR))
+        values = run.norms if quantity == "norm" else run.diversities
+        for which, of in zip(("largest", "smallest"), values.T, strict=True):
+            row = f"{label}: {which} {quantity}"
+            cells[row, "first tenth"] = float(of[:tenth].mean())
+            cells[row, "last tenth"] = float(of[-tenth:].mean())
+            cells[row, "largest of a round / mean"] = float(of.max() / of.mean())
+            curves.setdefault(f"{quantity} with {label}", {})[which] = _blocks(of)
+    return Outcome(cells, curves)
+
+
+_SETTING = (
+    "y = log((A x - b)²/2), A = 10, b = 1; 10 of {clients} clients, 2000 rounds, rate 0.001. The paper does "
+    "not give x, the local steps, the distribution of the noise and the start; here x ~ U(0.25, 1.25), 5 "
+    "steps, normal noise with a standard deviation ~ U(0, 2ν) for each client, and the start is {start}. "
+    "DELTA knows the ζ of all clients, and σ², the variance of the noise of one step; α1 = α2 = 0.5."
+)
+_READING = (
+    "error²: of the estimated mean update, relative to FedAvg's. The loss is the mean over the second half "
+    "of the rounds; it is a random walk, so compare rows over many seeds."
+)
+_CLAIM = "DELTA converges faster than IS, Power-of-Choice and FedAvg at every noise level."
+_FAR = "(5, 0), where the loss is about 1.1. Rounds: until the loss is a quarter of the first"
+_experiment = partial(Experiment, digits=2, log_y=True, y="mean squared error", claim=_CLAIM)
+
+EXPERIMENTS = (
+    _experiment(
+        name="delta-regression",
+        title="regression under gradient noise ν: log10 loss",
+        source=f"{PAPER}, Figures 4 and 11, appendix H.2",
+        run=run_regression,
+        seeds=10,
+        known=known_cells({"FedAvg": "-.55", "IS": "-.77", "DELTA": "-.77"}, ("ν = 40",)),
+        note=_SETTING.format(
+            clients=20,
+            start="the optimum: the table shows the noise that selection adds, not the speed of convergence",
+        )
+        + f" {_READING} Omitted: A = 8, b = 2.",
+    ),
+    _experiment(
+        name="delta-regression-far",
+        title="regression far from its optimum, with little and much noise ν: log10 loss",
+        source=f"{PAPER}, Figures 4, 11 and 12, appendices H.2 and H.3",
+        run=partial(run_regression, noises=(1, 5, 20), start=FAR),
+        note=_SETTING.format(clients=20, start=_FAR)
+        + f" {_READING} The paper does not give its small noise levels; ours are 1 and 5.",
+    ),
+    _experiment(
+        name="delta-regression-200",
+        title="regression far from its optimum, 10 of 200 clients: log10 loss",
+        source=f"{PAPER}, Figure 13, appendix H.3",
+        run=partial(run_regression, start=FAR, num_clients=200, num_samples=100),
+        note=_SETTING.format(clients=200, start=_FAR)
+        + f" {_READING} Each client has 100 samples (the paper: 1000).",
+    ),
+    Experiment(
+        name="delta-extremes",
+        title="largest and smallest norm and diversity of all clients in the regression",
+        source=f"{PAPER}, Figures 9 and 10, appendix G; the paper has MNIST and Fashion-MNIST",
+        run=run_extremes,
+        claim="norms and diversities vary within limits, so that those of an earlier round can stand for "
+        "those of this round.",
+        note=_SETTING.format(clients=20, start="(5, 0)")
+        + " ν = 1. Means over the first and the last tenth of the rounds, and the largest value of a round "
+        "over the mean of all rounds. Norms are sums over the 5 steps.",
+        digits=2,
+        y="norm, diversity",
+        log_y=True,
+    ),
+)

@@ -1,0 +1,216 @@
+"""The bounds of the OSMD paper that can be computed: of the regret, and the heterogeneity ζ.
+
+Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback",
+in its first version (v1) and its later version (v2, with Liu, Zhang, Zhou and Chen). The distance of the
+mirror descent is the negative entropy. M is the number of clients, K the number of draws a round, T the
+number of rounds, and α/M the floor of p. The loss of a round is ``l_t(p) = (1/K) sum_m a_m/p_m``.
+
+v1 bounds the slope of the estimated loss by M³ā/(K²α³). A client that is drawn N_m <= K times in a round can
+exceed this bound by the factor N_m. v2 has M³ā/(Kα³), which holds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from strategies.numerics.arrays import Floats
+from strategies.numerics.projection import project_floored_simplex
+
+
+class Setting(NamedTuple):
+    """What the bounds depend on: the version of the paper ("v1" or "v2"), M, K and α."""
+
+    version: str
+    m: int
+    k: int
+    alpha: float
+
+    @property
+    def _slope(self) -> float:
+        """The bound of the estimated loss's slope, over ā."""
+        return self.m**3 / (self.alpha**3 * self.k ** (2 if self.version == "v1" else 1))
+
+    def _spread(self, variation: float) -> float:
+        return math.log(self.m) + 2 * variation * math.log(self.m / self.alpha)
+
+
+def intrinsic_regret(at: Setting, rate: float, variation: float, largest: Floats) -> float:
+    """Return the bound of OSMD's regret against any q^t >= α/M, for any learning rate.
+
+    ::
+
+        v1:  log M/η + 2 log(M/α) TV/η + 2 η sum_t Q_t²,    Q_t = M³ ā_t/(K² α³)    Proposition 3
+        v2:  log M/η + 2 log(M/α) TV/η + η/2 sum_t Q_t²,    Q_t = M³ ā_t/(K α³)     Proposition 13
+
+    Parameters
+    ----------
+    at : Setting
+        Version, M, K and α.
+    rate : float
+        η > 0, for losses that are not divided by ā.
+    variation : float
+        TV, the sum of the L1 distances between q of successive rounds.
+    largest : ndarray, shape (T,)
+        ā_t, the largest a of all clients in each round.
+    """
+    steps = (2 if at.version == "v1" else 0.5) * rate * float((largest**2).sum()) * at._slope**2
+    return at._spread(variation) / rate + steps
+
+
+def projection_error(at: Setting, rate: float, q: Floats, roots: Floats) -> float:
+    """Return what Theorem 1 (v1) and Theorem 6 (v2) add for a comparator that has probabilities below α/M.
+
+    It is 8 log(M/α)/η sum_t ψ(q^t, α) + sum_t φ(q^t, α) l_t(q^t), with ψ and φ of eq. 9 (v1), eq. 19 (v2).
+
+    Parameters
+    ----------
+    at, rate
+        See `intrinsic_regret`.
+    q : ndarray, shape (T, M)
+        The comparator.
+    roots : ndarray, shape (T, M)
+        sqrt(a) of all clients in each round. Where q is 0, it must be 0.
+    """
+    floor = at.alpha / at.m
+    below = np.maximum(floor - q, 0).sum(axis=1)
+    above = np.maximum(q - floor, 0).sum(axis=1)
+    omega = np.divide(below, above, out=np.ones(below.size), where=above > 0)
+    phi = omega / (1 - omega * (1 - floor))
+    losses = np.divide(roots**2, q, out=np.zeros(q.shape), where=q > 0).sum(axis=1) / at.k
+    return float(8 * math.log(at.m / at.alpha) / rate * below.sum() + phi @ losses)
+
+
+def best_rate_regret(at: Setting, rounds: int, largest: float, variation: float) -> float:
+    """Return the bound of OSMD's regret with the rate of the paper, against any q^t >= α/M.
+
+    ::
+
+        v1:  2 sqrt(2) M³ ā/(K² α³) sqrt(T (log M + 2 TV log(M/α)))        eq. 12
+        v2:  2 M³ A/(K α³) sqrt(T (log M/2 + β log(M/α)))                  Corollary 7
+
+    Corollary 1 of v1 (eq. 10) is the same with the mean of ā_t² in place of ā². Eq. 21 of v2 prints half of
+    this: the factor 2 that follows from Theorem 6 and eq. 20 is missing.
+
+    Parameters
+    ----------
+    at : Setting
+        Version, M, K and α.
+    rounds : int
+        T.
+    largest : float
+        ā (v2: A_max), at least as large as all a.
+    variation : float
+        TV (v2: β).
+    """
+    factor = 2 * math.sqrt(2) if at.version == "v1" else math.sqrt(2)
+    return factor * at._slope * largest * math.sqrt(rounds * at._spread(variation))
+
+
+def ensemble_regret(at: Setting, rounds: int, largest: float, variation: float, experts: int) -> float:
+    """Return the bound of Adaptive-OSMD's regret with the printed γ: Theorem 3 (v1), Theorem 8 (v2).
+
+    It is 3/2 of `best_rate_regret` plus (M/α) sqrt(T ā/(8K)) (1 + 2 log E), for E = `experts`.
+    """
+    return 1.5 * best_rate_regret(at, rounds, largest, variation) + _meta(at, rounds, largest, experts, 1)
+
+
+def doubling_regret(
+    at: Setting, rounds: int, largest: float, variation: float, experts: int, excess: float = 1.0
+) -> float:
+    """Return the bound of Adaptive-Doubling-OSMD's regret: Theorem 4 (v1), Theorem 10 (v2).
+
+    Parameters
+    ----------
+    at, rounds, largest, variation
+        See `best_rate_regret`.
+    experts : int
+        E, the number of experts of the last block.
+    excess : float
+        C >= 1 of Theorem 4: ā of each block is at most C times the largest a of the block. v2 has no C.
+    """
+    base = math.sqrt(2) - 1
+    if at.version == "v1":
+        scale = math.sqrt(2 * (rounds + 1)) / base
+        first = (2 * excess + 1) / 2 * best_rate_regret(at, 1, largest, variation)
+        return scale * (first + _meta(at, 1, largest, experts, excess))
+    first = 3 * best_rate_regret(at, rounds, largest, variation)
+    return (first + 2 * _meta(at, rounds, largest, experts, 1)) / base
+
+
+def _meta(at: Setting, rounds: int, largest: float, experts: int, excess: float) -> float:
+    """Return (M/α) sqrt(T ā/(8K)) (C + 2 log E)."""
+    return at.m / at.alpha * math.sqrt(rounds * largest / (8 * at.k)) * (excess + 2 * math.log(experts))
+
+
+# Heterogeneity.
+
+
+def variance(p: Floats, norms: Floats, mean_norm: Floats) -> Floats:
+    """Return V(p, w) (W,) at W models: the variance of one draw's estimate of the gradient (v2, eq. 9).
+
+    ``V(p, w) = (1/M²) sum_m ||∇F_m(w)||²/p_m - ||∇F(w)||²``.
+
+    Parameters
+    ----------
+    p : ndarray, shape (M,) or (W, M)
+        Probabilities, > 0.
+    norms : ndarray, shape (W, M)
+        ||∇F_m(w)|| of each client.
+    mean_norm : ndarray, shape (W,)
+        ||∇F(w)||, where F is the mean of the F_m.
+    """
+    v: Floats = (norms**2 / p).sum(axis=1) / norms.shape[1] ** 2 - mean_norm**2
+    return v
+
+
+class Heterogeneity(NamedTuple):
+    """ζ² of three kinds of sampling, with the supremum over given models.
+
+    Attributes
+    ----------
+    uniform : float
+        ζ_0² (v1), ζ_unif² (v2): of uniform sampling.
+    fixed : float
+        ζ_1² (v1), ζ_fix²(α) (v2): of the best p >= α/M that is the same for all models. It is computed by
+        ascent and is at most a few permille too large.
+    least : float
+        ζ_2² (v1), ζ_min² (v2): of the best p of each model.
+    """
+
+    uniform: float
+    fixed: float
+    least: float
+
+
+def heterogeneity(norms: Floats, mean_norm: Floats, alpha: float = 1e-9, steps: int = 3000) -> Heterogeneity:
+    """Return ζ² over W models.
+
+    ζ_fix² is min_p max_w V(p, w). For weights ω >= 0 of the models with sum 1, the p that minimises the mean
+    of V is in proportion to the root of the mean of ||∇F_m||². The weights ascend multiplicatively towards
+    the models with the largest V, and the best of all p on the way counts.
+
+    Parameters
+    ----------
+    norms, mean_norm
+        See `variance`.
+    alpha : float
+        α, for the floor α/M of ζ_fix.
+    steps : int
+        Number of steps of the ascent.
+    """
+    count, m = norms.shape
+    uniform = variance(np.full(m, 1 / m), norms, mean_norm)
+    with np.errstate(divide="ignore"):
+        least = norms.mean(axis=1) ** 2 - mean_norm**2
+        log_weights, best = np.zeros(count), float(uniform.max())
+        for step in range(1, steps + 1):
+            weights = np.exp(log_weights - log_weights.max())
+            mean = weights / weights.sum() @ norms**2
+            p = project_floored_simplex(0.5 * np.log(mean), alpha / m)
+            v = variance(p, norms, mean_norm)
+            best = min(best, float(v.max()))
+            log_weights = log_weights + 2 / math.sqrt(step) * v / (np.abs(v).max() or 1.0)
+    return Heterogeneity(float(uniform.max()), best, float(least.max()))

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from benchmarks.experiments.delta import regression
+from strategies.selectors.delta.delta import DeltaSelector
+
+SHORT = {
+    "delta-regression": {"num_rounds": 10, "noises": (20, 40)},
+    "delta-regression-far": {"num_rounds": 10},
+    "delta-regression-200": {"num_rounds": 10, "noises": (20,)},
+    "delta-extremes": {"num_rounds": 10},
+}
+
+
+@pytest.mark.parametrize("experiment", regression.EXPERIMENTS, ids=lambda each: each.name)
+def test_an_experiment_is_a_function_of_its_seed(experiment):
+    one, again, other = (experiment.run(seed, **SHORT[experiment.name]) for seed in (3, 3, 4))
+    assert str(one.cells) == str(again.cells)  # as text, since a threshold that is not reached is NaN
+    assert one.cells.keys() == other.cells.keys() >= experiment.known.keys()
+    assert str(one.cells) != str(other.cells)
+    for panel, lines in one.curves.items():
+        for name, curve in lines.items():
+            assert curve.x.shape == curve.y.shape
+            assert (curve.y > 0).all()
+            assert np.array_equal(curve.y, again.curves[panel][name].y)
+
+
+@pytest.mark.parametrize("experiment", regression.EXPERIMENTS, ids=lambda each: each.name)
+def test_the_quick_form_is_a_smaller_one(experiment):
+    short = SHORT[experiment.name]
+    quick = experiment.run(3, quick=True, **{**short, "num_rounds": 100})
+    assert str(quick.cells) == str(experiment.run(3, **short).cells)
+
+
+def test_a_local_step_is_down_the_gradient_of_the_loss():
+    problem = regression.make_regression(0, noise=0.0, num_samples=50)
+    rng, w = np.random.default_rng(0), np.array([7.0, 0.5])
+    _, losses = regression.local_updates(problem, w, rng)
+    x, y = problem.x.astype(np.float64), problem.y.astype(np.float64)
+
+    def mean_loss(at):
+        return ((np.log((at[0] * x - at[1]) ** 2 / 2) - y) ** 2).mean(axis=1)
+
+    assert losses == pytest.approx(mean_loss(w), rel=1e-4)
+    assert mean_loss(np.array(regression.OPTIMUM)) == pytest.approx(np.zeros(20), abs=1e-10)
+    # Five steps this short are five times the gradient, nearly.
+    g, _ = regression.local_updates(problem, w, rng)
+    for j, nudge in enumerate(np.eye(2) * 1e-5):
+        slope = (mean_loss(w + nudge) - mean_loss(w - nudge)) / 2e-5
+        assert g[:, j] == pytest.approx(regression.LOCAL_STEPS * slope, rel=0.02)
+
+
+def test_delta_is_told_the_variance_of_one_step_and_the_number_of_steps():
+    """A client with the gradient variance σ² and the summed diversity ζ has the score of eq. 13 for ζ/5."""
+    problem = regression.make_regression(0, noise=20.0, num_samples=20)
+    rng = np.random.default_rng(1)
+    noise = rng.normal(size=(20_000, 2)) * problem.noise[3]
+    assert problem.step_variances[3] == pytest.approx((noise**2).sum(axis=1).mean(), rel=0.03)
+    selector = regression.make_selector("delta", 20, seed=0)
+    assert isinstance(selector, DeltaSelector)
+    scores = selector.settings.scores(np.array([10.0, 0.0]), np.array([0.0, 4.0]), 10)
+    assert scores == pytest.approx([2 * 0.5**0.5, 2 * 0.5**0.5])
+
+
+def test_a_far_start_counts_the_rounds_until_a_quarter_of_the_loss():
+    run = regression.run_regression(0, num_rounds=1000, noises=(0,), start=regression.FAR, num_samples=50)
+    losses = run.curves["ν = 0"]["FedAvg"]
+    first = regression.train(
+        regression.make_regression(0, 0, 50), "uniform", (0, 0), 1, np.array(regression.FAR)
+    ).losses[0]
+    rounds = run.cells["FedAvg", "rounds, ν = 0"]
+    assert 0 < rounds < 1000
+    assert losses.y[losses.x > rounds].max() <= first / 4
+    # Without noise all clients have nearly the same gradients, so all methods are equally fast.
+    assert run.cells["DELTA", "rounds, ν = 0"] == pytest.approx(rounds, rel=0.1)
+
+
+@pytest.mark.slow
+def test_sampling_by_norms_has_the_known_error():
+    # Normal noise in two dimensions, its level U(0, 2ν): (E||ν||)² / E||ν||² = 0.59; and the floor.
+    noisy = regression.run_regression(0, noises=(40,)).cells
+    assert noisy["IS", "error², ν = 40"] == pytest.approx(0.59, abs=0.1)
+    assert 0.59 < noisy["DELTA", "error², ν = 40"] < 0.85

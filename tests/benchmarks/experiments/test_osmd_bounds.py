@@ -1,0 +1,107 @@
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments.osmd import bounds, bounds_measured
+from benchmarks.experiments.osmd.bounds import Setting
+from strategies.numerics.projection import project_floored_simplex
+from strategies.selectors import create
+from strategies.selectors.osmd.rates import smallest_rate
+from tests.support.selections import feedback
+
+
+def test_the_bounds_by_hand():
+    """M = 2, K = 1, α = 1: the slope is at most 8 ā, log M = log(M/α) = log 2."""
+    one, later = Setting("v1", 2, 1, 1.0), Setting("v2", 2, 1, 1.0)
+    log_2 = math.log(2)
+    assert bounds.best_rate_regret(one, 4, 3.0, 1.5) == pytest.approx(
+        2 * 2**0.5 * 8 * 3 * (4 * 4 * log_2) ** 0.5
+    )
+    assert bounds.best_rate_regret(later, 4, 3.0, 1.5) == pytest.approx(2 * 8 * 3 * (4 * 2 * log_2) ** 0.5)
+    largest = np.array([1.0, 2.0])
+    assert bounds.intrinsic_regret(one, 0.1, 1.5, largest) == pytest.approx(10 * 4 * log_2 + 2 * 0.1 * 5 * 64)
+    assert bounds.intrinsic_regret(later, 0.1, 1.5, largest) == pytest.approx(10 * 4 * log_2 + 0.05 * 5 * 64)
+    experts = 2 * (4 * 3 / 8) ** 0.5 * (1 + 2 * math.log(3))  # (M/α) sqrt(T ā/(8K)) (1 + 2 log E)
+    assert bounds.ensemble_regret(one, 4, 3.0, 1.5, 3) == pytest.approx(
+        1.5 * bounds.best_rate_regret(one, 4, 3.0, 1.5) + experts
+    )
+    assert bounds.doubling_regret(later, 4, 3.0, 1.5, 3) == pytest.approx(
+        (3 * bounds.best_rate_regret(later, 4, 3.0, 1.5) + 2 * experts) / (2**0.5 - 1)
+    )
+    assert bounds.doubling_regret(one, 3, 3.0, 1.5, 3, excess=2.0) == pytest.approx(
+        8**0.5 / (2**0.5 - 1) * (
+            5 * 2**0.5 * 8 * 3 * (4 * log_2) ** 0.5 + 2 * (3 / 8) ** 0.5 * (2 + 2 * math.log(3))
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_papers_rate_gives_the_bound_of_its_corollary(version):
+    """η of eq. 11 (v1) and eq. 20 (v2), put into the bound for any η; and no other η gives less."""
+    at, rounds, variation, largest = Setting(version, 20, 3, 0.3), 50, 4.0, 0.7
+    rate = smallest_rate(version, 20, 3, 0.3, rounds, variation) / largest
+    every = np.full(rounds, largest)
+    best = bounds.best_rate_regret(at, rounds, largest, variation)
+    assert bounds.intrinsic_regret(at, rate, variation, every) == pytest.approx(best)
+    for other in (0.9 * rate, 1.1 * rate):
+        assert bounds.intrinsic_regret(at, other, variation, every) > best
+
+
+def test_the_error_of_the_projection_by_hand():
+    at = Setting("v1", 2, 1, 0.4)  # the floor is .2
+    q, roots = np.array([[0.1, 0.9], [0.5, 0.5]]), np.array([[1.0, 3.0], [1.0, 1.0]])
+    omega = 0.1 / 0.7
+    losses = 1 / 0.1 + 9 / 0.9
+    expected = 8 * math.log(5) / 2 * 0.1 + omega / (1 - omega * 0.8) * losses
+    assert bounds.projection_error(at, 2.0, q, roots) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_regret_of_osmd_is_below_its_bound(version):
+    """On drifting norms of four clients; and it is above the regret of the best p, which is 0."""
+    m, k, alpha, rounds = 4, 2, 0.8, 200
+    rng = np.random.default_rng(0)
+    roots = np.exp(0.3 * rng.normal(size=(rounds, m)) + np.linspace(0, [0, 1, -1, 0], rounds)) / m
+    a_max = float((roots**2).max())
+    selector = create(
+        "osmd", m, clients_per_round=k, num_rounds=rounds, alpha=alpha, rates=version, a_max=a_max
+    )
+    best = np.array([project_floored_simplex(np.log(row), alpha / m) for row in roots])
+    regret = 0.0
+    for round in range(1, rounds + 1):
+        root = roots[round - 1]
+        regret += ((root**2 / selector.probabilities).sum() - (root**2 / best[round - 1]).sum()) / k
+        selection = selector.select(round)
+        selector.update(round, selection, feedback(m * root[selection.clients]))
+    at, variation = Setting(version, m, k, alpha), float(np.abs(np.diff(best, axis=0)).sum())
+    rate = smallest_rate(version, m, k, alpha, rounds, 0) / a_max
+    bound = bounds.intrinsic_regret(at, rate, variation, (roots**2).max(axis=1))
+    assert 0 < regret < bound
+    # The projection adds nothing for a comparator above the floor.
+    assert bounds.projection_error(at, rate, best, roots) == pytest.approx(0, abs=1e-9)
+
+
+def test_heterogeneity_is_the_minimum_over_a_grid():
+    """Two clients, three models: ζ_fix by search over p_1, and the order of the three ζ."""
+    norms = np.array([[2.0, 1.0], [1.0, 3.0], [0.5, 0.5]])
+    mean = np.array([1.0, 2.0, 0.1])
+    found = bounds.heterogeneity(norms, mean)
+    grid = np.linspace(0.01, 0.99, 9801)
+    worst = [bounds.variance(np.array([p, 1 - p]), norms, mean).max() for p in grid]
+    assert found.fixed == pytest.approx(min(worst), rel=2e-3)
+    assert found.uniform == pytest.approx(max((4 + 1) / 2 - 1, (1 + 9) / 2 - 4))
+    assert found.least == pytest.approx(max(1.5**2 - 1, 2**2 - 4))
+    assert found.least < found.fixed < found.uniform
+    assert bounds.heterogeneity(norms, mean, alpha=1.0).fixed == pytest.approx(found.uniform)
+
+
+def test_the_experiment_is_a_function_of_its_seed_and_the_bounds_hold():
+    one, again, other = (bounds_measured.run_bounds(seed, num_rounds=12) for seed in (3, 3, 4))
+    assert one.cells == again.cells != other.cells
+    for (row, _), value in one.cells.items():
+        if row.startswith("ζ²"):
+            assert 0 <= value <= 1
+        else:
+            assert value > 0
+    assert bounds_measured.run_bounds(3, num_rounds=120, quick=True).cells == one.cells
