@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
 SYS = Path("/sys/class")
 ROUTES = Path("/proc/net/route")
-CPU_SENSORS = (
-    "cpu",
-    "soc",
-    "x86_pkg",
-    "k10temp",
-)  # the first words of the names of processor sensors; other sensors of phones may report wrong values
+# The types of processor sensors begin with one of these. Phones have dozens of other sensors, some of which
+# report wrong values.
+CPU_SENSORS = ("cpu", "soc", "x86_pkg", "k10temp")
 MOBILE = ("wwan", "ppp", "rmnet")  # names of modem interfaces
 NETWORK_MANAGER = "org.freedesktop.NetworkManager"
 ANSWER_TIMEOUT = 5.0  # s; Termux's commands hang if the Termux:API app is missing

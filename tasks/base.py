@@ -139,7 +139,7 @@ def batches(num_samples: int, batch_size: int, steps: int, seed: int) -> Iterato
     """Yield the sample indexes of ``steps`` mini-batches of min(batch_size, num_samples) samples each.
 
     Samples are drawn without replacement. When too few are left for a mini-batch, all samples are shuffled
-    again. All tasks use this function, so that models are compared on the same samples.
+    again. All models are trained on these mini-batches, so that they can be compared.
 
     Raises
     ------

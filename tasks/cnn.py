@@ -44,9 +44,9 @@ def _objects(num_classes: int) -> list[nn.Module]:
 def _faces(num_classes: int) -> list[nn.Module]:
     """For 84 x 84 colour pixels: LEAF's network for CelebA.
 
-    It has four blocks of convolution, norm, pooling and ReLU. Group norm replaces LEAF's batch norm (Hsieh et
-    al. 2020). The running statistics of batch norm are not parameters. A client whose samples are all of one
-    class would distort these statistics for other clients.
+    The network has four blocks of convolution, norm, pooling and ReLU. Group norm replaces LEAF's batch norm
+    (Hsieh et al. 2020). The running statistics of batch norm are not parameters. A client whose samples are
+    all of one class would distort these statistics for other clients.
     """
     modules: list[nn.Module] = []
     for channels in (3, 32, 32, 32):

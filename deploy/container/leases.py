@@ -84,7 +84,7 @@ def take(folder: Path, names: Sequence[str], holder: str) -> Lease | None:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Execute the block in one container at a time, so that no container takes the earlier name of another.
+    """Execute the block in one container at a time, so that each gets the most suitable of the free names.
 
     A container that has waited for `WAIT` seconds executes the block in any case.
     """

@@ -190,7 +190,7 @@ class DeviceSupervisor(Supervisor):
                 "not let in: another device is connected with this key, or the server has revoked it"
                 if (self.folder / ADMITTED).exists()
                 else f"not let in yet: the operator must register the key of {self.name}, or another device "
-                "is connected with this key"
+                "has this key or name"
             )
         # The supervisor reads no more lines after it has asked the SuperNode to end. So here, the server has
         # sent the SuperNode away.

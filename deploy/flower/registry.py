@@ -1,4 +1,4 @@
-"""A server's registered clients and its invitations: one file for each. All programs of the server use them.
+"""A server's registered clients and its invitations, in one file each. All programs of the server use these.
 
 An invitation holds a random token. The SuperLink registers the key of the first device that shows the token
 before the invitation expires (`deploy.flower.patches.guards.enrolment`). The server stores only a hash of the

@@ -43,7 +43,7 @@ def availability_of(settings: Mapping[str, Any], num_clients: int, seed: int) ->
     own = parse_settings(given, f"availability = {text!r}: its settings")
     if (name == "trace") != bool(file):
         needed = (
-            "names the recorded trace" if name == "trace" else "must be '', since only 'trace' reads a file"
+            "must name the recorded trace" if name == "trace" else "must be '': only 'trace' reads a file"
         )
         raise ValueError(f"availability-trace = {file!r}: {needed} (availability = {text!r})")
     try:
@@ -59,20 +59,20 @@ def availability_of(settings: Mapping[str, Any], num_clients: int, seed: int) ->
 
 
 def check_availability(trials: Sequence[Trial], *, batched: bool) -> None:
-    """Refuse an availability that cannot be simulated, or one for clients that are real processes.
+    """Refuse settings of availability that are wrong, or that are not for the batched engine.
 
     Raises
     ------
     ValueError
-        If the settings are wrong, or if they are given without `batched`, where clients say themselves when
-        they are available.
+        If the settings are wrong, or if they are given although `batched` is false. With other engines, the
+        clients themselves report whether they are available.
     """
     for trial in trials:
         config = trial.run_config
         for key in ("availability", "availability-trace"):
             if config.get(key) and not batched:
                 raise ValueError(
-                    f"{key} = {config[key]!r}: needs simulate --engine batched; other clients say themselves "
-                    "when they are available"
+                    f"{key} = {config[key]!r}: needs simulate --engine batched; with other engines, clients "
+                    "report their availability themselves"
                 )
         availability_of(config, int(config["num-clients"]), int(config["seed"]))

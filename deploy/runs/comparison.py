@@ -60,7 +60,7 @@ class Difference:
     noise: float
     """How much the metric changes from round to round: the standard deviation of its last `NOISE_WINDOW`
     changes. It is computed for the trial and for the baseline, and the larger result counts. A difference up
-    to this size means nothing. A larger difference may be due to the seed: only other seeds can tell."""
+    to this size counts as noise. A larger difference may be due to the seed: only other seeds can tell."""
 
     @property
     def known(self) -> bool:
@@ -74,7 +74,7 @@ class Difference:
 
 
 def large_clients(sizes: Sequence[float]) -> set[int]:
-    """Return the indexes of the fewest clients that together hold at least half of all samples."""
+    """Return the indexes of the smallest set of clients that together hold at least half of all samples."""
     large: set[int] = set()
     held = 0.0
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):

@@ -228,7 +228,7 @@ def report(trials: Sequence[RunHistory]) -> Group:
         share = sum(sizes[i] for i in large) / sum(sizes)
         notes += (
             f" To large: the share of draws that selected a large client. The {len(large)} largest of "
-            f"{len(sizes)} clients are large; together they hold {100 * share:.0f} % of the samples."
+            f"{len(sizes)} clients count as large; they hold {100 * share:.0f} % of the samples."
         )
     parts: list[RenderableType] = [table, Text(notes, style="dim")]
     if (groups := group_table(trials)) is not None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 INTERVAL = 1.0  # s between two checks of the connections
 FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no request with a registered key
-# The most open connections of strangers from one address, and of a node. If there are more, the oldest are
+# The most open connections of strangers from one address, and of one node. If there are more, the oldest are
 # closed.
 STRANGERS, PER_NODE = 512, 16
 TOLD = 60.0  # s between two lines in the log about closed connections

@@ -142,7 +142,8 @@ def hand_out_complete_replies(state: Any) -> None:
 
     @wraps(find)
     def found(this: Any, message_ids: set[str], run_id: int) -> Any:
-        with this.session() as database:  # one transaction: a crash leaves no incomplete reply marked
+        # This is one transaction, so that after a crash no incomplete reply counts as handed out.
+        with this.session() as database:
             replies = find(this, message_ids, run_id)
             incomplete = _incomplete(database, [reply.metadata.message_id for reply in replies])
         return [reply for reply in replies if reply.metadata.message_id not in incomplete]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 HELD = ("cohort-held", "1")  # metadata that asks the SuperLink to hold a heartbeat; a stock one ignores it
 HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
 MAX_HELD = 256  # heartbeats that are held at a time, each in a thread of its own
-AWAY = 2.0  # s after the end of its connection, when a node that has not returned counts as offline
+AWAY = 2.0  # s; a node that has not returned this long after the end of its connection counts as offline
 ENDING = 2.0  # s that a restarted node may wait until the end of its old connection is noticed
 LATE = 10.0  # s that a node may take to send its next heartbeat after the last one was answered
 PING = 4.0  # s between two of gRPC's keepalive pings from a SuperNode
@@ -138,9 +138,9 @@ class Presence:
         state.activate_node = activate_node  # type: ignore[attr-defined]
 
     def _replaces(self, node: int, heartbeat: _Heartbeat) -> bool:
-        """Unless the node is connected, make this heartbeat its latest one, and return True.
+        """Make this heartbeat the node's latest one and return True; if the node is connected, return False.
 
-        Then the end of the node's earlier connection has no effect any more. Otherwise return False.
+        After True, the end of the node's earlier connection has no effect any more.
         """
         with self._lock:
             latest = self._latest.get(node)

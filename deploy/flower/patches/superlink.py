@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LONGEST_SHUTDOWN = 3  # s that requests under way have to finish when the SuperLink is asked to end
 PATIENCE = 4
-"""A ServerApp counts as dead after 4 times 30 s without a heartbeat. In stock Flower the number is 2, not 4.
+"""A ServerApp counts as dead after `PATIENCE` times 30 s without a heartbeat. Stock Flower has 2 times 30 s.
 
 A ServerApp sends a heartbeat every 17 to 23 s. While the database is locked, it repeats the heartbeat for up
 to `shared.FAILING` s."""

@@ -109,7 +109,7 @@ def test_the_supervisor_reports_each_change_once_and_ends_with_its_children(
         (
             False,
             "[code: 2004] Failed",
-            "not let in yet: the operator must register the key of pi-1, or another device is connected",
+            "not let in yet: the operator must register the key of pi-1, or another device has this key",
         ),
         (
             True,

@@ -218,7 +218,7 @@ def test_clients_come_and_go_by_a_random_process(tmp_path: Path) -> None:
         ("availability=poisson:rates=2", "availability = 'poisson:rates=2': rates = 2.0: must be in [0, 1]"),
         ("availability=poisson:rates", "its settings = 'rates': 'rates' must be of the form name=value"),
         ("availability=markov:file=x", "file: is not a setting of 'markov'; valid are"),
-        ("availability=trace", "availability-trace = '': names the recorded trace"),
+        ("availability=trace", "availability-trace = '': must name the recorded trace"),
         ("availability-trace=missing.csv", "missing.csv': cannot be read: No such file or directory"),
     ],
 )
@@ -229,5 +229,5 @@ def test_an_impossible_availability_is_refused(tmp_path: Path, settings: str, me
     assert message in result.stderr
     result = CliRunner().invoke(cli, ["up", *arguments])
     assert result.exit_code == 2
-    assert "needs simulate --engine batched; other clients say themselves when" in result.stderr
+    assert "needs simulate --engine batched; with other engines, clients" in result.stderr
     assert not (tmp_path / "run").exists()

@@ -1,8 +1,9 @@
-"""The gate of the Fleet API: it forwards connections to gRPC, but few bytes of strangers.
+"""The gate of the Fleet API: it forwards connections to gRPC, but only few bytes of strangers.
 
-gRPC expands the headers of a request before any Python code sees the request. HTTP/2 names a header that was
-sent before by one byte, and gRPC takes up to 150 bytes of memory for it. gRPC's own limit of headers (16 kB)
-holds only for peers that confirm it. So 400 kB of a stranger took 60 MB, and gRPC has no option against it.
+gRPC expands the headers of a request before any Python code sees the request. In HTTP/2, one byte can stand
+for a header that was sent before, and gRPC takes up to 150 bytes of memory for each such byte. gRPC's own
+limit of headers (16 kB) holds only for peers that confirm this limit. So 400 kB of a stranger took 60 MB of
+memory, and gRPC has no option that prevents this.
 
 gRPC therefore listens on a Unix socket in a folder that only this user may enter, and the gate listens on the
 port. The gate does not decrypt anything: it limits the bytes of strangers, by `EACH`, `OF_ADDRESS` and `ALL`.
@@ -28,22 +29,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-# The most bytes that are forwarded of a stranger's connection. An honest device's key is checked after 2 kB
+# The most bytes of a stranger's connection that are forwarded. An honest device's key is checked after 2 kB
 # for TLS and the record of its first request. The record has up to 16 kB, as it also holds part of the body.
 EACH = 24 * 1024
-# The most bytes of the strangers of an address that gRPC may hold; further bytes wait. So 128 devices behind
+# The most bytes of all strangers at one address that gRPC may hold; further bytes wait. So 128 devices behind
 # one address may connect at the same moment.
 OF_ADDRESS = 512 * 1024
 ALL = 1024 * 1024  # the same for all addresses
-# The bytes of these that a connection may bring as soon as its first byte is forwarded. An honest device's
-# key is checked after 2.4 kB, unless its first request is large.
+# The bytes that are reserved for a connection when its first byte is forwarded. An honest device's key is
+# checked after 2.4 kB, unless its first request is large.
 FIRST = 4 * 1024
-# While bytes wait, those connections of strangers are closed whose first byte was forwarded `OLD` seconds
-# ago, or a quarter of that if they brought more than `FIRST`.
+# While bytes wait for room, a stranger's connection that takes this room is closed `OLD` seconds after its
+# first byte was forwarded. If the connection brought more than `FIRST`, a quarter of this time is allowed.
 OLD = 2.0
-WAIT = 15.0  # s after which a connection is closed whose bytes wait
-INTERVAL = 0.05  # s between two looks for room
-MAPPED = 128 * 1024  # a block of memory of at least so many bytes goes back to the system once it is free
+WAIT = 15.0  # s for which bytes may wait; after that, their connection is closed
+INTERVAL = 0.05  # s between two checks whether there is room for bytes that wait
+MAPPED = 128 * 1024  # freed blocks of memory of at least this many bytes go back to the system
 CHUNK = 256 * 1024  # the most bytes that are read at a time
 BACKLOG = 1024  # connections that the kernel accepts before this process does
 LONGEST_NAME = 100  # characters of a Unix socket's name; macOS allows 103, Linux 107
@@ -83,7 +84,7 @@ class Gate:
         self.behind = f"unix:{self._folder}/fleet"
         self._strangers: dict[str, _Stranger] = {}  # by the name of the peer
         self._held: Counter[str] = Counter()  # the bytes of strangers that gRPC may hold, by address
-        # The strangers whose bytes wait, by address, and whether they have brought nothing yet.
+        # The strangers whose bytes wait, by their address and whether they have brought nothing yet.
         self._queues: defaultdict[tuple[str, bool], list[_Stranger]] = defaultdict(list)
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,7 +94,7 @@ class Gate:
         threading.Thread(target=self._run, name="gate", daemon=True).start()
 
     def admit(self, peer: str) -> None:
-        """Note that a peer sent a request with a registered key. `peer` is its `sender`."""
+        """Note that a peer sent a request with a registered key. `peer` is its name, see `sender`."""
         if peer in self._strangers:
             self._loop.call_soon_threadsafe(self._admit, peer)
 
@@ -151,13 +152,13 @@ class Gate:
         try:
             outside.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             data = await self._read(outside, stranger)
-            if data:  # who sends nothing costs gRPC nothing
+            if data:  # a peer that sends nothing gets no connection to gRPC
                 await self._connect(inside, peer)
                 down = self._keep(self._return(inside, outside, stranger))
             while data:
                 await self._loop.sock_sendall(inside, data)
                 data = await self._read(outside, stranger)
-        except (OSError, asyncio.CancelledError):  # one side has hung up, or is no longer wanted
+        except (OSError, asyncio.CancelledError):  # one side has hung up, or the gate closes the connection
             pass
         stranger.closing = True
         if down is not None:
@@ -171,7 +172,7 @@ class Gate:
     async def _read(self, outside: socket.socket, stranger: _Stranger) -> bytes:
         """Return the next bytes of a peer, as soon as they may be forwarded.
 
-        Returns none if the peer has hung up, or if its bytes have waited for `WAIT` seconds.
+        Returns b"" if the peer has hung up, or if its bytes have waited for `WAIT` seconds.
         """
         try:
             if not stranger.admitted.is_set() and stranger.brought >= EACH:
@@ -206,7 +207,7 @@ class Gate:
             self._held[stranger.address] += max(wanted, 0)
 
     def _is_next(self, stranger: _Stranger, wanted: int) -> bool:
-        """Whether there is room for bytes of a stranger. Those that have brought nothing come first."""
+        """Whether a stranger is next and has room. Strangers that have brought nothing come first."""
         first = self._queues.get((stranger.address, True)) or self._queues[stranger.address, False]
         return first[0] is stranger and not self._is_full(stranger.address, wanted)
 
@@ -214,7 +215,7 @@ class Gate:
         return self._held[address] + wanted > OF_ADDRESS or self._held.total() + wanted > ALL
 
     async def _close_old(self) -> None:
-        """Close connections that are `OLD` and hold bytes for which others wait."""
+        """Close old connections (see `OLD`) that take the room for which the bytes of others wait."""
         while True:
             await asyncio.sleep(INTERVAL)
             if not self._queues:
@@ -266,8 +267,8 @@ class _Stranger:
     def __init__(self, address: str) -> None:
         self.address = address
         self.brought = 0  # the bytes that were forwarded
-        self.held = 0  # the bytes that count as held by gRPC: those brought, or `FIRST`
-        self.began = 0.0  # when the first of them were forwarded (time.monotonic())
+        self.held = 0  # the bytes that count as held by gRPC: `brought`, but at least `FIRST`
+        self.began = 0.0  # when the first byte was forwarded (time.monotonic())
         self.closing = False
         self.admitted = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -276,8 +277,8 @@ class _Stranger:
 def _return_memory() -> None:
     """Let glibc return large blocks of memory to the system as soon as they are free.
 
-    By itself, glibc keeps blocks of up to 32 MB once it has seen such, and they do not fit what comes next.
-    Other systems have no such setting.
+    By default, glibc keeps freed blocks of up to 32 MB once it has seen blocks of this size, and later blocks
+    do not fit into them. Other systems have no such setting.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED)

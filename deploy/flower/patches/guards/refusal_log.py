@@ -55,10 +55,10 @@ def printable(text: str) -> str:
 
 
 class _Few(logging.Filter):
-    """Lets a place in Flower's own code log `LINES` lines in `INTERVAL` seconds.
+    """Lets each place in Flower's own code log at most `LINES` lines in `INTERVAL` seconds.
 
-    Some of its lines are caused by each request of a client. The first line of the place's next interval says
-    how many lines were not logged.
+    At some places, every request of a client causes a line. A place's first line after this interval says how
+    many lines were not logged.
     """
 
     def __init__(self) -> None:
