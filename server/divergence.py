@@ -28,7 +28,7 @@ class Divergence:
     def __init__(self, task: str, learning_rates: Schedule, default: float) -> None:
         self._task, self._rates, self._default = task, learning_rates, default
         self._first = nan  # the first test loss
-        # Rounds in a row with a test loss above the untrained model's; -inf if the latter is not known.
+        # Rounds in a row with a test loss above the untrained model's loss; -inf if this loss is not known.
         self._above = -inf
         self._warned = False
 

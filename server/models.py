@@ -52,7 +52,7 @@ class Models:
                 log(WARNING, "%s is ignored: %s", folder / BEST, error)
 
     def offer(self, round: int, arrays: Mapping[str, NDArray[Any]], test: Metrics) -> None:
-        """Write a model if it is the best so far, by test accuracy. Of equal accuracies, the lower loss wins.
+        """Write a model if it has the best test accuracy so far. At equal accuracy, the lower loss is better.
 
         If the file cannot be written, for example to a full disk, a warning is logged and the run goes on.
         """

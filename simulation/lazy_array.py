@@ -1,4 +1,4 @@
-"""Copies of messages for an in-process grid. Their arrays are serialised only if the bytes are read."""
+"""Copies messages for an in-process grid. The copied arrays are serialised only if their bytes are read."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class ResponseTimes:
         Standard deviation of the logarithm of ``slowness``, >= 0; 0: all clients are equally fast.
     tail : float, optional
         If given, ``slowness`` has a Pareto distribution with the index ``tail`` > 0 instead: P(slowness > s)
-        ~ s^-tail. If ``tail`` is below 2, the variance is infinite. If it is at most 1, the slowest few
+        ~ s^-tail. If ``tail`` is below 2, the variance is infinite. If ``tail`` is at most 1, the slowest few
         clients take longer than all others together.
     jitter : float (default: 0.1)
         Standard deviation of the logarithm of ``jitter``, >= 0.

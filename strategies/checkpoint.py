@@ -358,7 +358,7 @@ def _read(file: Path) -> tuple[Checkpoint, dict[str, Any]]:
 
 
 def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
-    """Return the JSON object under ``meta``; {} if it is anything else, as in a file of another program."""
+    """Return the JSON object under ``meta``; {} if there is none, as in a file of another program."""
     with suppress(ValueError, TypeError):
         found = json.loads(_read_array(archive, "meta").tobytes())
         if isinstance(found, dict):

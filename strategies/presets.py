@@ -388,13 +388,13 @@ class Flics(SelectionStrategy):
         If neither is given, the client is a group of its own.
     group_shares : mapping of str to float, or sequence of float, optional
         The weight of each group in the objective, in any unit (default: the size of the group's data). A
-        mapping is by name; a sequence is for the groups 0, 1, .... If it is given, clients of other groups
-        are refused.
+        mapping is by name; a sequence is for the groups 0, 1, .... If ``group_shares`` is given, clients of
+        other groups are refused.
     min_shares : mapping of str to float, or sequence of float, optional
         The least share of each group among all clients that trained so far, in [0, 1] (default: 0).
     beta : float (default: 0.0)
         A number of participants, >= 0, that is added to the count of each group. It limits the first weight
-        of a group that takes part late. It causes a bias that goes to 0 over rounds.
+        of a group that takes part late. A number above 0 causes a bias that goes to 0 over rounds.
     cost_budget : float, optional
         The limit of the mean total cost of the selected clients of a round (default: none). The costs are
         ``Overrides(settings={"costs": {...}})``, by identity.

@@ -88,8 +88,8 @@ class SelectionStrategy(Strategy):
         each TRAIN message holds the round's rate as ``learning-rate``.
     budget : number, str or callable, optional
         K(t), if the number of clients differs between rounds: a number, a schedule such as "20@1/5@50" (20,
-        and from round 50 on 5), or a function of the round. K(t) is rounded down. If it is 0, the round is
-        skipped. Default: K is ``clients_per_round`` in every round.
+        and from round 50 on 5), or a function of the round. K(t) is rounded down. If the result is 0, the
+        round is skipped. Default: K is ``clients_per_round`` in every round.
     deadlines : Deadlines, optional
         How long the run waits for clients and for their replies (default: ``Deadlines()``).
     polling : Polling, optional
@@ -108,8 +108,8 @@ class SelectionStrategy(Strategy):
     masked_updates : bool (default: False)
         Whether clients mask their updates, so that the server sees only the sum of the updates. Each client
         receives its weight (``update-weight``), multiplies its update by the weight, and then adds its mask.
-        It also reports the norm of its update (``report-update-norm``). A round in which a reply is missing
-        is skipped, since the masks cancel only in the sum over all selected clients.
+        The client also reports the norm of its update (``report-update-norm``). A round in which a reply is
+        missing is skipped, since the masks cancel only in the sum over all selected clients.
     stop : callable, optional
         A function that is called after each round with the number of the round and the metrics of
         ``evaluate_fn`` (None if there are none). If it returns True, the run ends.
@@ -730,7 +730,7 @@ class SelectionStrategy(Strategy):
         The averages of the groups are stored in ``group_metrics``.
         """
         key = self._step.base.weighted_by_key
-        # The order of a sum changes its last digits, so it must not depend on which reply arrives first.
+        # The order of the summands changes a sum's last digits, so it must not depend on when replies arrive.
         replies = sorted(replies, key=lambda reply: self.roster.client_at(reply.metadata.src_node_id) or 0)
         sized = [reply for reply in replies if has_size(reply, key)]
         if len(sized) < len(replies):

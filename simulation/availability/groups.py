@@ -96,7 +96,7 @@ class Members:
 
 
 class _Awake(Markov):
-    """Which groups are awake. These draws use another random stream than the draws of clients."""
+    """Which groups are awake. These draws have a random stream of their own."""
 
     purpose = "awake"
 

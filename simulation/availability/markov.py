@@ -14,9 +14,9 @@ class Markov(Availability):
     """Each client is a chain of two states, available and unavailable.
 
     In each round a client keeps its state with probability ``memory``; otherwise it draws its state anew and
-    is available with probability ``rate``. Its periods of availability therefore last
-    1/((1 - memory)(1 - rate)) rounds on average, and its periods of absence 1/((1 - memory) rate). Its states
-    n rounds apart have the correlation memory^n.
+    is available with probability ``rate``. So a period of availability lasts 1/((1 - memory)(1 - rate))
+    rounds on average, and a period of absence 1/((1 - memory) rate) rounds. States that are n rounds apart
+    have the correlation memory^n.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def initial_arrays(self, seed: int) -> Arrays:
-        """Return the model at the start of round 1. It is a function of the seed."""
+        """Return the model at the start of round 1, a function of the seed."""
 
     def check(self, data: FederatedData) -> None:
         """Check that the data fit the model, as far as this is possible before training.

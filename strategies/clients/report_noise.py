@@ -17,8 +17,8 @@ Noise is expensive (`benchmarks.privacy`). With ε = 10 for each report, about h
 left. With ε <= 1, no gain is left. 500 reports with ε = 1 each cost ε = 43 in total.
 
 This noise does not protect the update (which may be masked or have noise of its own), the number of examples,
-or the fact that a client takes part. It does not resist attacks on the rounding of floating-point noise
-(Mironov 2012).
+or the fact that a client takes part. Nor does it protect against attacks on the rounding of floating-point
+noise (Mironov 2012).
 """
 
 from dataclasses import dataclass

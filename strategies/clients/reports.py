@@ -87,7 +87,7 @@ class Report(BaseModel):
     learning_rate : float or None
         The learning rate of the local steps, > 0.
     train_loss : float or None
-        The mean local training loss; finite. It may be negative, such as a negative log-likelihood.
+        The mean local training loss, finite. A negative log-likelihood of densities may be below 0.
     loss : float or None
         The mean loss of the received model before training; finite.
     gradient_variance : float or None

@@ -31,7 +31,7 @@ wrong, or lie."""
 _TAIL = 250  # how many characters at the end of a client's error are kept
 CLOCKS_DIFFER = 300.0
 """Seconds between the deadline of a message and its expiry. The margin is needed because a device's clock may
-be wrong. It is short because a late client should not work on messages whose replies are no longer used."""
+be wrong. The margin is short because late clients should not work on messages whose replies are not used."""
 
 
 def write_report(report: Report) -> RecordDict:

@@ -1,9 +1,9 @@
 """Several distributions with a floor. Their cost grows with the number of touched clients, not with M.
 
 A client is touched when it is first drawn. The step of OSMD (Zhao, Wang, Kolar, Proposition 1) raises the
-entries of the drawn clients. It multiplies all other entries by one common factor, but lowers no entry below
-the floor. So untouched clients above the floor keep their initial proportions, and a client at the floor
-remains there until it is drawn. The weights of all clients above the floor have one common scale.
+entries of the drawn clients. The step also multiplies all other entries by one common factor, but lowers no
+entry below the floor. So untouched clients above the floor keep their initial proportions, and a client at
+the floor remains there until it is drawn. The weights of all clients above the floor have one common scale.
 """
 
 from collections.abc import Callable

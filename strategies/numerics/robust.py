@@ -56,7 +56,7 @@ def bulk(values: Floats, *, deviations: float, least: float, prior: float) -> Bu
     least : float
         The least margin, >= 0.
     prior : float
-        The spread that is assumed without any values, >= 0. It counts as three values.
+        The spread that is assumed without any values, >= 0. This assumption counts as three values.
 
     Returns
     -------

@@ -91,7 +91,7 @@ def check_correction(selector: type[Selector]) -> None:
     Raises
     ------
     ValueError
-        If the selector is unbiased in the long run: it counts replies and makes up for missing ones. Both
+        If the selector is unbiased in the long run: it counts replies and makes up for missing replies. Both
         corrections together would weight a group that seldom replies too much.
     """
     if selector.unbiased == "long-run":

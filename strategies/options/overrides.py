@@ -49,7 +49,7 @@ class Overrides:
                     raise TypeError(f"overrides.removed holds {client_id!r}: must hold identities, as text")
 
     def check(self, selector: type[Selector]) -> None:
-        """Check the settings per client against those that a selector has.
+        """Check that a selector has the declared settings per client, and that their values are allowed.
 
         Raises
         ------

@@ -1,8 +1,8 @@
 """Weighted sums of clients' updates, computed without a copy of any client's model.
 
 Each pass over the replies reads one client's model at a time. A model is a mapping that may decode its arrays
-on access. It is read in chunks that fit into the processor's cache. So the memory that an aggregation needs
-does not grow with the number of clients: it needs one buffer of the model's size.
+on access. Arrays are read in chunks that fit into the processor's cache. So the memory for an aggregation
+does not grow with the number of clients: an aggregation needs one buffer of the model's size.
 
 All sums are computed in the order of the model's arrays and of the updates, on one thread and without BLAS.
 So the same updates give the same result bit for bit.

@@ -16,10 +16,10 @@ class RoundRecord:
 
     A selected client that is not in ``failures`` sent a usable update.
 
-    A skipped round does not change the model. Its weights are all 0, and ``feedback.responded`` is False for
-    all clients, so the selector learns from no client. There is one exception: if the server strategy could
-    not take its step, the weights are those that the server strategy was given, and the selector has learned
-    from the replies.
+    A skipped round does not change the model. In its record, all weights are 0, and ``feedback.responded`` is
+    False for all clients, so the selector learns from no client. There is one exception: if the server
+    strategy could not take its step, the record holds the weights that the server strategy received, and the
+    selector has learned from the replies.
     """
 
     round: int

@@ -250,7 +250,7 @@ def _as_types_of(arrays: Arrays, stepped: Mapping[str, NDArray[Any]]) -> Arrays 
         if not np.isfinite(new).all():
             return None
         with np.errstate(over="ignore"):  # an overflow is detected below
-            # Averaging turned integer arrays into floats. They are rounded, not truncated.
+            # Averaging turned integer arrays into floats. These floats are rounded, not truncated.
             moved[name] = (np.rint(new) if array.dtype.kind in "iub" else new).astype(array.dtype)
         if not np.isfinite(moved[name]).all():
             return None

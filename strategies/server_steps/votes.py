@@ -38,8 +38,8 @@ def step(
 ) -> dict[str, NDArray[Any]] | None:
     """Return the new model from replies whose updates are not scaled by weights; None if there is none.
 
-    If ``copies``, the strategy sees one reply for each draw. Otherwise it sees one reply for each client,
-    whose ``num-examples`` is how often the client was drawn.
+    If ``copies`` is True, the strategy sees one reply for each draw. If it is False, the strategy sees one
+    reply for each client, and ``num-examples`` is how often the client was drawn.
     """
     replies = [
         asked.reply(message, each.arrays, weight=1 if copies else each.count, loss=each.loss)

@@ -13,8 +13,8 @@ def over_selected(clients_per_round: int, over_selection: float) -> float | None
 def enough_replies(selection: Selection, clients_per_round: int, quorum: int) -> int:
     """Return the number of usable replies after which an over-selected round may go on.
 
-    If S clients were selected in D > K draws, the number is S K/D, rounded up. With D <= K draws, it is S.
-    In both cases it is at least the quorum, and at most S.
+    If S clients were selected in D > K draws, the number is S K/D, rounded up. With D <= K draws, the number
+    is S. In both cases, the number is at least the quorum, and at most S.
     """
     size, draws = selection.clients.size, int(selection.counts.sum())
     share = size if draws <= clients_per_round else -(-size * clients_per_round // draws)

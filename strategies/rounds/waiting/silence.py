@@ -30,8 +30,8 @@ _DECAY = 0.9
 class Patience:
     """Learns how long clients take to answer, and quarantines clients that stay silent.
 
-    A client is silent if its answer has not come when the wait for it ends (`Wait`). An error that the client
-    reports is an answer. A client that goes offline before its answer is expected is not silent.
+    A client is silent if the wait for its answer (`Wait`) ends before the answer comes. An error that the
+    client reports is an answer. A client that goes offline before its answer is expected is not silent.
 
     **Quarantine.** After its first silence a client is quarantined for 4 rounds, after its second for 16, and
     after each further silence for 64. Every three answers cancel one silence. If an answer arrives late, the
@@ -60,8 +60,9 @@ class Patience:
         self._paces = {kind: Pace() for kind in KINDS}
         self._times = np.full((num_clients, len(KINDS)), nan, dtype=np.float32)  # slowest recent times, s
         self._debts = np.zeros((num_clients, len(KINDS)), dtype=np.uint8)
-        self._until = np.zeros(num_clients, dtype=np.int64)  # the first round after the last quarantine
-        self._ever: Ints = np.empty(0, dtype=np.int64)  # clients whose `_until` is not 0, ascending
+        # The first round after each client's last quarantine; 0 if there was none.
+        self._quarantined_until = np.zeros(num_clients, dtype=np.int64)
+        self._ever_quarantined: Ints = np.empty(0, dtype=np.int64)  # ascending
 
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait:
         """Return the `Wait` for the answers of clients (n,) to one kind of message.
@@ -92,7 +93,7 @@ class Patience:
 
     def quarantined(self, round: int) -> Ints:
         """Return the clients that are quarantined in a round, ascending."""
-        return self._ever[self._until[self._ever] > round]
+        return self._ever_quarantined[self._quarantined_until[self._ever_quarantined] > round]
 
     def heard(self, kind: int, clients: Ints, seconds: Floats) -> None:
         """Learn that clients (n,) took ``seconds`` (n,) to answer. ``kind`` is an index into `KINDS`."""
@@ -110,14 +111,14 @@ class Patience:
         self._debts[clients, kind] = debts
         rounds = _FIRST * float(_GROWTH) ** ((debts - float(_SILENCE)) / _SILENCE)
         until = round + 1 + np.minimum(rounds, _LONGEST).astype(np.int64)
-        self._until[clients] = np.maximum(self._until[clients], until)
-        self._ever = np.union1d(self._ever, clients)
+        self._quarantined_until[clients] = np.maximum(self._quarantined_until[clients], until)
+        self._ever_quarantined = np.union1d(self._ever_quarantined, clients)
 
     def forgive(self, client: int) -> None:
         """End a client's quarantine if it is the client's first."""
         if (self._debts[client] <= _SILENCE).all():
-            self._until[client] = 0
-            self._ever = self._ever[self._ever != client]
+            self._quarantined_until[client] = 0
+            self._ever_quarantined = self._ever_quarantined[self._ever_quarantined != client]
 
     def add_clients(self, num_clients: int) -> None:
         """Let ``num_clients`` clients join, >= 0. They get the next indexes."""
@@ -125,14 +126,14 @@ class Patience:
         kinds = len(KINDS)
         self._times = np.concatenate([self._times, np.full((joining, kinds), nan, dtype=np.float32)])
         self._debts = np.concatenate([self._debts, np.zeros((joining, kinds), dtype=np.uint8)])
-        self._until = np.concatenate([self._until, np.zeros(joining, dtype=np.int64)])
+        self._quarantined_until = np.concatenate([self._quarantined_until, np.zeros(joining, dtype=np.int64)])
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of all arrays of the state by name, so that a resumed run repeats bit for bit."""
         own: dict[str, Array] = {
             "times": self._times.copy(),
             "debts": self._debts.copy(),
-            "until": self._until.copy(),
+            "until": self._quarantined_until.copy(),
         }
         for kind, pace in self._paces.items():
             own |= {f"{kind}/{name}": array for name, array in pace.state_dict().items()}
@@ -159,8 +160,8 @@ class Patience:
                 )
         for kind, pace in self._paces.items():
             pace.load_state_dict({name: state[f"{kind}/{name}"] for name in ("times", "back_off")})
-        self._times, self._debts, self._until = arrays["times"], arrays["debts"], arrays["until"]
-        self._ever = np.flatnonzero(self._until)
+        self._times, self._debts, self._quarantined_until = arrays["times"], arrays["debts"], arrays["until"]
+        self._ever_quarantined = np.flatnonzero(self._quarantined_until)
 
 
 @dataclass

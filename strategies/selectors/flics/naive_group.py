@@ -13,7 +13,7 @@ class NaiveGroupSelector(GroupSelector):
 
     K p_j is rounded up or down at random; the quotas sum to K, and the mean of each is K p_j. If every group
     fills its quota, this is stratified sampling without bias. If a group has fewer available clients than its
-    quota, later rounds do not make up for it. So the aggregate is biased towards the groups that are always
+    quota, later rounds do not compensate. So the aggregate is biased towards the groups that are always
     available.
     """
 

@@ -94,7 +94,7 @@ class ExpertsSelector(StreamSelector):
         return self._settings.initial == "sizes"
 
     def _fixed_reference(self) -> float:
-        """Return sqrt(ā) in the unit of size times norm, if it is given by `a_max` or `ask_norms`; else 0."""
+        """Return sqrt(ā) in the unit of size times norm if `a_max` or `ask_norms` determines ā; else 0."""
         a_max = self._settings.a_max
         return float(self._array("bound")) if a_max is None else math.sqrt(a_max) * self._registered_size
 

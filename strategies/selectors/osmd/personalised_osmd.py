@@ -46,7 +46,7 @@ class PersonalisedOSMDSelector(Selector):
         ∇h = sum_m λ_m g_1,m + sum_m λ_m g_2,m        g_1: with β_m fixed;  g_2: through β_m(w)
         g  = sum_(S_1) W_1,m λ_m g_1,m + sum_(S_2) W_2,m λ_m g_2,m,      W_j,m = N_j,m / (K_j p_j,m)
 
-    For each part j there is an Adaptive-OSMD sampler with the distribution p_j. It learns from ||g_j,m|| of
+    For each part j, an Adaptive-OSMD sampler has the distribution p_j. The sampler learns from ||g_j,m|| of
     the clients that were drawn from p_j. K_2 is `personal_share` times K, rounded, and K_1 = K - K_2; both
     are at least 1. A client that is drawn from both p_1 and p_2 trains once.
 
