@@ -104,31 +104,31 @@ class FLICSSelector(GroupSelector):
         Δ    = sum_{m in S} p_g(m)/ŝ_g(m)(t) u_m
 
     Δ is not unbiased in each round, but over time: the mean weight of a group over the rounds is p_j, within
-    2 % after some 60 rounds. Algorithm 1 of the paper is printed with three errors. Its line 7 divides by
-    t - 1, which is undefined at t = 1. It scales twice, in lines 12 and 14. It divides by the size of S. With
-    these errors the step is too small by orders of magnitude. If K depends on the availability, the
-    direction of the step is wrong, too.
+    2 % after some 60 rounds. Algorithm 1 of the paper is printed with three errors. Line 7 divides by t - 1,
+    which is 0 at t = 1. Lines 12 and 14 both scale. The algorithm also divides by the size of S. With these
+    errors the step is too small by orders of magnitude. If K depends on the availability, the direction of
+    the step is wrong, too.
 
-    A group without a participant so far has no weight and no share in Δ. If it has its first r̂_j
+    A group without a participant so far has no weight and no share in Δ. When the group has its first r̂_j
     participants in round t, they make up for all missed rounds at once: each of them has the weight
-    p_j t/r̂_j, so this may be a large step. For a group that joins late, t counts the rounds since it joined.
-    A round without participants is not counted.
+    p_j t/r̂_j. So the step of this round may be large. For a group that joins late, t counts the rounds since
+    the group joined. A round without participants is not counted.
 
     The paper starts with a small ŝ(0) = β, so that p²/ŝ is finite for a group without participants. In eq. 6
     this β has the factor t - 1 = 0 at t = 1, so it has no effect. Here
     ``ŝ(t) = (β + r̂(1) + ... + r̂(t))/t``. So the setting `beta` limits the weight of a late group's first
-    participants to p_j t/(β + r̂_j). It causes a bias that goes to 0 as 1/t.
+    participants to p_j t/(β + r̂_j). A `beta` above 0 causes a bias that goes to 0 as 1/t.
 
-    The paper's constraints are the available clients and K(t), which is the `budget` of `select`. Its offline
-    problem also has a lower bound of ŝ. The following three constraints are additions of Cohort, and
-    optional. `min_shares` sets the least share of a group among all participants so far: r_j gets a lower
-    bound with which the group catches up as far as its clients are available. `cost_budget` limits the mean
-    total `costs` of the selected clients in a round. `energy_budgets` limits the `energies` spent from the
-    first round up to each round, by all clients together or by each group. Unused energy may be spent in
-    later rounds, and overspent energy is subtracted there. If `cost_budget` or the energy budget of all
-    clients is a tighter limit than K, r is computed with cvxpy; otherwise in closed form. If the budgets do
-    not allow all minimum shares, one factor reduces all of them. All available clients of a group have equal
-    probability, whatever their costs; otherwise the aggregate would be biased.
+    The paper's constraints are the available clients and K(t), which is the `budget` of `select`. The paper's
+    offline problem also has a lower bound of ŝ. Cohort adds three optional constraints. `min_shares` sets the
+    least share of a group among all participants so far: r_j gets a lower bound with which the group catches
+    up as far as its clients are available. `cost_budget` limits the mean total `costs` of the selected
+    clients in a round. `energy_budgets` limits the `energies` spent from the first round up to each round, by
+    all clients together or by each group. Unused energy may be spent in later rounds, and overspent energy is
+    subtracted there. If `cost_budget` or the energy budget of all clients is a tighter limit than K, r is
+    computed with cvxpy; otherwise in closed form. If the budgets do not allow all minimum shares, one factor
+    reduces all of them. All available clients of a group have equal probability, whatever their costs;
+    otherwise the aggregate would be biased.
 
     Examples
     --------

@@ -84,19 +84,19 @@ class FLICSPrivateSelector(Selector):
     **Counting participants.** ŝ needs the number of participants of each group, which the server estimates
     from the reports. r/a also depends on the reports. If the same reports were used for both, the product of
     rates and counts would be biased: groups that are counted too low would be invited too often, and the
-    server would not notice. Therefore the candidates are split at random into two halves, and each half is
-    sent rates that are computed from the reports of the other half. Then each half has two unbiased
+    server would not notice. Therefore the candidates are split at random into two halves, and each half
+    receives rates that are computed from the reports of the other half. Then each half has two unbiased
     estimates for group j, for any rates::
 
         rate_j times â_j of the half's n candidates       variance rate_j² n c    (c: see `estimate_counts`)
         â_j of the S candidates that answered yes         variance S c
 
     The server uses the mean of the two, weighted by the inverses of their variances, and subtracts the â_j of
-    selected clients that fail later. ŝ is the mean over all rounds with an invitation; if it is less than its
-    standard error, the standard error is used. The paper's β, with which ŝ starts, is a setting of `flics`
-    only. If clients randomise their reports anew in each round, t ŝ_j
-    is a sum of unbiased terms, and p/ŝ becomes exact in the long run. The error of `permanent` reports does
-    not average out: for a group of N_j among N clients a relative error of about √(c N)/N_j remains.
+    selected clients that fail later. ŝ is the mean over all rounds with an invitation. If ŝ is less than its
+    standard error, the standard error is used instead. The paper's β, with which ŝ starts, is a setting of
+    `flics` only. If clients randomise their reports anew in each round, t ŝ_j is a sum of unbiased terms, and
+    p/ŝ becomes exact in the long run. The error of `permanent` reports does not average out: for a group of
+    N_j among N clients a relative error of about √(c N)/N_j remains.
 
     The cost was measured with K = 20 and 10^4 clients in 10 groups; half of the clients were available. The
     table shows the variance of a group's weight in Δ, divided by its variance if the groups are known::
@@ -110,10 +110,10 @@ class FLICSPrivateSelector(Selector):
     budget K goes to groups that only seem to be available.
 
     **Privacy.** ε limits what a report reveals about the group, and `coin_epsilon` limits what a yes or no
-    reveals in one round. Without `coin_epsilon` a yes or no may reveal much: its ε is ln 100 = 4.6 if r_j/a_j
-    of two groups differ by a factor of a hundred. `coin_epsilon` increases the variance and causes no bias.
-    The privacy losses of reports and answers add up, also over rounds. The update itself reveals more than
-    both, unless the updates are summed by secure aggregation.
+    reveals in one round. Without `coin_epsilon` a yes or no may reveal much: ε of the answer is ln 100 = 4.6
+    if r_j/a_j of two groups differ by a factor of a hundred. `coin_epsilon` increases the variance and causes
+    no bias. The privacy losses of reports and answers add up, also over rounds. The update itself reveals
+    more than both, unless the updates are summed by secure aggregation.
     """
 
     name = "flics-private"

@@ -79,13 +79,15 @@ class ForecastSelector(StreamSelector):
     Why it works. Draws come from p ∝ θ, and for such draws the variance of the aggregate is a
     quasi-likelihood of y given θ. So the experts learn without importance weights, which may be extremely
     large. The importance of a draw is at most 20 times its importance under uniform sampling. Some experts
-    resemble other selectors: with c = 1 and small κ `avare`, and with κ = 30 `md`. Geometric means are robust
-    to heavy tails, and b corrects for sizes that are misleading. In 12 of the 15 settings below in which
-    clients differ, the regret of the mixture is at most a tenth larger than the regret of the best single
-    expert. Most regret comes from the rounds before clients are seen. Hence the formula of the score: the
-    best p is in proportion to the root of the expected y², which is sqrt(1 + ν) θ for seen clients and u π
-    for other clients. Unseen clients get an additional factor √u for two reasons: to find a client with a
-    large norm early saves variance in all later rounds, and u is underestimated while few clients are seen.
+    resemble other selectors: an expert with c = 1 and small κ resembles `avare`, and an expert with κ = 30
+    resembles `md`. Geometric means are robust to heavy tails, and b corrects for sizes that are misleading.
+    Clients differ in 15 of the settings below. In 12 of these, the regret of the mixture is at most a tenth
+    larger than the regret of the best single expert.
+
+    Most regret comes from the rounds before clients are seen. Hence the formula of the score: the best p is
+    in proportion to the root of the expected y², which is sqrt(1 + ν) θ for seen clients and u π for other
+    clients. Unseen clients get an additional factor √u for two reasons: finding a client with a large norm
+    early saves variance in all later rounds, and u is underestimated while few clients are seen.
 
     The draws. With replacement, K uniform numbers select clients by the running sum of p, one number in each
     of K equal parts of the sum. The mean of N_m is K p_m, as for independent draws. The variance of any
@@ -127,14 +129,14 @@ class ForecastSelector(StreamSelector):
     all equal (loss)        1.000        1.000  1 uniform
     ======================  ===========  =====  ==========
 
-    In the rows of section F, the results of `forecast` and `avare` are over seeds 0 to 29 (but not "asked").
-    The column "best other" is the best of `avare`, `uniform`, `md`, `mabs`, `vrb` and the OSMD family.
-    `mabs`, `vrb` and the OSMD family were run on one or two seeds only, the OSMD family with 1 to 1000 times
-    the printed learning rates; "osmd" in the table is `adaptive-osmd` with 1000 times. In section F (σ = 1 /
-    3 / 10), the mean regret over seeds divided by the mean regret of uniform sampling is .73 / .23 / .13 for
-    `forecast` and .88 / .33 / .18 for `avare`. On seeds 0 to 9 alone it is .77 / .31 / .14 for `forecast`.
-    With M = 300, K = 10, features of condition 100 (5 seeds) it is .62 / .14 / .065 for `forecast`, and for
-    `avare` .81 / .24 / .092.
+    In the rows of section F, the results of `forecast` and `avare` are over seeds 0 to 29, but the column
+    "asked" is over seeds 0 to 9. The column "best other" is the best of `avare`, `uniform`, `md`, `mabs`,
+    `vrb` and the OSMD family. `mabs`, `vrb` and the OSMD family were run on one or two seeds only, the OSMD
+    family with 1 to 1000 times the printed learning rates; "osmd" in the table is `adaptive-osmd` with 1000
+    times. In section F (σ = 1 / 3 / 10), the mean regret over seeds divided by the mean regret of uniform
+    sampling is .73 / .23 / .13 for `forecast` and .88 / .33 / .18 for `avare`. On seeds 0 to 9 alone, this
+    quotient is .77 / .31 / .14 for `forecast`. With M = 300, K = 10 and features of condition 100 (5 seeds),
+    this quotient is .62 / .14 / .065 for `forecast` and .81 / .24 / .092 for `avare`.
 
     On MNIST (`benchmarks.experiments.osmd.section_g`, 3 seeds) the regret relative to uniform sampling is
     .030 ± .002 with mini-batches of 5 (`md` .054, `avare` .12), .049 ± .003 with mini-batches of 1 (`md`

@@ -47,10 +47,10 @@ class AdaptiveOSMDSelector(ExpertsSelector):
 
     ā (v2: A_max) is a bound of all a. Only the quotient a/ā is used, so the units of norms and sizes have no
     effect, except on the printed γ. The paper asks all clients for their norms before training, and takes the
-    largest λ ||g||² as ā. This must be a misprint of λ² ||g||², which the rest of the paper uses. Here there
-    are three ways to get ā: it is the setting `a_max`; or with ``ask_norms=True`` it is the largest a of the
-    clients that answer before round 1; or by default it is the largest a observed so far. In the first two
-    cases, ā stays constant. The largest a of the first round alone would not be enough: if norms have heavy
+    largest λ ||g||² as ā. This must be a misprint of λ² ||g||², which the rest of the paper uses. Here ā has
+    one of three sources: the setting `a_max`; with ``ask_norms=True``, the largest a of the clients that
+    answer before round 1; or by default, the largest a observed so far. In the first two cases, ā stays
+    constant. The largest a of the first round alone would not be enough: if norms have heavy
     tails, the largest a among K clients is too small by orders of magnitude. The learning rates would then be
     too large by the same factor, and the selector would do worse than uniform sampling.
 
@@ -60,11 +60,11 @@ class AdaptiveOSMDSelector(ExpertsSelector):
     k-th. E[W] = 1, so both estimates are unbiased.
 
     T is `num_rounds`, which is required. T is part of the state: a run that continues beyond round T keeps
-    its learning rates, and a resume with another `num_rounds` does not change T. M in rates and floor is the
-    number of registered clients. E is computed at the start and does not change. If clients join, each of
-    them gets the probability 1/M, and all other probabilities are multiplied by one factor, so the floor
-    still holds. The probability of removed clients is divided among the others in proportion to theirs, and q
-    is projected again.
+    its learning rates, and a resume with another `num_rounds` does not change T. In the rates and the floor,
+    M is the number of registered clients. E is computed at the start and does not change. If clients join,
+    each of them gets the probability 1/M, and all other probabilities are multiplied by one factor, so the
+    floor still holds. The probability of removed clients is divided among the other clients in proportion to
+    their probabilities, and q is projected again.
 
     The paper starts from the uniform distribution. With ``initial="sizes"`` all experts start from p ∝ λ,
     projected to the floor. Where p ∝ λ is nearly optimal, experts with small rates would need thousands of
