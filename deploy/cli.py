@@ -63,7 +63,7 @@ RECLAIM_TIMEOUT = 30.0  # seconds that the old processes of a resumed comparison
 # `up` runs all clients of several federations on the cores of one machine. There, an honest client may take
 # several times as long as usual. The user's settings come after this setting, so they can replace it.
 PATIENT = "shortest-deadline=30.0"
-# Parameters of `up` and `simulate`, and the key of the run-config setting that each parameter gives.
+# Parameters of `up` and `simulate`, and the run-config setting that each parameter sets.
 KEY_OF = {
     "clients": "num-clients",
     "rounds": "num-rounds",
@@ -71,7 +71,7 @@ KEY_OF = {
     "task": "task",
     "seed": "seed",
 }
-# Run-config settings with an option of their own, and the name of this option. --set refuses the settings.
+# Run-config settings that have an option of their own, and this option. --set refuses these settings.
 OPTION_OF = {
     "num-clients": "--clients",
     "num-rounds": "--rounds",
@@ -352,7 +352,7 @@ def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
     if run == "last":
         plans = sorted(Path("runs").glob(f"*/{PLAN}"))
         if not plans:
-            raise ValueError("resume = last: there is no run in runs/; give its folder")
+            raise ValueError("resume = last: there is no run in runs/; give the run's folder")
         folder = plans[-1].parent.absolute()
     else:
         folder = Path(run).absolute()

@@ -259,7 +259,8 @@ def _earlier(server: Server, run: str) -> Path:
         return Path(run).absolute()
     histories = sorted((server.folder / "runs").glob(f"*/{FILE_NAME}"))
     if not histories:
-        raise ServerError(f"resume = last: there is no run in {server.folder / 'runs'}; give its folder")
+        folder = server.folder / "runs"
+        raise ServerError(f"resume = last: there is no run in {folder}; give the run's folder")
     return histories[-1].parent
 
 

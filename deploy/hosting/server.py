@@ -54,7 +54,7 @@ class Server:
     folder: Path
     """The server's folder."""
     hosts: tuple[str, ...]
-    """Host names and IP addresses under which devices reach the server. Invitations contain the first."""
+    """Host names and IP addresses under which devices reach the server. Invitations hold the first."""
     port: int = FLEET_PORT
     """The port of the Fleet API, which devices use (1 to 65535)."""
     control_port: int = CONTROL_PORT

@@ -249,10 +249,11 @@ class Node:
     def sleep(self, seconds: float) -> None:
         """Replace `time.sleep` in the SuperNode's loop.
 
-        If there is no reply yet, the loop sleeps 0.5 s. This call then returns as soon as there is a reply.
+        If there is no reply yet, Flower's loop sleeps 0.5 s. This function returns once a reply is ready.
 
-        After a request that brought no message, the loop sleeps 3 s. This call then returns at once if the
-        SuperLink held the request, and otherwise after a pause of `FIRST_PAUSE` to `LONGEST_PAUSE` seconds.
+        After a request that brought no message, Flower's loop sleeps 3 s. This function returns at once if
+        the SuperLink held the request, and otherwise after a pause of `FIRST_PAUSE` to `LONGEST_PAUSE`
+        seconds.
 
         Parameters
         ----------

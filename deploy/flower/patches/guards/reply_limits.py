@@ -146,7 +146,7 @@ class ReplyLimits:
         method : str
             The name of the request's method in the Fleet API.
         request : protobuf message
-            The request. If it pushes an object without naming a session, the node's session is entered.
+            The request. If it pushes an object without naming a session, the node's session is added to it.
         node : int
             The id of the node.
         """
@@ -239,7 +239,7 @@ class ReplyLimits:
         return sum(len(store.get(each) or b"") for each in objects)
 
     def _sent_in(self, run: int) -> _Size:
-        """Return the most bytes and objects of a message of a run's ServerApp, saved if they have grown."""
+        """Return the most bytes and objects of a message of a run's ServerApp. Save them if they grew."""
         saved = self._all_saved()
         with self._lock:
             before = saved.get(run, _Size())
