@@ -29,8 +29,8 @@ class Models:
     Parameters
     ----------
     folder : Path or None
-        The folder of the files. If it already holds a best model, this model is the best so far. None:
-        nothing is written.
+        The folder of the files. If the folder already holds a best model, this model is the best so far.
+        None: nothing is written.
 
     Attributes
     ----------

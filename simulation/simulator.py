@@ -68,13 +68,14 @@ class Simulator:
     clients_per_round : int
         K.
     num_rounds : int
-        T, the horizon of some selectors. `run` may stop before this round or continue after it.
+        T, the horizon of some selectors. `run` may end before round T or go on after it.
     learning_rate : float or callable
         The learning rate of local SGD, > 0, or a function of the round.
     batch_size : int
         B; a client with fewer samples takes all of them.
     local_steps, local_epochs : int
-        The mini-batches of each client, or its passes over its samples: exactly one of the two, >= 1.
+        How many mini-batches each client takes, or how many times it goes over its samples. Exactly one of
+        the two must be given, >= 1.
     seed : int (default: 0)
         The seed of all random draws.
     budget : number, str or callable, optional
@@ -90,14 +91,15 @@ class Simulator:
     round_deadline : float (default: inf)
         Seconds after which a round goes on without the missing replies.
     shortest_deadline : float (default: inf)
-        Shorter deadlines are learned from the replies, of at least this many seconds, see
+        The simulator learns shorter deadlines from the replies. They are at least this many seconds, see
         `Deadlines.shortest`. Infinite: no deadline is learned.
     server_strategy : Strategy, optional
         The Flower strategy that takes the server step, as in `SelectionStrategy` (default: FedAvg).
     variates : {"fedvarp", "scaffold"}, optional
         The kind of array that the server remembers for each client (default: none).
     proximal_mu : float (default: 0.0)
-        μ of FedProx, >= 0. 0: the μ of the server strategy if this is Flower's FedProx, otherwise no term.
+        μ of FedProx, >= 0. If it is 0, the μ of the server strategy is used if this is Flower's FedProx;
+        with any other server strategy, there is no proximal term.
     masked_updates : bool (default: False)
         Whether the server sees only the sum of the updates, as in `SelectionStrategy`. If so, clients report
         the norms, and a round in which a reply is missing is skipped.
@@ -329,7 +331,7 @@ class Simulator:
         return available
 
     def _hear_late_replies(self) -> None:
-        """Learn response times from replies that arrived after the end of their round, as they arrived."""
+        """Learn response times from replies that came after the end of their round, in order of arrival."""
         due = self._late[:, 0] <= self.seconds
         come = self._late[due]
         for _, number, client, seconds in come[np.argsort(come[:, 0], kind="stable")]:

@@ -597,10 +597,10 @@ class SelectionStrategy(Strategy):
             content = RecordDict(dict(content_for[node]))
             key = self._step.base.configrecord_key
             seed = client_seed(self.seed, number, client)
-            mine = {UPDATE_WEIGHT: float(weight * len(clients))} if self.masked_updates else {}
+            only_here = {UPDATE_WEIGHT: float(weight * len(clients))} if self.masked_updates else {}
             if scales:
-                mine[PART_SCALES] = scales
-            content[key] = ConfigRecord({"seed": seed, **extra, **mine, **content.config_records[key]})
+                only_here[PART_SCALES] = scales
+            content[key] = ConfigRecord({"seed": seed, **extra, **only_here, **content.config_records[key]})
             control = None if self._variates is None else self._variates.outgoing(client)
             if control is not None:
                 content[CONTROL] = to_record(control)

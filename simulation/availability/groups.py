@@ -15,7 +15,7 @@ from .markov import Markov
 
 
 def uniform_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> Ints:
-    """Return (T, G) independent counts, each uniform over the whole numbers from 0.5 to 1.5 times its mean.
+    """Return (T, G) independent counts, uniform over the whole numbers from 0.5 to 1.5 times the means (G,).
 
     If a mean is between 0 and 2/3, this range holds no whole number. The count is then 1 with a probability
     equal to the mean, and 0 otherwise.
@@ -35,7 +35,7 @@ def poisson_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> 
 def cyclic_counts(means: Floats, num_rounds: int, rng: np.random.Generator, first: int = 0) -> Ints:
     """Return (T, G) Poisson counts whose means are ``means`` (G,) by day, and in reverse order by night.
 
-    Day is in rounds 1, 3, ..., and night in rounds 2, 4, .... The first of the T rounds is round
+    It is day in rounds 1, 3, ..., and night in rounds 2, 4, .... The first of the T rounds is round
     ``first`` + 1.
     """
     night = (first + np.arange(num_rounds)) % 2 == 1

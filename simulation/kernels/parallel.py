@@ -135,14 +135,14 @@ class Parallel(Kernel):
         The rows of the other processes' shares are views of the shared memory.
         """
         assert self._data is not None
-        mine, *others = shares
+        own_share, *others = shares
         ends = np.cumsum([share.size for share in others]).tolist()
         for worker, share, end in zip(self._workers, others, ends, strict=True):
             addends = controls and {m: controls[m] for m in clients[share].tolist()}
             with suppress(OSError):  # the process has ended; `receive` reports this
                 worker.connection.send((arrays, clients[share], plan, addends, end - share.size))
         try:
-            own = self._kernel.train(arrays, self._data, clients[mine], plan, controls)
+            own = self._kernel.train(arrays, self._data, clients[own_share], plan, controls)
             received = [worker.receive() for worker in self._workers]
         except BaseException:  # Ctrl-C too
             self._abandon()
@@ -163,15 +163,15 @@ class Parallel(Kernel):
         self._data = data
         context = multiprocessing.get_context("fork")
         for _ in range(self._num_workers - 1):
-            ours, theirs = context.Pipe()
+            this_end, worker_end = context.Pipe()
             # The new process closes the ends that it inherits. Otherwise the earlier processes would not
             # notice when this process ends.
-            inherited = [ours, *(worker.connection for worker in self._workers)]
-            job = (theirs, inherited, self._kernel, data, self._memory)
+            inherited = [this_end, *(worker.connection for worker in self._workers)]
+            job = (worker_end, inherited, self._kernel, data, self._memory)
             process = context.Process(target=_work, args=job, daemon=True)
             process.start()
-            theirs.close()
-            self._workers.append(_Worker(process, ours))
+            worker_end.close()
+            self._workers.append(_Worker(process, this_end))
 
     def _abandon(self) -> None:
         """End the processes at once, so that the next round does not receive results of this round."""

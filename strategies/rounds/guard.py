@@ -214,9 +214,9 @@ class Guard:
             If shapes or indexes are wrong; then the guard has not changed.
         """
         checks.integer("round", round, low=0)
-        who = checks.indexes("clients", clients, self.num_clients)
+        indexes = checks.indexes("clients", clients, self.num_clients)
         sent = [
-            checks.floats(name, values, who.size)
+            checks.floats(name, values, indexes.size)
             for name, values in zip(
                 ("norms", "losses", "gradient_variances"), (norms, losses, gradient_variances), strict=True
             )
@@ -224,24 +224,24 @@ class Guard:
         rejected, contradicted = dict(failures or {}), contradictions or {}
         for name, positions in (("failures", rejected), ("contradictions", contradicted)):
             for position in positions:
-                checks.integer(f"{name}: position", position, low=0, high=who.size - 1)
+                checks.integer(f"{name}: position", position, low=0, high=indexes.size - 1)
         for no_norm in np.flatnonzero((sent[0] == inf) | (sent[0] < 0)):
             rejected.setdefault(int(no_norm), f"update norm {sent[0][no_norm]:g}: must be finite and >= 0")
-        unusable = np.zeros(who.size, dtype=np.bool_)
+        unusable = np.zeros(indexes.size, dtype=np.bool_)
         unusable[list(rejected)] = True
         for values in sent:
             values[unusable] = np.nan  # the other values of an unusable reply are ignored
 
         remarks = Remarks()
         norm, loss, variance = (
-            self._limits.place(self._recent, kind, who, values, remarks)
+            self._limits.place(self._recent, kind, indexes, values, remarks)
             for kind, values in zip(TRAINED, sent, strict=True)
         )
         # A large loss and a large norm explain each other. If a norm is beyond its limit, the excess does not
         # raise the limits of the other values, so they are clipped. But the norm explains these values, so
         # they are not offences.
         absurd = norm.flagrant(np.minimum(loss.excess, norm.margin + log(_ABSURD)))
-        opposed = self._opposed(who, unusable, sketches, rejected)
+        opposed = self._opposed(indexes, unusable, sketches, rejected)
         offence = unusable | absurd | opposed | norm.impossible | loss.impossible | variance.impossible
         offence[list(contradicted)] = True
         for placed in (loss, variance):
@@ -252,7 +252,7 @@ class Guard:
             limit = np.exp(norm.centre + norm.margin)
             rejected[int(i)] = f"update norm {sent[0][i]:.3g}: far beyond the limit of {limit:.3g}"
         replied = unusable | ~np.isnan(sent).all(axis=0)
-        self._count(round, who[replied], offence[replied], polled=False)
+        self._count(round, indexes[replied], offence[replied], polled=False)
         with np.errstate(invalid="ignore", divide="ignore", under="ignore"):
             scales = np.where(norms < sent[0], norms / sent[0], 1.0)
         lines = remarks.lines()
@@ -293,20 +293,21 @@ class Guard:
             If shapes or indexes are wrong; then the guard has not changed.
         """
         checks.integer("round", round, low=0)
-        who = checks.indexes("candidates", candidates, self.num_clients)
+        indexes = checks.indexes("candidates", candidates, self.num_clients)
         judged = {
-            name: checks.floats(f"reports[{name!r}]", values, who.size) for name, values in reports.items()
+            name: checks.floats(f"reports[{name!r}]", values, indexes.size)
+            for name, values in reports.items()
         }
         remarks = Remarks()
-        answered, offence = np.zeros((2, who.size), dtype=np.bool_)
-        norms = self._recent.excess_of(NORM, who)
+        answered, offence = np.zeros((2, indexes.size), dtype=np.bool_)
+        norms = self._recent.excess_of(NORM, indexes)
         believed = np.minimum(norms, self._recent.norm_margin)
         for name in sorted(judged.keys() & POLLED.keys()):
             answered |= ~np.isnan(judged[name])
-            placed = self._limits.place(self._recent, POLLED[name], who, judged[name], remarks)
+            placed = self._limits.place(self._recent, POLLED[name], indexes, judged[name], remarks)
             offence |= placed.impossible | (~np.isnan(norms) & placed.flagrant(norms))
             judged[name] = placed.clipped(remarks, believed)
-        self._count(round, who[answered], offence[answered], polled=True)
+        self._count(round, indexes[answered], offence[answered], polled=True)
         return judged, remarks.lines()
 
     def quarantined(self, round: int) -> Ints:

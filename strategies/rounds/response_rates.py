@@ -68,10 +68,10 @@ class ResponseRates:
 
     def rates(self, clients: npt.ArrayLike) -> Floats:
         """Return (n,) the estimated response rates of clients (n,), in (0, 1]."""
-        who = checks.indexes("clients", clients, self._asked.size)
+        indexes = checks.indexes("clients", clients, self._asked.size)
         asked, answered = self._totals
         everyone = (answered + 1.0) / (asked + 1.0)
-        own = (self._answered[who] + self.strength * everyone) / (self._asked[who] + self.strength)
+        own = (self._answered[indexes] + self.strength * everyone) / (self._asked[indexes] + self.strength)
         return np.clip(own, everyone / self.limit, 1.0)
 
     def correct(self, weights: npt.ArrayLike, clients: npt.ArrayLike, responded: npt.ArrayLike) -> Floats:
@@ -117,13 +117,13 @@ class ResponseRates:
 
     def observe(self, clients: npt.ArrayLike, responded: npt.ArrayLike) -> None:
         """Learn from a round: ``responded`` (S,) states which selected clients (S,) sent a usable reply."""
-        who = checks.indexes("clients", clients, self._asked.size)
-        answered = checks.bools("responded", responded, who.size)
+        indexes = checks.indexes("clients", clients, self._asked.size)
+        answered = checks.bools("responded", responded, indexes.size)
         kept = 1.0 - 1.0 / self.memory
         for counts, total, seen in ((self._asked, 0, 1.0), (self._answered, 1, answered)):
-            before = counts[who]
-            counts[who] = before * kept + seen
-            self._totals[total] += float((counts[who] - before).sum())
+            before = counts[indexes]
+            counts[indexes] = before * kept + seen
+            self._totals[total] += float((counts[indexes] - before).sum())
 
     def add_clients(self, count: int) -> None:
         """Let ``count`` clients join, >= 0. They get the next indexes."""

@@ -87,11 +87,11 @@ class ClientVariates(ABC):
         return None
 
     def baseline(self, client: int) -> Arrays | None:
-        """Return y_m, which is subtracted from this client's update before its norm is taken; None if 0."""
+        """Return y_m, which is subtracted from this client's update before its norm is taken; None for 0."""
         return None
 
     def mean(self) -> Arrays | None:
-        """Return ȳ = sum_m λ_m y_m, which is added to the weighted sum of updates; None if 0."""
+        """Return ȳ = sum_m λ_m y_m, which is added to the weighted sum of updates; None for 0."""
         return None
 
     def remember(

@@ -91,8 +91,8 @@ class Wait:
       If the client has not answered this kind of message before, ``expected`` is the 0.8 quantile of all
       times.
     - ``factor`` is 2 for a client that was silent lately, and 3 for any other client.
-    - The wait is doubled while most of the n clients have not answered. It is also doubled once for each of
-      the last exchanges in a row in which most clients did not answer.
+    - The wait is doubled while most of the n clients have not answered. It is also doubled `Pace.back_off`
+      times: once for each of the last exchanges in a row in which most clients did not answer.
 
     While fewer than n/2 times are known (see `Pace.usual`), the wait lasts until the limit.
 

@@ -45,8 +45,8 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
     ``design="systematic"`` apply to the draws of step 3. ``Selection.probabilities`` holds M_c/M p_m|c, the
     probability of one draw, or min(1, Q_c) π_m under the systematic design.
 
-    The number of draws of a cluster does not depend on how much the norms vary in it. A cluster of small
-    norms that has half of the clients gets half of the draws. In this case ``fed-is`` is better.
+    The number of draws of a cluster does not depend on how much the norms in the cluster vary. If half of the
+    clients are in a cluster of small norms, this cluster gets half of the draws. Then ``fed-is`` is better.
     """
 
     name = "cluster-is"

@@ -19,9 +19,9 @@ class PracticalSelector(ImportanceSelector):
 
     s_i is the score of the update of client i, in any unit. At the start p = λ. The state holds a level l_m
     for each client, 1 at the start, and p ∝ λ_m l_m. So p always sums to 1, and corrected sizes change p at
-    once. A common factor of all levels has no effect. A joining client gets the mean level, so
-    its p is its λ. The probability of a removed client is divided among the others in proportion to theirs.
-    Selected clients without a score do not belong to S. If all scores are 0, p does not change.
+    once. A common factor of all levels has no effect. A joining client gets the mean level, so its p is its
+    λ. The probability of a removed client is divided among the others in proportion to their p. Selected
+    clients without a score do not belong to S. If all scores are 0, p does not change.
 
     The draws come from q, which is p with the floor of `ImportanceSelector`. Without the floor, a client with
     a score of 0 would never be drawn again. Scores are compared only with other scores of the same round. So

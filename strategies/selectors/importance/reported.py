@@ -16,8 +16,8 @@ from .importance import ImportanceSelector
 class ReportedSelector(ImportanceSelector):
     """Draws from the available clients that answer the poll; their reports give the scores. For experiments.
 
-    To make their reports, all available clients train. The selected clients then train again, so a round
-    costs more than a round of `full`.
+    All available clients train to make their reports. The selected clients then train again, so a round costs
+    more than a round of `full`.
 
     A client that does not answer the poll counts as unavailable. The selector remembers no reports, so
     `probabilities` is the distribution without reports: p = λ with the floor.
