@@ -16,6 +16,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from deploy.engines import batched
+
+from ..support.named_strategies import CLIENTS as CLIENTS_WITH_GROUPS
+from ..support.named_strategies import (
+    LATER,
+    SEED,
+    SELECTORS,
+    SETTINGS,
+    argument,
+    check_history,
+    check_private_groups,
+    histories_below,
+    rounds_of,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -292,6 +307,69 @@ def test_clients_train_on_mounted_data_and_a_device_joins_from_outside(
         device.wait()
     before = len(compose.rounds())
     compose.wait_for(lambda: len(compose.rounds()) > before, "rounds without the device")
+
+
+def test_the_strategies_of_the_papers_train_one_after_another_on_clients_with_groups(
+    compose: Compose, tmp_path: Path
+) -> None:
+    """Each container has a group and an energy that it reports, and a group that it does not disclose."""
+    open_, private, energies = ("day", "night", "dusk"), ("elders", "juniors"), (1.0, 2.0, 4.0)
+    rounds, shares = 2, "day:2/night:1/dusk:1"
+    selectors = {name: SELECTORS[name] for name in ("adaptive-osmd", "delta", "prac-delta", "pow-d")} | {
+        "flics": f"group-shares={shares},energy-budgets=day:1/night:3/dusk:8,min-shares=night:0.3",
+        "flics-private": "group-shares=elders:1/juniors:3,epsilon=50",
+    }
+    compose.environment |= {
+        "COHORT_CLIENTS": str(CLIENTS_WITH_GROUPS),
+        "COHORT_ROUNDS": str(rounds),
+        "COHORT_PER_ROUND": str(LATER),
+        "COHORT_SEED": str(SEED),
+        "COHORT_SELECTOR": " ".join(argument(name, given) for name, given in selectors.items()),
+        "COHORT_GROUPS": " ".join(open_),
+        "COHORT_PRIVATE_GROUPS": " ".join(private),
+        "COHORT_ENERGIES": " ".join(map(str, energies)),
+        "COHORT_SET": " ".join(f"{key}={value}" for key, value in SETTINGS.items())
+        + " shortest-deadline=120",
+    }
+    done = compose("up", "--build", "--exit-code-from", "run", "--timeout", "5", check=False)
+    assert done.returncode == 0, done.stdout
+    compose("cp", "run:/volumes/results", str(tmp_path))
+    histories = histories_below(tmp_path)
+    assert histories.keys() == selectors.keys()
+
+    names = [f"client-{number:02d}" for number in range(CLIENTS_WITH_GROUPS)]
+    declared = {
+        "groups": {name: open_[number % 3] for number, name in enumerate(names)},
+        "energies": {name: energies[number % 3] for number, name in enumerate(names)},
+    }
+    (tmp_path / "declared.json").write_text(json.dumps(declared))
+    for name, lines in histories.items():
+        check_history(lines, rounds, open_)
+        assert lines[2]["client_groups"] == list(declared["groups"].values())
+        if name == "flics-private":  # its clients decide with secrets of their own
+            continue
+        batched.run(
+            {
+                **SETTINGS,
+                "selector": name,
+                "selector-settings": selectors[name].replace(",", " "),
+                "client-settings": str(tmp_path / "declared.json") if name == "flics" else "",
+                "num-clients": CLIENTS_WITH_GROUPS,
+                "num-rounds": rounds,
+                "clients-per-round": LATER,
+                "seed": SEED,
+                "output-dir": str(tmp_path / "simulated" / name),
+            }
+        )
+        simulated = histories_below(tmp_path / "simulated" / name)[name]
+        for one, other in zip(rounds_of(simulated), rounds_of(lines), strict=True):
+            assert one.get("client_ids") == other.get("client_ids")
+            np.testing.assert_allclose(one["test_loss"], other["test_loss"], rtol=1e-4)
+    hidden = {name: private[number % 2] for number, name in enumerate(names)}
+    shares_of = {"elders": 1.0, "juniors": 3.0}
+    check_private_groups(histories["flics-private"], histories["pow-d"], hidden, shares_of)
+    text = json.dumps(histories["flics-private"][1:-1])  # the last line has the folder, and so the settings
+    assert not any(group in text for group in private)
 
 
 @pytest.mark.parametrize(

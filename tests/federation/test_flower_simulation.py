@@ -1,9 +1,14 @@
 """Flower's own simulation (Ray) runs the same app with the same result."""
 
+import contextlib
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +16,21 @@ import pytest
 
 from deploy.engines.flower_simulation import MARK
 from deploy.processes.groups import processes_with
+from deploy.processes.ports import free_ports
+from deploy.runs.trials import groups_of
 
 from ..server.test_apps import ROOT, federation
+from ..support.named_strategies import (
+    CLIENTS,
+    LATER,
+    SEED,
+    SELECTORS,
+    SETTINGS,
+    Lines,
+    check_history,
+    check_private_groups,
+    histories_below,
+)
 
 pytestmark = pytest.mark.simulation
 
@@ -68,3 +86,69 @@ def test_no_process_or_file_of_it_is_left(simulated: Path) -> None:
     assert not processes_with(MARK, str(simulated))
     assert {each.name for each in simulated.parent.iterdir()} == {"run"}
     assert not (simulated / "state").exists()
+
+
+STOCK = "COHORT_STOCK_TEST"  # marks the processes that `flwr run` leaves behind
+NAMED = ("delta", "pow-d", "flics", "flics-private")  # Adaptive-OSMD is simulated above
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Lines]]:
+    """Train with Flower's own command, as docs/simulation.md has it; return the histories by selector."""
+    folder = tmp_path_factory.mktemp("stock")
+    ray = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # short, for Ray's sockets
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # as in an activated environment
+        "TMPDIR": str(folder),
+        "FLWR_HOME": str(folder / "flwr"),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_ports(1)[0]),
+        "RAY_TMPDIR": str(ray),
+        STOCK: str(folder),
+    }
+    command = ["flwr", "run", ".", "local", "--stream", "--federation-config", f"num-supernodes={CLIENTS}"]
+    try:
+        for name in NAMED:
+            config = {**stock_settings(name), "output-dir": str(folder / name)}
+            texts = [f"{key}={json.dumps(value)}" for key, value in config.items()]
+            done = subprocess.run(
+                [*command, "--run-config", " ".join(texts)],
+                cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert (folder / name / "history.jsonl").exists(), done.stdout
+        yield histories_below(folder)
+    finally:
+        for pid in processes_with(STOCK, str(folder)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(ray, ignore_errors=True)
+
+
+def stock_settings(name: str) -> dict[str, Any]:
+    return {
+        **SETTINGS,
+        "selector": name,
+        "selector-settings": SELECTORS[name].replace(",", " "),
+        "num-clients": CLIENTS,
+        "num-rounds": 2,
+        "clients-per-round": LATER,
+        "seed": SEED,
+        "shortest-deadline": 120.0,  # a busy machine may take long
+    }
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_flwr_run_trains_with_the_strategies_of_the_papers(
+    stock: dict[str, Lines], tmp_path: Path, name: str
+) -> None:
+    check_history(stock[name], 2, [] if name == "flics-private" else ["0", "1", "2"])
+    if name != "flics-private":  # whose clients decide with secrets of their own
+        in_process = federation(tmp_path, CLIENTS, **stock_settings(name))
+        assert rounds_of(stock[name]) == rounds_of(in_process)
+        return
+    groups = {
+        client: str(group) for client, group in groups_of({"task": "digits", **stock_settings(name)}).items()
+    }
+    check_private_groups(stock[name], stock["pow-d"], groups, {"0": 2.0, "1": 1.0, "2": 1.0})

@@ -1,13 +1,18 @@
-"""Made-up histories, in the form that server/history.py writes."""
+"""Made-up histories, in the form that server/history.py writes; comparisons of histories."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
 from server.history import VERSION, RunHistory
 
 SIZES = [10, 20, 30, 60]
+# What a simulation without messages does not have.
+TRAFFIC = {"messages_sent", "bytes_sent", "messages_received", "bytes_received"}
 
 
 def write_history(
@@ -70,3 +75,17 @@ def write_history(
     history = RunHistory(folder / "history.jsonl")
     history.read()
     return history
+
+
+def check_same_rounds(batched: Sequence[dict[str, Any]], exchanged: Sequence[dict[str, Any]]) -> None:
+    """Assert that the batched simulation's rounds are those of a run with messages, up to rounding."""
+    for one, other in zip(batched, exchanged, strict=True):
+        assert one.keys() == other.keys() - TRAFFIC
+        for key in ("clients", "client_ids", "counts", "failures", "num_available", "responded", "skipped"):
+            assert one.get(key) == other.get(key)
+        for key in ("weights", "probabilities", "update_norms", "reported_norms", "test_loss"):
+            np.testing.assert_allclose(one.get(key, 0), other.get(key, 0), rtol=1e-4)
+        measured, expected = one.get("group_metrics", {}), other.get("group_metrics", {})
+        assert measured.keys() == expected.keys()
+        for group, metrics in measured.items():
+            assert metrics == pytest.approx(expected[group], rel=1e-4)
