@@ -1,4 +1,4 @@
-"""Notices that the training diverges, and warns once, with the learning rate as the probable cause."""
+"""Notices that the training diverges or stands still, and warns once that the learning rate may be wrong."""
 
 from math import inf, isfinite, isnan, nan
 
@@ -8,8 +8,11 @@ from tasks.base import Metrics
 
 FACTOR = 10.0
 """The training diverges if the test loss is more than this many times the first test loss."""
-ROUNDS = 10
+ABOVE = 10
 """The training diverges if the test loss is above the untrained model's for this many rounds in a row."""
+STILL = 30
+LOWER = 0.97
+"""After `STILL` rounds the training stands still if no test loss was `LOWER` times the untrained model's."""
 
 
 class Divergence:
@@ -27,21 +30,25 @@ class Divergence:
 
     def __init__(self, task: str, learning_rates: Schedule, default: float) -> None:
         self._task, self._rates, self._default = task, learning_rates, default
-        self._first = nan  # the first test loss
-        # Rounds in a row with a test loss above the untrained model's loss; -inf if this loss is not known.
-        self._above = -inf
+        self._first = nan  # the first test loss of this process
+        self._untrained = nan  # the test loss of the untrained model; not known after a resume
+        self._lowest = inf
+        self._above = 0  # how many rounds in a row the test loss has been above the untrained model's
         self._warned = False
 
     def warning(self, number: int, metrics: Metrics, record: RoundRecord | None = None) -> str:
-        """Return a warning if the training diverges; "" otherwise, or if there was a warning before.
+        """Return a warning if the training diverges or stands still, but only one per process; "" otherwise.
 
         The training diverges in four cases:
 
         - The test loss is not finite.
         - The test loss is more than `FACTOR` times the first test loss of this process.
-        - The test loss has been above the loss of the untrained model for `ROUNDS` rounds in a row. After a
-          resume, the loss of the untrained model is not known, so this case does not occur.
+        - The test loss has been above the loss of the untrained model for `ABOVE` rounds in a row.
         - The round was skipped because no update was finite.
+
+        A network whose units have all died stands still instead: its test loss stays near the loss of the
+        untrained model (see `STILL`). After a resume, the loss of the untrained model is not known, so the
+        third case and a standstill are not noticed.
 
         Parameters
         ----------
@@ -52,26 +59,31 @@ class Divergence:
         record : RoundRecord, optional
             The record of the round; None before training.
         """
+        loss = metrics.loss
+        if number == 0:
+            self._untrained = loss
         if isnan(self._first):
-            self._first, self._above = metrics.loss, 0 if number == 0 else -inf
-        self._above = self._above + 1 if metrics.loss > self._first else min(self._above, 0)
-        symptom = ""
-        if not isfinite(metrics.loss):
-            symptom = f"the test loss is {metrics.loss}"
-        elif metrics.loss > FACTOR * self._first:
-            symptom = f"the test loss is {metrics.loss:.4g}, and was {self._first:.4g}"
-        elif self._above >= ROUNDS:
-            symptom = (
-                f"for {ROUNDS} rounds the test loss has been above {self._first:.4g}, the untrained model's"
-            )
+            self._first = loss
+        self._lowest = min(self._lowest, loss)
+        self._above = self._above + 1 if loss > self._untrained else 0
+        symptom, likely = "", "too large"
+        if not isfinite(loss):
+            symptom = f"diverges: the test loss is {loss}"
+        elif loss > FACTOR * self._first:
+            symptom = f"diverges: the test loss is {loss:.4g}, and was {self._first:.4g}"
         elif record is not None and _without_finite_update(record):
-            symptom = "no client's update is finite"
+            symptom = "diverges: no client's update is finite"
+        elif self._above >= ABOVE:
+            symptom = f"diverges: for {ABOVE} rounds the test loss has been above the untrained model's"
+        elif number == STILL and self._lowest > LOWER * self._untrained:
+            symptom = f"stands still: no test loss was lower than {self._lowest:.4g}"
+            likely = "too large, or too small"
         if not symptom or self._warned:
             return ""
         self._warned = True
         return (
-            f"the training diverges: {symptom} (round {number}). learning-rate = {self._rates.at(number):g} "
-            f"may be too large; the default of {self._task} is {self._default:g}"
+            f"the training {symptom} (round {number}; untrained: {self._untrained:.4g}). learning-rate = "
+            f"{self._rates.at(number):g} may be {likely}; the default of {self._task} is {self._default:g}"
         )
 
 

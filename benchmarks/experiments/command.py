@@ -14,6 +14,7 @@ from benchmarks.experiments.figure import draw
 from benchmarks.experiments.progress import Bars, Lines
 from benchmarks.experiments.report import as_json, table
 from benchmarks.experiments.running import missing_data, num_seeds, run_all
+from tasks.datasets import DESCRIPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +106,12 @@ def run_experiments(
 def _where(file: str, data: Path | None) -> str:
     """Return a text that says where to put a data file, and how to make it."""
     where = f"put it into {data}" if data else "name its folder with --data or COHORT_DATA"
-    return f"{where} (`python -m tasks.datasets {Path(file).stem} {file}` writes it, given a network)"
+    name = Path(file).stem
+    if name in DESCRIPTIONS and DESCRIPTIONS[name].hub is None:
+        return (
+            f"{where} (`python -m tasks.datasets {name} {file} FOLDER` writes it from LEAF's files in FOLDER)"
+        )
+    return f"{where} (`python -m tasks.datasets {name} {file}` writes it, given a network)"
 
 
 def _write(report: Report, out: Path) -> None:

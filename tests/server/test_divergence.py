@@ -45,7 +45,8 @@ def test_a_diverging_federation_warns_once(tmp_path: Path) -> None:
     (warning,) = warnings(lines)
     assert warning["reason"].startswith("the training diverges: the test loss is ")
     assert warning["reason"].endswith(
-        f"(round {warning['round']}). learning-rate = 10000 may be too large; the default of digits is 0.5"
+        f"(round {warning['round']}; untrained: 2.303). learning-rate = 10000 may be too large; the default "
+        "of digits is 0.5"
     )
     assert not warnings(federation(tmp_path / "fine"))
 
@@ -64,7 +65,7 @@ def test_a_diverging_batched_simulation_warns_once(rate: float, tmp_path: Path) 
 
 def test_a_resumed_run_does_not_take_its_first_loss_for_that_of_the_untrained_model() -> None:
     divergence = Divergence("digits", Schedule(((1, 0.5),)), 0.5)
-    assert not any(divergence.warning(number, Metrics(0.3 + number / 1000, 0.9)) for number in range(50, 90))
+    assert not any(divergence.warning(number, Metrics(0.3 + number / 1000, 0.9)) for number in range(20, 90))
     assert divergence.warning(90, Metrics(4.0, 0.1))
 
 
@@ -78,6 +79,8 @@ def test_a_resumed_run_does_not_take_its_first_loss_for_that_of_the_untrained_mo
         ([nan, nan], 0),
         ([2.3, *[2.4] * 9, 2.2, *[2.4] * 9, 2.2], None),
         ([2.3, *[2.4] * 12], 10),
+        ([2.3, *[2.29, 2.31] * 30], 30),
+        ([2.3, *[2.2, 2.31] * 30], None),
     ],
 )
 def test_the_loss_tells(losses: list[float], at: int | None) -> None:
@@ -86,3 +89,6 @@ def test_the_loss_tells(losses: list[float], at: int | None) -> None:
     assert [number for number, text in enumerate(found) if text] == ([] if at is None else [at])
     if at is not None:
         assert f"learning-rate = {0.25 if at >= 2 else 0.5} may be too large" in found[at]
+        assert ("stands still: no test loss was lower than 2.29 (round 30; untrained: 2.3)" in found[at]) == (
+            at == 30
+        )

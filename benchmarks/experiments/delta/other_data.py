@@ -103,7 +103,7 @@ USERS = OfUsers(
 CIFAR = replace(SHARED, kernel=partial(resnet, "cifar10"), partition="dirichlet-balanced:0.5", threshold=54)
 CELEBA = replace(USERS, kernel=partial(network, "celeba"), threshold=85)
 
-_NOT_MEASURED = "The data could not be had here, so there are no results of ours."
+_NOT_MEASURED = "It needs a GPU. The data could not be had here, so there are no results of ours."
 
 
 TABLE_3 = {"plain": Backbone(), "momentum": MOMENTUM, "proximal": PROXIMAL}

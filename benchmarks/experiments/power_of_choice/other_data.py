@@ -242,7 +242,7 @@ EXPERIMENTS = (
         CIFAR,
         _trials(9, (18,), variants=True),
         "rpow-d, cpow-d and pow-d are more accurate than rand and afl, as on Fashion-MNIST.",
-        "9 of 100 clients, d = 18, b = 128, τ = 64, η = .5, halved after 150 and 300 rounds.",
+        "9 of 100 clients, d = 18, b = 128, τ = 64, η = .5, halved after 150 and 300 rounds. It needs a GPU.",
     ),
     _experiment(
         "sent140",
