@@ -132,7 +132,7 @@ class SubmittedRun:
 
     def __init__(self, superlink: SuperLink, run_id: str) -> None:
         self.run_id = run_id
-        self.last_words = "the SuperLink has not said how the run ended"
+        self.last_words = "the SuperLink has not reported how the run ended"
         self._superlink = superlink
         self._over = False
         self._printed = 0  # the number of log lines that have been printed

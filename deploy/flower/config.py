@@ -38,5 +38,5 @@ def write_config(path: Path, config: Mapping[str, ConfigValue], header: str = ""
 
 def _toml(value: ConfigValue) -> str:
     # A scalar of JSON is also valid TOML, with two exceptions. JSON escapes an emoji as a surrogate pair, so
-    # characters beyond ASCII are left as they are. JSON does not escape the character DEL; TOML must.
+    # characters beyond ASCII are left as they are. JSON leaves DEL as it is; TOML needs it escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -90,5 +90,5 @@ def move_aside_if_corrupt(database: Path, say: Callable[[str], None], registered
         return
     say(
         f"{database} was corrupt and is now {aside.name}; the SuperLink starts with a new database, in which "
-        "the registered clients are registered again; the runs in the old one are lost"
+        "the registered clients are registered again; the runs in the old database are lost"
     )

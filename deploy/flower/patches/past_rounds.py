@@ -88,7 +88,7 @@ class PastRounds:
             self._deleted[run_id] = number  # other requests of this round need not delete as well
         try:
             _delete_before(state, run_id, number)
-        except Exception as error:  # such as a locked database; the next message deletes them
+        except Exception as error:  # such as a locked database; this is repeated at the next message
             with self._lock:
                 self._deleted[run_id] = deleted
             getLogger("flwr").warning("Messages before round %d were not deleted: %s", number, error)

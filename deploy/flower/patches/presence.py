@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from deploy.flower.patches.connections import Peer
 
-HELD = ("cohort-held", "1")  # metadata that asks the SuperLink to hold a heartbeat; a stock one ignores it
+HELD = ("cohort-held", "1")  # metadata that asks to hold a heartbeat; a stock SuperLink ignores it
 HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
 MAX_HELD = 256  # heartbeats that are held at a time, each in a thread of its own
 AWAY = 2.0  # s; a node that has not returned this long after the end of its connection counts as offline
 ENDING = 2.0  # s that a restarted node may wait until the end of its old connection is noticed
-LATE = 10.0  # s that a node may take to send its next heartbeat after the last one was answered
+LATE = 10.0  # s that a node may take to send its next heartbeat after the last heartbeat was answered
 PING = 4.0  # s between two of gRPC's keepalive pings from a SuperNode
 SILENCE = 11.0  # s without a byte from a peer, after which its connection counts as ended
 # gRPC ends a connection if the answer to a ping takes longer than a minute, even while data arrives. A device

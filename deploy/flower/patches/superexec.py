@@ -135,12 +135,12 @@ class SuperExecThread(threading.Thread):
     def _report_lost(self, token: str, app: str) -> None:
         """Report that the task of an app has failed, if the app has ended without finishing the task.
 
-        Otherwise a SuperLink would do so after two minutes without the app's heartbeats (`superlink.PATIENCE`
-        times 30 s), and a SuperNode after one minute, as in stock Flower.
+        Without this report, a SuperLink would notice the failure after two minutes without the app's
+        heartbeats (`superlink.PATIENCE` times 30 s), and a SuperNode after one minute, as in stock Flower.
         """
         task = self._state.get_task_by_token(token)  # None if the app has finished the task
-        # A task that has not begun is not reported. Either the app has no channel because it was not forked
-        # (see `_Apps.start`): then the app may still be starting. Or Flower starts the app again.
+        # A task that has not begun is not reported. If the app was not forked, it has no channel (see
+        # `_Apps.start`) and may still be starting. If the app was forked, Flower starts it again.
         if task is None or task.status.status != "running":
             return
         if self._state.finish_task(task.task_id, "failed", f"The process of the {app} ended unexpectedly"):

@@ -149,7 +149,7 @@ class Enrolment:
         return answer
 
     def _checked(self, key: bytes) -> str:
-        """Return a public key as one line. Raise Refused if it is not one that the control API accepts."""
+        """Return a public key as one line. Raise Refused if the control API would not accept the key."""
         if len(key) <= MAX_KEY:
             with contextlib.suppress(ValueError, UnsupportedAlgorithm):
                 public = serialization.load_ssh_public_key(key)
