@@ -2,7 +2,7 @@
 
 A report is one number that depends on all data of a client. The privacy unit is the whole client (local
 differential privacy). For any set R of reports and any other data of the client, the probability that the
-report lies in R is at most e^ε times its probability with the other data, plus δ. The client clips the number
+report lies in R is at most e^ε times the probability with the other data, plus δ. The client clips the number
 to [0, bound], so the sensitivity is the bound. The client then adds noise from N(0, σ²) and sends the sum.
 
 Sources:

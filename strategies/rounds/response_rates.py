@@ -79,22 +79,22 @@ class ResponseRates:
 
         `Selector.finalize` returns c_m S/S' for the S' replying clients of S selected clients.
 
-        Normalised, the result is c_m/ρ_m (the weights of Horvitz and Thompson) times S / Σ 1/ρ, where the sum
-        is over the replying clients. The expectation of this sum is S. Only the ratios of rates matter: if
-        all rates are equal, the result is equal to ``weights``. The disadvantage is the bias of a ratio,
-        which is of order 1/S'. With 10 clients, of which five reply 95 % of the time and five reply 30 % of
-        the time, a quarter of the uncorrected bias remains.
+        With ``normalised``, the result is c_m/ρ_m (the weights of Horvitz and Thompson) times S / Σ 1/ρ. The
+        sum is over the replying clients, and its expectation is S. Only the ratios of rates matter: if all
+        rates are equal, the result is equal to ``weights``. The disadvantage is the bias of a ratio, which is
+        of order 1/S'. With 10 clients, of which five reply 95 % of the time and five reply 30 % of the time,
+        a quarter of the uncorrected bias remains.
 
-        Not normalised, the result is c_m/ρ_m, without the bias of a ratio. But the common component of all
-        updates is multiplied by a factor that varies with the number and the rates of the clients that reply.
-        While no rate is known, nothing makes up for missing replies. These weights are better if rates differ
-        widely and there are many rounds, since noise averages out over rounds and bias does not.
+        Without ``normalised``, the result is c_m/ρ_m, without the bias of a ratio. But the common component
+        of all updates is multiplied by a factor that varies with the number and the rates of the clients that
+        reply. While no rate is known, nothing makes up for missing replies. These weights are better if rates
+        differ widely and there are many rounds, since noise averages out over rounds and bias does not.
 
-        Both kinds of weights have a bias because rates are estimated, and because they are limited.
+        Both kinds of weights have a bias because the rates are estimates, and because ``limit`` bounds them.
 
-        There are two assumptions. Whether a client replies depends on the client, and not on its update in
-        this round. And clients reply independently of each other, or nearly so; over-selection, which takes
-        the first replies of many clients, comes close to this.
+        There are two assumptions. First, whether a client replies depends on the client, and not on its
+        update in this round. Second, clients reply independently of each other. With over-selection, which
+        takes the first replies of many clients, the second assumption is nearly true.
 
         Parameters
         ----------

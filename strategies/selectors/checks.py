@@ -108,7 +108,7 @@ def sizes(name: str, values: Any, length: int | None = None) -> Floats:
     Raises
     ------
     TypeError, ValueError
-        If they are not a 1-D array of numbers of this length, each in [1e-100, 1e100].
+        If `values` is not a 1-D array of numbers of this length, each in [1e-100, 1e100].
     """
     array = floats(name, values, length)
     in_range(name, array, SMALLEST_SIZE, LARGEST_SIZE)
@@ -116,12 +116,12 @@ def sizes(name: str, values: Any, length: int | None = None) -> Floats:
 
 
 def indexes(name: str, values: Any, num_clients: int) -> Ints:
-    """Return client indexes as int64, in the order given.
+    """Return client indexes as int64, in the given order.
 
     Raises
     ------
     TypeError, ValueError
-        If they are not distinct integers from 0 to num_clients - 1.
+        If `values` are not distinct integers from 0 to num_clients - 1.
     """
     array = ints(name, values)
     known(name, array, num_clients)

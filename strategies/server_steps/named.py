@@ -19,7 +19,7 @@ _SMALL, _LARGE = 1e-12, 1e6
 
 @dataclass(frozen=True)
 class MomentumSettings(Settings):
-    """Settings of FedAvgM. Flower's default momentum is 0, with which FedAvgM is FedAvg; here it is 0.9."""
+    """Settings of FedAvgM. The default momentum is 0.9. (Flower's default is 0, as in FedAvg.)"""
 
     server_learning_rate: float = setting(1.0, low=_SMALL, high=_LARGE, doc="multiplies the server step")
     server_momentum: float = setting(0.9, low=0.0, high=0.9999, doc="how much of the last step is kept")
@@ -131,7 +131,7 @@ def create_server_strategy(
     settings : mapping, optional
         The strategy's settings; a missing setting has its default.
     learning_rate : float, optional
-        The clients' learning rate, used by QFedAvg; None if it changes during the run.
+        The clients' learning rate, used by QFedAvg; None if the rate changes during the run.
     proximal_mu : float (default: 0.0)
         The ``proximal-mu`` that the run sends to the clients, used by FedProx.
     fraction_evaluate : float (default: 0.0)

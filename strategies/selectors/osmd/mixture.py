@@ -30,7 +30,7 @@ class ExpertsSettings(AskingSettings):
         1.0,
         low=1e-9,
         high=1e9,
-        doc="multiplies the learning rates; 1 is the printed theory, slow in practice",
+        doc="multiplies the learning rates; 1: the printed rates, which are slow in practice",
     )
     a_max: float | None = setting(
         None,
@@ -54,8 +54,8 @@ class ExpertsSelector(StreamSelector):
     """Draws from ``p = sum_e θ_e q_e``, where every q_e,m is at least α/M for M registered clients.
 
     The experts q_e are stored in one of two forms. From `lazy_from` clients on they are `LazyExperts`, which
-    change in place. Below this number they are dense: an array (E, M). Both forms have the same keys of the
-    state. In the dense form all clients are touched, and their weights are q. So if joining clients bring
+    change in place. Below this number they are dense: an array (E, M). The state has the same keys in both
+    forms. In the dense form all clients are touched, and their weights are q. So if joining clients bring
     the number of clients to `lazy_from`, the form changes, but the distributions do not.
 
     If the experts start in proportion to sizes, the sizes are the base of the lazy experts. A restart from

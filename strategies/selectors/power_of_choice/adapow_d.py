@@ -20,13 +20,13 @@ class AdaPowDSettings(PowDSettings):
     drop_at: int = setting(
         0,
         low=0,
-        doc="from this round on d = clients_per_round; 0: at half of num_rounds (the paper's Synthetic(1,1)) "
-        "unless halve_every or a schedule of num_candidates is given",
+        doc="from this round on d = clients_per_round; 0: half of num_rounds (the paper's Synthetic(1,1)), "
+        "or never if halve_every or a schedule of num_candidates is given",
     )
 
 
 class AdaPowDSelector(PowDSelector):
-    """Halves the number of candidates d every n rounds, or sets d = K from a given round on.
+    """Halves the number of candidates d every n rounds, sets d = K from a given round on, or does both.
 
     In round t, d(t) = max(K, d_0 / 2^(t // n)), where n is `halve_every`, and d_0 is `num_candidates`
     (default: all registered clients). From round `drop_at` on, d = K. At first the model converges as fast as
