@@ -19,7 +19,7 @@ _SMALL, _LARGE = 1e-12, 1e6
 
 @dataclass(frozen=True)
 class MomentumSettings(Settings):
-    """Settings of FedAvgM. The default momentum is 0.9. (Flower's default is 0, as in FedAvg.)"""
+    """Settings of FedAvgM. The default momentum is 0.9; Flower's default is 0, which gives FedAvg."""
 
     server_learning_rate: float = setting(1.0, low=_SMALL, high=_LARGE, doc="multiplies the server step")
     server_momentum: float = setting(0.9, low=0.0, high=0.9999, doc="how much of the last step is kept")
