@@ -4,10 +4,12 @@
 lists them in ``EXPERIMENTS``.
 """
 
+from benchmarks.experiments.delta import bounds_measured as delta_bounds
 from benchmarks.experiments.delta import mnist as delta_mnist
 from benchmarks.experiments.delta import other_data as delta_other_data
 from benchmarks.experiments.delta import regression as delta_regression
 from benchmarks.experiments.delta import synthetic as delta_synthetic
+from benchmarks.experiments.flics import bounds_measured as flics_bounds
 from benchmarks.experiments.flics import cifar_100, table_1, theorem_2
 from benchmarks.experiments.forecast import streams
 from benchmarks.experiments.osmd import bounds_measured, personalised, section_f, section_g
@@ -30,7 +32,9 @@ SELECTION: dict[str, Experiment] = {
         power_of_choice_synthetic,
         delta_synthetic,
         delta_regression,
+        delta_bounds,
         theorem_2,
+        flics_bounds,
         streams,
     )
     for each in module.EXPERIMENTS

@@ -139,6 +139,18 @@ def _errors(name: str, g: Floats, k: int, seed: int, num_rounds: int, **settings
 # The variance of the aggregate.
 
 
+def updates_with_common_part(
+    rng: np.random.Generator, num_clients: int = 50, dimension: int = 20
+) -> dict[str, Floats]:
+    """Return the updates (M, d) of each case: each client's own part plus a part that all have in common.
+
+    The norm of a client's own part is about sqrt(d), and the norm of the common part is a multiple of that.
+    """
+    own = rng.normal(size=(num_clients, dimension))
+    heavy = own * rng.lognormal(0, 1, (num_clients, 1)) + 1
+    return {f"common {ratio:g}": own + ratio for ratio in (0, 0.5, 1, 2, 3)} | {"heavy-tailed": heavy}
+
+
 def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outcome:
     """Measure the variance of the aggregate relative to uniform sampling.
 
@@ -146,12 +158,9 @@ def run_variance(seed: int, num_rounds: int = 2000, quick: bool = False) -> Outc
     rounds.
     """
     num_rounds = num_rounds // 4 if quick else num_rounds
-    m, k, dimension = 50, 5, 20
-    rng = np.random.default_rng(seed)
-    own = rng.normal(size=(m, dimension))
-    heavy = own * rng.lognormal(0, 1, (m, 1)) + 1
-    # The norm of a client's own part is about sqrt(d), and so is the norm of (1, ..., 1).
-    cases = {f"common {ratio:g}": own + ratio for ratio in (0, 0.5, 1, 2, 3)} | {"heavy-tailed": heavy}
+    m, k = 50, 5
+    cases = updates_with_common_part(np.random.default_rng(seed), m)
+    heavy = cases["heavy-tailed"]
     cells: dict[Cell, float] = {}
     for row, g in cases.items():
         uniform = estimate_variance(g, np.full(m, 1 / m), k)

@@ -77,8 +77,8 @@ BETA = 1.0
 """FLICS' β. With β = 0, σ_T would be infinite if a group does not take part in round 1."""
 
 
-def toss(a: Floats, k: Floats, rng: np.random.Generator) -> Floats:
-    """Return p_j²/ŝ_j(t) (T, G) of FLICS if clients toss coins to decide whether they take part.
+def toss(a: Floats, k: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Let clients toss coins to decide whether they take part, with the rates of FLICS.
 
     An available client of group j takes part with probability r_j/a_j. The number r̂(t) of clients of each
     group that take part in round t gives ŝ(t) = (β + r̂(1) + ... + r̂(t))/t.
@@ -91,14 +91,20 @@ def toss(a: Floats, k: Floats, rng: np.random.Generator) -> Floats:
         The budget K(t) of each round.
     rng : np.random.Generator
         Source of the coin tosses.
+
+    Returns
+    -------
+    ndarray, shape (T, G), and ndarray, shape (T, G)
+        r̂(t), the number of participants of each group, and ŝ(t).
     """
-    counts, terms = np.full(a.shape[1], BETA), np.empty(a.shape)
+    counts, took_part, estimates = np.full(a.shape[1], BETA), np.empty(a.shape), np.empty(a.shape)
     for t, (here, budget) in enumerate(zip(a, k, strict=True)):
         rates = water_fill(SHARES, counts, budget, here)
         chances = np.divide(rates, here, out=np.zeros(rates.size), where=here > 0)
-        counts = counts + rng.binomial(here.astype(np.int64), np.minimum(1.0, chances))
-        terms[t] = SHARES**2 * (t + 1) / counts
-    return terms
+        took_part[t] = rng.binomial(here.astype(np.int64), np.minimum(1.0, chances))
+        counts = counts + took_part[t]
+        estimates[t] = counts / (t + 1)
+    return took_part, estimates
 
 
 def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = False) -> Outcome:
@@ -111,7 +117,8 @@ def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = Fal
     for number, (name, process) in enumerate(PROCESSES.items()):
         a = process(MEANS, horizons[-1], np.random.default_rng((seed, number))).astype(np.float64)
         k = np.full(horizons[-1], float(K))
-        terms = toss(a, k, np.random.default_rng((seed, number, 1)))
+        _, estimates = toss(a, k, np.random.default_rng((seed, number, 1)))
+        terms = SHARES**2 / estimates
         for rounds in horizons:
             best = offline_participation(SHARES, a[:rounds], k[:rounds])
             sigma = terms[:rounds, best > 0].sum(axis=1).mean()  # over groups that were available until T

@@ -35,9 +35,10 @@ def test_flics_comes_near_the_offline_optimum_and_fixed_rules_do_not():
 def test_the_participants_so_far_make_the_terms_of_sigma():
     """Everybody is available and selected: no coin is left to chance. p = 1/10."""
     a, k = np.full((3, 10), 2.0), np.full(3, 20.0)
-    found = theorem_2.toss(a, k, np.random.default_rng(0))
-    terms = [0.01 * t / (theorem_2.BETA + 2 * t) for t in (1, 2, 3)]
-    np.testing.assert_allclose(found, np.outer(terms, np.ones(10)))
+    took_part, estimates = theorem_2.toss(a, k, np.random.default_rng(0))
+    np.testing.assert_array_equal(took_part, a)
+    means = [(theorem_2.BETA + 2 * t) / t for t in (1, 2, 3)]
+    np.testing.assert_allclose(estimates, np.outer(means, np.ones(10)))
 
 
 def test_sigma_comes_near_the_offline_optimum_too():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from strategies.selectors import Selection
+from strategies.selectors import Selection, settings_of_run
 from strategies.selectors.delta.cluster_is import ClusterISSelector, _boundaries
 from strategies.selectors.delta.delta import DeltaSelector
 from strategies.selectors.delta.fed_is import FedISSelector
@@ -82,6 +82,14 @@ def test_alphas_from_the_constants_of_corollary_3_7():
     # ζ = 10 of five steps is 2 a step: sqrt(10 * 4 + .75 * 12) = 7.
     scores = settings.scores(np.array([10.0]), np.array([12.0]), 4)
     np.testing.assert_allclose(scores, [7.0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["delta", "prac-delta"])
+def test_the_number_of_local_steps_is_that_of_the_run_unless_it_is_given(name):
+    assert settings_of_run(name, {"floor": 0.2}, 5) == {"floor": 0.2, "local_steps": 5}
+    assert settings_of_run(name, {"local_steps": 1}, 5) == {"local_steps": 1}
+    assert settings_of_run(name, {}, 0) == {}  # clients make different numbers of steps
+    assert settings_of_run("prac-is", {}, 5) == {}
 
 
 @pytest.mark.parametrize("kind", [DeltaSelector, PracDeltaSelector])

@@ -1,0 +1,97 @@
+"""The variance terms of DELTA's bounds: Φ̃ of FedDELTA (eqs. 10 and 11), and Φ of FedIS (eqs. 4 and 29).
+
+Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
+sections 3.2 to 3.4 and appendix F. In the paper n of m clients train in a round of K local steps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from strategies.numerics.arrays import Floats
+
+
+class Constants(NamedTuple):
+    """What the bounds depend on besides the clients: L, η_L, η, K and n."""
+
+    smoothness: float
+    local_rate: float
+    global_rate: float
+    steps: int
+    selected: int
+
+    def alphas(self) -> tuple[float, float]:
+        """Return α1 = 20 K² L η_L and α2 = 5 K L η_L + η/n (Corollary 3.7)."""
+        rate = self.steps * self.smoothness * self.local_rate
+        return 20 * self.steps * rate, 5 * rate + self.global_rate / self.selected
+
+
+def phi_tilde(of: Constants, p: Floats, diversities: Floats, variances: Floats, replacement: bool) -> float:
+    """Return Φ̃, the variance term of FedDELTA's bound: eq. 11 with replacement, eq. 10 without.
+
+    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without, the part of the local
+    steps has 1/(mn) in place of 1/m², so it is larger, although draws without replacement have less variance.
+
+    Parameters
+    ----------
+    of : Constants
+        The constants.
+    p : ndarray, shape (m,)
+        Probabilities, > 0, with sum 1.
+    diversities, variances : ndarray, shape (m,)
+        ζ_i = ||∇F_i - ∇f||, and σ_i², the variance of a gradient between mini-batches.
+    replacement : bool
+        Whether clients are drawn with replacement.
+    """
+    m = p.size
+    pairs = m**2 if replacement else m * of.selected
+    local = 5 * of.smoothness**2 * of.steps * of.local_rate**2 / (2 * pairs)
+    drawn = of.smoothness * of.local_rate * of.global_rate / (2 * of.selected * m**2)
+    terms = local * (variances + 4 * of.steps * diversities**2) + drawn * variances
+    return float((terms / p).sum())
+
+
+def best_probabilities(of: Constants, diversities: Floats, variances: Floats) -> Floats:
+    """Return DELTA's p (m,), which minimises Φ̃ with replacement (eq. 13)."""
+    alpha_1, alpha_2 = of.alphas()
+    scores = np.sqrt(alpha_1 * diversities**2 + alpha_2 * variances)
+    p: Floats = scores / scores.sum()
+    return p
+
+
+def delta_gain(of: Constants, diversities: Floats, variances: Floats) -> float:
+    """Return Φ̃_uniform / Φ̃_DELTA >= 1, with replacement (eq. 84; section 3.4 has α1 and α2 swapped)."""
+    alpha_1, alpha_2 = of.alphas()
+    squares = alpha_1 * diversities**2 + alpha_2 * variances
+    return float(squares.size * squares.sum() / np.sqrt(squares).sum() ** 2)
+
+
+def is_gain(norms: Floats) -> float:
+    """Return eq. 78 >= 1: the second moment of uniform sampling's estimate over that of IS."""
+    return float(norms.size * (norms**2).sum() / norms.sum() ** 2)
+
+
+def phi(of: Constants, spread: float, noise: float, num_clients: int, variance: float) -> float:
+    """Return Φ, the variance term of FedIS' bound, times the constant c of Theorem D.1 (eq. 29).
+
+    Eq. 4 prints the square of σ_L² + 4 K σ_G².
+
+    Parameters
+    ----------
+    of : Constants
+        The constants.
+    spread, noise : float
+        σ_G² and σ_L², bounds of ||∇F_i - ∇f||² and of the variance of a gradient between mini-batches.
+    num_clients : int
+        m.
+    variance : float
+        V, the mean of ||ĝ_i/(m p_i) - mean ĝ||² over i drawn from p, for the sums ĝ_i of K gradients.
+    """
+    size, local, steps = of.smoothness, of.local_rate, of.steps
+    return (
+        5 * local**2 * size**2 * steps / 2 * (noise + 4 * steps * spread)
+        + of.global_rate * local * size / (2 * num_clients) * noise
+        + size * of.global_rate * local / (2 * of.selected * steps) * variance
+    )

@@ -1,0 +1,119 @@
+"""The bound of FLICS' Theorem 1, with its constant C, ε̂ of Lemma 4, and the covariances of eq. 7.
+
+Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
+Constraints", Theorem 1, Lemma 4 and eq. 7. The paper's M groups are G here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from strategies.numerics.arrays import Floats
+
+
+class Constants(NamedTuple):
+    """What the bound depends on besides the selection.
+
+    Attributes
+    ----------
+    smoothness : float
+        L.
+    noise, spread, gradient : float
+        σ_L², σ_G² and G²: bounds of the variance of a gradient, of ||∇F_j - ∇f||², and of ||g||².
+    local_rate, global_rate : float
+        η_L and η.
+    steps : int
+        T_L.
+    shares : ndarray, shape (G,)
+        p.
+    gap : float
+        f(w_0) - f(w*).
+    """
+
+    smoothness: float
+    noise: float
+    spread: float
+    gradient: float
+    local_rate: float
+    global_rate: float
+    steps: int
+    shares: Floats
+    gap: float
+
+    @property
+    def _crowding(self) -> float:
+        """G sum_j p_j², which is 1 if all groups have the same weight."""
+        return self.shares.size * float((self.shares**2).sum())
+
+    def margin(self) -> float:
+        """Return the supremum of the constants c: 1/2 - 15 L² T_L² η_L² G sum p².
+
+        Raises
+        ------
+        ValueError
+            If η η_L >= 1/(T_L L), or η_L is above 1/(sqrt(30) T_L L G sum p²), which the proof excludes.
+        """
+        reach = self.steps * self.smoothness * self.local_rate
+        if self.global_rate * reach >= 1 or math.sqrt(30) * reach * self._crowding > 1:
+            raise ValueError(
+                f"local_rate = {self.local_rate}: must be below {1 / (self.global_rate * self.steps)} / L "
+                f"and at most {1 / (math.sqrt(30) * self.steps * self._crowding)} / L"
+            )
+        return 0.5 - 15 * reach**2 * self._crowding
+
+
+def participation_error(estimates: Floats, final: Floats) -> float:
+    """Return ε̂ = 1 + ε/r_min (Lemma 4), with ε the largest |ŝ_j(t) - s_j*| and r_min the least s_j*.
+
+    `estimates` (T, G) holds ŝ(t), and `final` (G,) holds s*.
+    """
+    return 1 + float(np.abs(estimates - final).max() / final.min())
+
+
+def selection_variance(shares: Floats, estimates: Floats, covariance: Floats) -> Floats:
+    """Return sum_ij p_i p_j Σ_ij/(ŝ_i(t) ŝ_j(t)) (T,), whose mean over the rounds is σ_T (Corollary 1.1).
+
+    `covariance` (G, G) is Σ, the covariance of the groups' numbers of participants.
+    """
+    scaled = shares / estimates
+    v: Floats = ((scaled @ covariance) * scaled).sum(axis=1)
+    return v
+
+
+def remainder(of: Constants, error: float, variances: Floats, c: float) -> float:
+    """Return C, the part of Theorem 1's bound that does not shrink with the number of rounds.
+
+    As printed, the last term of C is a sum over T rounds. By the proof, which divides by T, it is a mean; and
+    the printed t_L is T_L.
+
+    Parameters
+    ----------
+    of : Constants
+        The constants.
+    error : float
+        ε̂, see `participation_error`.
+    variances : ndarray, shape (T,)
+        See `selection_variance`.
+    c : float
+        A number in (0, `Constants.margin`).
+    """
+    step, size, squares = of.global_rate * of.local_rate, of.smoothness, float((of.shares**2).sum())
+    noise = size * step * error**2 * of.noise * squares / 2
+    drift = 5 * size**2 * error * of.local_rate**2 * of.steps * of._crowding / 2
+    drift *= of.noise + 6 * of.steps * of.spread
+    drawn = size * step / (2 * of.steps) * (of.noise + of.gradient) * float(variances.mean())
+    return (noise + drift + drawn) / (c * error)
+
+
+def bound(of: Constants, rounds: int, error: float, variances: Floats) -> float:
+    """Return Theorem 1's bound of min_t E||∇f(w_t)||² over T = `rounds` rounds, with the best c of the proof.
+
+    Every c below `Constants.margin` is allowed, and the largest is best. The other parameters are those of
+    `remainder`.
+    """
+    c = of.margin()
+    first = of.gap / (c * of.global_rate * of.local_rate * of.steps * rounds)
+    return first + remainder(of, error, variances, c)
