@@ -120,7 +120,7 @@ PAPER = Paper(
             "Eq. 7",
             "the variance for independent coins",
             "built",
-            "Its main term, the sum of p²/ŝ, is measured in `flics-sigma`, with covariances in `flics-bound`.",
+            "Its main term Σ p²/ŝ is measured in `flics-sigma`, the whole with covariances in `flics-bound`.",
             ("flics-sigma", "flics-bound"),
         ),
         Row(
