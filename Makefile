@@ -25,7 +25,7 @@ HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_O
 TORCH_CPU := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 export PIP_NO_CACHE_DIR := 1
 
-.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker nemesis lint format lock dist wheels clean
+.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 nemesis lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -51,8 +51,8 @@ run: $(VENV)/.demo                ## a federation of processes on this machine
 	$(BIN)/cohort up $(UP)
 
 test: $(VENV)/.dev                ## all tests except those of the targets below; clusters run one after another
-	$(BIN)/python -m pytest -m "network and not slow and not simulation and not docker and not newest"
-	$(BIN)/python -m pytest -n 2 -m "not network and not slow and not simulation and not docker and not newest"
+	$(BIN)/python -m pytest -m "network and not slow and not simulation and not docker and not arm64 and not newest"
+	$(BIN)/python -m pytest -n 2 -m "not network and not slow and not simulation and not docker and not arm64 and not newest"
 
 test-slow: $(VENV)/.dev           ## minutes each: figures of the papers, killed processes, many fault histories
 	$(BIN)/python -m pytest -m "slow and network"
@@ -81,6 +81,9 @@ test-pythons:                     ## the library on Python 3.12 and 3.13, where 
 	  if [ $$python = none ]; then echo "Python $$version left out: no interpreter on this machine"; \
 	  else $(MAKE) test-newest-flower NEWEST=.venv-$$version NEWEST_PYTHON=$$python || exit 1; fi; \
 	done
+
+test-arm64: $(VENV)/.dev          ## a device on arm64 under emulation; needs root and a Debian (CONTRIBUTING.md)
+	$(BIN)/python -m pytest -m arm64
 
 nemesis: $(VENV)/.dev             ## an hour of faults on real processes; SEED=N replays a schedule, MINUTES=M is shorter
 	$(BIN)/python -m tests.nemesis $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) --engine $(ENGINE) --bound $(BOUND)

@@ -4,7 +4,7 @@ import contextlib
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -53,11 +53,11 @@ def cohort(*arguments: str, folder: Path) -> str:
 class Running:
     """A running `cohort client join` or `cohort server up`, and its output."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str, program: Sequence[str] = (str(COHORT),)) -> None:
         self.log = log
         with log.open("a") as output:
             self.process = subprocess.Popen(
-                [COHORT, *arguments],
+                [*program, *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

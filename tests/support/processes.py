@@ -40,3 +40,42 @@ def kill_for_good(cluster: LocalCluster, index: int) -> None:
     cluster._restart_at[index] = inf
     process.signal_group(signal.SIGKILL)
     wait_for(lambda: process.returncode is not None, 10, lambda: f"client {index} lives")
+
+
+def processes_of(parent: int) -> list[int]:
+    """Return a process and all its descendants (Linux)."""
+    found = [parent]
+    for pid in found:
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            found += map(int, children.read_text().split())
+    return found
+
+
+def memory_alone(pids: list[int]) -> float:
+    """Return the memory of processes, MB, as if they shared none with other processes (Linux)."""
+    own = 0.0
+    files: dict[tuple[str, ...], int] = {}
+    for pid in pids:
+        try:
+            maps = Path(f"/proc/{pid}/smaps").read_text()
+        except OSError:  # it has ended meanwhile
+            continue
+        where: tuple[str, ...] | None = None
+        resident = 0
+        for line in maps.splitlines():
+            first, *rest = line.split()
+            if not first.endswith(":"):
+                begin, _, end = first.partition("-")
+                size = int(end, 16) - int(begin, 16)
+                where = (rest[4], rest[1], str(size)) if len(rest) > 4 and rest[3] != "0" else None
+            elif first == "Rss:":
+                resident = int(rest[0])
+            elif first == "Anonymous:" and where:
+                files[where] = max(files.get(where, 0), resident - int(rest[0]))
+        rollup = Path(f"/proc/{pid}/smaps_rollup")
+        try:
+            fields = dict(line.split()[:2] for line in rollup.read_text().splitlines()[1:])
+        except OSError:
+            continue
+        own += float(fields["Pss_Anon:"])  # shared only with forks, which are among the processes
+    return (own + sum(files.values())) * 1024 / 1e6

@@ -1,0 +1,230 @@
+"""A device on arm64 beside a native device, from its installation by docs/devices.md to its revocation.
+
+The arm64 device runs under emulation, so it is several times slower than hardware.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from ..support.devices import COHORT, Running, cohort, run_cli, server_up
+from ..support.processes import memory_alone, processes_of, running, wait_for
+from ..support.userland import FOLDER, Userland, why_not
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.arm64
+
+PATIENCE = 600.0  # seconds for what takes one under emulation on an idle machine
+ARM64, NATIVE = "pi-arm64", "pi-native"
+PROGRAM = "/opt/cohort/.venv/bin/cohort"
+# No deadline passes while an emulated program starts: a device that is late would be left out.
+SETTINGS = (
+    *("num-clients=2", "clients-per-round=2", "selector=uniform", "status-deadline=300"),
+    *("join-deadline=600", "round-deadline=300", "shortest-deadline=60"),
+)
+
+
+@dataclass
+class Federation:
+    """A native server with a device on arm64 and a native device."""
+
+    userland: Userland
+    server: Path
+    folder: Path
+    devices: dict[str, Running] = field(default_factory=dict)
+    peaks: dict[str, float] = field(default_factory=dict)
+    """The most memory of each device during a short run, MB."""
+
+    def operator(self, *arguments: str) -> str:
+        return cohort("server", *arguments, folder=self.server)
+
+    def join(self, *arguments: str) -> None:
+        """Start the arm64 device."""
+        program = self.userland.command(PROGRAM)
+        log = self.folder / f"{ARM64}.log"
+        self.devices[ARM64] = Running(log, "client", "join", *arguments, program=program)
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Return the finished rounds of the last run."""
+        *_, history = [None, *sorted(self.server.glob("runs/*/history.jsonl"))]
+        text = history.read_text() if history else ""
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [line for line in lines if line["type"] == "round"][1:]
+
+    def wait_for_rounds(self, count: int, *clients: str) -> list[dict[str, Any]]:
+        """Wait for so many rounds that select these clients and no others, and all answer; return them."""
+        before = len(self.rounds())
+
+        def good() -> list[dict[str, Any]]:
+            rounds = self.rounds()[before:]
+            return [line for line in rounds if set(line["client_ids"]) == answered(line) == set(clients)]
+
+        def state() -> str:
+            return f"{self.rounds()[-3:]}\n{self.devices[ARM64].said}"
+
+        wait_for(lambda: len(good()) >= count, PATIENCE, state)
+        return good()[:count]
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Measure the memory of the devices."""
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.1):
+                for name, device in self.devices.items():
+                    taken = memory_alone(processes_of(device.process.pid))
+                    self.peaks[name] = max(self.peaks.get(name, 0.0), taken)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+
+
+def answered(line: dict[str, Any]) -> set[str]:
+    """Return the clients whose replies a round has used."""
+    return {
+        client for client, responded in zip(line["client_ids"], line["responded"], strict=True) if responded
+    }
+
+
+def words(*settings: str) -> list[str]:
+    return [word for each in settings for word in ("--set", each)]
+
+
+@pytest.fixture(scope="module")
+def userland() -> Userland:
+    if reason := why_not():
+        pytest.skip(reason)
+    userland = Userland(FOLDER)
+    userland.install()
+    assert userland.shell("uname -m").strip() == "aarch64"
+    (userland.source / f"{ARM64}.invitation").unlink(missing_ok=True)
+    shutil.rmtree(FOLDER / "var" / "lib" / "cohort-client", ignore_errors=True)
+    return userland
+
+
+@pytest.fixture(scope="module")
+def federation(userland: Userland, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    folder = tmp_path_factory.mktemp("federation")
+    with ExitStack() as stack:
+        server = stack.enter_context(server_up(folder / "server"))
+        this = Federation(userland, server, folder)
+        stack.callback(lambda: [device.end() for device in this.devices.values()])
+        this.operator("invite", ARM64, "--out", str(userland.source / f"{ARM64}.invitation"))
+        digits = load_digits()
+        half = slice(len(digits.target) // 2)
+        np.savez(userland.source / "samples.npz", inputs=digits.data[half] / 16, labels=digits.target[half])
+        # With the default niceness, other programs of this machine would delay the devices.
+        data = ("--data", "/opt/cohort/samples.npz")
+        this.join("--invitation", f"/opt/cohort/{ARM64}.invitation", "--nice", "0", *data)
+        this.operator("invite", NATIVE, "--out", str(folder / f"{NATIVE}.invitation"))
+        this.devices[NATIVE] = Running(
+            folder / f"{NATIVE}.log",
+            *("client", "join", "--state-dir", str(folder / NATIVE), "--nice", "0"),
+            *("--invitation", str(folder / f"{NATIVE}.invitation"), "--partition", "1/2"),
+        )
+        for name, device in this.devices.items():
+            device.wait_for(f"online as {name}", timeout=PATIENCE)
+        yield this
+
+
+@pytest.fixture(scope="module")
+def run(federation: Federation) -> Iterator[None]:
+    """Train all the time."""
+
+    def runs() -> int:
+        return len(list(federation.server.glob("runs/*/history.jsonl")))
+
+    finished = runs()
+    command = [COHORT, "server", "run", *words(*SETTINGS, "num-rounds=1000000", "local-steps=1")]
+    process = subprocess.Popen([*command, "--dir", str(federation.server)], stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: runs() > finished, PATIENCE, lambda: "no run")
+        federation.wait_for_rounds(1, ARM64, NATIVE)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_both_devices_train(federation: Federation) -> None:
+    with federation.watched():
+        federation.operator("run", *words(*SETTINGS, "num-rounds=4"))
+    rounds = federation.rounds()
+    assert [answered(line) for line in rounds] == [{ARM64, NATIVE}] * 4
+    losses = [line["test_loss"] for line in rounds]
+    assert losses[-1] < losses[0]
+    # Generous: the number for arm64 has the emulator in it.
+    assert 50 < federation.peaks[NATIVE] < 200, federation.peaks
+    assert 50 < federation.peaks[ARM64] < 1000, federation.peaks
+
+
+@pytest.mark.usefixtures("run")
+def test_a_paused_device_is_left_out_until_it_resumes(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def alone(name: str, change: Callable[[str], object]) -> float:
+        """Pause the other device with `change`; return the median time of a round with this device, in s."""
+        change("pause")
+        rounds = federation.wait_for_rounds(10, name)
+        change("resume")
+        federation.wait_for_rounds(2, ARM64, NATIVE)
+        return statistics.median(line["seconds"] for line in rounds)
+
+    state = str(federation.folder / NATIVE)
+    times = {
+        NATIVE: alone(NATIVE, lambda what: federation.userland.shell(f".venv/bin/cohort client {what}")),
+        ARM64: alone(ARM64, lambda what: run_cli(what, "--state-dir", state)),
+    }
+    with capsys.disabled():
+        for name in (ARM64, NATIVE):
+            print(f"\n{name}: a round with this device alone takes {times[name]:.2f} s", end="")
+            print(f"; at most {federation.peaks.get(name, 0.0):.0f} MB", end="")
+    assert times[ARM64] < 60
+
+
+@pytest.mark.usefixtures("run")
+def test_a_device_comes_back_after_a_power_cut(federation: Federation) -> None:
+    killed = processes_of(federation.devices[ARM64].process.pid)
+    assert len(killed) > 1
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    federation.devices[ARM64].process.wait()
+    federation.wait_for_rounds(2, NATIVE)
+    federation.join()
+    federation.devices[ARM64].wait_for(f"online as {ARM64} (node", timeout=PATIENCE, times=2)
+    federation.wait_for_rounds(2, ARM64, NATIVE)
+
+
+@pytest.mark.usefixtures("run")
+def test_a_revoked_device_is_sent_away_and_the_run_goes_on(federation: Federation) -> None:
+    device = federation.devices[ARM64]
+    federation.operator("revoke", ARM64)
+    device.wait_for("sent away by the server: its key was revoked", timeout=PATIENCE)
+    device.wait_for("or the server has revoked it", timeout=PATIENCE)
+    federation.wait_for_rounds(2, NATIVE)
+    assert federation.operator("list").splitlines()[-1] == "1 registered, 1 online"
+    pids = processes_of(device.process.pid)
+    device.end()
+    wait_for(lambda: not any(map(running, pids)), 60, lambda: f"{pids} still run")
