@@ -308,7 +308,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         unfinished.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk is reported without a name
+        error.filename = error.filename or str(path)  # the error of a full disk names no file
         raise
     finally:
         with suppress(OSError):  # the first error is the informative one
@@ -367,8 +367,8 @@ def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    # The whole member is read first, since zip compares checksums at its end. A damaged header, which holds
-    # the shape, is then never used.
+    # The whole member is read first, since zip checks the checksum at the member's end. So damage is noticed
+    # before the array's header, which holds the shape, is used.
     content = BytesIO(archive.read(f"{name}.npy"))
     array: NDArray[Any] = npy.read_array(content, allow_pickle=False)
     return array
@@ -388,7 +388,7 @@ def _differences(stored: Any, given: Any, name: str) -> Iterator[str]:
             inner = f"{name}.{key}" if name else str(key)
             yield from _differences(stored.get(key, _NOWHERE), given.get(key, _NOWHERE), inner)
     elif given is _NOWHERE:
-        yield f"{name}: not there; the run to be resumed has {stored!r}"
+        yield f"{name}: not set now; the run to be resumed has {stored!r}"
     elif stored is _NOWHERE:
         yield f"{name} = {given!r}: the run to be resumed has none"
     elif stored != given:

@@ -38,7 +38,7 @@ class GroupSummary:
     loss: float
     """The model's loss on samples of the group: the mean of the last `LAST` rounds that measured it."""
     accuracy: float
-    """The model's accuracy on samples of the group, from 0 to 1: the mean of the rounds as for `loss`."""
+    """The model's accuracy on samples of the group, from 0 to 1: averaged over the same rounds as `loss`."""
 
 
 def group_summaries(trial: RunHistory) -> list[GroupSummary]:

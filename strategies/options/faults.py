@@ -24,9 +24,9 @@ class Faults:
         a quorum below ``clients_per_round``.
     over_selection : float (default: 1)
         The number of selected clients (or of draws), divided by ``clients_per_round``, in [1, 100]. The round
-        goes on once enough clients have sent a usable reply: ``clients_per_round`` clients, or fewer if some
-        clients were drawn several times, but at least the quorum. The first replies are not a random sample
-        of all replies, see ``correction``.
+        stops waiting once enough clients have sent a usable reply: ``clients_per_round`` clients, or fewer if
+        some clients were drawn several times, but at least the quorum. The first replies are not a random
+        sample of all replies, see ``correction``.
     correction : {"equal", "rates"} (default: "equal")
         How the weights make up for missing replies. "equal" multiplies all weights by the same factor, which
         is unbiased if all clients fail equally often. "rates" divides each weight by the estimated response
@@ -92,7 +92,7 @@ def check_correction(selector: type[Selector]) -> None:
     ------
     ValueError
         If the selector is unbiased in the long run: it counts replies and makes up for missing replies. Both
-        corrections together would weight a group that seldom replies too much.
+        corrections together would give too much weight to a group that seldom replies.
     """
     if selector.unbiased == "long-run":
         raise ValueError(

@@ -163,7 +163,7 @@ RUN = {
             {"settings": {"alpha": 0.5, "batch": None}},
             "settings.alpha = 0.5: the run to be resumed has 0.4",
         ),
-        ({"settings": {"alpha": 0.4}}, "settings.batch: not there; the run to be resumed has None"),
+        ({"settings": {"alpha": 0.4}}, "settings.batch: not set now; the run to be resumed has None"),
         (
             {"settings": {**RUN["settings"], "beta": 1}},  # type: ignore[dict-item]
             "settings.beta = 1: the run to be resumed has none",

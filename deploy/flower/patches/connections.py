@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 INTERVAL = 1.0  # s between two checks of the connections
 FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no request with a registered key
-# The most open connections of strangers from one address, and of one node. If there are more, the oldest are
-# closed.
+# The largest number of open connections: of strangers from one address, and of one node. If there are more,
+# the oldest are closed.
 STRANGERS, PER_NODE = 512, 16
 TOLD = 60.0  # s between two lines in the log about closed connections
 REFUSALS = 16  # refused requests after which a connection is closed
@@ -91,13 +91,13 @@ class Connections:
         threading.Thread(target=look, name="connections", daemon=True).start()
 
     def admitted(self, peer: str, node: int) -> None:
-        """Note that a peer sent a request with a node's key. `peer` is its name (`sender`)."""
+        """Note that a peer sent a request with a node's key. `peer` is the name that `sender` returns."""
         self._admit(peer)
         with self._lock:
             self._admitted[peer_of(peer)] = node
 
     def refused(self, peer: str) -> None:
-        """Note that a request of a peer was refused. `peer` is its name (`sender`)."""
+        """Note that a request of a peer was refused. `peer` is the name that `sender` returns."""
         with self._lock:
             who = peer_of(peer)
             self._refused[who] += 1
@@ -141,14 +141,15 @@ class Connections:
             count = self._closed.total()
             self._closed, self._told = Counter(), now
             getLogger("flwr").warning(
-                "Closed %d connections of strangers, or too many of a node: %s", count, text
+                "Closed %d connections beyond a limit: %s", count, text
             )
 
 
 def sender(context: Any) -> str:
     """Return gRPC's name of the peer that sent a request, such as ipv4:192.0.2.1:80.
 
-    If the gate (`guards.gate`) forwarded the request, gRPC's name is unix:FOLDER/PEER.
+    If the gate (`guards.gate`) forwarded the request, gRPC's name is unix:FOLDER/PEER, and PEER is
+    returned.
     """
     return unquote(context.peer()).rpartition("/")[2]
 
@@ -181,8 +182,9 @@ def connections_to(port: int | None = None) -> list[tuple[Peer, socket.socket]]:
     OSError
         If this process has no free descriptors.
     """
-    # Only descriptors of sockets are duplicated. When a process closes any descriptor of a file, the process
-    # loses all its locks on that file. So SQLite would lose its locks on the SuperLink's database.
+    # Only descriptors of sockets are duplicated. A process that closes any descriptor of a file loses all its
+    # locks on the file. If the database's descriptor were duplicated, closing the duplicate would cost SQLite
+    # its locks.
     found = []
     for descriptor in [each for each in _descriptors() if _is_socket(each)]:
         try:

@@ -37,9 +37,10 @@ class AFLSelector(LastLossSelector):
         (1 - α3) K clients are drawn without replacement, in proportion to exp(α2 v_k)
         α3 K clients are drawn uniformly from the other available clients
 
-    α3 K is rounded up or down at random. So its mean is α3 K, and uniform draws also happen if α3 K is less
-    than one. Clients whose value equals the lowest kept value are kept, too. Clients that were never selected
-    have an infinite value: they are drawn before all others, with equal probability.
+    α3 K is rounded up or down at random, so that the mean number of uniform draws is α3 K. So some rounds
+    have a uniform draw even if α3 K is less than one. Clients whose value equals the lowest kept value are
+    kept, too. Clients that were never selected have an infinite value: they are drawn before all others, with
+    equal probability.
 
     α2 must fit the units of sizes and losses. With the paper's α2 = 0.01, losses near 1 and a few hundred
     samples, exp(α2 v_k) is nearly equal for all kept clients, so the selection depends almost only on which
@@ -48,8 +49,8 @@ class AFLSelector(LastLossSelector):
     In a run, the guard is on by default: a client with more than twice its share of the draws rests for some
     rounds (`GuardSettings.draws`), which the paper's AFL does not do.
 
-    The weights follow the setting `averaging`, by default the plain mean. `probabilities` is (1 - α3) times
-    the distribution in proportion to exp(α2 v_k) plus α3 times the uniform distribution.
+    The weights follow the setting `averaging`, by default the plain mean. `probabilities` is (1 - α3) p
+    + α3 u, where p is proportional to exp(α2 v_k) and u is uniform.
     """
 
     name = "afl"
@@ -73,11 +74,11 @@ class AFLSelector(LastLossSelector):
         new = np.flatnonzero(log_weights == np.inf)
         if num_valued <= new.size:
             valued = rng.choice(new, num_valued, replace=False)
-        else:  # the largest log weights + Gumbel noise are drawn one after another by weight (Gumbel top-k)
+        else:  # Gumbel top-k: the largest sums of log weight and noise are draws by weight, one after another
             valued = largest(log_weights + rng.gumbel(size=kept.size), num_valued, rng)
         valued = kept[valued]
-        # `others` are k clients in random order. At least k - num_valued of them were not drawn by value, and
-        # the first of these are selected.
+        # `others` are k clients in random order. At least k - num_valued of them were not drawn by value. The
+        # first k - num_valued of those are selected.
         others = rng.choice(available.count, size=k, replace=False)
         others = others[~np.isin(others, valued)][: k - num_valued]
         chosen = np.concatenate([valued, others])
