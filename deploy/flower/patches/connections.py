@@ -140,9 +140,7 @@ class Connections:
             text = ", ".join(f"{count} from {address}" for address, count in self._closed.most_common(3))
             count = self._closed.total()
             self._closed, self._told = Counter(), now
-            getLogger("flwr").warning(
-                "Closed %d connections beyond a limit: %s", count, text
-            )
+            getLogger("flwr").warning("Closed %d connections beyond a limit: %s", count, text)
 
 
 def sender(context: Any) -> str:
