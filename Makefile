@@ -25,7 +25,7 @@ HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_O
 TORCH_CPU := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 export PIP_NO_CACHE_DIR := 1
 
-.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 nemesis lint format lock dist wheels clean
+.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 test-docker-arm64 nemesis lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -83,13 +83,16 @@ test-pythons:                     ## the library on Python 3.12 and 3.13, where 
 	done
 
 test-arm64: $(VENV)/.dev          ## a device on arm64 under emulation; needs root and a Debian (CONTRIBUTING.md)
-	$(BIN)/python -m pytest -m arm64
+	$(BIN)/python -m pytest -m "arm64 and not docker"
+
+test-docker-arm64: $(VENV)/.dev   ## the image of clients for arm64; needs that Debian, and a Docker engine with buildx
+	$(BIN)/python -m pytest -m "docker and arm64"
 
 nemesis: $(VENV)/.dev             ## an hour of faults on real processes; SEED=N replays a schedule, MINUTES=M is shorter
 	$(BIN)/python -m tests.nemesis $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) --engine $(ENGINE) --bound $(BOUND)
 
 test-docker: $(VENV)/.dev         ## the containers; needs a Docker engine
-	$(BIN)/python -m pytest -m docker
+	$(BIN)/python -m pytest -m "docker and not arm64"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
