@@ -1,4 +1,6 @@
-"""The results of all rounds on disk: a file with one line for each result, to which every round appends.
+"""The results of all rounds on disk: the metrics that Flower's `Result` returns to the caller.
+
+The file has one line for each result. Every round appends to the file.
 
 Each checkpoint stores how many bytes from the start of the file belong to it, and these bytes' checksum. So
 all checkpoints of a run share one file, and the time to save a round does not grow with earlier rounds.
@@ -70,7 +72,7 @@ class ResultsFile:
         self._waiting = b""
 
     def find(self, stored: Mapping[str, Any]) -> str:
-        """Go back to the lines that belong to a checkpoint. The next `write` with values cuts off the rest.
+        """Go back to the lines that belong to a checkpoint. The next `write` with values deletes the others.
 
         Parameters
         ----------
@@ -93,9 +95,9 @@ class ResultsFile:
                 found.update(part)
                 left -= len(part)
         if left:
-            return f"{self.path.name} ends {left} bytes before the end of its results"
+            return f"{self.path.name} is too short: the last {left} bytes of its results are missing"
         if found.hexdigest() != stored["checksum"]:
-            return f"{self.path.name} is damaged in the first {length} bytes, its results"
+            return f"{self.path.name} is damaged: its first {length} bytes have another checksum"
         self._length, self._hash, self._waiting = length, found, b""
         return ""
 

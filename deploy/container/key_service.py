@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SOCKET = "keys.socket"  # the name of the socket in the folder of the leases
 TIMEOUT = 5.0  # s to wait for the other side of a connection
-CONNECTIONS = 64  # most open connections, each with a thread; a further connection closes the oldest one
+CONNECTIONS = 64  # open connections at most, each with a thread; one more closes the oldest
 PAUSE = 0.1  # s to wait after a connection could not be accepted
 MAX_HOLDER = 255  # the longest name of a container, bytes
 

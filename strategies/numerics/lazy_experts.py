@@ -3,7 +3,8 @@
 A client is touched when it is first drawn. The step of OSMD (Zhao, Wang, Kolar, Proposition 1) raises the
 entries of the drawn clients. The step also multiplies all other entries by one common factor, but lowers no
 entry below the floor. So untouched clients above the floor keep their initial proportions, and a client at
-the floor remains there until it is drawn. The weights of all clients above the floor have one common scale.
+the floor remains there until it is drawn. For each client above the floor, only a weight is stored. One
+common factor, the scale, turns these weights into the entries of the distribution.
 """
 
 from collections.abc import Callable
@@ -23,20 +24,23 @@ LARGEST_LOG = 230.0
 """Weights stay below e^230 = 1e100, so that no sum overflows."""
 
 SUM, SMALLEST, FLOORED = range(3)
-"""The numbers in a node of the tree: the sum of its free leaves, the smallest of them, and how many leaves
-are at the floor."""
+"""The numbers in a node of the tree. They describe the leaves below the node: the sum of the weights above
+the floor, the smallest of these weights, and the number of clients at the floor."""
 
 
 class Untouched(NamedTuple):
     """The weights of the untouched clients.
 
-    Client m has the weight slope_e b_m if b_m >= cut_e, and the weight default_e otherwise. All experts share
-    the base b. The clients with the smallest b reach the floor first; the cut then rises above their b.
+    Each of the E distributions is called an expert, e. All experts share the base b (M,), which holds the
+    clients' initial proportions. In expert e, client m has the weight slope_e b_m if b_m >= cut_e, and the
+    weight default_e otherwise. One cut for each expert is enough, because the clients with the smallest b
+    reach the floor first, and the cut then rises above their b.
 
     Attributes
     ----------
     default : ndarray, shape (E,)
-        The weight of clients below the cut, or AT_FLOOR; at most the weight of any client above the cut.
+        The weight of the clients below the cut; AT_FLOOR if they are at the floor. No client above the cut
+        has a smaller weight.
     slope : ndarray, shape (E,)
         The weight of clients above the cut, divided by their b.
     cut : ndarray, shape (E,)
@@ -65,12 +69,13 @@ class Untouched(NamedTuple):
 
 
 class LazyExperts:
-    """E distributions q_e over the same registered clients, each at least floor = α / (number registered).
+    """E distributions q_e over the same registered clients. No entry is below the floor.
 
-    ``q_e,m = scale_e w_e,m`` if client m is free, and ``floor`` if it is at the floor. Each touched client
-    has its own w, a leaf of a tree; the untouched clients have the weights of `Untouched`. The scale
-    ``scale_e = (1 - floor · number at the floor) / sum of free w`` makes the sum of q_e 1, and is not part of
-    the state. A node's sum is always the sum of its children, so it is a function of the leaves alone.
+    The floor is α divided by the number of registered clients. If client m is at the floor, ``q_e,m`` is the
+    floor. Otherwise client m is free, and ``q_e,m = scale_e w_e,m``. Each touched client has its own w, a
+    leaf of a tree. The untouched clients have the weights of `Untouched`. The scale
+    ``scale_e = (1 - floor · number at the floor) / sum of free w`` normalises q_e to the sum 1, and is not
+    part of the state. A node's sum is always the sum of its children, so it is a function of the leaves alone.
 
     The object changes in place; `arrays` is its whole state.
 
@@ -127,7 +132,7 @@ class LazyExperts:
         return self._touched[: self._num_touched]
 
     def arrays(self) -> tuple[Ints, Floats, Untouched]:
-        """Return the arguments touched, weights (both copied) and untouched of an equal object."""
+        """Return `touched`, `weights` (both copied) and `untouched`, which make an equal object."""
         return self.touched.copy(), self._leaves[:, : self._num_touched].copy(), self.untouched
 
     def values(self) -> tuple[Floats, Untouched]:
@@ -163,7 +168,9 @@ class LazyExperts:
         return p
 
     def restart(self, num_experts: int, theta: Floats | None) -> None:
-        """Set `num_experts` experts to sum_e theta_e q_e, or without theta to the uniform distribution.
+        """Replace all experts by `num_experts` copies of sum_e theta_e q_e, or of the uniform distribution.
+
+        The uniform distribution replaces them if `theta` is None.
 
         The cost grows with the number of touched clients. Do not call this for experts with a base: a mixture
         of weights with different cuts cannot be stored as an `Untouched`.
@@ -285,13 +292,13 @@ class LazyExperts:
         width = capacity
         while width > 1:
             width //= ARITY
-            width = width if width == 1 else -(-width // ARITY) * ARITY  # blocks are whole
+            width = width if width == 1 else -(-width // ARITY) * ARITY  # whole blocks
             level = np.zeros((3, len(old_leaves), width))
             level[SMALLEST] = np.inf
             self._levels.append(level)
         for level, old in zip(self._levels, old_levels, strict=False):
             level[:, :, : old.shape[2]] = old
-        self._sum_up(np.zeros(1, dtype=np.int64))  # the new levels
+        self._sum_up(np.zeros(1, dtype=np.int64))  # leaf 0 is below every node that is new and not empty
 
     def _sum_up(self, columns: Ints | None = None) -> None:
         """Compute the nodes above some leaves (default: all)."""
@@ -301,7 +308,7 @@ class LazyExperts:
             blocks = below.reshape(*below.shape[:-1], -1, ARITY)
             if columns is not None:
                 nodes = columns = np.unique(columns // ARITY)
-                blocks = blocks.take(columns, axis=-2)  # a copy in the same memory order: the same sums
+                blocks = blocks.take(columns, axis=-2)  # same memory order as without `columns`: equal sums
             if below is self._leaves:
                 free = blocks > 0
                 sums, floored = np.where(free, blocks, 0.0), blocks < 0
@@ -332,7 +339,7 @@ class LazyExperts:
             free = below * (default > 0)
             total = self._top[SUM] + slope * sums + np.where(free > 0, below * default, 0.0)
             floored = self._top[FLOORED] + below - free
-            # If α = 1, or no client is registered, no client is free: then the scale has no effect.
+            # No client is free if α = 1 or if no client is registered. The scale then has no effect.
             self.scale = np.where(
                 total > 0, (1 - self.floor * floored) / np.where(total > 0, total, 1.0), 1.0
             )
@@ -442,7 +449,7 @@ class _Base:
         return ends - np.searchsorted(self._gone, ends)
 
     def sums(self, counts: Ints) -> Floats:
-        """Return the sums (E,) of the `counts` (E,) largest b of untouched clients."""
+        """Return (E,): for each expert e, the sum of the counts[e] largest b among the untouched clients."""
         return self._tree.before(self._ranks_of(counts))
 
     def find(self, targets: Floats) -> Ints:
@@ -454,7 +461,7 @@ class _Base:
         return self.of.clients[self._ranks_of(places)].astype(np.int64)
 
     def _ranks_of(self, places: Ints) -> Ints:
-        """Return the ranks among all clients of the untouched at these places; M after the last place."""
+        """Convert places among the untouched clients to ranks among all clients; M is past the last."""
         return places + np.searchsorted(self._kept_before, places, side="right")
 
     def _count(self) -> None:

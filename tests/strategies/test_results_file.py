@@ -101,10 +101,13 @@ def test_a_torn_tail_is_cut_by_the_next_save(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda content: content[:-3], "results.jsonl ends 3 bytes before the end of its results"),
+        (
+            lambda content: content[:-3],
+            "results.jsonl is too short: the last 3 bytes of its results are missing",
+        ),
         (
             lambda content: content[:-4] + b"9" + content[-3:],
-            "results.jsonl is damaged in the first 30 bytes, its results",
+            "results.jsonl is damaged: its first 30 bytes have another checksum",
         ),
     ],
 )
