@@ -75,7 +75,7 @@ class LazyExperts:
     floor. Otherwise client m is free, and ``q_e,m = scale_e w_e,m``. Each touched client has its own w, a
     leaf of a tree. The untouched clients have the weights of `Untouched`. The scale
     ``scale_e = (1 - floor · number at the floor) / sum of free w`` normalises q_e to the sum 1, and is not
-    part of the state. A node's sum is always the sum of its children, so it is a function of the leaves alone.
+    part of the state. A node's sum is always the sum of its children, so the leaves alone determine it.
 
     The object changes in place; `arrays` is its whole state.
 
