@@ -61,7 +61,8 @@ class SumTree:
             # By rounding, a target may lie beyond the last sum. It then belongs to the last positive child.
             last = FAN_OUT - 1 - np.argmax(children[:, ::-1] > 0, axis=1)
             child = np.minimum((sums <= left[:, None]).sum(axis=1), last)
-            # Subtract the sum before the child. Computed as (sum with the child) - child, it may be below 0.
+            # Subtract the stored sum before the child. By rounding, (sum with the child) - child may exceed
+            # `left`.
             left -= np.where(child > 0, sums[np.arange(left.size), child - 1], 0.0)
             nodes = nodes * FAN_OUT + child
         return nodes

@@ -21,13 +21,13 @@ class GuardSettings:
         How many standard deviations above the centre the logarithm of a claimed data size may lie, in
         [0.1, 1000].
     direction_deviations : float (default: 3)
-        How many standard deviations below the centre the agreement of an update's direction may lie, in
-        [0.1, 1000]. The value 1000 turns this comparison off.
+        How many standard deviations below the centre the agreement of an update's direction with the other
+        updates may lie, in [0.1, 1000]. The value 1000 turns this comparison off.
     factor : float (default: 2)
-        A value of at most ``factor`` times the centre is always plausible, in [1, 1e9].
+        In [1, 1e9]. A value of at most ``factor`` times the centre is always plausible.
     draws : float (default: 2)
-        A selector that prefers large losses draws a client at most ``draws`` times as often as the client's
-        share, in [1, 1e9]. See "Draws" in `Guard`.
+        In [1, 1e9]. With a selector that prefers large losses, a client gets at most ``draws`` times its
+        share of the draws. See "Draws" in `Guard`.
     window : int (default: 256)
         The number of clients whose last values the guard remembers, >= 32.
     strikes, memory : int (default: 3, 4)
@@ -38,7 +38,8 @@ class GuardSettings:
         1 <= quarantine <= longest_quarantine.
     signed_losses : bool (default: False)
         Whether a loss may be negative, such as a negative log-likelihood of densities. With True, limits
-        apply to the losses instead of their logarithms, and |centre| is the unit of the deviations.
+        apply to the losses instead of their logarithms. The limits still count standard deviations; constants
+        in the unit of the logarithm are multiplied by |centre|.
 
     Raises
     ------

@@ -87,8 +87,9 @@ class ResponseRates:
 
         Without ``normalised``, the result is c_m/ρ_m, without the bias of a ratio. But the common component
         of all updates is multiplied by a factor that varies with the number and the rates of the clients that
-        reply. While no rate is known, nothing makes up for missing replies. These weights are better if rates
-        differ widely and there are many rounds, since noise averages out over rounds and bias does not.
+        reply. Before any reply is observed, all rates are 1, so nothing makes up for missing replies. These
+        weights are better if rates differ widely and there are many rounds, since noise averages out over
+        rounds and bias does not.
 
         Both kinds of weights have a bias because the rates are estimates, and because ``limit`` bounds them.
 
@@ -145,7 +146,7 @@ class ResponseRates:
         Raises
         ------
         TypeError, ValueError
-            If keys, shapes or ranges do not fit; then the rates have not changed.
+            If keys, shapes or ranges do not fit. The rates are left unchanged.
         """
         keys = {"asked", "answered", "totals"}
         if state.keys() != keys:

@@ -1,8 +1,9 @@
 """The 32 experts of `forecast`: their forecasts, their weights, and the prior from sizes.
 
-The functions are pure, on arrays. r = λ ||g|| belongs to a client's update, and y is r divided by a level
-that is common to all clients. x is the log of the client's size divided by the median size. A visit of a
-client is a round in which the norm of its update became known. The equations are in
+The functions are pure, on arrays. r = λ ||g|| belongs to a client's update. y = r e^(-g) is r without the
+level that is common to all clients, where g is the log of this level. x is the log of the client's size
+divided by the median size. A visit of a client is a round in which the norm of its update became known. s is
+the mean of y over all visits of a client. The equations are in
 `forecast.ForecastSelector`.
 """
 
@@ -48,7 +49,7 @@ def initial_log_weights() -> Floats:
 
 
 def relative(r: Floats, unit: float, level: float) -> Floats:
-    """Return y (n,) = r / unit e^(-g), at most 1e12, where `level` is g; `unit` may be 0 if all r are 0."""
+    """Return y (n,) = (r / unit) e^(-level), at most 1e12; `unit` may be 0 if all r are 0."""
     with np.errstate(over="ignore"):
         y: Floats = np.minimum(r / (unit or 1.0) * math.exp(-level), LARGEST_Y)
     return y
@@ -104,7 +105,7 @@ def forecasts(
     prior : Prior
         The forecast from the size.
     shifts : ndarray, shape (16,)
-        h of the geometric experts.
+        h of the geometric experts, which is added to the logs of their forecasts.
     """
     tilt = prior.slope * x
     # The share of the prior is κ/(κ + n̄). Clients are the last axis, so that NumPy's inner loops are long.
@@ -142,7 +143,7 @@ def reweighted(
     smooth : float
         A number that is added to each y and θ, so that small values count less.
     dispersion : float
-        φ > 0.
+        φ > 0. The losses are divided by φ, so a large φ makes the weights change slowly.
     """
     quotient = np.minimum((y + smooth) / (thetas + smooth), MAX_QUOTIENT)
     loss = (quotient + np.log(thetas + smooth)) @ counts
@@ -153,7 +154,7 @@ def reweighted(
 
 
 def calibrated(shifts: Floats, thetas: Floats, y: Floats, counts: Ints) -> Floats:
-    """Return h (16,) of the geometric experts after a round, from `shifts`, h before the round.
+    """Return the new h (16,) of the geometric experts after a round; `shifts` is h before the round.
 
     `thetas` (32, n), `y` (n,) and `counts` (n,) are those of `reweighted`.
     """
@@ -171,7 +172,7 @@ def squared_error(ratio: Floats, counts: Ints) -> float:
 
 
 def jump(y: Floats, theta: Floats, spread: float) -> tuple[float, float]:
-    """Return by how much the log y of all clients jumped up (0 if there was no jump), and the new spread.
+    """Return the common upward jump of the clients' log y (0 if there was none), and the new spread.
 
     `y` (n,) and `theta` (n,) are the observed values and the forecasts for the drawn clients that were seen
     before. `spread` is the running median of |log(y/θ)|.
@@ -189,8 +190,8 @@ def jump(y: Floats, theta: Floats, spread: float) -> tuple[float, float]:
 def trend(evidence: Floats, ratio: Floats, counts: Ints) -> tuple[Floats, float]:
     """Return the new evidence (3,) about the mean of y/θ, and the number to add to the level g.
 
-    The evidence holds decaying sums of N, N y/θ and N (y/θ)². `ratio` (n,) holds y/θ of the drawn clients
-    that were seen before, and `counts` (n,) is N, how often each was drawn.
+    `ratio` (n,) holds y/θ of the drawn clients that were seen before. `counts` (n,) is N, how often each was
+    drawn. The evidence holds decaying sums of N, N y/θ and N (y/θ)².
     """
     if not ratio.size:
         return evidence, 0.0

@@ -25,7 +25,7 @@ class AdaptiveDoublingOSMDSettings(AdaptiveOSMDSettings):
     largest_of: str = setting(
         "block",
         choices=("block", "round"),
-        doc="ā is the largest a observed in the previous block, or in the last round of that block",
+        doc="ā is the largest observed λ²‖g‖² of the previous block, or of the last round of that block",
     )
 
 
@@ -41,17 +41,20 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     last round of a block only affect ā. The next block starts from the distribution of this last round if
     `warm_start` is True, and otherwise from the initial distribution.
 
-    In v2, A_max is one bound for all blocks: the setting `a_max`, or with ``ask_norms=True`` the largest a of
-    the clients that answer. In v1, ā_b is the largest a that was observed in block b - 1, according to the
-    text of appendix C.4. The formula in the appendix takes the largest a of only the last round of block
-    b - 1. The setting `largest_of` chooses between the two. Line 13 of Algorithm 5 takes the largest a of all
-    clients, which cannot be observed. ā_1 is the largest a of the clients that answer before training
-    (``ask_norms=True``). In both versions, a given `a_max` is ā in all blocks.
+    As in Adaptive-OSMD, a is λ² ||g||². In v2, A_max is one bound for all blocks: the setting `a_max`, or
+    with ``ask_norms=True`` the largest a of the clients that answer. In v1, ā_b is the largest a that was
+    observed in block b - 1, according to the text of appendix C.4. The formula in the appendix takes the
+    largest a of only the last round of block b - 1. The setting `largest_of` chooses between the two.
+    Line 13 of Algorithm 5 takes the largest a of all clients, which cannot be observed. ā_1 is the
+    largest a of the clients that answer before training (``ask_norms=True``). In both versions, the
+    setting `a_max` replaces ā and A_max in all blocks.
 
     If neither `a_max` nor ``ask_norms=True`` is given, ā is determined as in v1, in both versions. Then no
-    step is made until a norm above 0 is observed. If all norms in a block are 0, the next block keeps ā. If
-    norms decrease, ā decreases too, and the experts learn faster. If the clients with the largest norms were
-    not drawn in a block, ā is too small for the next block: a/ā may exceed 1 there, and steps are too large.
+    step is made until a norm above 0 is observed. If all norms in a block are 0, the next block keeps ā.
+
+    Wherever ā is determined anew for each block, ā decreases if norms decrease, and the experts learn faster.
+    If the clients with the largest norms were not drawn in a block, ā is too small for the next block: a/ā
+    may exceed 1 there, and steps are too large.
 
     The number of a round determines its block. So a run may be extended or resumed, and `num_rounds` is not
     used. The next block is set up in the last round of a block or, if that round was skipped, in the next
@@ -63,7 +66,7 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     _settings: AdaptiveDoublingOSMDSettings
     state_axes = ExpertsSelector.state_axes | {
         "block": (),  # b, from 1
-        "reference": (),  # sqrt(ā) of this block in the unit of size times norm; 0 if ā is not known yet
+        "reference": (),  # sqrt(ā) of this block, with sizes instead of λ; 0 if ā is not known yet
         "largest": (),  # sqrt of the largest a observed in this block
     }
 
@@ -79,7 +82,7 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     def _fixed_reference(self) -> float:
         """Return sqrt(ā) if it is fixed for all blocks, else 0.
 
-        In v1, the norms that clients answered before round 1 determine ā of block 1 alone.
+        In v1, the norms that clients report before round 1 determine ā only for block 1.
         """
         asked_once = self._settings.rates == "v1" and self._settings.a_max is None
         return 0.0 if asked_once else super()._fixed_reference()
