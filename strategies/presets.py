@@ -55,7 +55,7 @@ class Forecast(SelectionStrategy):
     clients_per_round : int
         K, the number of draws a round (with replacement, so fewer clients may train).
     replacement : bool (default: True)
-        False draws without replacement.
+        If False, clients are drawn without replacement.
     ask_norms : bool (default: False)
         Ask all available clients once, before round 1, for the norm of an update (``query.norm``).
     **options
@@ -100,7 +100,7 @@ class AdaptiveOSMD(SelectionStrategy):
         A factor of all learning rates, > 0. With 1, the rates are the paper's, which adapt slowly. Try 100 if
         the norms of the clients' updates differ much.
     replacement : bool (default: True)
-        False draws without replacement (Algorithm 6).
+        If False, clients are drawn without replacement (Algorithm 6).
     rates : {"v1", "v2"} (default: "v2")
         Whether the experts' learning rates and the number of experts are those of the first version of the
         paper or of the later version.
@@ -108,7 +108,8 @@ class AdaptiveOSMD(SelectionStrategy):
         The learning rate of the experts' weights. The paper's rate ("printed") depends on the unit of
         gradients.
     a_max : float, optional
-        A fixed bound ā of λ_m² ‖g_m‖² (v2: A_max), > 0 (default: the largest value observed so far).
+        A fixed upper bound of λ_m² ‖g_m‖², > 0 (default: the largest value observed so far). It is ā in the
+        paper's first version and A_max in the later one.
     ask_norms : bool (default: False)
         Ask all available clients once, before round 1, for the norm of an update (``query.norm``), and fix
         ā at the largest λ_m² ‖g_m‖², as the paper does. It must be False if ``a_max`` is given.
@@ -162,12 +163,12 @@ class PersonalisedOSMD(SelectionStrategy):
     multiplies each part by its number in ``part-scales`` of the TRAIN config. Its report holds
     ``num-parts`` = 2 and the norms of the parts (``model-norm``, ``personal-norm``). The client of this
     repository supports this for personal models that are kept near the global model, see `client.personal`.
-    TRAIN configs then need ``personal-mu`` and ``personal-holdout``.
+    With this client, TRAIN configs need ``personal-mu`` and ``personal-holdout``.
 
     Parameters
     ----------
     clients_per_round : int
-        K, the number of draws a round of both samplers together.
+        K, the total number of draws in a round, over both samplers.
     personal_share : float (default: 0.5)
         The share, in [0, 1], of the draws for the part of the gradient that goes through the personal models.
         Each sampler gets at least one draw.
@@ -227,8 +228,8 @@ class Delta(SelectionStrategy):
         n, the number of draws a round (with replacement, so fewer clients may train).
     local_steps : int (default: 1)
         The number of local steps that a client makes in a round, >= 1. Diversities are divided by it, because
-        they grow with the number of steps, and the local variance does not. The strategy cannot know it: with
-        the default and K local steps, squared diversities count K² times too much.
+        they grow with the number of steps, and the local variance does not. The strategy cannot know this
+        number: if clients make E steps and ``local_steps`` is 1, squared diversities count E² times too much.
     alpha_1, alpha_2 : float (default: 0.5)
         Weights of the squared diversity and of the local variance, >= 0, not both 0.
     floor : float (default: 0.1)
@@ -237,7 +238,7 @@ class Delta(SelectionStrategy):
     design : {"draws", "systematic"} (default: "draws")
         "systematic" selects exactly ``clients_per_round`` distinct clients; the aggregate has less variance.
     replacement : bool (default: True)
-        False draws without replacement. It has no effect if ``design="systematic"``.
+        If False, clients are drawn without replacement. It has no effect if ``design="systematic"``.
     smoothness, global_learning_rate : float, optional
         The smoothness L of the gradients and the learning rate η of the server. If both are given, and also
         ``local_learning_rate`` (η_L, a parameter of `SelectionStrategy`), the paper's constants are used
@@ -296,7 +297,7 @@ class PowerOfChoice(SelectionStrategy):
     Cho, Wang, Joshi, *Towards Understanding Biased Client Selection in Federated Learning* (AISTATS 2022).
     The model converges faster at first. The aggregate is by default the plain mean of the selected clients'
     updates, so it is biased on purpose, and the final loss is larger with more candidates. ``adapow-d``
-    reduces the number of candidates during the run, and so the final loss.
+    reduces the number of candidates during the run, which lowers the final loss.
 
     Parameters
     ----------
@@ -315,8 +316,9 @@ class PowerOfChoice(SelectionStrategy):
     batch_size : int, optional
         The number of samples of cpow-d's mini-batch (default: 64).
     averaging : {"plain", "sizes", "scaled-sizes"}, optional
-        The weights of the selected clients: all equal ("plain", the default), or by their data, see
-        `strategies.selectors.power_of_choice.plain_mean` (the paper's appendix E).
+        The weights of the selected clients (the paper's appendix E). "plain", the default: all equal.
+        "sizes": in proportion to their data, with the sum 1. "scaled-sizes": in proportion to their data,
+        scaled by the number of available clients divided by the number of selected clients.
     halve_every : int, optional
         adapow-d halves the number of candidates after every ``halve_every`` rounds (default: never).
     drop_at : int, optional
@@ -393,11 +395,12 @@ class Flics(SelectionStrategy):
     min_shares : mapping of str to float, or sequence of float, optional
         The least share of each group among all clients that trained so far, in [0, 1] (default: 0).
     beta : float (default: 0.0)
-        A number of participants, >= 0, that is added to the count of each group. It limits the first weight
-        of a group that takes part late. A number above 0 causes a bias that goes to 0 over rounds.
+        A number, >= 0, that is added to the count of each group's participants so far. So a group that first
+        takes part late in the run gets no huge weight. A number above 0 causes a bias that goes to 0 over
+        rounds.
     cost_budget : float, optional
-        The limit of the mean total cost of the selected clients of a round (default: none). The costs are
-        ``Overrides(settings={"costs": {...}})``, by identity.
+        The limit of a round's expected cost, which is the sum of the selected clients' costs (default: none).
+        The costs are ``Overrides(settings={"costs": {...}})``, by identity.
     energy_budgets : float, mapping of str to float, or sequence of float, optional
         The energy that may be spent per round, by all groups together (a number) or by each group (default:
         no limit). Unused energy may be spent in later rounds. If budgets are given by group, clients of

@@ -77,8 +77,8 @@ class SelectionStrategy(Strategy):
         The seed of the run, >= 0. Every random draw is a function of (seed, round, purpose), except the noise
         of differential privacy.
     num_rounds : int, optional
-        The number of rounds for which some selectors tune themselves, >= 1 (default: the ``num_rounds`` of
-        `start`). A resumed run keeps the number of its first start.
+        The planned number of rounds, by which some selectors choose their settings, >= 1 (default: the
+        ``num_rounds`` of `start`). A resumed run keeps the number of its first start.
     min_available_clients : int, optional
         Round 1 waits for this many clients, >= ``clients_per_round`` (default: ``clients_per_round``).
     local_learning_rate : float or str, optional
@@ -87,8 +87,8 @@ class SelectionStrategy(Strategy):
         is a schedule: "0.5@1/0.25@150" is 0.5 from round 1 on and 0.25 from round 150 on. With a schedule,
         each TRAIN message holds the round's rate as ``learning-rate``.
     budget : number, str or callable, optional
-        K(t), if the number of clients differs between rounds: a number, a schedule such as "20@1/5@50" (20,
-        and from round 50 on 5), or a function of the round. K(t) is rounded down. If the result is 0, the
+        K(t), the number of clients in round t: a number, a schedule such as "20@1/5@50" (20, then 5 from
+        round 50 on), or a function of the round. K(t) is rounded down. If the result is 0, the
         round is skipped. Default: K is ``clients_per_round`` in every round.
     deadlines : Deadlines, optional
         How long the run waits for clients and for their replies (default: ``Deadlines()``).
@@ -103,8 +103,8 @@ class SelectionStrategy(Strategy):
     checkpoints : Checkpoints, optional
         Where each round is saved, and whether the run continues from there (default: nothing is saved).
     variates : {"fedvarp", "scaffold"}, optional
-        The variates for which the server remembers arrays of each client, to reduce variance or client drift,
-        see `rounds.variates` (default: none).
+        The control variates: arrays of each client, which the server remembers in order to reduce variance
+        (FedVARP) or client drift (SCAFFOLD), see `rounds.variates` (default: none).
     masked_updates : bool (default: False)
         Whether clients mask their updates, so that the server sees only the sum of the updates. Each client
         receives its weight (``update-weight``), multiplies its update by the weight, and then adds its mask.
@@ -262,7 +262,7 @@ class SelectionStrategy(Strategy):
         if self.asks_everybody:
             _warn(
                 f"{self.selector_name} lets all available clients train before each selection: a round costs "
-                "more than a round of the selector 'full', which uses all of these updates"
+                "more than with the selector 'full', which uses the updates of all clients"
             )
         log(INFO, "\t├──> Clients per round: %d", self.clients_per_round)
         log(INFO, "\t└──> Server strategy: %s", type(self.server_strategy).__name__)
@@ -503,7 +503,7 @@ class SelectionStrategy(Strategy):
         return each
 
     def _sizes(self) -> NDArray[np.float64]:
-        """Return (M,) the data size of each client that the server uses, see `believed_sizes`."""
+        """Return (M,) the data size that the server uses for each client, see `believed_sizes`."""
         overrides = sizes_of(self.roster, self.overrides.sizes)
         return believed_sizes(self.roster.sizes(), overrides, self.faults.guard_settings)
 

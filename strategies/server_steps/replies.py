@@ -28,8 +28,8 @@ class Contribution:
     Attributes
     ----------
     arrays : mapping of str to array
-        The client's model w_m. The guard may have clipped its update. With differential privacy, the limit of
-        the guard does not depend on other clients' values.
+        The client's model w_m. The guard may have clipped its update. With differential privacy, the guard's
+        limit does not depend on other clients' values, because such a limit would disclose these values.
     weight : float
         c_m, corrected for the clients that did not reply.
     count : int
@@ -61,8 +61,8 @@ class Asked:
     strategy : Strategy
         The strategy that takes the step.
     base : FedAvg
-        The strategy whose keys name the records in a message: the inner strategy if `strategy` is one of
-        differential privacy, and otherwise `strategy` itself.
+        The strategy whose keys name the records in a message. If `strategy` adds differential privacy to
+        another strategy, `base` is the other strategy. Otherwise `base` is `strategy` itself.
     """
 
     strategy: Any

@@ -24,7 +24,8 @@ _FIRST, _GROWTH, _LONGEST = 4, 4, 64
 """The length of the first quarantine in rounds, the factor by which each further silence lengthens it, and
 the length of the longest quarantine in rounds."""
 _DECAY = 0.9
-"""The weight of a client's slowest time when a faster answer is averaged in."""
+"""If an answer is faster than a client's remembered time, the new remembered time is `_DECAY` times the old
+time plus (1 - `_DECAY`) times the time of the answer."""
 
 
 class Patience:
@@ -34,16 +35,16 @@ class Patience:
     client reports is an answer. A client that goes offline before its answer is expected is not silent.
 
     **Quarantine.** After its first silence a client is quarantined for 4 rounds, after its second for 16, and
-    after each further silence for 64. Every three answers cancel one silence. If an answer arrives late, the
-    client was slow and not silent. The time of the answer is remembered. If this is the client's first
-    quarantine, the quarantine ends at once.
+    after each further silence for 64. Every three answers cancel one silence. An answer that arrives after
+    the wait is an answer too, and its response time is remembered. If the late answer arrives during the
+    client's first quarantine, the quarantine ends at once.
 
     A client that never answers is asked four times in the first 100 rounds, and then every 65 rounds.
 
     `RoundLogic.open` ignores these quarantines if they would leave out too many clients at once.
 
     Nothing is random: the state depends only on the answers and on their times by the server's clock. The
-    time of a round is O(S).
+    computation for a message to S clients is O(S).
 
     Parameters
     ----------
@@ -129,7 +130,7 @@ class Patience:
         self._quarantined_until = np.concatenate([self._quarantined_until, np.zeros(joining, dtype=np.int64)])
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state by name, so that a resumed run repeats bit for bit."""
+        """Return copies of all arrays of the state by name, so that a resumed run continues bit for bit."""
         own: dict[str, Array] = {
             "times": self._times.copy(),
             "debts": self._debts.copy(),
