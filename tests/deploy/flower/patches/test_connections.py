@@ -59,7 +59,7 @@ def test_closed_connections_write_a_line_a_minute(
                 connections.close_strangers(port)
         now[0] += TOLD
         connections.close_strangers(port)
-    assert [line.partition(" of")[0] for line in caplog.messages] == [
+    assert [line.partition(" beyond")[0] for line in caplog.messages] == [
         "Closed 1 connections", "Closed 2 connections"
     ]  # fmt: skip
 
