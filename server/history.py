@@ -34,7 +34,8 @@ warning the training diverges or stands still: ``round`` (after which this was n
         one such line per start or resume of the run
 end     the last line: ``rounds``, ``seconds``, ``model`` (path), ``best_round``, ``reason`` (empty unless the
         run ended early)
-error   the run failed: ``reason``; the last line, unless the run is resumed
+error   the run failed: ``reason``; the last line, unless the run is resumed. A ServerApp that was killed or
+        interrupted writes no last line
 ======= ===============================================================================================
 
 No other module writes or reads the file. Readers ignore unknown types and keys. NaN is written as null. Some
@@ -136,7 +137,9 @@ class HistoryWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        # Flower interrupts a ServerApp whose task the SuperLink has given up, for example after a restart.
+        # The history then ends as after a kill, without a last line, so that the run is resumed.
+        if error is not None and not isinstance(error, KeyboardInterrupt):
             stopped = isinstance(error, SystemExit)
             self.write("error", reason="told to end" if stopped else f"{type(error).__name__}: {error}")
         if self._descriptor is not None:

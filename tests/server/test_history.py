@@ -53,6 +53,31 @@ def test_a_resumed_history_continues_after_the_last_round_that_counts(tmp_path: 
     assert [file.name for file in tmp_path.iterdir()] == ["history.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("error", "last"),
+    [
+        (ValueError("no"), {"type": "error", "reason": "ValueError: no"}),
+        (SystemExit(0), {"type": "error", "reason": "told to end"}),
+        (KeyboardInterrupt(), None),  # as after a kill: the run is resumed
+    ],
+)
+def test_the_last_line_says_why_a_run_ended(
+    tmp_path: Path, error: BaseException, last: dict[str, str] | None
+) -> None:
+    path = tmp_path / "history.jsonl"
+
+    def run() -> None:
+        with HistoryWriter(path) as writer:
+            writer.begin(RUN)
+            raise error
+
+    with pytest.raises(type(error)):
+        run()
+    history = RunHistory(path)
+    history.read()
+    assert history.end == last
+
+
 def test_a_resume_keeps_errors_and_drops_the_end(tmp_path: Path) -> None:
     path = written(tmp_path / "history.jsonl", 3, "error")
     HistoryWriter.resume(path, 1, RUN).__exit__(None, None, None)
