@@ -216,7 +216,7 @@ FIRST = Paper(
             "Section 3 (ζ0, ζ1, ζ2)",
             "heterogeneity of three kinds of sampling",
             "reached",
-            "On the path of gradient descent; the best fixed p has a hundredth to a sixteenth of uniform's.",
+            "On gradient descent's path; the best fixed p ≥ α/M has a hundredth to a sixteenth of uniform's.",
             ("osmd-bounds",),
         ),
         Row("Theorem 2 (R0, R1, R2)", "convergence of mini-batch SGD", "missing", _NO_RATE),
@@ -232,7 +232,7 @@ FIRST = Paper(
             "Eq. 12, Corollary 2",
             "regret bound with this rate",
             "built",
-            "It is the first term of Theorem 3's bound, which is measured.",
+            "The first term of Theorem 3's bound, which is measured, is 3/2 of it.",
             ("osmd-bounds",),
         ),
         Row(

@@ -84,6 +84,7 @@ def phi(of: Constants, spread: float, noise: float, num_clients: int, variance: 
         The constants.
     spread, noise : float
         σ_G² and σ_L², bounds of ||∇F_i - ∇f||² and of the variance of a gradient between mini-batches.
+        (Assumption 3 bounds ||∇F_i||² by (A² + 1) ||∇f||² + σ_G², which is another bound.)
     num_clients : int
         m.
     variance : float

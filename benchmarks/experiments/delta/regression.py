@@ -205,7 +205,8 @@ _SETTING = (
     "y = log((A x - b)²/2), A = 10, b = 1; 10 of {clients} clients, 2000 rounds, rate 0.001. The paper does "
     "not give x, the local steps, the distribution of the noise and the start; here x ~ U(0.25, 1.25), 5 "
     "steps, normal noise with a standard deviation ~ U(0, 2ν) for each client, and the start is {start}. "
-    "DELTA knows the ζ of all clients, and σ², the variance of the noise of one step; α1 = α2 = 0.5."
+    "DELTA knows the ζ of all clients, and σ², the variance of the noise of one step; α1 = α2 = 0.5. "
+    "IS and DELTA draw a tenth uniformly (floor 0.1), which the paper does not."
 )
 _READING = (
     "error²: of the estimated mean update, relative to FedAvg's. The loss is the mean over the second half "

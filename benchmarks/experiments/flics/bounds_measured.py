@@ -108,7 +108,8 @@ EXPERIMENTS = (
         "one run where the bound is of the mean. C has the mean over the rounds where a sum is printed, as "
         "the proof has it. ε̂ = 1 + the largest error of ŝ over the least s*, both from the run; the "
         "estimates of the first rounds are in it. σ_T is the mean of eq. 7 with the covariances of the "
-        "participants.",
+        "participants. The proof needs ε̂ η η_L T_L L <= 1, and the theorem prints this condition without ε̂; "
+        "with the recorded trace, ε̂ is too large for it.",
         x="round",
         y="squared gradient of f",
         log_y=True,

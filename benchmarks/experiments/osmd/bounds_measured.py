@@ -161,7 +161,8 @@ EXPERIMENTS = (
         "of the projection; for osmd only), and against the best constant p. any p ≥ α/M: a bound that holds "
         "for every p above the floor, however it is chosen, since then l_t(p) ≤ M/(αK) sum a. ζ²: on 20 "
         "models of the path of gradient descent instead of all models, the best fixed p ≥ α/M and the best p "
-        "of each model, relative to uniform sampling.",
+        "of each model, relative to uniform sampling; version 1 has no floor for the best fixed p. The "
+        "theorems of the doubling trick are for blocks that start from the uniform p; here they start warm.",
         digits=2,
     ),
 )

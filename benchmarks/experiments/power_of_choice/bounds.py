@@ -118,6 +118,8 @@ def averaging_offset(of: Constants) -> float:
 def averaging_bound(of: Constants, iterations: Floats, least: float, largest: float) -> Floats:
     """Return the bound of E F(w_T) - F* with weights q_k and a falling learning rate (eq. 86).
 
+    The bias is as printed: it has one factor 1/ρ̄_q more than eqs. 82 to 85 give.
+
     `least` and `largest` are ρ̄_q and ρ̃_q (eqs. 78 and 79). The other parameters are those of
     `decaying_bound`.
     """
