@@ -110,7 +110,7 @@ def test_a_group_of_digits_holds_two_of_them(images):
         group = data.groups[client]
         assert {*data.client(client).labels.tolist()} <= {group, (group + 1) % 10}
     for digit, test in enumerate(problem.tests):
-        assert (test.labels == digit).all()
+        assert test.labels.tolist() == [digit] * (9 if digit < 4 else 8)  # all of the 100 test images
     with np.load(images) as raw:
         first = raw["x_test"][raw["y_test"] == 3][0] / 255
     np.testing.assert_allclose(problem.tests[3].inputs[0][:15], [*corners(first, 0), *corners(first, 2)[:1]])
