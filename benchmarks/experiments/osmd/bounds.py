@@ -226,18 +226,19 @@ def heterogeneity(norms: Floats, mean_norm: Floats, alpha: float = 1e-9, steps: 
 
 
 class Descent(NamedTuple):
-    """What the bound of mini-batch SGD's gradient depends on besides the selection.
+    """What the bounds of the gradient depend on besides the selection.
 
     Attributes
     ----------
     step_size, smoothness : float
-        μ, and L of F; μ <= 1/L.
+        μ, and L of F; μ <= 1/L. For FedAvg: the product of the global and the local step size, and an L that
+        holds for all F_m.
     gap : float
         D^F = F(w_0) - F*.
     noise : float
         σ², a bound of the variance of one sample's gradient.
     batch_size, rounds : int
-        B and T.
+        B and T. For FedAvg, B is the number of local steps, with one sample each.
     """
 
     step_size: float
@@ -283,3 +284,48 @@ def gradient_bound(of: Descent, k: int, q: Floats, zeta: float, regret: float) -
     noise = 2 * of.noise / (k * of.batch_size * q.size**2) * float((1 / q).sum())
     chosen = noise + 2 * zeta / k + regret / of.rounds
     return 2 * of.gap / (of.rounds * of.step_size) + of.smoothness * of.step_size * chosen
+
+
+def fedavg_bound(of: Descent, k: int, q: Floats, zeta: float, zeta_uniform: float, regret: float) -> float:
+    """Return the bound of the mean of E||∇F(w_t)||² over T rounds of FedAvg, from the proof of Theorem 5.
+
+    It is eq. 46, with α = M min_m q_m, and with μ for the product of the global step size, which is at least
+    1, and the local one::
+
+        8 D^F/(T μ B) + 8 (4 + 2/α) (μ B L)² (ζ_unif² + σ²/(2B))
+                      + 4 μ B L (2 ζ²/K + σ²/(K B M²) sum_m 1/q_m + D-Regret_T(q)/(T B))
+
+    The proof replaces sum 1/q_m by its bound M²/α. With the uniform q, for which ζ² is ζ_unif² and uniform
+    sampling has no regret, this is R_unif of section 4.2 with constants. With the bound of the regret in
+    place of the regret, it is the bound of Theorems 5 and 9. Theorem 5 leaves out the constants, and in its
+    last term the factor M G²/(K α³), which the proof has in eq. 47.
+
+    Parameters
+    ----------
+    of : Descent
+        The problem and the training.
+    k : int
+        K.
+    q : ndarray, shape (M,)
+        The comparator, the same in all rounds.
+    zeta, zeta_uniform : float
+        ζ² and ζ_unif², the suprema over the models of `variance` with q and with the uniform p.
+    regret : float
+        The regret against q, or a bound of it, with a as in Algorithm 4: λ² times the squared norm of the sum
+        of the B local gradients, divided by B.
+
+    Raises
+    ------
+    ValueError
+        If μ > 1/(4 B L sqrt(2 + 1/α)).
+    """
+    m, b = q.size, of.batch_size
+    inverse = 1 / (m * float(q.min()))  # 1/α
+    reach = of.step_size * b * of.smoothness
+    if 4 * reach * math.sqrt(2 + inverse) > 1 + 1e-9:
+        most = 1 / (4 * b * of.smoothness * math.sqrt(2 + inverse))
+        raise ValueError(f"step_size = {of.step_size}: must be at most {most} (1/(4 B L sqrt(2 + 1/α)))")
+    drift = 8 * (4 + 2 * inverse) * reach**2 * (zeta_uniform + of.noise / (2 * b))
+    noise = of.noise / (k * b * m**2) * float((1 / q).sum())
+    chosen = 2 * zeta / k + noise + regret / (of.rounds * b)
+    return 8 * of.gap / (of.rounds * of.step_size * b) + drift + 4 * reach * chosen

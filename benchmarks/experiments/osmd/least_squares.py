@@ -1,4 +1,4 @@
-"""The problems and the training of the OSMD paper's appendix F: linear regression, by SGD or SCAFFOLD.
+"""The problems and the training of the OSMD paper's appendix F: regression by SGD, FedAvg or SCAFFOLD.
 
 All trials of a comparison are trained side by side. They share the data and the mini-batches. If the seeds of
 their selectors are equal, they also share the random numbers of the draws. One matrix product computes the
@@ -270,6 +270,40 @@ def train(
     for round in range(1, num_rounds + 1):
         g = _gradients(w, *_batches(problem, rng, batch_size, replacement)).swapaxes(0, 1)
         _, estimates = recorder.play(round, g)
+        w = w - steps * estimates
+        recorder.evaluate(round, w)
+    return recorder.tracks()
+
+
+def train_fedavg(
+    problem: Problem,
+    trials: Sequence[Trial],
+    rng: np.random.Generator,
+    *,
+    clients_per_round: int,
+    num_rounds: int,
+    local_steps: int = 5,
+    batch_size: int = 1,
+) -> list[Track]:
+    """Train by FedAvg with the global step size 1 (Algorithm 4 of the later version).
+
+    In each round every selected client m takes local steps v <- v - μ g_m(v), from w to v_m. Then
+    w <- w - μ sum_m c_m G_m, where G_m = (w - v_m)/μ is the sum of the gradients. As in line 14, selectors
+    learn from ||G_m|| divided by the root of the number of local steps. In the tracks the norm is ||G_m||.
+
+    The parameters are those of `train`, except that a trial's step size is the μ of the local steps, that
+    `local_steps` is the number of local steps in a round, and that each has a mini-batch of its own, of one
+    sample as in the paper.
+    """
+    recorder = _Recorder(problem, trials, clients_per_round, num_rounds, local_steps**-0.5)
+    m, _, d = problem.x.shape
+    w = np.zeros((len(trials), d))
+    steps = np.array([trial.step_size for trial in trials])[:, None]
+    for round in range(1, num_rounds + 1):
+        v = np.tile(w, (m, 1, 1))
+        for _ in range(local_steps):
+            v -= steps * _gradients(v, *_batches(problem, rng, batch_size))
+        _, estimates = recorder.play(round, ((w - v) / steps).swapaxes(0, 1))
         w = w - steps * estimates
         recorder.evaluate(round, w)
     return recorder.tracks()

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.experiments.osmd import bounds, bounds_measured
 from benchmarks.experiments.osmd.bounds import Setting
-from benchmarks.experiments.osmd.least_squares import unlike_clients
+from benchmarks.experiments.osmd.least_squares import Trial, train, train_fedavg, unlike_clients
 from strategies.numerics.projection import project_floored_simplex
 from strategies.selectors import create
 from strategies.selectors.osmd.rates import smallest_rate
@@ -145,3 +145,72 @@ def test_the_gradient_and_the_gap_are_below_their_bounds():
             assert one.cells[row, below] < value
             compared += 1
     assert compared == 3 * (4 * 2 + 3)  # with each of 4 selectors two, eq. 5, and two theorems
+
+
+def test_the_bound_of_fedavg_by_hand():
+    """M = 2, q = (1/4, 3/4), so α = 1/2; K = 4, B = 2, T = 5, L μ B = .1."""
+    of = bounds.Descent(step_size=0.025, smoothness=2.0, gap=7.0, noise=3.0, batch_size=2, rounds=5)
+    q = np.array([0.25, 0.75])
+    drift = 8 * (4 + 4) * 0.1**2 * (5 + 3 / 4)
+    chosen = 2 * 6 / 4 + 3 / (4 * 2 * 4) * (4 + 4 / 3) + 10 / (5 * 2)
+    expected = 8 * 7 / (0.025 * 2 * 5) + drift + 4 * 0.1 * chosen
+    assert bounds.fedavg_bound(of, 4, q, 6.0, 5.0, 10.0) == pytest.approx(expected)
+    # With the uniform p, α is 1, and longer steps are allowed.
+    limits = [1 / (4 * 2 * 2.0 * (2 + inverse) ** 0.5) for inverse in (2, 1)]
+    between = of._replace(step_size=sum(limits) / 2)
+    assert bounds.fedavg_bound(between, 4, np.array([0.5, 0.5]), 5.0, 5.0, 0.0) > 0
+    with pytest.raises(ValueError, match="step_size = "):
+        bounds.fedavg_bound(between, 4, q, 6.0, 5.0, 10.0)
+
+
+def test_fedavg_with_one_local_step_is_sgd():
+    problem, tracks = unlike_clients(np.random.default_rng(0), 1.0, 5), []
+    for training, settings in ((train, {}), (train_fedavg, {"local_steps": 1})):
+        trials = [Trial(create("adaptive-osmd", 5, clients_per_round=2, num_rounds=6, a_max=0.1), 0.05)]
+        tracks += training(
+            problem,
+            trials,
+            np.random.default_rng(1),
+            clients_per_round=2,
+            num_rounds=6,
+            batch_size=3,
+            **settings,
+        )
+    for one, other in zip(*tracks, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_fedavg_is_algorithm_4(monkeypatch):
+    """All clients take part; the gradients are known, since every sample of a client is the same."""
+    problem = unlike_clients(np.random.default_rng(0), 1.0, 3)
+    problem = problem._replace(x=problem.x[:, :1].repeat(4, axis=1), y=problem.y[:, :1].repeat(4, axis=1))
+    selector, told = create("uniform", 3, clients_per_round=3), []
+    monkeypatch.setattr(selector, "update", lambda round, selection, told_of: told.append(told_of))
+    (track,) = train_fedavg(
+        problem, [Trial(selector, 0.02)], np.random.default_rng(0), clients_per_round=3, num_rounds=2
+    )
+    w = np.zeros(10)
+    for round in range(2):
+        moves = []
+        for x, y in zip(problem.x[:, 0], problem.y[:, 0], strict=True):
+            v = w
+            for _ in range(5):
+                v = v - 0.02 * (x @ v - y) * x
+            moves.append(w - v)
+        # Line 14: the root of a, over λ, is ||w - v||/(μ_l sqrt(B)).
+        norms = np.linalg.norm(moves, axis=1) / 0.02
+        np.testing.assert_allclose(told[round].update_norms, norms / 5**0.5)
+        np.testing.assert_allclose(track.roots[round], norms / 3)
+        w = w - np.mean(moves, axis=0)
+        np.testing.assert_allclose(track.models[round], w)
+
+
+def test_the_gradient_of_fedavg_is_below_its_bounds():
+    one, again, other = (bounds_measured.run_fedavg(seed, num_rounds=20) for seed in (0, 0, 1))
+    assert one.cells == again.cells != other.cells
+    columns = {column for _, column in one.cells}
+    assert {"log10 bound, Theorem 5", "log10 bound, Theorem 9"} < columns
+    for (row, _), value in one.cells.items():
+        assert one.cells[row, "log10 mean gradient²"] <= value
+    assert len(one.cells) == 3 * (3 * 3 + 2)
+    assert bounds_measured.run_fedavg(0, num_rounds=200, quick=True).cells == one.cells
