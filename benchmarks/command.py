@@ -153,6 +153,35 @@ def messages(
 
 
 @bench.command()
+def devices(
+    nodes: Annotated[int, typer.Option(min=1, help="Simulated devices that are online.")] = 1000,
+    per_round: Annotated[int, typer.Option(min=1, help="Devices that train in a round.")] = 50,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 20,
+    megabytes: Annotated[float, typer.Option(help="Megabytes of the model, > 0.")] = 1.0,
+    layers: Annotated[int, typer.Option(min=1, help="Arrays of the model.")] = 4,
+    delay: Annotated[float, typer.Option(min=0, help="Seconds that a device takes to train.")] = 0.0,
+    leaves: Annotated[
+        float, typer.Option(min=0, help="Devices that leave in a minute, without a sign.")
+    ] = 0.0,
+    away: Annotated[float, typer.Option(min=0, help="Seconds until such a device is back.")] = 10.0,
+    processes: Annotated[int, typer.Option(min=1, help="Processes of the load generator.")] = 1,
+    selector: Annotated[str, typer.Option(help="Selector of the run.")] = "uniform",
+    as_json: Json = False,
+) -> None:
+    """Measure rounds with many simulated devices."""
+    from benchmarks.devices.measure import Settings, run
+
+    if per_round > nodes:
+        _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")
+    if processes > nodes:
+        _fail(f"processes = {processes}: must be between 1 and {nodes} (nodes)")
+    if not megabytes > 0:
+        _fail(f"megabytes = {megabytes}: must be > 0")
+    settings = Settings(nodes, per_round, rounds, megabytes, layers, delay, leaves, away, processes, selector)
+    run(settings, as_json)
+
+
+@bench.command()
 def aggregation(
     replies: Annotated[int, typer.Option(min=1, help="Replies of a round.")] = 100,
     parameters: Annotated[float, typer.Option(min=1, help="Parameters of the model.")] = 1e7,

@@ -21,6 +21,7 @@ COMMANDS = (
     "selectors",
     "rounds",
     "messages",
+    "devices",
     "aggregation",
     "selection",
     "population",

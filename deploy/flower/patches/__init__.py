@@ -21,12 +21,15 @@ The SuperNode (`supernode`, `heartbeats`):
   stock Flower each message imports the app.
 - It runs only a trusted bundle (`guards.bundles`), and gives nobody a task over HTTP (`guards.local_apis`).
 
-The SuperLink (`superlink`, `held_requests`, `presence`, `deliveries`, `past_rounds`, `clock_jumps` and
-`guards`). It receives messages and replies in parts, which Flower calls objects, and all parts of a message
-in one push session.
+The SuperLink (`superlink`, `held_requests`, `presence`, `deliveries`, `past_rounds`, `clock_jumps`,
+`storage` and `guards`). It receives messages and replies in parts, which Flower calls objects, and all parts
+of a message in one push session.
 
-- It holds a SuperNode's request for messages until a message has arrived with all its parts, for at most 5 s.
-  It holds a ServerApp's request for replies in the same way, for at most 1 s.
+- It holds a SuperNode's request for messages until a message has arrived with all its parts, for at most
+  20 s. It holds a ServerApp's request for replies in the same way, for at most 1 s. A held request of a
+  SuperNode occupies no thread (`deploy.flower.later`), so thousands of nodes can wait.
+- Its threads take turns at the database, and a few statements store or delete all objects of a message
+  (`storage`). In stock Flower, threads wait for the database by polling.
 - Some database accesses that stock Flower makes in every request are made at most once a second: is the run
   still going on, which node has this key, which tasks have expired, how many bytes were sent. So a revoked
   key stays valid for up to a second.

@@ -25,6 +25,8 @@ import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from deploy.flower.later import Later
+
 if TYPE_CHECKING:
     from deploy.flower.patches.past_rounds import PastRounds
 
@@ -109,16 +111,19 @@ class Unconfirmed:
         @wraps(pull)
         def pulled(this: Any, asked: Any, context: Any) -> Any:
             node = asked.node.node_id
+
+            def note(response: Any, attempts: int = 1) -> Any:
+                if response.messages_list:
+                    with self._lock:
+                        self._of_node[node] = _Delivery(response, attempts)
+                return response
+
             with self._lock:
                 before = self._of_node.pop(node, None)
             if before is not None and self._is_valid(before):
-                delivery = before._replace(attempts=before.attempts + 1)
-            else:
-                delivery = _Delivery(pull(this, asked, context), attempts=1)
-            if delivery.response.messages_list:
-                with self._lock:
-                    self._of_node[node] = delivery
-            return delivery.response
+                return note(before.response, before.attempts + 1)
+            response = pull(this, asked, context)
+            return response.then(note) if isinstance(response, Later) else note(response)
 
         @wraps(confirm)
         def confirmed(this: Any, request: Any, context: Any) -> Any:

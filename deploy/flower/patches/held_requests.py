@@ -8,6 +8,7 @@ import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from deploy.flower.later import Later
 from deploy.flower.patches.shared import LOOK
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
     _Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
 
-HOLD = 5.0  # s that a SuperNode's request is held at most
-MAX_HELD = 256  # requests that are held at a time, each in a thread of its own (`guards.front_door.THREADS`)
+HOLD = 20.0  # s that a SuperNode's request is held at most
+MAX_HELD = 256  # requests of ServerApps that are held at a time, each in a thread of its own
 GATHER = 0.1  # s that a request for several replies waits for more replies, after the first has arrived
 MAX_INCOMPLETE = 4096  # push sessions with missing parts that are remembered
 
@@ -39,6 +40,9 @@ class HeldRequests:
 
     If the last lookup found no message for a receiver, the receiver's next requests access the database only
     when a message has arrived for the receiver, and once at the end of each request's time.
+
+    At most one request of each SuperNode is held, and it occupies no thread (`Later`). A ServerApp's request
+    is held in its thread.
     """
 
     def __init__(self) -> None:
@@ -85,11 +89,23 @@ class HeldRequests:
             request = _Request(wanted=1)
             if not context.add_callback(request.end):  # the node has hung up, or the SuperLink is stopping
                 request.end()
-            receiver = "node", asked.node.node_id
-            response = self._hold(request, receiver, frozenset(), lambda: pull(this, asked, context), HOLD)
-            if response and response.messages_list:  # it holds one message, and there may be more
-                self._seen.pop(receiver, None)
-            return response or nothing()
+            receiver, end = ("node", asked.node.node_id), time.monotonic() + HOLD
+
+            def look() -> Any:
+                try:
+                    response = self._look(request, receiver, lambda: pull(this, asked, context))
+                except BaseException:
+                    self._finish(request, receiver)
+                    raise
+                if response is not None and not response.messages_list and time.monotonic() < end:
+                    return request.later(end, look)
+                self._finish(request, receiver)
+                if response is not None and response.messages_list:  # one message; there may be more
+                    with self._lock:
+                        self._seen.pop(receiver, None)
+                return response or nothing()
+
+            return request.later(end, look) if self._begin(request, receiver, frozenset()) else look()
 
         servicer.PullMessages = held  # type: ignore[attr-defined]
 
@@ -159,29 +175,46 @@ class HeldRequests:
         if not self._free.acquire(blocking=False):
             return pull()
         try:
-            with self._lock:
-                # A receiver that asks again has abandoned its earlier request. The earlier request must not
-                # get the message.
-                if before := self._requests.get(receiver):
-                    before.end()
-                self._requests[receiver] = request
-                seen = receiver in self._seen and ids <= self._seen[receiver]
             end = time.monotonic() + seconds
-            if seen:
+            if self._begin(request, receiver, ids):
                 request.wait(end)
-            while not request.over:
-                with self._lock:  # before the lookup: a message may arrive during the lookup
-                    self._seen[receiver] = ids
-                response = pull()
+            while (response := self._look(request, receiver, pull, ids)) is not None:
                 if response.messages_list or time.monotonic() >= end:
                     return response
                 request.wait(end)
             return None
         finally:
-            with self._lock:
-                if self._requests.get(receiver) is request:
-                    del self._requests[receiver]
+            self._finish(request, receiver)
             self._free.release()
+
+    def _begin(self, request: _Request, receiver: _Receiver, ids: frozenset[str]) -> bool:
+        """Note a request, and return whether the last lookup for its receiver has found no message."""
+        with self._lock:
+            # A receiver that asks again has abandoned its earlier request. The earlier request must not get
+            # the message.
+            if before := self._requests.get(receiver):
+                before.end()
+            self._requests[receiver] = request
+            return receiver in self._seen and ids <= self._seen[receiver]
+
+    def _look(
+        self,
+        request: _Request,
+        receiver: _Receiver,
+        pull: Callable[[], Any],
+        ids: frozenset[str] = frozenset(),
+    ) -> Any:
+        """Return the response of `pull`, or None if the receiver does not wait for a response any more."""
+        if request.over:
+            return None
+        with self._lock:  # before the lookup: a message may arrive during the lookup
+            self._seen[receiver] = ids
+        return pull()
+
+    def _finish(self, request: _Request, receiver: _Receiver) -> None:
+        with self._lock:
+            if self._requests.get(receiver) is request:
+                del self._requests[receiver]
 
 
 class _Request:
@@ -197,18 +230,40 @@ class _Request:
         self.over = False  # whether the receiver has stopped waiting for a response
         self._wanted, self._found = wanted, 0
         self._changed = threading.Condition()
+        self._later: Later | None = None
 
     def end(self) -> None:
         """Note that the receiver does not wait for a response any more."""
         with self._changed:
             self.over = True
             self._changed.notify_all()
+            later = self._later
+        if later is not None:
+            later.wake()
 
     def found(self) -> None:
         """Note that a message for the receiver has arrived."""
         with self._changed:
             self._found += 1
             self._changed.notify_all()
+            later = self._later
+        if later is not None:
+            later.wake()
+
+    def later(self, end: float, look: Callable[[], Any]) -> Later:
+        """Return an answer that `look` gives when a message arrives, at `end` (time.monotonic()) at last."""
+
+        def answer() -> Any:
+            with self._changed:
+                self._found = 0
+            return look()
+
+        with self._changed:
+            later = self._later = Later(end, answer)
+            ready = self._found or self.over
+        if ready:
+            later.wake()
+        return later
 
     def wait(self, end: float) -> None:
         """Wait for a message until `end` (time.monotonic()), then up to `GATHER` seconds for more."""

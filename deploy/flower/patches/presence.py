@@ -20,6 +20,7 @@ from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from deploy.flower.later import Later
 from deploy.flower.patches.connections import connections_to, peer_of, sender
 from deploy.flower.patches.shared import LOOK
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 HELD = ("cohort-held", "1")  # metadata that asks to hold a heartbeat; a stock SuperLink ignores it
 HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
-MAX_HELD = 256  # heartbeats that are held at a time, each in a thread of its own
 AWAY = 2.0  # s; a node that has not returned this long after the end of its connection counts as offline
 ENDING = 2.0  # s that a restarted node may wait until the end of its old connection is noticed
 LATE = 10.0  # s that a node may take to send its next heartbeat after the last heartbeat was answered
@@ -96,14 +96,16 @@ class Presence:
         self._expected: dict[int, tuple[float, _Heartbeat, Callable[[], Any]]] = {}
         self._expects = threading.Condition(self._lock)
         self._marker: threading.Thread | None = None
-        self._free = threading.Semaphore(MAX_HELD)
         self._closing = False
         self._offline: set[int] = set()  # nodes that were marked as offline and have not returned
         self._held: dict[_Heartbeat, Peer] = {}  # the held heartbeats, and the peer that sent each
         self._watch: threading.Thread | None = None
 
     def hold_heartbeats(self, servicer: type) -> None:
-        """Let this servicer hold each heartbeat that asks for it (by the metadata `HELD`)."""
+        """Let this servicer hold each heartbeat that asks for it (by the metadata `HELD`).
+
+        A held heartbeat occupies no thread: the servicer returns a `Later`.
+        """
         acknowledge = servicer.SendNodeHeartbeat  # type: ignore[attr-defined]
 
         @wraps(acknowledge)
@@ -111,7 +113,9 @@ class Presence:
             answer = acknowledge(this, asked, context)
             if answer.success:
                 hold = HELD in map(tuple, context.invocation_metadata())
-                self._heard(asked.node.node_id, context, this.state_factory.state, hold=hold)
+                state = this.state_factory.state
+                if (heartbeat := self._heard(asked.node.node_id, context, state, hold=hold)) is not None:
+                    return heartbeat.then(lambda _: answer)
             return answer
 
         servicer.SendNodeHeartbeat = held  # type: ignore[attr-defined]
@@ -178,11 +182,12 @@ class Presence:
 
         lifespan._start_fleet_api, lifespan.shutdown = started, closed
 
-    def _heard(self, node: int, context: Any, state: Callable[[], Any], *, hold: bool) -> None:
+    def _heard(self, node: int, context: Any, state: Callable[[], Any], *, hold: bool) -> Later | None:
+        """Note a heartbeat, and return when it is to be answered; None: at once."""
         heartbeat = _Heartbeat()
         with self._lock:
             if before := self._latest.get(node):
-                before.over.set()  # at most one heartbeat of each node is held
+                before.over.wake()  # at most one heartbeat of each node is held
             self._latest[node] = heartbeat
             returned = node in self._offline
             self._offline.discard(node)
@@ -190,23 +195,23 @@ class Presence:
             getLogger("flwr").info("Node %d is back", node)
             # The node may have been marked as offline after Flower had acknowledged this heartbeat.
             state().acknowledge_node_heartbeat(node, HOLD)
-        if not (hold and self._free.acquire(blocking=False)):
-            return  # as in stock Flower, the node is online until its heartbeats are missing
-        try:
-            if not context.add_callback(heartbeat.end):  # the connection has ended already
-                heartbeat.end()
-            with self._lock:
-                self._held[heartbeat] = peer_of(sender(context))
-                if self._watch is None:
-                    self._watch = threading.Thread(target=self._end_silent, name="presence", daemon=True)
-                    self._watch.start()
-            heartbeat.over.wait(HOLD)
+        if not hold:
+            return None  # as in stock Flower, the node is online until its heartbeats are missing
+
+        def answered(_: None) -> None:
             heartbeat.answered = heartbeat.connected
-        finally:
             with self._lock:
                 self._held.pop(heartbeat, None)
-            self._free.release()
-        self._expect(node, heartbeat, state, LATE if heartbeat.answered else AWAY)
+            self._expect(node, heartbeat, state, LATE if heartbeat.answered else AWAY)
+
+        if not context.add_callback(heartbeat.end):  # the connection has ended already
+            heartbeat.end()
+        with self._lock:
+            self._held[heartbeat] = peer_of(sender(context))
+            if self._watch is None:
+                self._watch = threading.Thread(target=self._end_silent, name="presence", daemon=True)
+                self._watch.start()
+        return heartbeat.over.then(answered)
 
     def _end_silent(self) -> None:
         while True:
@@ -278,12 +283,13 @@ class _Heartbeat:
     def __init__(self, *, connected: bool = True) -> None:
         self.connected = connected
         self.answered = False
-        self.over = threading.Event()  # set when the heartbeat need not be held any longer
+        # Woken when the heartbeat need not be held any longer.
+        self.over = Later(time.monotonic() + HOLD, lambda: None)
 
     def end(self) -> None:
         """Note that the heartbeat's request is over: it was answered, or its connection has ended."""
         self.connected = self.answered
-        self.over.set()
+        self.over.wake()
 
 
 def _silent_peers() -> set[Peer]:

@@ -14,6 +14,7 @@ from deploy.flower.database import end_if_corrupt
 from deploy.flower.patches import clock_jumps, deliveries, held_requests, past_rounds, presence
 from deploy.flower.patches.held_requests import HeldRequests
 from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace
+from deploy.flower.patches.storage import objects, transactions
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 
 if TYPE_CHECKING:
@@ -60,8 +61,10 @@ USED = (
     *clock_jumps.USED,
     *deliveries.USED,
     *held_requests.USED,
+    *objects.USED,
     *past_rounds.USED,
     *presence.USED,
+    *transactions.USED,
     *USED_BY_THREAD,
 )
 
@@ -70,6 +73,8 @@ def patch() -> None:
     """Apply all changes to the SuperLink except its guards; `deploy.flower.patches` lists them."""
     fork_apps()
     end_if_corrupt()
+    transactions.patch()
+    objects.patch()
     replace(_CORE_STATE, HEARTBEAT_PATIENCE=PATIENCE)
     handlers = importlib.import_module(_SUPERLINK_API)
     held = HeldRequests()

@@ -21,6 +21,7 @@ from datetime import datetime
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from deploy.flower.later import Later
 from deploy.flower.patches.connections import raise_file_limit, sender
 from deploy.flower.patches.guards import enrolment, reply_limits
 from deploy.flower.patches.guards.gate import Gate
@@ -33,9 +34,11 @@ from deploy.flower.patches.shared import like, replace, start_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# A thread for each of the `UNREAD_CALLS`, for twice 256 requests that are held (`held_requests`, `presence`),
-# and for a few requests that are being answered.
-THREADS = 1400
+# A thread for each of the `UNREAD_CALLS`, and for some requests that are being answered. Requests that are
+# held (`held_requests`, `presence`) occupy no thread.
+THREADS = 1000
+# The methods whose requests may be held.
+HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
 # The most requests of a node that may be under way. A SuperNode has at most five: a held request for
 # messages, a heartbeat, and two objects in each direction.
 CALLS_PER_NODE = 8
@@ -146,10 +149,19 @@ class FrontDoor:
         refused.
     largest_object : int
         The most bytes of a request that holds an object.
+    submit : Callable[[Callable[[], None]], Any]
+        Lets a thread call a function, which answers a request that was held.
     """
 
-    def __init__(self, state_factory: Any, gate: Gate, largest_object: int) -> None:
+    def __init__(
+        self,
+        state_factory: Any,
+        gate: Gate,
+        largest_object: int,
+        submit: Callable[[Callable[[], None]], Any],
+    ) -> None:
         self._state_factory = state_factory
+        self._submit = submit
         self._gate = gate
         self._replies = ReplyLimits(state_factory, Refused)
         service = importlib.import_module(_FLEET_MESSAGES).DESCRIPTOR.services_by_name["Fleet"]
@@ -185,7 +197,29 @@ class FrontDoor:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "The SuperLink cannot answer now")
                 raise
 
-        return grpc.stream_unary_rpc_method_handler(answer)
+        def answer_later(bodies: Iterator[bytes], context: Any, send: Callable[[bytes | None], None]) -> None:
+            def done(response: bytes) -> None:
+                send(response)
+                send(None)  # the end of the answer
+
+            def failed(error: Exception) -> None:
+                self._log.refused(call.method, f"{type(error).__name__}: {error}", sender(context))
+                context.set_code(grpc.StatusCode.UNAVAILABLE)
+                context.set_details("The SuperLink cannot answer now")
+                send(None)
+
+            response = answer(bodies, context)
+            if isinstance(response, Later):
+                response.run(self._submit, done, failed)
+            else:
+                done(response)
+
+        if self._methods[call.method] not in HELD_METHODS:
+            return grpc.stream_unary_rpc_method_handler(answer)
+        # gRPC calls such a function with a third argument, by which any thread may send the answer later. To
+        # the node, one answer looks the same, whether it is sent alone or as a stream.
+        answer_later.experimental_non_blocking = True  # type: ignore[attr-defined]
+        return grpc.stream_stream_rpc_method_handler(answer_later)
 
     def start(self) -> None:
         """Start a thread that cancels the requests that exceed `BODY_SECONDS` or `CALL_SECONDS`."""
@@ -205,7 +239,7 @@ class FrontDoor:
         for context in late:
             context.cancel()
 
-    def _answer(self, continuation: Any, call: Any, bodies: Iterator[bytes], context: Any) -> bytes:
+    def _answer(self, continuation: Any, call: Any, bodies: Iterator[bytes], context: Any) -> bytes | Later:
         key, node = self._authenticate(call)
         self._gate.admitted(sender(context), node)
         with self._under_way(node, context):
@@ -233,6 +267,8 @@ class FrontDoor:
                     raise Refused("Invalid node ID")
             self._replies.check(method, request, node)
             response = handler.unary_unary(request, context)
+            if isinstance(response, Later):
+                return response.then(handler.response_serializer)
             self._replies.note(method, request, response, node)
             serialized: bytes = handler.response_serializer(response)
             return serialized
@@ -352,9 +388,10 @@ def _start(
             raise SystemExit(f"Port in server address {address} is already in use. ({error})") from error
         raise SystemExit(f"{_NO_START} it cannot listen on {address} ({error})") from error
     chunk = importlib.import_module(_CONSTANTS).FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
-    door = FrontDoor(state_factory, gate, chunk + SPARE)
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fleet")
+    door = FrontDoor(state_factory, gate, chunk + SPARE, threads.submit)
     server = grpc.server(
-        ThreadPoolExecutor(THREADS, thread_name_prefix="fleet"),
+        threads,
         options=_options(chunk + SPARE),
         interceptors=[
             *enrolment.interceptors(state_factory),

@@ -4,11 +4,13 @@ import importlib
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from deploy.flower.later import Later
 from deploy.flower.patches import held_requests
 from deploy.processes.groups import wait_until
 
@@ -78,7 +80,8 @@ class Asking(threading.Thread):
 
     def run(self) -> None:
         began = time.monotonic()
-        self.messages = list(self._servicer.PullMessages(asked_by(self._node), self.call).messages_list)
+        answer = self._servicer.PullMessages(asked_by(self._node), self.call)
+        self.messages = list((answer.wait() if isinstance(answer, Later) else answer).messages_list)
         self.seconds = time.monotonic() - began
 
 
@@ -209,24 +212,20 @@ def test_the_old_request_of_a_node_that_asks_again_or_hangs_up_takes_no_message(
     assert servicer.store.messages == {TWO: ["hello"]}
 
 
-def test_more_requests_than_can_be_held_are_answered_at_once(
-    servicer: Servicer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held_requests, "MAX_HELD", 1)
-    held = held_requests.HeldRequests()
-
-    class OwnServicer(Servicer):
-        pass
-
-    held.hold_for_nodes(OwnServicer)
-    few = OwnServicer(Store())
-    first = Asking(few, ONE)
-    few.store.wait_for_pulls(1)
-    second = Asking(few, TWO)
-    second.join(10)
-    assert second.messages == []
-    first.call.over()
-    first.join(10)
+def test_a_held_request_of_a_node_occupies_no_thread(servicer: Servicer) -> None:
+    answers: list[list[str]] = []
+    nodes = range(10, 2010)  # 1 is the SuperLink itself
+    threads = threading.active_count()
+    with ThreadPoolExecutor(2) as pool:
+        for node in nodes:
+            request = servicer.PullMessages(asked_by(node), Call())
+            assert isinstance(request, Later)
+            request.run(pool.submit, lambda answer: answers.append(answer.messages_list), pytest.fail)
+        assert threading.active_count() <= threads + 1  # the alarms
+        for node in nodes:
+            servicer.store.send(node, str(node))
+        assert wait_until(lambda: len(answers) == 2000, 30)
+    assert sorted(answers) == sorted([str(node)] for node in nodes)
 
 
 @pytest.fixture

@@ -6,11 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from deploy.flower.later import Later
 from deploy.flower.patches import presence
 from deploy.processes.groups import wait_until
 
@@ -76,12 +78,31 @@ class Call(threading.Thread):
 
     def run(self) -> None:
         asked = SimpleNamespace(node=SimpleNamespace(node_id=NODE))
-        self._servicer.SendNodeHeartbeat(asked, self)
+        answer = self._servicer.SendNodeHeartbeat(asked, self)
+        if isinstance(answer, Later):
+            answer.wait()
         self.disconnect()  # gRPC calls it at the end of every request
 
     def connected(self) -> "Call":
         assert self.waits.wait(10)
         return self
+
+
+class SilentCall:
+    """The server's side of the gRPC calls of many heartbeats."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[], None]] = []
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        self.callbacks.append(callback)
+        return True
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [presence.HELD]
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:1"
 
 
 @pytest.fixture
@@ -226,17 +247,21 @@ def test_a_stream_of_heartbeats_and_activations_starts_two_threads(servicer: Ser
     assert len(started) <= 2, started  # one marks absent nodes, one looks for silent connections
 
 
-def test_no_more_threads_are_held_than_allowed(servicer: Servicer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "MAX_HELD", 0)
-    present = presence.Presence()
-
-    class Own(Servicer):
-        pass
-
-    present.hold_heartbeats(Own)
-    call = Call(Own(State()))
-    call.join(10)  # answered at once
-    assert not call.is_alive()
+def test_a_held_heartbeat_occupies_no_thread(servicer: Servicer) -> None:
+    call, answers, pool = SilentCall(), [], ThreadPoolExecutor(2)
+    threads = threading.active_count()
+    for node in range(2000):
+        asked = SimpleNamespace(node=SimpleNamespace(node_id=node))
+        heartbeat = servicer.SendNodeHeartbeat(asked, call)
+        assert isinstance(heartbeat, Later)
+        heartbeat.run(pool.submit, answers.append, answers.append)
+    assert threading.active_count() <= threads + 3  # for silent connections, for absent nodes, and alarms
+    assert not answers
+    for end in call.callbacks:
+        end()
+    pool.shutdown()
+    assert len(answers) == 2000
+    assert all(answer.success for answer in answers)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

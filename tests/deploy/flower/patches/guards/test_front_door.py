@@ -12,7 +12,6 @@ from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 
-from deploy.flower.patches import held_requests, presence
 from deploy.flower.patches.guards import enrolment, front_door, gate
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
@@ -130,7 +129,7 @@ class Unfinished:
 def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_door, "UNREAD_CALLS", 16)
     monkeypatch.setattr(front_door, "ReplyLimits", lambda *_: None)  # which patches Flower
-    door = front_door.FrontDoor(None, None, 0)  # type: ignore[arg-type]
+    door = front_door.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
     slow = [Unfinished() for _ in range(2)]  # began before the others
     attacks = [Unfinished() for _ in range(4 * front_door.CALLS_PER_NODE)]
 
@@ -152,7 +151,7 @@ def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: p
 
 
 def test_there_are_threads_for_all_that_may_wait() -> None:
-    waiting = front_door.UNREAD_CALLS + held_requests.MAX_HELD + presence.MAX_HELD + enrolment.AT_ONCE
+    waiting = front_door.UNREAD_CALLS + enrolment.AT_ONCE
     assert waiting + 50 < front_door.THREADS
 
 

@@ -1,0 +1,1 @@
+"""Rounds with many devices: how long they take, and what they cost the SuperLink."""

@@ -1,0 +1,117 @@
+"""A SuperLink as this project starts it, with simulated devices instead of SuperNodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from benchmarks.devices.load import Settings
+from deploy.engines.cluster import CONNECTION, LocalCluster
+from deploy.engines.engine import EngineError
+from deploy.flower.registration import registration_command
+from deploy.processes.groups import Process, wait_until
+from deploy.processes.ports import LOOPBACK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONLINE = 0.25  # s for each device until it must be registered and online, in addition to START
+START = 120.0  # s
+
+
+class DeviceCluster(LocalCluster):
+    """A SuperLink and simulated devices, which run for as long as the `with` block.
+
+    Parameters
+    ----------
+    folder : Path
+        The cluster's folder, made if it is missing.
+    nodes : int
+        The number of devices, at least 1.
+    app : Path
+        The folder of the Flower app that `submit` runs.
+    processes : int
+        The number of processes of the load generator.
+    delay, leaves, away : float
+        As in `load.Settings`; `leaves` counts the devices of all processes together.
+
+    Raises
+    ------
+    EngineError
+        When the `with` block is entered: if the devices do not come online.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int, app: Path, processes: int, delay: float, leaves: float, away: float
+    ) -> None:
+        super().__init__(folder, nodes, app=app, programs="patched")
+        self._delay, self._leaves, self._away = delay, leaves, away
+        self.loads: list[Process] = []
+        self._counts = [folder / f"counts-{number}.json" for number in range(processes)]
+
+    def __enter__(self) -> DeviceCluster:
+        super().__enter__()
+        return self
+
+    @property
+    def superlink(self) -> int:
+        """The process id of the SuperLink."""
+        assert self._superlink is not None
+        return self._superlink.pid
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What happened to the messages of all devices, see `load.Settings.counts`."""
+        total: dict[str, int] = {}
+        for file in self._counts:
+            for name, count in json.loads(file.read_text()).items() if file.exists() else ():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def check(self) -> list[str]:
+        """Raise EngineError if the SuperLink or a load generator has ended. Return an empty list."""
+        self._require_superlink()
+        for process in self.loads:
+            if process.returncode is not None:
+                raise EngineError(f"a load generator ended:\n{process.tail()}")
+        return []
+
+    def _register_clients(self) -> None:
+        keys = [key.with_name(f"{key.name}.pub") for key in self._keys]
+        process = self._spawn("register", registration_command(CONNECTION, keys, self._state / "registered"))
+        self._runs.append(process)
+        limit = START + ONLINE * self.num_clients
+        if not wait_until(lambda: process.returncode is not None, limit) or process.returncode:
+            raise EngineError(f"the devices' keys were not registered:\n{process.tail()}")
+
+    def _start_clients(self) -> None:
+        count = len(self._counts)
+        for number, file in enumerate(self._counts):
+            settings = Settings(
+                address=f"{LOOPBACK}:{self._fleet_port}",
+                authority=str(self._pki / "ca.crt"),
+                keys=[str(key) for key in self._keys[number::count]],
+                delay=self._delay,
+                leaves=self._leaves / count,
+                away=self._away,
+                counts=str(file),
+            )
+            path = file.with_name(f"load-{number}.json")
+            path.write_text(json.dumps(asdict(settings)))
+            command = [sys.executable, "-m", "benchmarks.devices.load", str(path)]
+            environment = {**self._environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            process = Process(command, self.logs / f"load-{number}.log", environment)
+            self.loads.append(process)
+            self._runs.append(process)
+        until = time.monotonic() + START + ONLINE * self.num_clients
+
+        def all_online() -> bool:
+            self.check()
+            return self.counts.get("online", 0) == self.num_clients
+
+        if not wait_until(all_online, until - time.monotonic()):
+            raise EngineError(f"{self.counts.get('online', 0)} of {self.num_clients} devices came online")

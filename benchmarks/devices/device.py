@@ -1,0 +1,346 @@
+"""A simulated device: it speaks the Fleet API as a SuperNode of this project does, and trains nothing.
+
+A device has a key and a connection of its own, over TLS. It always has a heartbeat and a request for messages
+under way, fetches all objects of a message one by one, waits, and sends a model of the same size back. Many
+devices run in one process, on one event loop. Two things are cheaper than on a real device: the same
+signature serves all requests of a minute (the server checks each), and the devices of a process share the
+decoded model of a round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2_grpc import FleetStub
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.proto.run_pb2 import GetRunRequest
+from flwr.supercore.date import now
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    get_object_type_from_object_content,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
+
+from deploy.flower.patches.heartbeats import OPTIONS
+from deploy.flower.patches.presence import HELD, HOLD
+from deploy.flower.patches.shared import FIRST_RETRY, LONGEST_RETRY, LOOK
+from deploy.flower.patches.supernode import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_SHARE
+from strategies.clients.reports import STATUS, Report
+from strategies.flower.messages import write_report
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from flwr.proto.message_pb2 import ObjectTree
+
+SIGNED = 60.0  # s for which a device uses the same signature
+INTERVAL = 30.0  # s, the interval of heartbeats that a SuperNode states
+AGAIN = 1.0  # s between two attempts to send a request
+PATIENCE = 120.0  # s of failures, after which a request is given up
+LARGEST = -1  # no limit of the size of an answer
+KEPT = 2  # models that are kept decoded
+EXAMPLES = 100  # samples that each device claims to hold
+CHANGE = 1e-4  # added to each number of a model. The updates of all devices point in the same direction
+
+
+class Load:
+    """The settings of all devices of a process, and what happened to their messages.
+
+    Parameters
+    ----------
+    address : str
+        HOST:PORT of the Fleet API.
+    authority : bytes
+        The certificate of the authority that signed the server's certificate (PEM).
+    delay : float
+        Seconds between the arrival of a message and its reply.
+    at_once : int
+        How many devices may connect at the same time.
+
+    Attributes
+    ----------
+    counts : Counter
+        How many messages were "received", "answered", and "abandoned" because their device left. Under
+        "failed STATUS": how many requests failed with this gRPC status and were repeated.
+    online : set of int
+        The node ids of the devices that are online.
+    """
+
+    def __init__(self, address: str, authority: bytes, delay: float, at_once: int) -> None:
+        self.address, self.delay = address, delay
+        self.credentials = grpc.ssl_channel_credentials(authority)
+        self.connecting = asyncio.Semaphore(at_once)
+        self.version = RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()
+        self.counts: Counter[str] = Counter()
+        self.online: set[int] = set()
+        self._models: OrderedDict[str, dict[str, np.ndarray[Any, Any]]] = OrderedDict()
+
+    def model(self, contents: dict[str, bytes]) -> dict[str, np.ndarray[Any, Any]] | None:
+        """Return the decoded arrays of a message, None if the message has none. They must not be changed.
+
+        Parameters
+        ----------
+        contents : dict of str to bytes
+            The objects of the message, by id.
+        """
+        name = next(
+            (n for n, each in contents.items() if get_object_type_from_object_content(each) == "ArrayRecord"),
+            None,
+        )
+        if name is None:
+            return None
+        if name not in self._models:
+            record = inflate_object_from_contents(name, contents, keep_object_contents=True)
+            assert isinstance(record, ArrayRecord)
+            self._models[name] = {key: array.numpy() for key, array in record.items()}
+            if len(self._models) > KEPT:
+                self._models.popitem(last=False)
+        return self._models[name]
+
+
+class Device:
+    """A simulated device.
+
+    Parameters
+    ----------
+    name : str
+        The registered name, which the device also claims as its identity.
+    number : int
+        The number of the device, by which its updates differ from those of other devices.
+    key : EllipticCurvePrivateKey
+        The registered key.
+    load : Load
+        The settings, and the counts to which the device adds.
+    """
+
+    def __init__(self, name: str, number: int, key: EllipticCurvePrivateKey, load: Load) -> None:
+        self.name = name
+        self._key, self._load = key, load
+        self._public = public_key_to_bytes(key.public_key())
+        self._random = np.random.default_rng(number)
+        self._signed = -SIGNED
+        self._metadata: tuple[tuple[str, str | bytes], ...] = ()
+        self._runs: set[int] = set()  # the runs whose app the device has fetched
+        self._node = Node()
+        self._last_message = 0.0  # time.monotonic(), s
+
+    async def live(self) -> None:
+        """Come online and serve messages until this task is cancelled; then leave without a sign."""
+        options = {**OPTIONS, "grpc.use_local_subchannel_pool": 1, "grpc.max_receive_message_length": LARGEST}
+        channel = grpc.aio.secure_channel(
+            self._load.address, self._load.credentials, options=list(options.items())
+        )
+        beats: asyncio.Task[None] | None = None
+        stub: Any = FleetStub(channel)
+        try:
+            async with self._load.connecting:
+                request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=INTERVAL)
+                activated = await self._ask(stub.ActivateNode, request)
+            self._node = Node(node_id=activated.node_id)
+            beats = asyncio.create_task(self._beat(stub))
+            self._load.online.add(self._node.node_id)
+            self._last_message = time.monotonic()
+            await self._serve(stub)
+        finally:
+            self._load.online.discard(self._node.node_id)
+            if beats is not None:
+                beats.cancel()
+            await channel.close(None)
+
+    async def _beat(self, stub: Any) -> None:
+        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=INTERVAL)
+        while True:
+            began = time.monotonic()
+            await self._ask(stub.SendNodeHeartbeat, request, timeout=HOLD + 10.0, extra=(HELD,))
+            if time.monotonic() - began < LOOK:  # the heartbeat was not held
+                await asyncio.sleep(0.8 * INTERVAL)
+
+    async def _serve(self, stub: Any) -> None:
+        while True:
+            began = time.monotonic()
+            response = await self._ask(stub.PullMessages, PullMessagesRequest(node=self._node))
+            ended = time.monotonic()
+            if response.messages_list:
+                self._last_message = ended
+                self._load.counts["received"] += 1
+                try:
+                    await self._answer(stub, response.messages_list[0], response.message_object_trees[0])
+                except asyncio.CancelledError:
+                    self._load.counts["abandoned"] += 1
+                    raise
+                self._load.counts["answered"] += 1
+            elif ended - began < LOOK:  # the request was not held; a SuperNode pauses as long
+                pause = PAUSE_SHARE * (ended - self._last_message)
+                await asyncio.sleep(min(max(pause, FIRST_PAUSE), LONGEST_PAUSE))
+
+    async def _answer(self, stub: Any, proto: Any, tree: ObjectTree) -> None:
+        asked = message_from_proto(proto)
+        run = asked.metadata.run_id
+        if run not in self._runs:
+            found = await self._ask(stub.GetRun, GetRunRequest(node=self._node, run_id=run))
+            fab = GetFabRequest(node=self._node, hash_str=found.run.fab_hash, run_id=run)
+            await self._ask(stub.GetFab, fab)
+            self._runs.add(run)
+        contents = {}
+        for name in dict.fromkeys(each.object_id for each in iterate_object_tree(tree)):
+            contents[name] = await self._fetch(stub, run, name)
+        confirm = ConfirmMessageReceivedRequest(
+            node=self._node, run_id=run, message_object_id=asked.metadata.message_id
+        )
+        await self._ask(stub.ConfirmMessageReceived, confirm)
+        began = time.monotonic()
+        if self._load.delay:
+            await asyncio.sleep(self._load.delay)
+        reply = Message(self._content(asked.metadata.message_type, contents), reply_to=asked)
+        await self._send(stub, reply, time.monotonic() - began)
+
+    async def _fetch(self, stub: Any, run: int, name: str) -> bytes:
+        request, pause = PullObjectRequest(node=self._node, run_id=run, object_id=name), FIRST_RETRY
+        while True:
+            response = await self._ask(stub.PullObject, request)
+            if not response.object_found:
+                raise RuntimeError(f"{self.name}: an object of a message is missing")
+            if response.object_available:
+                content: bytes = response.object_content
+                return content
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_RETRY)
+
+    def _content(self, kind: str, contents: dict[str, bytes]) -> RecordDict:
+        content = write_report(Report(client_id=self.name, num_examples=EXAMPLES))
+        arrays = self._load.model(contents)
+        if kind == STATUS or arrays is None:
+            return content
+        changed = {}
+        for name, array in arrays.items():
+            copy = array + np.float32(CHANGE)
+            copy.reshape(-1)[:1] += self._random.uniform(0.0, CHANGE)  # no two replies are the same
+            changed[name] = Array(copy)
+        content["arrays"] = ArrayRecord(changed)
+        return content
+
+    async def _send(self, stub: Any, reply: Message, seconds: float) -> None:
+        name, tree = reply.object_id, get_object_tree(reply)
+        objects = get_all_nested_objects(reply)
+        proto = message_to_proto(remove_content_from_message(reply))
+        proto.metadata.message_id = name
+        announced = PushMessagesRequest(
+            node=self._node,
+            messages_list=[proto],
+            message_object_trees=[tree],
+            clientapp_runtime_list=[seconds],
+        )
+        response = await self._ask(stub.PushMessages, announced)
+        missing = set(response.objects_to_push)
+        for each in iterate_object_tree(tree):
+            if each.object_id not in missing:
+                continue
+            missing.remove(each.object_id)
+            push = PushObjectRequest(
+                node=self._node,
+                run_id=reply.metadata.run_id,
+                object_id=each.object_id,
+                object_content=objects[each.object_id].deflate(),
+                session_id=response.session_id,
+            )
+            stored = await self._ask(stub.PushObject, push)
+            if not stored.stored:
+                raise RuntimeError(f"{self.name}: an object of a reply was not stored")
+
+    async def _ask(
+        self,
+        method: Any,
+        request: Any,
+        timeout: float | None = None,
+        extra: tuple[tuple[str, str], ...] = (),
+    ) -> Any:
+        """Send a request until it succeeds, for `PATIENCE` s at most, and return its answer."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return await method(request, timeout=timeout, metadata=self._signature() + extra)
+            except grpc.aio.AioRpcError as error:
+                self._load.counts[f"failed {error.code().name}"] += 1
+                if time.monotonic() > until or error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                    raise
+            await asyncio.sleep(AGAIN)
+
+    def _signature(self) -> tuple[tuple[str, str | bytes], ...]:
+        if time.monotonic() - self._signed > SIGNED:
+            stamp = now().isoformat()
+            self._metadata = (
+                *self._load.version,
+                (PUBLIC_KEY_HEADER, self._public),
+                (TIMESTAMP_HEADER, stamp),
+                (SIGNATURE_HEADER, sign_message(self._key, stamp.encode())),
+            )
+            self._signed = time.monotonic()
+        return self._metadata
+
+
+async def come_and_go(devices: list[Device], leaves: float, away: float, seed: int, load: Load) -> None:
+    """Run devices until this task is cancelled.
+
+    Parameters
+    ----------
+    devices : list of Device
+        The devices.
+    leaves : float
+        How many devices leave in a minute, at random and without a sign, >= 0.
+    away : float
+        Seconds until a device that left comes back.
+    seed : int
+        The seed of the choice of devices.
+    load : Load
+        The counts. A device that fails is counted under "died", and comes back.
+    """
+    random = np.random.default_rng(seed)
+
+    async def keep(device: Device) -> None:
+        while True:
+            try:
+                await device.live()
+            except Exception as error:
+                load.counts["died"] += 1
+                print(f"{device.name}: {type(error).__name__}: {error}", flush=True)
+            await asyncio.sleep(away)
+
+    living = [asyncio.create_task(keep(each)) for each in devices]
+    try:
+        while True:
+            if not leaves:
+                await asyncio.sleep(60.0)
+                continue
+            await asyncio.sleep(random.exponential(60.0 / leaves))
+            number = int(random.integers(len(devices)))
+            living[number].cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await living[number]
+            load.counts["left"] += 1
+
+            async def back(device: Device) -> None:
+                await asyncio.sleep(away)
+                await keep(device)
+
+            living[number] = asyncio.create_task(back(devices[number]))
+    finally:
+        for task in living:
+            task.cancel()
+        await asyncio.gather(*living, return_exceptions=True)

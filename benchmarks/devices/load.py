@@ -1,0 +1,84 @@
+"""The program of the load generator: many simulated devices in one process.
+
+``python -m benchmarks.devices.load SETTINGS`` reads a JSON file (`Settings`), runs the devices until a signal
+ends it, and writes what happened to the file `counts` every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+from benchmarks.devices.device import Device, Load, come_and_go
+from deploy.flower.patches.connections import raise_file_limit
+
+AT_ONCE = 32  # devices that connect at the same time; the gate limits the bytes of strangers
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a load generator.
+
+    Attributes
+    ----------
+    address : str
+        HOST:PORT of the Fleet API.
+    authority : str
+        The file of the certificate of the authority that signed the server's certificate.
+    keys : list of str
+        The files of the devices' private keys. A device has the name of its file.
+    delay : float
+        Seconds between the arrival of a message and its reply, >= 0.
+    leaves : float
+        How many devices leave in a minute, >= 0.
+    away : float
+        Seconds until a device that left comes back, >= 0.
+    counts : str
+        The file for what happened: `Load.counts`, and "online", the number of devices that are online.
+    """
+
+    address: str
+    authority: str
+    keys: list[str]
+    delay: float
+    leaves: float
+    away: float
+    counts: str
+
+
+async def run(settings: Settings) -> None:
+    """Run the devices until SIGTERM."""
+    load = Load(settings.address, Path(settings.authority).read_bytes(), settings.delay, AT_ONCE)
+    devices = []
+    for number, file in enumerate(settings.keys):
+        key = load_ssh_private_key(Path(file).read_bytes(), None)
+        assert isinstance(key, EllipticCurvePrivateKey)
+        devices.append(Device(Path(file).name, number, key, load))
+    counts = Path(settings.counts)
+
+    def report() -> None:
+        new = counts.with_suffix(".new")
+        new.write_text(json.dumps({**load.counts, "online": len(load.online)}))
+        new.rename(counts)
+
+    work = asyncio.create_task(come_and_go(devices, settings.leaves, settings.away, 0, load))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+    while not work.done():
+        report()
+        await asyncio.wait([work], timeout=1.0)
+    with contextlib.suppress(asyncio.CancelledError):
+        await work
+    report()
+
+
+if __name__ == "__main__":
+    raise_file_limit()
+    asyncio.run(run(Settings(**json.loads(Path(sys.argv[1]).read_text()))))

@@ -1,0 +1,202 @@
+"""Rounds of a real server with many simulated devices.
+
+``cohort bench devices [--nodes 1000] [--per-round 50] [--rounds 20] [--megabytes 1] [--json]``
+
+The server is the SuperLink with its patches, guards and database, as `cohort up` and `cohort server up` start
+it. A real ServerApp runs Cohort's strategy. The devices are simulated (`benchmarks.devices.device`), each
+with a key and a TLS connection of its own. Round 1, in which the server asks all devices for their status and
+the devices fetch the app, is not counted in the seconds of a round.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.devices import app
+from benchmarks.devices.cluster import DeviceCluster
+from deploy.processes.groups import wait_until
+
+LIMIT = 600.0  # s that a round waits for a reply
+LOST, AWAY = "no answer by the deadline", "error "  # why a reply was not used, in the record of a round
+SETTLE = 10.0  # s after the last round until the devices must know what became of their messages
+FLOAT = 4  # bytes of a number in the model
+CPU_CLOCK = 2  # a clock of the CPU time of a process: CPUCLOCK_SCHED in Linux's posix-timers.h
+PYPROJECT = """
+[project]
+name = "devices"
+version = "1.0.0"
+license = { text = "Apache-2.0" }
+[tool.flwr.app]
+publisher = "cohort"
+[tool.flwr.app.components]
+serverapp = "devices:server"
+clientapp = "devices:client"
+[tool.flwr.app.config]
+lines = ""
+nodes = 0
+per-round = 0
+rounds = 0
+parameters = 0
+layers = 0
+limit = 0.0
+selector = ""
+"""
+
+
+class Settings(NamedTuple):
+    """The settings of a measurement, as `cohort bench devices` explains them."""
+
+    nodes: int = 1000
+    per_round: int = 50
+    rounds: int = 20
+    megabytes: float = 1.0
+    layers: int = 4
+    delay: float = 0.0
+    leaves: float = 0.0
+    away: float = 10.0
+    processes: int = 1
+    selector: str = "uniform"
+
+
+class Use(NamedTuple):
+    """What the SuperLink uses at a time."""
+
+    cpu: float  # s since its start
+    load_cpu: float  # s since the start of the load generators
+    files: int  # open files
+    threads: int
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Run the rounds, and return the results by name.
+
+    Returns
+    -------
+    dict of str to number, or to dict
+        ``round_s``: the median seconds of a round; ``round_max_s``: the longest; ``first_round_s``: round 1;
+        ``online_s``: until all devices were online; ``superlink_cpu_s_per_round``,
+        ``serverapp_cpu_s_per_round``, ``load_cpu_s_per_round``: CPU seconds; ``superlink_mb``: the largest
+        resident memory of the SuperLink in MB; ``files``, ``threads``: the largest numbers of the SuperLink;
+        ``lost``: replies that did not come within `LIMIT`; ``away``: errors in place of the replies of
+        devices that had left; ``refused``: other replies that were not used; ``failures``: some of the
+        reasons; ``counts``: see `device.Load`.
+
+    Raises
+    ------
+    RuntimeError
+        If the run ends early.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="cohort-devices-"))
+    try:
+        source = folder / "app"
+        source.mkdir()
+        (source / "pyproject.toml").write_text(PYPROJECT)
+        shutil.copy(app.__file__, source / "devices.py")
+        began = time.monotonic()
+        with DeviceCluster(
+            folder / "cluster",
+            settings.nodes,
+            source,
+            settings.processes,
+            settings.delay,
+            settings.leaves,
+            settings.away,
+        ) as cluster:
+            online = time.monotonic() - began
+            return {"online_s": round(online, 1), **_rounds(settings, cluster, folder / "rounds.jsonl")}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str, Any]:
+    file.touch()
+    run = cluster.submit(
+        {
+            "lines": str(file),
+            "nodes": settings.nodes,
+            "per-round": settings.per_round,
+            "rounds": settings.rounds + 1,
+            "parameters": max(settings.layers, int(settings.megabytes * 1e6 / FLOAT)),
+            "layers": settings.layers,
+            "limit": LIMIT,
+            "selector": settings.selector,
+        },
+        "devices",
+    )
+    uses: list[Use] = []
+
+    def done() -> int:
+        cluster.check()
+        count = file.read_bytes().count(b"\n")
+        while len(uses) < count:
+            uses.append(_use(cluster))
+        return count
+
+    for number in range(settings.rounds + 1):
+        wait_until(lambda number=number: done() > number or run.over, LIMIT)  # type: ignore[misc]
+        if done() <= number:
+            raise RuntimeError(f"the run ended early:\n{run.log.read_text()[-3000:]}")
+    first, *lines = [json.loads(line) for line in file.read_text().splitlines()]
+    memory = _status(cluster.superlink, "VmHWM") / 1000
+    wait_until(lambda: _settled(cluster.counts), SETTLE)
+    counts = cluster.counts
+    seconds = [line["seconds"] for line in lines]
+    failures = [why for line in (first, *lines) for why in line["failures"].values()]
+    lost = failures.count(LOST)
+    away = sum(1 for why in failures if why.startswith(AWAY))
+    return {
+        "round_s": round(statistics.median(seconds), 3),
+        "round_max_s": round(max(seconds), 3),
+        "first_round_s": round(first["seconds"], 1),
+        "superlink_cpu_s_per_round": round((uses[-1].cpu - uses[0].cpu) / len(lines), 3),
+        "serverapp_cpu_s_per_round": round((lines[-1]["cpu"] - first["cpu"]) / len(lines), 3),
+        "load_cpu_s_per_round": round((uses[-1].load_cpu - uses[0].load_cpu) / len(lines), 3),
+        "superlink_mb": round(memory),
+        "files": max(use.files for use in uses),
+        "threads": max(use.threads for use in uses),
+        "lost": lost,
+        "away": away,
+        "refused": len(failures) - lost - away,
+        "failures": sorted(set(failures))[:5],
+        "counts": counts,
+    }
+
+
+def _settled(counts: dict[str, int]) -> bool:
+    """Whether the devices know what became of all messages. They report it a moment after the last round."""
+    return counts.get("received", 0) == counts.get("answered", 0) + counts.get("abandoned", 0)
+
+
+def _use(cluster: DeviceCluster) -> Use:
+    pid = cluster.superlink
+    return Use(
+        _cpu(pid),
+        sum(_cpu(process.pid) for process in cluster.loads),
+        sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
+        _status(pid, "Threads"),
+    )
+
+
+def _cpu(pid: int) -> float:
+    return time.clock_gettime((~pid << 3) | CPU_CLOCK)
+
+
+def _status(pid: int, name: str) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.partition(f"{name}:")[2].split()[0])
+
+
+def run(settings: Settings, as_json: bool) -> None:
+    """Print the results, as a table or as JSON."""
+    results = measure(settings)
+    if as_json:
+        print(json.dumps(results))
+        return
+    for name, value in results.items():
+        print(f"{name:28} {value}")

@@ -1,0 +1,137 @@
+"""Answers that are not known yet: a request that waits for an event occupies no thread."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Later:
+    """The answer to a request that waits for an event, or until its time is over.
+
+    Parameters
+    ----------
+    until : float
+        When the time is over (time.monotonic(), s).
+    answer : Callable[[], Any]
+        Called once, after the event or when the time is over. Returns the answer, or another `Later` if the
+        request waits on.
+    """
+
+    def __init__(self, until: float, answer: Callable[[], Any]) -> None:
+        self._until, self._answer = until, answer
+        self._changes: list[Callable[[Any], Any]] = []
+        self._woken = threading.Event()
+        self._resume: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+
+    def wake(self) -> None:
+        """Note that the event has happened. Further calls do nothing."""
+        with self._lock:
+            if self._woken.is_set():
+                return
+            self._woken.set()
+            resume, self._resume = self._resume, None
+        if resume is not None:
+            resume()
+
+    def then(self, change: Callable[[Any], Any]) -> Later:
+        """Apply a function to the answer, and return this object. Call this before `run` or `wait`."""
+        self._changes.append(change)
+        return self
+
+    def wait(self) -> Any:
+        """Wait for the answer in this thread, and return it."""
+        self._woken.wait(max(0.0, self._until - time.monotonic()))
+        answer = self._next()
+        return answer.wait() if isinstance(answer, Later) else answer
+
+    def run(
+        self,
+        start: Callable[[Callable[[], None]], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Return at once, and give the answer to a function when it is known.
+
+        Parameters
+        ----------
+        start : Callable
+            Lets another thread call a function, which looks for the answer. Must not call it itself, because
+            the caller of `wake` may hold locks.
+        done : Callable
+            Receives the answer, in that thread.
+        failed : Callable
+            Receives the error instead, if there is no answer because of an error.
+        """
+
+        def look() -> None:
+            try:
+                answer = self._next()
+                if not isinstance(answer, Later):
+                    done(answer)
+                    return
+            except Exception as error:
+                failed(error)
+                return
+            answer.run(start, done, failed)
+
+        with self._lock:
+            woken = self._woken.is_set()
+            if not woken:
+                self._resume = lambda: start(look)
+        if woken:
+            start(look)
+        else:
+            _alarms.set(self._until, self.wake)
+
+    def _next(self) -> Any:
+        answer = self._answer()
+        if isinstance(answer, Later):
+            answer._changes += self._changes
+            return answer
+        for change in self._changes:
+            answer = change(answer)
+        return answer
+
+
+class _Alarms:
+    """Calls functions at given times, all in one thread. The functions must return at once."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = itertools.count()
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []  # a heap
+        self._thread: threading.Thread | None = None
+
+    def set(self, when: float, function: Callable[[], None]) -> None:
+        """Call a function at a time (time.monotonic(), s)."""
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)
+                self._thread.start()
+            heapq.heappush(self._calls, (when, next(self._count), function))
+            if self._calls[0][0] == when:
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._calls or self._calls[0][0] > time.monotonic():
+                    wait = self._calls[0][0] - time.monotonic() if self._calls else None
+                    self._changed.wait(None if wait is None else max(0.0, wait))
+                _, _, function = heapq.heappop(self._calls)
+            try:
+                function()
+            except Exception as error:  # such as a pool of threads that has been shut down
+                getLogger("flwr").debug("A held request was not answered: %s", error)
+
+
+_alarms = _Alarms()

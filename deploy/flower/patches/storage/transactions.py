@@ -1,0 +1,83 @@
+"""Lets the SuperLink's threads take turns at its database.
+
+SQLite admits one writer at a time. In stock Flower, a thread that finds the database locked sleeps for up to
+0.1 s before it tries again, and fails after 5 s; beyond five connections, each transaction opens a connection
+of its own. So 50 devices that answer at the same moment mostly wait. Here a transaction begins when the
+last one has ended, and a single connection serves them all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections import deque
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MIXIN = "flwr.supercore.sql_mixin"
+USED = (f"{_MIXIN}:SqlMixin.session",)
+
+
+def patch() -> None:
+    """Let the threads of this process take turns at their transactions."""
+    take_turns(importlib.import_module(_MIXIN).SqlMixin)
+
+
+def take_turns(mixin: Any) -> None:
+    """Let only one thread at a time be in a session of this class.
+
+    Parameters
+    ----------
+    mixin : type
+        Flower's class SqlMixin. A session that a thread enters inside another one is a part of that one.
+    """
+    session = mixin.session
+    turns = Turns()
+
+    @contextmanager
+    @wraps(session)
+    def in_turn(this: Any) -> Iterator[Any]:
+        with turns, session(this) as database:
+            yield database
+
+    mixin.session = in_turn
+
+
+class Turns:
+    """A lock that threads get in the order in which they ask. A thread that has it may take it again.
+
+    Python's own locks have no order. A ServerApp that looks for the replies of 1,000 devices again and again
+    would take the lock each time before a device that waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._state = threading.Lock()
+        self._waiting: deque[tuple[int, threading.Lock]] = deque()
+        self._owner = 0  # the thread that has the lock, 0: none
+        self._depth = 0  # how often that thread has taken the lock
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with self._state:
+            if self._owner in (0, me):
+                self._owner, self._depth = me, self._depth + 1
+                return
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append((me, turn))
+        turn.acquire()  # until `__exit__` of another thread has made this thread the owner
+
+    def __exit__(self, *_: object) -> None:
+        with self._state:
+            self._depth -= 1
+            if self._depth:
+                return
+            self._owner = 0
+            if self._waiting:
+                self._owner, turn = self._waiting.popleft()
+                self._depth = 1
+                turn.release()
