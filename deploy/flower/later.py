@@ -30,6 +30,7 @@ class Later:
         self._changes: list[Callable[[Any], Any]] = []
         self._woken = threading.Event()
         self._resume: Callable[[], None] | None = None
+        self._alarm: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def wake(self) -> None:
@@ -39,6 +40,7 @@ class Later:
                 return
             self._woken.set()
             resume, self._resume = self._resume, None
+        self._alarm.clear()
         if resume is not None:
             resume()
 
@@ -90,34 +92,43 @@ class Later:
         if woken:
             start(look)
         else:
-            _alarms.set(self._until, self.wake)
+            self._alarm.append(self.wake)
+            _alarms.set(self._until, self._alarm)
+            if self._woken.is_set():  # since the lock was released
+                self._alarm.clear()
 
     def _next(self) -> Any:
-        answer = self._answer()
+        answer, changes = self._answer(), self._changes
+        # These functions refer to the request. gRPC counts a request as under way until nothing refers to it.
+        del self._answer, self._changes
         if isinstance(answer, Later):
-            answer._changes += self._changes
+            answer._changes += changes
             return answer
-        for change in self._changes:
+        for change in changes:
             answer = change(answer)
         return answer
 
 
 class _Alarms:
-    """Calls functions at given times, all in one thread. The functions must return at once."""
+    """Calls functions at given times, all in one thread. The functions must return at once.
+
+    The functions are in lists: whoever empties a list cancels the calls, and nothing refers to the functions
+    any more.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._count = itertools.count()
-        self._calls: list[tuple[float, int, Callable[[], None]]] = []  # a heap
+        self._calls: list[tuple[float, int, list[Callable[[], None]]]] = []  # a heap
         self._thread: threading.Thread | None = None
 
-    def set(self, when: float, function: Callable[[], None]) -> None:
-        """Call a function at a time (time.monotonic(), s)."""
+    def set(self, when: float, functions: list[Callable[[], None]]) -> None:
+        """Call the functions in a list at a time (time.monotonic(), s)."""
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="alarms", daemon=True)
                 self._thread.start()
-            heapq.heappush(self._calls, (when, next(self._count), function))
+            heapq.heappush(self._calls, (when, next(self._count), functions))
             if self._calls[0][0] == when:
                 self._changed.notify()
 
@@ -127,11 +138,13 @@ class _Alarms:
                 while not self._calls or self._calls[0][0] > time.monotonic():
                     wait = self._calls[0][0] - time.monotonic() if self._calls else None
                     self._changed.wait(None if wait is None else max(0.0, wait))
-                _, _, function = heapq.heappop(self._calls)
-            try:
-                function()
-            except Exception as error:  # such as a pool of threads that has been shut down
-                getLogger("flwr").debug("A held request was not answered: %s", error)
+                _, _, functions = heapq.heappop(self._calls)
+            for function in functions[:]:
+                try:
+                    function()
+                except Exception as error:  # such as a pool of threads that has been shut down
+                    getLogger("flwr").debug("A held request was not answered: %s", error)
+            del functions
 
 
 _alarms = _Alarms()

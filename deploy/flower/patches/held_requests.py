@@ -90,22 +90,12 @@ class HeldRequests:
             if not context.add_callback(request.end):  # the node has hung up, or the SuperLink is stopping
                 request.end()
             receiver, end = ("node", asked.node.node_id), time.monotonic() + HOLD
+            seen = self._begin(request, receiver, frozenset())
 
-            def look() -> Any:
-                try:
-                    response = self._look(request, receiver, lambda: pull(this, asked, context))
-                except BaseException:
-                    self._finish(request, receiver)
-                    raise
-                if response is not None and not response.messages_list and time.monotonic() < end:
-                    return request.later(end, look)
-                self._finish(request, receiver)
-                if response is not None and response.messages_list:  # one message; there may be more
-                    with self._lock:
-                        self._seen.pop(receiver, None)
-                return response or nothing()
+            def answer() -> Any:
+                return self._answer_node(request, receiver, end, lambda: pull(this, asked, context), nothing)
 
-            return request.later(end, look) if self._begin(request, receiver, frozenset()) else look()
+            return request.later(end, answer) if seen else answer()
 
         servicer.PullMessages = held  # type: ignore[attr-defined]
 
@@ -131,6 +121,28 @@ class HeldRequests:
         with self._lock:
             for receiver in [each for each in self._requests if each[0] == "run"]:
                 self._notify(receiver)
+
+    def _answer_node(
+        self,
+        request: _Request,
+        receiver: _Receiver,
+        end: float,
+        pull: Callable[[], Any],
+        nothing: Callable[[], Any],
+    ) -> Any:
+        """Return the response of `pull` if it has a message or the time is over, else a `Later`."""
+        try:
+            response = self._look(request, receiver, pull)
+        except BaseException:
+            self._finish(request, receiver)
+            raise
+        if response is not None and not response.messages_list and time.monotonic() < end:
+            return request.later(end, lambda: self._answer_node(request, receiver, end, pull, nothing))
+        self._finish(request, receiver)
+        if response is not None and response.messages_list:  # one message; there may be more
+            with self._lock:
+                self._seen.pop(receiver, None)
+        return response or nothing()
 
     def _expect(self, session_id: str, missing: set[str], receiver: _Receiver) -> None:
         with self._lock:

@@ -266,12 +266,14 @@ class FrontDoor:
                 if stated != node:
                     raise Refused("Invalid node ID")
             self._replies.check(method, request, node)
+
+            def serialized(response: Any) -> bytes:
+                self._replies.note(method, request, response, node)
+                result: bytes = handler.response_serializer(response)
+                return result
+
             response = handler.unary_unary(request, context)
-            if isinstance(response, Later):
-                return response.then(handler.response_serializer)
-            self._replies.note(method, request, response, node)
-            serialized: bytes = handler.response_serializer(response)
-            return serialized
+            return response.then(serialized) if isinstance(response, Later) else serialized(response)
 
     def _authenticate(self, call: Any) -> tuple[bytes, int]:
         """Return the key that signed a request, and the id of the node that is registered with the key.

@@ -12,6 +12,7 @@ from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 
+from deploy.flower.patches import presence
 from deploy.flower.patches.guards import enrolment, front_door, gate
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
@@ -110,6 +111,28 @@ def test_unfinished_requests_of_a_node_occupy_few_threads_and_stop_only_itself(
     for attack in attacks:
         attack.close()
     assert wait_until(lambda: not attacker.latency() > SOON, 10)  # whoever hangs up may come back
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "options"),
+    [
+        ("PullMessages", PullMessagesRequest, {}),
+        ("SendNodeHeartbeat", SendNodeHeartbeatRequest, {"heartbeat_interval": 30}),
+    ],
+)
+def test_answered_requests_of_a_connection_do_not_count_as_under_way(
+    superlink: SuperLink, attacker: Node, method: str, kind: Any, options: dict[str, Any]
+) -> None:
+    request = kind(node=attacker.id, **options)
+    ask = getattr(attacker.connect(), method)
+    # A node's next request ends the last one, which was held. gRPC allows 16 requests under way.
+    metadata = [*attacker.metadata, presence.HELD]
+    answers = [ask.future(request, metadata=metadata, timeout=60) for _ in range(2)]
+    for _ in range(60):
+        answers.append(ask.future(request, metadata=metadata, timeout=60))
+        assert answers.pop(0).result() is not None
+    for answer in answers:
+        answer.cancel()
 
 
 class Unfinished:
