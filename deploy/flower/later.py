@@ -34,7 +34,7 @@ class Later:
         self._lock = threading.Lock()
 
     def wake(self) -> None:
-        """Note that the event has happened. Further calls do nothing."""
+        """Remember that the event has happened. Further calls do nothing."""
         with self._lock:
             if self._woken.is_set():
                 return

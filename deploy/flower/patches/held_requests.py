@@ -245,7 +245,7 @@ class _Request:
         self._later: Later | None = None
 
     def end(self) -> None:
-        """Note that the receiver does not wait for a response any more."""
+        """Remember that the receiver does not wait for a response any more."""
         with self._changed:
             self.over = True
             self._changed.notify_all()
@@ -254,7 +254,7 @@ class _Request:
             later.wake()
 
     def found(self) -> None:
-        """Note that a message for the receiver has arrived."""
+        """Remember that a message for the receiver has arrived."""
         with self._changed:
             self._found += 1
             self._changed.notify_all()

@@ -287,7 +287,7 @@ class _Heartbeat:
         self.over = Later(time.monotonic() + HOLD, lambda: None)
 
     def end(self) -> None:
-        """Note that the heartbeat's request is over: it was answered, or its connection has ended."""
+        """Remember that the heartbeat's request is over: it was answered, or its connection has ended."""
         self.connected = self.answered
         self.over.wake()
 

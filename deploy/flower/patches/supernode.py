@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5
 PAUSE_SHARE = 0.05
 PATIENCE = 120
-"""Seconds that a ClientApp's process has to begin its task, and between two of its heartbeats.
+"""The longest time in seconds until a ClientApp's process begins its task, and between two of its heartbeats.
 
 In stock Flower these are 30 and 60 s. While a fork server imports torch, it forks no process. On a slow
 device the import takes longer than 30 s, so the task would expire before its process is forked."""
@@ -284,6 +284,6 @@ class Node:
         self._woke = time.monotonic()
 
     def start_superexec(self, command: list[str]) -> SuperExecThread:
-        """Start the thread that starts a ClientApp for each message, as soon as the message has arrived."""
+        """Start the thread that starts a ClientApp for each message as soon as the message arrives."""
         handlers = importlib.import_module(_HANDLERS)
         return SuperExecThread(command, self._state, handlers, self._message, LOOK)

@@ -22,7 +22,7 @@ were silent lately."""
 _SLOWEST = 10.0
 """The largest expected time of a client, in multiples of the median time."""
 _LONGEST_BACK_OFF = 16
-"""The most times that the wait is doubled because most clients are silent."""
+"""The largest value of `Pace.back_off`."""
 
 
 class Pace:
@@ -43,9 +43,8 @@ class Pace:
         """Return the median and the 0.8 quantile of the known times, in seconds.
 
         The known times are the remembered times and the times ``seconds`` (n,) of the current exchange with n
-        clients, NaN = no answer yet. Both results are infinite while fewer than n/2 times are known, or fewer
-        than 64 if n/2 is larger. Without this rule, one client that answers at once would end the first
-        exchange of a run.
+        clients, NaN = no answer yet. Both results are infinite while fewer than min(n/2, 64) times are known.
+        Without this rule, one client that answers at once would end the first exchange of a run.
         """
         known = np.sort(np.concatenate([self._times, seconds]))  # NaN is sorted to the end
         count = int(np.count_nonzero(~np.isnan(known)))
@@ -127,12 +126,12 @@ class Wait:
         self._answered, self._lost = np.full((2, self.expected.size), nan)
 
     def answered(self, position: int, seconds: float) -> None:
-        """Note that a client's answer came ``seconds`` after the question."""
+        """Remember that a client's answer came ``seconds`` after the question."""
         self._answered[position] = seconds
         self._end = None
 
     def lost(self, position: int, seconds: float) -> None:
-        """Note that no answer of a client will come, for example because its node is offline.
+        """Remember that no answer of a client will come, for example because its node is offline.
 
         This became known ``seconds`` after the question.
         """
@@ -140,7 +139,7 @@ class Wait:
         self._end = None
 
     def end(self) -> float:
-        """Return how many seconds after its questions the exchange ends, given the answers so far."""
+        """Return when the exchange ends, in seconds after its questions, given the answers so far."""
         if self._end is None:
             awaited = np.isnan(self._answered) & np.isnan(self._lost)
             self._end = float(self._allowed()[awaited].max(initial=0.0))

@@ -231,7 +231,7 @@ class _Randomness:
             self._seeded[module] = True
 
     def _draws(self, _: Any) -> None:
-        """Note that a system's random number is drawn, if a module of the app is being imported.
+        """Remember that a system's random number is drawn, if a module of the app is being imported.
 
         The libraries that an app imports may draw random numbers. A process that is forked may share these.
         """

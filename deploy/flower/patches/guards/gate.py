@@ -96,13 +96,13 @@ class Gate:
         threading.Thread(target=self._run, name="gate", daemon=True).start()
 
     def admitted(self, peer: str, node: int) -> None:
-        """Note that a peer sent a request with a node's key. `peer` is the name that `sender` returns."""
+        """Remember that a peer sent a request with a node's key. `peer` is the name that `sender` returns."""
         connection = self._connections.get(peer)
         if connection is not None and connection.node != node:
             self._loop.call_soon_threadsafe(self._admit, connection, node)
 
     def refused(self, peer: str) -> None:
-        """Note that a request of a peer was refused. `peer` is the name that `sender` returns."""
+        """Remember that a request of a peer was refused. `peer` is the name that `sender` returns."""
         if connection := self._connections.get(peer):
             self._loop.call_soon_threadsafe(self._refuse, connection)
 

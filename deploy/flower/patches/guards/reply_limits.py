@@ -80,7 +80,7 @@ class _Pushes:
         return self._bytes[message]
 
     def store(self, name: str, size: int) -> int:
-        """Note that an object of `size` bytes has arrived.
+        """Remember that an object of `size` bytes has arrived.
 
         Return how many bytes have arrived of the largest message that holds the object, or 0 if none holds
         it.
