@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..clients.printable import listed, printable
 from ..clients.reports import Report
 from ..clients.roster import Roster
 from ..rounds.waiting.pace import Pace, Wait
-from .grids import PollingGrid, clock_of
+from .grids import LateReplies, PollingGrid, clock_of
 from .messages import ENOUGH, lacks_handler, read_status, status_question, why_failed
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ _GHOST = 90.0
 """Seconds for which a killed node may count as online: 48 to 60 in Flower, and a margin. A node that claims
 the identity of an online client waits for this time, because it may be the same client after a restart."""
 _PROBE = 5.0  # s, the longest time for which the questions to the other nodes wait for the first few answers
+_CREDIT, _CREDIT_SHARE = 10.0, 0.05
+"""Rounds wait for the status of a client that was unavailable for this many seconds altogether, and for this
+share of the time since the run began."""
 _AFTER_ERROR = 10.0  # s, the longest pause after a node's first error before the node is asked again
 _SETTLED = 5.0  # s without a further client, after which a resumed run goes on with its quorum
 
@@ -87,6 +90,9 @@ class Attendance:
     _answered: bool = False  # whether any node has reported its status
     _lacking: int = 0  # how many answers stated that the app has no status handler
     _pace: Pace = field(default_factory=Pace)  # how long nodes take to report their status
+    _late: LateReplies = field(default_factory=LateReplies)  # to the questions in `_unanswered`
+    _began: float | None = None  # when the first node was asked, s
+    _waited: dict[int, float] = field(default_factory=dict)  # node -> how long its answers were awaited, s
 
     def wait_for_first(self, grid: Grid) -> None:
         """Wait for the first clients, and then register them together, so that their order does not matter.
@@ -139,6 +145,7 @@ class Attendance:
                     self.deadlines.join,
                 )
             clock.sleep(self.polling.interval)
+            self._late.hurry()
         self._register(joined, online, clock.monotonic())
 
     def wait_for_quorum(self, grid: Grid) -> NDArray[np.int64]:
@@ -162,6 +169,7 @@ class Attendance:
                 log(WARNING, "%s; waiting up to %g s (deadlines.absence)", shortage, limit)
             clock.sleep(min(pause, limit - waited))
             pause = min(2 * pause, _LONGEST_PAUSE)
+            self._late.hurry()
         return available
 
     def available(self, grid: Grid) -> NDArray[np.int64]:
@@ -247,6 +255,10 @@ class Attendance:
     def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, Report]:
         """Ask nodes for their status, and return the reports of the nodes that answered.
 
+        An unavailable client is asked again in each round. If the rounds have waited for it long enough
+        (`_CREDIT`), its answers count only when they arrive. Otherwise a client that calls itself unavailable
+        could delay every round.
+
         A node that does not answer is asked again after twice the deadline. Each time it does not answer
         again, this pause doubles, so that the node does not delay every round. A late answer counts, too.
         A node that answers with an error, for example because its ClientApp was killed, is asked again after
@@ -266,7 +278,38 @@ class Attendance:
         if not self.polling.ask_status or not has_handler:
             now = clock_of(grid).monotonic()
             return reports | {node: Report() for node in rest if now >= self._silent.get(node, (0.0, 0.0))[0]}
-        return reports | self._answers(grid, rest, deadline, late_from=nodes)
+        now = clock_of(grid).monotonic()
+        self._began = now if self._began is None else self._began
+        credit = _CREDIT + _CREDIT_SHARE * (now - self._began)
+        awaited = [node for node in rest if self._waited.get(node, 0.0) <= credit]
+        self._ask_without_waiting(grid, [node for node in rest if node not in set(awaited)])
+        return reports | self._answers(grid, awaited, deadline, late_from=nodes)
+
+    def _ask_without_waiting(self, grid: Grid, nodes: list[int]) -> None:
+        """Ask nodes whose answers are not awaited, unless they still owe one."""
+        now = clock_of(grid).monotonic()
+        questions = [
+            status_question(node, self.deadlines.status)
+            for node in nodes
+            if now >= self._silent.get(node, (0.0, 0.0))[0]
+        ]
+        if not questions:
+            return
+        for message_id, question in zip(
+            PollingGrid.of(grid, self.polling.interval).send(questions), questions, strict=False
+        ):
+            if message_id:
+                node = question.metadata.dst_node_id
+                self._owe(node, now)
+                self._unanswered = {m: n for m, n in self._unanswered.items() if n != node} | {
+                    message_id: node
+                }
+
+    def _owe(self, node: int, now: float) -> float:
+        """Let a node without an answer rest, and return the seconds until it is asked again."""
+        pause = 2 * max(self.deadlines.status, self._silent.get(node, (0.0, 0.0))[1])
+        self._silent[node] = (now + pause, pause)
+        return pause
 
     def _answers(
         self, grid: Grid, nodes: list[int], deadline: float, late_from: Sequence[int] = ()
@@ -275,8 +318,7 @@ class Attendance:
 
         The result also holds the late answers of the nodes ``late_from`` to earlier questions.
         """
-        # pull_messages returns the late answers that have arrived, and does not wait for others.
-        late = grid.pull_messages(list(self._unanswered)) if self._unanswered else []
+        late = self._late.look(grid, self._unanswered)
         clock = clock_of(grid)
         reports = {
             node: report for node, report in self._read(late, clock.monotonic()).items() if node in late_from
@@ -302,11 +344,14 @@ class Attendance:
         self._unanswered = {
             message: node for message, node in self._unanswered.items() if node not in asked.values()
         } | asked
-        now = clock.monotonic()
+        began, now = now, clock.monotonic()
+        for each, seconds in zip(questions, wait.seconds, strict=True):
+            node = each.metadata.dst_node_id
+            waited = now - began if isnan(seconds) else float(seconds)
+            self._waited[node] = self._waited.get(node, 0.0) + waited
         reports |= self._read(answers, now)
         for node in set(asked.values()).intersection(self._unanswered.values()):
-            pause = 2 * max(self.deadlines.status, self._silent.get(node, (0.0, 0.0))[1])
-            self._silent[node] = (now + pause, pause)
+            pause = self._owe(node, now)
             log(WARNING, "Node %d has not reported its status yet; it is asked again in %g s", node, pause)
         return reports
 

@@ -85,6 +85,33 @@ _FIRST_PAUSE = 0.05  # s, the shortest pause between two looks for replies
 _PAUSE_SHARE = 0.05  # the pause between two looks, as a share of the time waited so far
 _LONGEST_LOOK = 1.0  # s; if a look takes longer, the SuperLink is slow, and clients are not to blame
 _LOST_IN_A_ROW = 3  # how many times in a row sending, or looking for replies, may fail
+_LATE_SHARE = 0.05  # the largest share of the time that looks for late replies take
+
+
+class LateReplies:
+    """Looks for late replies, which may never come, but not so often that the looks delay the rounds.
+
+    The SuperLink may hold a look that finds nothing for a second. So a client that never answers would delay
+    each round by a second. A look that took t seconds is followed by 20 t seconds without a look.
+    """
+
+    def __init__(self) -> None:
+        self._next = -inf  # s on the clock
+
+    def look(self, grid: Grid, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies that have arrived, or none if the last look took too long to look again now."""
+        message_ids, clock = list(message_ids), clock_of(grid)
+        began = clock.monotonic()
+        if not message_ids or began < self._next:
+            return []
+        found = list(grid.pull_messages(message_ids))
+        now = clock.monotonic()
+        self._next = now + (now - began) / _LATE_SHARE
+        return found
+
+    def hurry(self) -> None:
+        """Let the next look be at once, because there is nothing that it could delay."""
+        self._next = -inf
 
 
 class _ReadableGrid(_GridView):
@@ -160,6 +187,7 @@ class PollingGrid(_GridView):
         self._traffic = traffic or Traffic()
         self._lost = 0  # how many times in a row sending has failed
         self._unanswered: dict[str, _Unanswered] = {}  # message id -> the message
+        self._late = LateReplies()
 
     @classmethod
     def of(cls, grid: Grid, interval: float) -> PollingGrid:
@@ -211,7 +239,7 @@ class PollingGrid(_GridView):
         messages = list(messages)
         # A message that could not be sent has no id and gets no reply.
         waiting = {
-            message_id: position for position, message_id in enumerate(self._push(messages)) if message_id
+            message_id: position for position, message_id in enumerate(self.send(messages)) if message_id
         }
         if wait is not None:
             for position in set(range(len(messages))) - set(waiting.values()):
@@ -259,14 +287,16 @@ class PollingGrid(_GridView):
         """Learn from late replies that have arrived since their exchange ended. Does not wait."""
         now = self.clock.monotonic()
         self._unanswered = {each: late for each, late in self._unanswered.items() if now <= late.expires}
-        if not self._unanswered:
-            return
-        for reply in self.pull_messages(sorted(self._unanswered)):
+        for reply in self._late.look(self, sorted(self._unanswered)):
             late = self._unanswered.pop(reply.metadata.reply_to_message_id, None)
             if late is not None and reply.metadata.src_node_id == late.node:
                 late.wait.late(late.position, now - late.sent)
 
-    def _push(self, messages: list[Message]) -> Iterable[str]:
+    def send(self, messages: list[Message]) -> list[str]:
+        """Send messages, and return their ids as `push_messages` does.
+
+        If sending fails, the result is empty. The fourth failure in a row raises its error.
+        """
         try:
             message_ids = self.push_messages(messages)
         except Exception as error:  # Flower's errors have no public base class

@@ -138,6 +138,11 @@ class Wait:
         self._lost[position] = seconds
         self._end = None
 
+    @property
+    def seconds(self) -> Floats:
+        """(n,) how many seconds after its question each answer came; NaN = no answer yet."""
+        return self._answered
+
     def end(self) -> float:
         """Return when the exchange ends, in seconds after its questions, given the answers so far."""
         if self._end is None:

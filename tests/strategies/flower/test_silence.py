@@ -129,6 +129,58 @@ def test_who_is_silent_from_the_beginning_costs_little_time() -> None:
     assert {record.num_available for record in records} == {M - 1}
 
 
+@pytest.mark.parametrize("factor", [0.95, 1.05], ids=["in time", "too late"])
+def test_an_unavailable_client_that_answers_as_late_as_possible_costs_little_time(factor: float) -> None:
+    """Rounds that wait for it would take up to `Deadlines.status`, because its answers lengthen the wait."""
+    grid = federation("uniform")
+    latency, answers = grid.latency, []
+
+    def late(message: Message) -> float:
+        if message.metadata.message_type != STATUS:
+            return latency(message)
+        if grid.client_of(message.metadata.dst_node_id) != 3:
+            return 0.05
+        answers.append(min(60.0, 3.0 * 3.0 ** (len(answers) // 6)))
+        return factor * answers[-1]
+
+    grid.latency = late
+    liar = grid._nodes[sorted(grid.get_node_ids())[3]]
+    answer = liar.call
+
+    def unavailable(message: Message) -> Any:
+        report = Report(client_id="c03", num_examples=10, available=False)
+        is_status = message.metadata.message_type == STATUS
+        return Message(write_report(report), reply_to=message) if is_status else answer(message)
+
+    liar.call = unavailable
+    seconds, records = play(grid, "uniform")
+    assert seconds <= 1.1 * without("uniform", (3,)) + 20
+    assert len(answers) > 10
+    assert records[-1].num_available == M - 1
+
+
+@pytest.mark.parametrize("to", ["train", STATUS])
+def test_looks_for_late_answers_that_the_superlink_holds_cost_little_time(to: str) -> None:
+    """The SuperLink holds a look for up to a second (`deploy.flower.patches.held_requests`)."""
+
+    def seconds(grid: InProcessGrid) -> float:
+        pull = grid.pull_messages
+
+        def held(message_ids: Any) -> list[Message]:
+            asked = list(message_ids)
+            for _ in range(20):
+                if replies := list(pull(asked)):
+                    return replies
+                grid.clock.sleep(0.05)
+            return []
+
+        grid.pull_messages = held  # type: ignore[method-assign]
+        return play(grid, "uniform")[0]
+
+    absent = seconds(federation("uniform", absent=[3]))
+    assert seconds(federation("uniform", [3], to=[to])) <= 1.1 * absent + 17
+
+
 def test_slow_clients_are_not_lost() -> None:
     """The slowest needs eight times as long as usual, which nobody knows at first."""
     _, records = play(federation("uniform", c03=8.0, c11=4.0), "uniform")
