@@ -304,7 +304,10 @@ class FrontDoor:
 
     @contextmanager
     def _under_way(self, node: int, context: Any) -> Iterator[None]:
-        """Count a node's request until the node has received the answer or has hung up.
+        """Count a node's request until it is handled, and the node has received the answer or has hung up.
+
+        A node that hangs up frees a thread only when the request is handled: so that it cannot occupy ever
+        more threads, such a request counts too.
 
         Raises Refused if the node already has `CALLS_PER_NODE` requests under way.
         """
@@ -313,17 +316,26 @@ class FrontDoor:
                 raise Refused(f"{CALLS_PER_NODE} requests of node {node} are under way", "UNAVAILABLE")
             self._per_node[node] += 1
             self._calls[context] = time.monotonic()
+        rest = 2  # how many of the two are to come: the end of the handling, and of the exchange
 
         def over() -> None:
+            nonlocal rest
             with self._lock:
+                rest -= 1
+                if rest:
+                    return
                 del self._calls[context]
                 self._per_node[node] -= 1
                 if not self._per_node[node]:
                     del self._per_node[node]
 
-        if not context.add_callback(over):
+        try:
+            if not context.add_callback(over):
+                over()
+                raise Refused("The node has hung up", "UNAVAILABLE")
+            yield
+        finally:
             over()
-        yield
 
     def _read(self, bodies: Iterator[bytes], context: Any, node: int) -> bytes:
         oldest = None

@@ -328,11 +328,14 @@ def _locked_folder(parent: str) -> tuple[str, int]:
 
 
 def _remove_old(parent: str) -> None:
+    # Others may write into this folder too. A pipe of theirs must not block, nor a deep folder raise an
+    # error.
     for folder in Path(parent).glob(f"{_FOLDER}*"):
-        with contextlib.suppress(OSError):  # the folder is locked, or belongs to another user
-            descriptor = os.open(folder, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # the folder is locked, or is no folder
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder)
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)
             finally:
                 os.close(descriptor)

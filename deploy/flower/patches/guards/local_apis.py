@@ -7,6 +7,7 @@
   anyone who asks, if it has no such secret. The thread of `deploy.flower.patches.superexec` takes tasks
   without HTTP.
 - The content of a request is read only if its sender is known. Stock Flower reads it into memory first.
+- The connections of unknown senders are limited (`http_limits`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import hmac
 import importlib
 import os
 import secrets
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy.flower.commands import CONTROL_SECRET
+from deploy.flower.patches.guards import http_limits
 from deploy.flower.patches.shared import replace
 
 if TYPE_CHECKING:
@@ -37,7 +39,11 @@ _CORE_CONSTANTS = "flwr.supercore.constant"
 _STARLETTE = "starlette.concurrency"
 # Flower imports these two modules inside functions, after its start.
 _SUPERLINK_APP, _SUPERNODE_APP = "flwr.superlink.main", "flwr.supernode.main"
-_USED_BY_BOTH = (f"{_CORE_CONSTANTS}:TASK_TOKEN_HEADER", f"{_STARLETTE}:run_in_threadpool")
+_USED_BY_BOTH = (
+    f"{_CORE_CONSTANTS}:TASK_TOKEN_HEADER",
+    f"{_STARLETTE}:run_in_threadpool",
+    *http_limits.USED,
+)
 USED_BY_SUPERNODE = (f"{_SUPERNODE_APP}:create_app", *_USED_BY_BOTH)
 USED_BY_SUPERLINK = (
     f"{_SUPERLINK_APP}:create_app",
@@ -94,6 +100,7 @@ def demand_secret() -> None:
 
 def guard(module: str) -> None:
     """Guard the HTTP API that the function `create_app` of a module makes. `module` is the module's name."""
+    http_limits.limit()
     create = importlib.import_module(module).create_app
 
     @wraps(create)
@@ -129,8 +136,14 @@ class Guard:
 
     async def __call__(self, scope: Any, receive: _Receive, send: Any) -> None:
         """Pass a request on, with its content if its sender is known, and else without content."""
-        if scope["type"] == "http" and not await self._is_known(scope["path"], dict(scope["headers"])):
-            receive = _without_content(receive)
+        if scope["type"] == "http":
+            sender, headers = scope.get("client"), dict(scope["headers"])
+            if await self._is_known(scope["path"], headers):
+                http_limits.strangers.remove(sender)
+            elif self._may_be_signed(scope["path"], headers):
+                send = partial(_send_and_note, send, sender)
+            else:
+                receive = _without_content(receive)
         await self._app(scope, receive, send)
 
     async def _is_known(self, path: str, headers: dict[bytes, bytes]) -> bool:
@@ -143,10 +156,22 @@ class Guard:
         if token := headers.get(self._task_token, b"").decode("latin-1"):
             state = self._state.runtime_state_factory.state()
             return await self._in_thread(state.get_task_by_token, token) is not None
-        if b"transfer-encoding" in headers:  # then the content may be longer than its stated length
+        return False
+
+    def _may_be_signed(self, path: str, headers: dict[bytes, bytes]) -> bool:
+        """Tell whether a request may be an executor's. The API checks its signature."""
+        # With an encoding, the content may be longer than its stated length.
+        if not path.startswith("/v1/runtime/") or {self._task_token, b"transfer-encoding"} & headers.keys():
             return False
         length = headers.get(b"content-length", b"")
         return length.isdigit() and int(length) <= MAX_SIGNED
+
+
+async def _send_and_note(send: Any, sender: Any, message: dict[str, Any]) -> None:
+    """Pass on a part of an answer. If the API has accepted the request, its sender is no stranger."""
+    if message["type"] == "http.response.start" and message["status"] == 200:
+        http_limits.strangers.remove(sender)
+    await send(message)
 
 
 def _without_content(receive: _Receive) -> _Receive:

@@ -54,22 +54,36 @@ def printable(text: str) -> str:
     )
 
 
+class _SafeArguments(logging.Filter):
+    """Does what `_Safe` does, for a logger whose formatter needs the arguments of each message."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(printable(each) if isinstance(each, str) else each for each in record.args)
+        return True
+
+
 class _Few(logging.Filter):
-    """Lets each place in Flower's own code log at most `LINES` lines in `INTERVAL` seconds.
+    """Lets each place in the code of a package log at most `LINES` lines in `INTERVAL` seconds.
 
     At some places, every request of a client causes a line. A place's first line after this interval says how
     many lines were not logged.
+
+    Parameters
+    ----------
+    package : str
+        The name of the package.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, package: str) -> None:
         super().__init__()
-        self._flower = str(importlib.import_module("flwr").__path__[0])
+        self._folder = str(importlib.import_module(package).__path__[0])
         self._lock = threading.Lock()
         # By place: when its interval began, and the number of lines since then.
         self._lines: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not record.pathname.startswith(self._flower):
+        if not record.pathname.startswith(self._folder):
             return True
         now, place = time.monotonic(), (record.pathname, record.lineno)
         with self._lock:
@@ -79,14 +93,23 @@ class _Few(logging.Filter):
                 return lines < LINES
             self._lines[place] = now, 1
         if lines > LINES:
-            record.msg, record.args = f"{record.getMessage()} ({lines - LINES} more were not logged)", ()
+            record.msg = f"{record.msg} ({lines - LINES} more were not logged)"
         return True
 
 
-def limit_lines(logger: logging.Logger) -> None:
-    """Limit the lines that clients can cause in a logger of Flower."""
+def limit_lines(logger: logging.Logger, package: str = "flwr") -> None:
+    """Limit the lines that clients can cause in a logger of a package."""
     if not any(isinstance(each, _Few) for each in logger.filters):
-        logger.addFilter(_Few())
+        logger.addFilter(_Few(package))
+
+
+def limit_uvicorn() -> None:
+    """Let uvicorn, the HTTP server, escape control characters in its lines, shorten and limit them."""
+    for name in ("uvicorn.access", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(each, _SafeArguments) for each in logger.filters):
+            logger.addFilter(_SafeArguments())
+        limit_lines(logger, "uvicorn")
 
 
 class RefusalLog:

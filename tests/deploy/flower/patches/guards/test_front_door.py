@@ -4,6 +4,7 @@ import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -171,6 +172,41 @@ def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: p
         for call in slow + attacks:
             call.cancel()
     assert not door._unread
+
+
+class Call:
+    """A request whose node may hang up."""
+
+    def __init__(self, *, gone: bool = False) -> None:
+        self.hang_up: Any = None
+        self._gone = gone
+
+    def add_callback(self, callback: Any) -> bool:
+        self.hang_up = callback
+        return not self._gone
+
+
+def test_a_request_counts_until_it_is_handled_even_if_its_node_has_hung_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a node that resets each request at once would occupy ever more threads."""
+    monkeypatch.setattr(front_door, "ReplyLimits", lambda *_: None)  # which patches Flower
+    door = front_door.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
+    calls = [Call() for _ in range(front_door.CALLS_PER_NODE)]
+    with ExitStack() as handled:
+        for call in calls:
+            handled.enter_context(door._under_way(7, call))
+            call.hang_up()
+        with pytest.raises(front_door.Refused, match="8 requests of node 7 are under way"):
+            handled.enter_context(door._under_way(7, Call()))
+    with ExitStack() as handled:
+        handled.enter_context(door._under_way(7, call := Call()))
+    assert door._per_node == {7: 1}  # the node has not received the answer
+    call.hang_up()
+    with pytest.raises(front_door.Refused, match="hung up"), ExitStack() as handled:
+        handled.enter_context(door._under_way(7, Call(gone=True)))
+    assert not door._per_node
+    assert not door._calls
 
 
 def test_there_are_threads_for_all_that_may_wait() -> None:

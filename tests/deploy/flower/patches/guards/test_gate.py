@@ -355,6 +355,16 @@ def test_all_addresses_and_names_can_be_listened_on(make: Callable[..., Gate]) -
         socket.create_connection((LOOPBACK, listening.port)).close()
 
 
+def test_what_others_put_into_the_folder_of_temporary_files_does_not_stop_a_gate(
+    make: Callable[..., Gate], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "cohort-gate-pipe")  # to open it would block
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cohort-gate-link").symlink_to(tmp_path / "elsewhere")
+    assert make().port
+    assert (tmp_path / "elsewhere").exists()
+
+
 def _make_and_die(make: Callable[..., Gate]) -> None:
     make()
     os._exit(1)

@@ -1,0 +1,128 @@
+"""Limits the connections to the HTTP APIs of a SuperLink and of a SuperNode.
+
+Every user of the machine can connect to these APIs. uvicorn, the HTTP server of Flower, limits neither the
+head of a request (its method, URL and headers), which it keeps in memory until the head is complete, nor the
+number of connections, nor how long a connection may exist without a request.
+
+A stranger is a connection over which no request of a known sender has come (`local_apis.Guard`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from deploy.flower.patches.guards.refusal_log import limit_uvicorn
+from deploy.flower.patches.shared import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Address = tuple[str, int]
+
+HEAD = 64 * 1024  # the most bytes of a request's head; one more read of the socket may come on top
+# The most connections of strangers. If there are more, the oldest are closed. All strangers are on this
+# machine, so they count together.
+STRANGERS = 256
+FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no request of a known sender
+HANDSHAKE = 5.0  # s that the handshake of TLS may take; uvicorn allows 60
+
+_PROTOCOL, _LOOP = "uvicorn.protocols.http.auto", "uvicorn.loops.auto"
+USED = (
+    f"{_PROTOCOL}:AutoHTTPProtocol.connection_made",
+    f"{_PROTOCOL}:AutoHTTPProtocol.connection_lost",
+    f"{_PROTOCOL}:AutoHTTPProtocol.data_received",
+    # Of the protocol that uses httptools. That of h11 has a limit of its own, and is not used by Flower.
+    f"{_PROTOCOL}:AutoHTTPProtocol.on_message_begin",
+    f"{_PROTOCOL}:AutoHTTPProtocol.on_headers_complete",
+    f"{_LOOP}:auto_loop_factory",
+)
+
+
+class Strangers:
+    """The connections over which no request of a known sender has come, by address, the oldest first."""
+
+    def __init__(self) -> None:
+        self._connections: dict[Address, Any] = {}
+
+    def add(self, address: Address, transport: Any) -> None:
+        """Note a new connection, and close the oldest one if there are too many."""
+        self._connections[address] = transport
+        if len(self._connections) > STRANGERS:
+            self.close(next(iter(self._connections)))
+
+    def remove(self, address: Address | None) -> None:
+        """Note that a connection has ended, or has brought a request of a known sender."""
+        if address is not None:
+            self._connections.pop(address, None)
+
+    def close(self, address: Address) -> None:
+        """Close a connection, if it still is a stranger's."""
+        if (transport := self._connections.pop(address, None)) is not None:
+            transport.abort()
+
+
+strangers = Strangers()
+
+
+def limit() -> None:
+    """Let uvicorn limit connections, and the lines that they cause in the log."""
+    protocol = importlib.import_module(_PROTOCOL).AutoHTTPProtocol
+    replace(_PROTOCOL, AutoHTTPProtocol=limited(protocol))
+    make = importlib.import_module(_LOOP).auto_loop_factory
+    replace(_LOOP, auto_loop_factory=lambda **settings: with_short_handshakes(make(**settings)))
+    limit_uvicorn()
+
+
+def limited(protocol: Any) -> Any:
+    """Return a subclass of uvicorn's protocol that has the limits of this module."""
+
+    class Limited(protocol):  # type: ignore[misc]
+        _head: int | None = 0  # bytes of the head that is being received; None while there is no head
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._address = transport.get_extra_info("peername")[:2]
+            strangers.add(self._address, transport)
+            self._deadline = self.loop.call_later(FIRST_REQUEST, strangers.close, self._address)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._deadline.cancel()
+            strangers.remove(self._address)
+            super().connection_lost(exc)
+
+        def on_message_begin(self) -> None:
+            self._head = 0
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._head = None
+            super().on_headers_complete()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._head is not None:
+                self._head += len(data)
+                if self._head > HEAD:
+                    self.transport.abort()
+
+    return Limited
+
+
+def with_short_handshakes(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that makes an event loop as `make` does, whose servers end slow handshakes of TLS."""
+
+    def made() -> Any:
+        loop = make()
+        kind = type(loop)
+        loop.close()
+
+        class Loop(kind):  # type: ignore[valid-type, misc]
+            async def create_server(self, *arguments: Any, **settings: Any) -> Any:
+                if settings.get("ssl"):
+                    settings.setdefault("ssl_handshake_timeout", HANDSHAKE)
+                return await super().create_server(*arguments, **settings)
+
+        return Loop()
+
+    return made

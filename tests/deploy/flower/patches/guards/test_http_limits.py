@@ -1,0 +1,145 @@
+"""What another user of the machine does to the HTTP API of a real SuperLink, without the secret."""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deploy.flower.patches.guards import http_limits, local_apis
+from deploy.flower.patches.guards.refusal_log import LINES
+from deploy.processes.groups import wait_until
+from deploy.processes.ports import LOOPBACK
+from tests.support.fleet import SuperLink
+
+pytestmark = pytest.mark.network
+BEGIN = b"GET / HTTP/1.1\r\nHost: x\r\n"
+
+
+def connect(superlink: SuperLink) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(superlink.authority))
+    raw = socket.create_connection((LOOPBACK, superlink.control), 30)
+    return context.wrap_socket(raw, server_hostname=LOOPBACK)
+
+
+def is_closed(client: socket.socket, seconds: float) -> bool:
+    client.settimeout(seconds)
+    try:
+        while client.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+@pytest.fixture
+def clients(superlink: SuperLink) -> Iterator[Any]:
+    """Return a function that makes connections, which are closed after the test."""
+    made: list[ssl.SSLSocket] = []
+
+    def more(count: int) -> list[ssl.SSLSocket]:
+        made.extend(connect(superlink) for _ in range(count))
+        return made[-count:]
+
+    yield more
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize("part", [b"a:b\r\n" * 3000, b"x" * 16_000], ids=["headers", "one header"])
+@pytest.mark.parametrize("begin", [BEGIN, b"GET /"], ids=["headers", "url"])
+def test_a_head_without_end_takes_little_memory(
+    superlink: SuperLink, clients: Any, begin: bytes, part: bytes
+) -> None:
+    """Without a limit, 20 MB of headers took 350 MB."""
+    superlink.forget_peak()
+    before = superlink.memory
+    (client,) = clients(1)
+    sent = 0
+    with suppress(OSError):
+        client.sendall(begin)
+        for _ in range(1000):
+            client.sendall(part)
+            sent += len(part)
+    assert is_closed(client, 5)
+    assert superlink.peak - before < 30
+    assert sent < 15_000_000
+
+
+class Transport:
+    """The connection of a peer."""
+
+    closed = False
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+def test_strangers_beyond_a_limit_are_closed_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_limits, "STRANGERS", 3)
+    strangers, connections = http_limits.Strangers(), [Transport() for _ in range(6)]
+    for port, each in enumerate(connections):
+        strangers.add((LOOPBACK, port), each)
+        if port == 0:
+            strangers.remove((LOOPBACK, port))  # a request of a known sender has come
+    assert [each.closed for each in connections] == [False, True, True, False, False, False]
+    strangers.close((LOOPBACK, 0))  # its time is over
+    strangers.close((LOOPBACK, 3))
+    assert [each.closed for each in connections] == [False, True, True, True, False, False]
+
+
+def test_a_sender_is_known_by_the_secret_or_by_an_accepted_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[Any] = []
+    monkeypatch.setattr(http_limits.strangers, "remove", removed.append)
+
+    def ask(path: str, status: int, *, secret: bool, **headers: str) -> list[Any]:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": status})
+
+        async def send(message: Any) -> None:
+            pass
+
+        plugin = SimpleNamespace(validate_tokens_in_metadata=lambda _: (secret, None))
+        state = SimpleNamespace(account_access_dep=SimpleNamespace(authn_plugin=plugin))
+        encoded = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "path": path, "headers": encoded, "client": (LOOPBACK, 7)}
+        api: Any = SimpleNamespace(state=state)
+        removed.clear()
+        asyncio.run(local_apis.Guard(app, api)(scope, None, send))  # type: ignore[arg-type]
+        return list(removed)
+
+    known = [(LOOPBACK, 7)]
+    assert ask("/v1/control/list-nodes", 500, secret=True, authorization="Bearer x") == known
+    assert ask("/v1/control/list-nodes", 200, secret=False, authorization="Bearer x") == []
+    assert ask("/v1/runtime/acquire-task", 200, secret=False, content_length="7") == known
+    assert ask("/v1/runtime/acquire-task", 401, secret=False, content_length="7") == []
+    assert ask("/health", 200, secret=False, content_length="0") == []
+
+
+def test_a_connection_without_a_request_of_a_known_sender_is_closed(clients: Any) -> None:
+    idle, slow = clients(2)
+    slow.sendall(BEGIN + b"Content-Length: 100\r\n")
+    began = time.monotonic()
+    assert is_closed(idle, http_limits.FIRST_REQUEST + 5)
+    assert time.monotonic() - began > http_limits.FIRST_REQUEST - 5
+    assert is_closed(slow, 5)
+
+
+def test_requests_of_strangers_write_few_short_lines(superlink: SuperLink, clients: Any) -> None:
+    before = len(superlink.log)
+    (client,) = clients(1)
+    request = b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+    for _ in range(LINES + 300):
+        client.sendall(request)
+        assert client.recv(65536)
+    assert wait_until(lambda: superlink.log[before:].count("GET /xxx") >= LINES - 100, 10)
+    added = superlink.log[before:]
+    assert added.count("GET /xxx") <= LINES
+    assert max(map(len, added.splitlines())) < 2200
