@@ -337,6 +337,9 @@ class Connection:
         if confirms:
             self._socket.sendall(_frame(4, 1, 0))
 
+    def send(self, frames: bytes) -> None:
+        self._socket.sendall(frames)
+
     def half_open(self, path: str, metadata: Metadata | None = None, body: bytes = b"") -> int:
         """Begin a request without ending it, and return its stream."""
         self._stream += 2

@@ -89,6 +89,43 @@ def test_headers_of_a_registered_node_that_expand_take_little_memory(superlink: 
 
 
 @pytest.mark.network
+@pytest.mark.parametrize("kind", ["PING", "SETTINGS"])
+def test_frames_of_a_registered_node_without_end_take_little_memory_and_others_are_answered(
+    superlink: SuperLink, kind: str
+) -> None:
+    honest, attacker = superlink.node("honest"), superlink.node("sends frames")
+    honest.activate()
+    attacker.activate()
+    superlink.forget_peak()
+    before = superlink.memory
+    over = threading.Event()
+    frame = {"PING": b"\0\0\x08\6\0\0\0\0\0" + bytes(8), "SETTINGS": b"\0\0\0\4\0\0\0\0\0"}[kind]
+    sent = [0] * gate.PER_NODE
+
+    def attack(number: int) -> None:
+        with suppress(OSError):  # closed by the SuperLink
+            connection = Connection(superlink)
+            connection.half_open(PULL, attacker.metadata)
+            threading.Thread(target=connection.closed, args=[30.0], daemon=True).start()  # reads
+            while not over.is_set():
+                connection.send(500 * frame)
+                sent[number] += 500
+
+    with ThreadPoolExecutor(gate.PER_NODE) as pool:
+        for number in range(gate.PER_NODE):
+            pool.submit(attack, number)
+        try:
+            for _ in range(3):
+                time.sleep(0.5)
+                assert honest.latency() < SOON
+        finally:
+            over.set()
+    assert sum(sent) > 10_000
+    assert superlink.peak - before < 80
+    assert honest.latency() < SOON
+
+
+@pytest.mark.network
 def test_many_devices_behind_one_address_may_connect_at_the_same_moment(superlink: SuperLink) -> None:
     devices = [superlink.node(f"one of many {number}") for number in range(100)]
     with ThreadPoolExecutor(len(devices)) as pool:
