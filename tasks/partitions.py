@@ -167,9 +167,9 @@ def power_law(labels: Ints, num_clients: int, seed: int, exponent: float = 1.0) 
 def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size: int = 1) -> list[Ints]:
     """Split each class in proportions drawn from Dir_M(α), so that sizes and classes both vary by client.
 
-    Yurochkin et al. 2019 introduced this partition. DELTA uses it (appendix H.2). The Power-of-Choice paper
-    uses it too (appendix F: Dir_K(α) over the K clients, where α sets "the data size imbalance and degree of
-    label skew across clients").
+    Yurochkin et al. 2019 introduced this partition. The Power-of-Choice paper uses it (appendix F: Dir_K(α)
+    over the K clients, where α sets "the data size imbalance and degree of label skew across clients"). It
+    refers to Hsu et al. 2019, whose partition is `dirichlet_balanced`, with equal sizes.
 
     Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``. That partitioner draws again, up to
     ten times, until every client has ``min_size`` samples. Here the largest clients give samples to clients

@@ -5,13 +5,14 @@ section 5 and appendices G, H.2 and H.3. `synthetic` explains the names. The cli
 y = log((A x - b)²/2) by local SGD. The local variance σ² of eq. 13 is the variance of the noise of one step.
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.experiments.delta.synthetic import METHODS, PAPER, poll_and_select, reports_of
+from benchmarks.experiments.delta.synthetic import PAPER, poll_and_select, reports_of
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
@@ -38,7 +39,21 @@ class Regression(NamedTuple):
         return 2 * self.noise**2
 
 
-REGRESSION_METHODS = METHODS | {"Power-of-Choice": "pow-d"}
+class Method(NamedTuple):
+    """A row of the tables: the name of a selector, and keyword arguments for it in this row."""
+
+    selector: str
+    settings: Mapping[str, Any] = {}
+
+
+REGRESSION_METHODS = {
+    "FedAvg": Method("uniform"),
+    "FedAvg, distinct": Method("uniform", {"replacement": False}),
+    "IS": Method("fed-is"),
+    "DELTA": Method("delta"),
+    "Power-of-Choice": Method("pow-d"),
+}
+"""The first row is the one with which the error² of all other rows is compared."""
 LOCAL_STEPS, RATE = 5, 0.001
 OPTIMUM = (10.0, 1.0)
 """The true (A, b)."""
@@ -106,15 +121,17 @@ class Run(NamedTuple):
     growths: Floats
 
 
-def make_selector(name: str, num_clients: int, seed: int) -> Selector:
+def make_selector(method: Method, num_clients: int, seed: int) -> Selector:
     """Return a selector of 10 clients a round. `delta` gets the number of local steps, as eq. 13 needs it."""
-    settings = {"local_steps": LOCAL_STEPS} if name == "delta" else {}
-    return create(name, num_clients, clients_per_round=10, seed=seed, **settings)
+    settings = {"local_steps": LOCAL_STEPS} if method.selector == "delta" else {}
+    return create(
+        method.selector, num_clients, clients_per_round=10, seed=seed, **settings, **method.settings
+    )
 
 
-def train(problem: Regression, name: str, seed: tuple[int, int], num_rounds: int, start: Floats) -> Run:
-    """Train with the selector `name`. All selectors have the same noise; `seed` is (seed, ν)."""
-    selector = make_selector(name, len(problem.x), seed[0])
+def train(problem: Regression, method: Method, seed: tuple[int, int], num_rounds: int, start: Floats) -> Run:
+    """Train with a selector. All selectors have the same noise; `seed` is (seed, ν)."""
+    selector = make_selector(method, len(problem.x), seed[0])
     w, error = start, 0.0
     losses, extremes = np.empty(num_rounds), np.empty((2, num_rounds, 2))
     last, growths = np.full((2, len(problem.x)), np.nan), np.full((2, num_rounds), np.nan)
@@ -165,8 +182,8 @@ def run_regression(
     for noise in noises:
         problem, column = make_regression(seed, noise, num_samples, num_clients), f"ν = {noise}"
         baseline = 0.0
-        for label, name in REGRESSION_METHODS.items():
-            run = train(problem, name, (seed, noise), num_rounds, np.array(start))
+        for label, method in REGRESSION_METHODS.items():
+            run = train(problem, method, (seed, noise), num_rounds, np.array(start))
             baseline = baseline or run.error
             if start != OPTIMUM:
                 over_time = Curve(np.arange(float(num_rounds)), run.losses)
@@ -198,7 +215,7 @@ def run_extremes(seed: int, num_rounds: int = 2000, noise: int = 1, quick: bool 
     cells: dict[Cell, float] = {}
     curves: dict[str, dict[str, Curve]] = {}
     for label, quantity in (("IS", "norm"), ("DELTA", "diversity")):
-        run = train(problem, METHODS[label], (seed, noise), num_rounds, np.array(FAR))
+        run = train(problem, REGRESSION_METHODS[label], (seed, noise), num_rounds, np.array(FAR))
         values = run.norms if quantity == "norm" else run.diversities
         for which, of in zip(("largest", "smallest"), values.T, strict=True):
             row = f"{label}: {which} {quantity}"
@@ -221,12 +238,13 @@ _SETTING = (
     "steps, normal noise with a standard deviation ~ U(0, 2ν) for each client, and the start is {start}. "
     "DELTA knows the ζ of all clients, from their noisy updates divided by the 5 steps (eq. 13 has the exact "
     "gradients of the global model), and σ², the variance of the noise of one step; α1 = α2 = 0.5. "
-    "IS and DELTA draw a tenth uniformly (floor 0.1), which the paper does not. All but Power-of-Choice draw "
-    "with replacement; the paper does not say how it draws."
+    "IS and DELTA draw a tenth uniformly (floor 0.1), which the paper does not; they draw with "
+    "replacement, and the paper does not say how it draws."
 )
 _READING = (
-    "error²: of the estimated mean update, relative to FedAvg's; if FedAvg selected 10 distinct clients, its "
-    "error² would be (M - 10)/(M - 1) = {distinct} of that. The loss is the mean over the second half "
+    "FedAvg draws with replacement, too; FedAvg, distinct selects 10 different clients. The paper does not "
+    "say which of the two forms its FedAvg has. error²: of the estimated mean update, relative to FedAvg's; "
+    "10 distinct clients have (M - 10)/(M - 1) = {distinct} of it. The loss is the mean over the second half "
     "of the rounds; it is a random walk, so compare rows over many seeds."
 )
 _CLAIM = "DELTA converges faster than IS, Power-of-Choice and FedAvg at every noise level."

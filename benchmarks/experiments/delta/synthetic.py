@@ -230,7 +230,8 @@ EXPERIMENTS = (
             ("IS", "DELTA", "rel. RMSE, draws", "rel. RMSE, fixed size"),
         ),
         claim="DELTA reduces the variance at least as much as IS, and is never worse than uniform sampling.",
-        note="50 clients, 5 draws: exact. Updates are N(0, 1) in 20 dimensions plus a common part whose norm "
+        note="50 clients, 5 draws: exact. Gradients have no noise, so DELTA's p is in proportion to ζ (the "
+        "paper's has σ, too). Updates are N(0, 1) in 20 dimensions plus a common part whose norm "
         "is the given multiple of theirs; heavy-tailed: common 1, and each client's own part times "
         "lognormal(0, 1). IS is the minimum for draws with replacement. Relative RMSE of the estimate of IS "
         "with the floor, over 2000 rounds: 5 draws, 5 draws without replacement, and the exact fixed-size "

@@ -278,7 +278,7 @@ EXPERIMENTS = (
         ", number of candidates",
         "Figure 4",
         "with α = 2 a larger d is better, with α = .3 d = 6 is better than a larger one.",
-        "The paper does not give d.",
+        "Of its values of d, the paper names only 6.",
         targets=(60.0, 80.0),
         cases=(Case(0.3, 160, name="α=.3"), Case(2.0, 160, name="α=2")),
         trials=(_RAND, _POW, _POW._replace(label="pow-d, d=12", settings={"num_candidates": 12}), _POW_20),

@@ -13,7 +13,8 @@ pow-d, cpow-d, rpow-d, adapow-d, afl   the same names; d is `num_candidates`
 plain averages of the m models         the weights 1/K of these selectors, N_m/K of `md`
 q_k = p_k / sum_S p (appendix E)       `pow-d` with the setting ``averaging="sizes"``
 q_k = p_k K/m, uniform (appendix E)    `uniform` without replacement, whose weights λ_m M/K are the same
-Dir_K(α)                               `tasks.partitions.dirichlet`: classes *and sizes* differ
+Dir_K(α)                               `tasks.partitions.dirichlet`: classes *and sizes* differ, as in the
+                                       text (in Hsu et al. 2019, its source, sizes are equal)
 .8 / .05 / .15 of all images           train / validation (not used) / test, of all 70,000 shuffled
 MLP [64, 30], with dropout             the same without dropout
 ξ, drawn at random                     drawn without replacement until too few samples are left

@@ -46,6 +46,9 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
     ``Selection.probabilities`` holds the probability of one draw, M_c/M p_m|c. Under the systematic design,
     it holds min(1, Q_c) π_m, where π_m is the probability that the design selects client m.
 
+    The paper does not say how the draws are divided among clusters, nor whether it clusters by the norms of
+    all clients in this round. Here a norm is that of the client's last participation.
+
     The number of draws of a cluster does not depend on how much the norms in the cluster vary. If half of the
     clients are in a cluster of small norms, this cluster gets half of the draws. Then ``fed-is`` is better.
     """

@@ -85,8 +85,24 @@ def test_a_run_has_the_variances_and_the_step_of_its_probabilities():
     total = (1 - left) * (start - problem.optima) / bounds_measured.RUN.local_rate
     assert run.squares[0] == pytest.approx(((start - mean) ** 2).sum())
     assert run.variances[0] == pytest.approx((total**2).sum() / 2 - (total.mean(axis=0) ** 2).sum())
-    assert run.reciprocals == pytest.approx(np.full(2, 2))
+    assert run.reciprocals == pytest.approx(np.full((1, 2), 2))
     assert run.gradient == pytest.approx(((start - problem.optima) ** 2).sum(axis=1).max())
+
+
+def test_deltas_bound_has_the_probabilities_of_each_round():
+    """IS draws from other probabilities in each round: Φ̃ is their mean, and c holds in the worst round."""
+    problem = bounds_measured.make_quadratics(np.random.default_rng(0))
+    run, of = bounds_measured.descend(problem, "IS", 50, np.random.default_rng((0, 1))), bounds_measured.RUN
+    terms = [
+        bounds.phi_tilde(of, 1 / each, problem.diversities, problem.variances, True)
+        for each in run.reciprocals
+    ]
+    totals = run.reciprocals.sum(axis=1)
+    assert totals.max() > 1.01 * totals.mean()
+    c = 0.5 - 20 * (5 * 0.005) ** 2 * 2 * totals.max() / 20**2
+    bound = 2 * bounds.is_bound(of, c, 50, run.squares[0] / 2, float(np.mean(terms)))
+    cells = bounds_measured.run_theorems(0, num_rounds=50).cells
+    assert cells["IS", "log10 bound, Theorem 3.5"] == pytest.approx(np.log10(bound), rel=1e-12)
 
 
 def test_the_gradient_is_below_both_bounds():

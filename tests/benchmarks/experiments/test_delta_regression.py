@@ -56,7 +56,7 @@ def test_delta_is_told_the_variance_of_one_step_and_the_number_of_steps():
     rng = np.random.default_rng(1)
     noise = rng.normal(size=(20_000, 2)) * problem.noise[3]
     assert problem.step_variances[3] == pytest.approx((noise**2).sum(axis=1).mean(), rel=0.03)
-    selector = regression.make_selector("delta", 20, seed=0)
+    selector = regression.make_selector(regression.Method("delta"), 20, seed=0)
     assert isinstance(selector, DeltaSelector)
     scores = selector.settings.scores(np.array([10.0, 0.0]), np.array([0.0, 4.0]), 10)
     assert scores == pytest.approx([2 * 0.5**0.5, 2 * 0.5**0.5])
@@ -66,13 +66,31 @@ def test_a_far_start_counts_the_rounds_until_a_quarter_of_the_loss():
     run = regression.run_regression(0, num_rounds=1000, noises=(0,), start=regression.FAR, num_samples=50)
     losses = run.curves["ν = 0"]["FedAvg"]
     first = regression.train(
-        regression.make_regression(0, 0, 50), "uniform", (0, 0), 1, np.array(regression.FAR)
+        regression.make_regression(0, 0, 50),
+        regression.Method("uniform"),
+        (0, 0),
+        1,
+        np.array(regression.FAR),
     ).losses[0]
     rounds = run.cells["FedAvg", "rounds, ν = 0"]
     assert 0 < rounds < 1000
     assert losses.y[losses.x > rounds].max() <= first / 4
     # Without noise all clients have nearly the same gradients, so all methods are equally fast.
     assert run.cells["DELTA", "rounds, ν = 0"] == pytest.approx(rounds, rel=0.1)
+
+
+def test_distinct_clients_have_the_known_error():
+    """(M - 10)/(M - 1) of the error of 10 draws with replacement, which is 10/19 for 20 clients."""
+    g = np.random.default_rng(0).normal(size=(20, 2))
+    errors = {}
+    for label in ("FedAvg", "FedAvg, distinct"):
+        selector = regression.make_selector(regression.REGRESSION_METHODS[label], 20, seed=1)
+        selections = [selector.select(round) for round in range(4000)]
+        estimates = np.array([each.weights @ g[each.clients] for each in selections])
+        errors[label] = ((estimates - g.mean(axis=0)) ** 2).sum(axis=1).mean()
+        sizes = {each.clients.size for each in selections}
+        assert (sizes == {10}) == (label == "FedAvg, distinct")
+    assert errors["FedAvg, distinct"] / errors["FedAvg"] == pytest.approx(10 / 19, rel=0.06)
 
 
 @pytest.mark.slow
@@ -86,7 +104,7 @@ def test_sampling_by_norms_has_the_known_error():
 def test_the_growth_is_since_the_last_participation():
     """All of 10 clients take part in each round, so the last participation is in the round before."""
     problem = regression.make_regression(0, noise=1.0, num_samples=20, num_clients=10)
-    run = regression.train(problem, "uniform", (0, 1), 3, np.array(regression.FAR))
+    run = regression.train(problem, regression.Method("uniform"), (0, 1), 3, np.array(regression.FAR))
     assert np.isnan(run.growths[:, 0]).all()
     w, before = np.array(regression.FAR), None
     for round in range(3):
