@@ -16,6 +16,7 @@ from deploy.flower.patches.shared import RUNTIME_CLIENT, replace
 FACTOR = 4  # a reply may have at least this many times the bytes of the ServerApp's largest message
 BYTES = 1024 * 1024  # bytes that a reply may have in any case
 VARIABLE = "COHORT_REPLY_BYTES"  # the environment variable that can raise `BYTES`
+_CHUNK = b"ArrayChunk "  # the first bytes of an object that holds data of an array
 REMEMBERED = 100_000  # the most replies whose metadata are remembered
 
 _GRID = "flwr.superlink.grid.http_grid"
@@ -67,25 +68,37 @@ def patch() -> None:
         getattr(importlib.import_module(_OBJECTS), f"{name}_object_tree") for name in ("iterate", "get")
     )
     message_type = importlib.import_module("flwr.app").Message
-    sent = 0  # bytes of the largest message that the ServerApp has sent
+    # Bytes of the largest message that the ServerApp has sent, and the most bytes beside the data of arrays.
+    sent = beside = 0
 
     @wraps(push)
     def push_counted(
         objects: Any, push_object_fn: Any, *, object_ids_to_push: set[str] | None = None, **settings: Any
     ) -> None:
-        nonlocal sent
+        nonlocal sent, beside
         trees = [tree_of(each) for each in objects.values() if isinstance(each, message_type)]
         pushed = set(objects) if object_ids_to_push is None else object_ids_to_push
-        sizes = {name: len(each.deflate()) for name, each in objects.items() if name not in pushed}
+        sizes: dict[str, int] = {}
+        chunks: set[str] = set()  # names of the objects that are data of arrays
+
+        def measure(name: str, content: bytes) -> None:
+            sizes[name] = len(content)
+            if content.startswith(_CHUNK):
+                chunks.add(name)
+
+        for name, each in objects.items():
+            if name not in pushed:
+                measure(name, each.deflate())
 
         def push_object(name: str, content: bytes) -> None:
-            sizes[name] = len(content)
+            measure(name, content)
             push_object_fn(name, content)
 
         push(objects, push_object, object_ids_to_push=object_ids_to_push, **settings)
         for tree in trees:
             names = {each.object_id for each in iterate(tree)}
             sent = max(sent, sum(sizes.get(name, 0) for name in names))
+            beside = max(beside, sum(sizes.get(name, 0) for name in names - chunks))
 
     @wraps(pull)
     def pull_noted(this: Any, *arguments: Any, **settings: Any) -> Any:
@@ -102,6 +115,12 @@ def patch() -> None:
         try:
             if (size := inflated_size(contents)) > allowed_bytes(sent):
                 raise ValueError(f"it has {size} bytes, and at most {allowed_bytes(sent)} are allowed")
+            # A metric of 13 bytes takes 350 bytes of memory and 10 us once it is inflated, so a limit for all
+            # bytes together would allow a client with a large model far too many metrics.
+            if (size := size_beside_arrays(contents)) > allowed_bytes(beside):
+                raise ValueError(
+                    f"it has {size} bytes beside its arrays, and at most {allowed_bytes(beside)} are allowed"
+                )
             message = inflate(object_id, contents, **settings)
             stated = message.metadata
             for name in ("run_id", "src_node_id", "dst_node_id", "reply_to_message_id", "message_type"):
@@ -119,6 +138,11 @@ def patch() -> None:
 
     replace(_GRID, push_objects=push_counted, inflate_object_from_contents=inflate_checked)
     client.PullMessages = pull_noted
+
+
+def size_beside_arrays(contents: dict[str, bytes]) -> int:
+    """Return how many bytes the objects of a reply have that are not data of arrays."""
+    return sum(len(content) for content in contents.values() if not content.startswith(_CHUNK))
 
 
 def inflated_size(contents: dict[str, bytes]) -> int:
