@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -87,7 +88,8 @@ class Gate:
         self._connections: dict[str, _Connection] = {}  # by the name of the peer, the oldest first
         # The connections closed since the last line in the log, by address and reason.
         self._closed: Counter[tuple[str, str]] = Counter()
-        self._told = -TOLD
+        self._told = self._failed = -TOLD
+        self._most = most_strangers()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -149,7 +151,7 @@ class Gate:
             try:
                 outside, address = await self._loop.sock_accept(listening)
             except OSError as error:  # there is no free descriptor, or the peer has hung up already
-                getLogger("flwr").warning("A connection could not be accepted: %s", error)
+                self._free_descriptor(error)
                 await asyncio.sleep(0.1)
                 continue
             kind, host = ("ipv6", f"[{address[0]}]") if ":" in address[0] else ("ipv4", address[0])
@@ -163,14 +165,26 @@ class Gate:
             self._make_room(connection.address)
             await asyncio.sleep(0)  # let the task begin before it can be cancelled
 
+    def _free_descriptor(self, error: OSError) -> None:
+        """Close the oldest stranger if a connection could not be accepted for lack of a free descriptor."""
+        now = time.monotonic()
+        if now - self._failed >= TOLD:
+            self._failed = now
+            getLogger("flwr").warning("A connection could not be accepted: %s", error)
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            strangers = (each for each in self._connections.values() if each.node is None)
+            if oldest := next((each for each in strangers if not each.closing), None):
+                self._close(oldest, "no more files can be opened")
+
     def _make_room(self, newest: str) -> None:
         """Close a stranger if there are too many of them, now that one has come from the address `newest`."""
         strangers = [each for each in self._connections.values() if each.node is None and not each.closing]
         of_address = Counter(each.address for each in strangers)
-        if of_address[newest] > STRANGERS:
-            crowded, reason = newest, f"more than {STRANGERS} strangers"
-        elif len(strangers) > ALL_STRANGERS:
-            crowded, reason = of_address.most_common(1)[0][0], f"more than {ALL_STRANGERS} strangers in all"
+        of_one, of_all = min(STRANGERS, self._most // 2), min(ALL_STRANGERS, self._most)
+        if of_address[newest] > of_one:
+            crowded, reason = newest, f"more than {of_one} strangers"
+        elif len(strangers) > of_all:
+            crowded, reason = of_address.most_common(1)[0][0], f"more than {of_all} strangers in all"
         else:
             return
         self._close(next(each for each in strangers if each.address == crowded), reason)
@@ -253,6 +267,14 @@ class _Connection:
         self.admitted = asyncio.Event()
         self.refusals = 0
         self.closing = False
+
+
+def most_strangers() -> int:
+    """Return how many connections of strangers use up half of the files that this process may open."""
+    import resource  # which Windows lacks, where no SuperLink runs
+
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return ALL_STRANGERS if soft == resource.RLIM_INFINITY else max(2, soft // 4)
 
 
 def origin(address: str) -> str:

@@ -1,7 +1,9 @@
 """The gate, by itself and before a real SuperLink, which strangers and a registered node attack."""
 
+import errno
 import multiprocessing
 import os
+import resource
 import socket
 import ssl
 import struct
@@ -254,6 +256,33 @@ def test_strangers_beyond_a_limit_are_closed_the_oldest_first(
     assert is_closed(clients[2], 5)
     for each in clients:
         each.close()
+
+
+@pytest.mark.network
+def test_a_gate_without_free_descriptors_closes_the_oldest_stranger(
+    echo: tuple[Gate, list[str]], authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, _ = echo
+    accept, failures = opened._loop.sock_accept, iter([True])
+
+    async def fail_once(listening: socket.socket) -> Any:
+        if next(failures, False):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await accept(listening)
+
+    clients = [connect(opened.port, authority)]
+    monkeypatch.setattr(opened._loop, "sock_accept", fail_once)
+    clients += [connect(opened.port, authority) for _ in range(2)]
+    assert is_closed(clients[0], 5)
+    assert not any(is_closed(each, 0.1) for each in clients[1:])
+    for each in clients:
+        each.close()
+
+
+def test_strangers_use_at_most_half_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, expected in ((1024, 256), (65_536, 16_384), (resource.RLIM_INFINITY, gate.ALL_STRANGERS)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert gate.most_strangers() == expected
 
 
 @pytest.mark.network
