@@ -167,16 +167,19 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 
 
 def processes_with(variable: str, value: str) -> list[int]:
-    """Return the ids of the processes whose environment has `variable` set to `value`.
+    """Return the ids of this user's processes whose environment has `variable` set to `value`.
 
-    Child processes inherit this mark. So the list includes processes that have left their group or lost their
+    Child processes inherit this mark. Root could read the environment of every process, but another user may
+    choose any environment. So the list includes processes that have left their group or lost their
     parent. The function reads /proc: on systems other than Linux, the list is empty.
     """
     mark = os.fsencode(f"{variable}={value}")
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # the process is another user's, or has ended
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
+        with contextlib.suppress(OSError):  # the process has ended
+            if folder.stat().st_uid == os.geteuid() and mark in (folder / "environ").read_bytes().split(
+                b"\0"
+            ):
                 found.append(int(folder.name))
     return found
 

@@ -145,7 +145,8 @@ def _draw_selections(trial: RunHistory, axes: Axes) -> None:
     )
     axes.set_title(trial.label, loc="left", fontsize=10)
     labels = [f"{trial.client_ids[i].removeprefix('client-')} ({trial.client_sizes[i]:g})" for i in order]
-    axes.set_yticks(range(len(order)), labels, fontsize=8)
+    # Names are no formulas, which matplotlib would raise an error for.
+    axes.set_yticks(range(len(order)), labels, fontsize=8, parse_math=False)
     axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("round")
 

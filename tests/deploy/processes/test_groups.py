@@ -26,6 +26,19 @@ def ended(process: Process) -> bool:
     return process.returncode is not None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can read the environment of other users")
+def test_a_process_of_another_user_is_not_found(tmp_path: Path, mark: dict[str, str]) -> None:
+    """It may have any environment; a server of root would believe that it is running already."""
+    command = ["/bin/sleep", "60"]
+    own, other = (subprocess.Popen(command, env=mark, **user) for user in ({}, {"user": 65534}))
+    assert wait_until(lambda: own.pid in processes_with(MARK, str(tmp_path)), 10)
+    assert Path(f"/proc/{other.pid}/environ").read_bytes()
+    assert other.pid not in processes_with(MARK, str(tmp_path))
+    for each in (own, other):
+        each.kill()
+        each.wait()
+
+
 def test_a_group_whose_process_ended_long_ago_is_not_signalled(
     tmp_path: Path, mark: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

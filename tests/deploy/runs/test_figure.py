@@ -34,6 +34,13 @@ def test_measured_groups_get_a_panel(tmp_path: Path) -> None:
     assert (tmp_path / "with.png").read_bytes() != (tmp_path / "without.png").read_bytes()
 
 
+def test_the_name_of_a_client_is_no_formula(tmp_path: Path) -> None:
+    trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
+    trial.client_ids[0] = "$\\frac{$"  # which matplotlib cannot typeset
+    draw([trial], tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").exists()
+
+
 def test_a_loss_that_is_not_finite_leaves_a_gap(tmp_path: Path) -> None:
     trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
     trial.rounds[1]["test_loss"] = None
