@@ -7,8 +7,10 @@ token.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import secrets
 import threading
 import time
@@ -21,7 +23,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from strategies.checkpoint import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 DAY = 86_400.0  # s
 
@@ -118,9 +120,10 @@ class Registry:
 
     def withdraw(self, name: str) -> bool:
         """Remove all invitations of a client, and return whether there were any."""
-        found = [file for file, invitation in self._all() if invitation["name"] == name]
-        for file in found:
-            file.unlink(missing_ok=True)
+        with self._alone():
+            found = [file for file, invitation in self._all() if invitation["name"] == name]
+            for file in found:
+                file.unlink(missing_ok=True)
         return bool(found)
 
     def knows(self, token: str) -> bool:
@@ -159,7 +162,7 @@ class Registry:
             client is registered already. `register` may raise it too.
         """
         file = self._file(token)
-        with self._lock:
+        with self._alone():
             try:
                 invitation = json.loads(file.read_text())
             except FileNotFoundError:
@@ -179,6 +182,20 @@ class Registry:
                 )
             self.record(name, register(name, key), key)
             return name
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads and processes from using or withdrawing an invitation meanwhile."""
+        import fcntl  # which Windows lacks, where no server runs
+
+        self.prepare()
+        with self._lock:
+            folder = os.open(self._invitations, os.O_RDONLY)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(folder)
 
     def _file(self, token: str) -> Path:
         return self._invitations / f"{hashlib.sha256(token.encode()).hexdigest()}.json"

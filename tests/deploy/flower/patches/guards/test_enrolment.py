@@ -215,6 +215,30 @@ def test_a_token_is_known_until_it_expires_or_a_day_after_its_use(
         assert not registry.knows(used)
 
 
+def test_an_invitation_is_withdrawn_before_or_after_its_use(tmp_path: Path) -> None:
+    """`cohort server revoke` would else miss a device that is joining, and the device would stay."""
+    registry, withdrawn = Registry(tmp_path), threading.Event()
+    registry.prepare()
+    token = registry.invite("pi-1", 60)
+
+    def withdraw() -> None:
+        assert Registry(tmp_path).withdraw("pi-1")  # as another process
+        withdrawn.set()
+
+    revoking = threading.Thread(target=withdraw)
+
+    def register(name: str, key: str) -> str:
+        revoking.start()
+        assert not withdrawn.wait(0.3)
+        return "7"
+
+    assert registry.accept(token, "key", register) == "pi-1"
+    revoking.join(10)
+    assert registry.clients() == {"pi-1": "7"}  # which `revoke` looks for next
+    with pytest.raises(Refused, match="withdrawn"):
+        registry.accept(token, "key", register)
+
+
 def test_the_request_of_a_stranger_is_not_read(server: Server) -> None:
     ask: Any = Enrolment(server.registry, None).intercept_service
     token = server.registry.invite("pi-1", 60)
