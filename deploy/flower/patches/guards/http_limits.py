@@ -56,6 +56,9 @@ class Strangers:
         if address is not None:
             self._connections.pop(address, None)
 
+    def __contains__(self, address: Address) -> bool:
+        return address in self._connections
+
     def close(self, address: Address) -> None:
         """Close a connection, if it still is a stranger's."""
         if (transport := self._connections.pop(address, None)) is not None:
@@ -82,7 +85,7 @@ def limited(protocol: Any) -> Any:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._address = transport.get_extra_info("peername")[:2]
+            self._address = (transport.get_extra_info("peername") or ("", 0))[:2]  # it may be gone already
             strangers.add(self._address, transport)
             self._deadline = self.loop.call_later(FIRST_REQUEST, strangers.close, self._address)
 
@@ -97,6 +100,10 @@ def limited(protocol: Any) -> Any:
 
         def on_headers_complete(self) -> None:
             self._head = None
+            # After a body in chunks, further headers may follow. uvicorn keeps these without a limit, too.
+            if self._address in strangers and any(name == b"transfer-encoding" for name, _ in self.headers):
+                self._head = HEAD
+                raise ValueError("a body in chunks of a stranger")
             super().on_headers_complete()
 
         def data_received(self, data: bytes) -> None:

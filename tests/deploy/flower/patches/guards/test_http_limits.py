@@ -54,7 +54,11 @@ def clients(superlink: SuperLink) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("part", [b"a:b\r\n" * 3000, b"x" * 16_000], ids=["headers", "one header"])
-@pytest.mark.parametrize("begin", [BEGIN, b"GET /"], ids=["headers", "url"])
+@pytest.mark.parametrize(
+    "begin",
+    [BEGIN, b"GET /", BEGIN + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"],
+    ids=["headers", "url", "trailers"],
+)
 def test_a_head_without_end_takes_little_memory(
     superlink: SuperLink, clients: Any, begin: bytes, part: bytes
 ) -> None:
