@@ -19,6 +19,8 @@ WHEELS := --quiet --no-header --no-annotate --system-certs --only-binary :all: -
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate
 # The images install from files with hashes, in the versions of $(LOCK), without torch's CUDA packages and uv.
 IMAGE_LOCKS := deploy/locks
+# All extras but mlflow and wandb: mlflow allows only older versions of other packages, such as pyarrow.
+LOCKED := demo torch data optim simulation tensorboard prometheus dev
 LEFT_OUT := $(shell sed -nE 's/^(cuda-[a-z0-9-]+|nvidia-[a-z0-9-]+|triton|uv)==.*/--no-emit-package \1/p' $(LOCK))
 HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_OUT)
 # Of torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl, which is in torch's own index and not in PyPI.
@@ -107,9 +109,9 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 lock: $(VENV)/.dev                ## after a change to the dependencies of the app or the library
-	$(COMPILE) --all-extras pyproject.toml strategies/pyproject.toml -o $(LOCK)
+	$(COMPILE) $(LOCKED:%=--extra %) pyproject.toml strategies/pyproject.toml -o $(LOCK)
 	$(HASHED) pyproject.toml -o $(IMAGE_LOCKS)/client.txt
-	printf 'matplotlib\ncvxpy\n' | $(HASHED) - pyproject.toml -o $(IMAGE_LOCKS)/server.txt
+	printf 'matplotlib\ncvxpy\ntensorboardX\n' | $(HASHED) - pyproject.toml -o $(IMAGE_LOCKS)/server.txt
 	echo scikit-learn | $(HASHED) --no-deps - -o $(IMAGE_LOCKS)/digits.txt
 	echo torch | $(HASHED) - -o $(IMAGE_LOCKS)/torch.txt
 	sed -i '/^torch==/a\    --hash=sha256:$(TORCH_CPU) \\' $(IMAGE_LOCKS)/torch.txt

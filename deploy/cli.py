@@ -47,6 +47,7 @@ from deploy.runs.trials import (
     write_plan,
 )
 from server.history import FILE_NAME, RunHistory, read_run
+from server.tracking import check_trackers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -80,6 +81,7 @@ OPTION_OF = {
     "selector-settings": "--selector",
     "task": "--task",
     "seed": "--seed",
+    "track": "--track",
     "output-dir": "--out",
     "resume": "--resume",
 }
@@ -169,6 +171,15 @@ Settings = Annotated[
         help="Any other setting of the run config in pyproject.toml; may be repeated.",
     ),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="NAME",
+        help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
+        show_default=False,
+    ),
+]
 Resume = Annotated[
     str | None,
     typer.Option(
@@ -198,6 +209,7 @@ def up(
         ),
     ] = None,
     settings: Settings = None,
+    track: Track = None,
     at_once: Annotated[
         bool,
         typer.Option(
@@ -212,7 +224,7 @@ def up(
         if resume is None:
             patient = [PATIENT, *(settings or [])]
             comparison = _comparison(
-                clients, rounds, per_round, selectors or SELECTORS, task, seed, out, patient
+                clients, rounds, per_round, selectors or SELECTORS, task, seed, out, patient, track
             )
         else:
             comparison = _resumed(resume, _given(context))
@@ -244,6 +256,7 @@ def simulate(
     seed: Seed = 1,
     out: Out = None,
     settings: Settings = None,
+    track: Track = None,
     resume: Resume = None,
     quiet: Quiet = False,
 ) -> None:
@@ -251,7 +264,7 @@ def simulate(
     with _exit_on_bad_input():
         if resume is None:
             comparison = _comparison(
-                clients, rounds, per_round, selectors or [SELECTOR], task, seed, out, settings
+                clients, rounds, per_round, selectors or [SELECTOR], task, seed, out, settings, track
             )
         else:
             comparison = _resumed(resume, _given(context))
@@ -297,6 +310,7 @@ def _comparison(
     seed: int,
     out: Path | None,
     settings: Sequence[str] | None,
+    track: Sequence[str] | None,
 ) -> _Comparison:
     """Return the comparison that the command-line options describe. Nothing is written yet.
 
@@ -317,6 +331,8 @@ def _comparison(
         if key in OPTION_OF:
             raise ValueError(f"set = {key}={value}: use {OPTION_OF[key]} for this setting")
         common[key] = value
+    if track:
+        common["track"] = " ".join(track)
     common = with_absolute_paths(common)
     trials = plan(selectors, common, app_folder(), folder)
     check_data(common)
@@ -361,6 +377,8 @@ def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
     trials = read_plan(folder)
     changes = {key: given[name] for name, key in KEY_OF.items() if name in given}
     changes |= dict(map(parse_setting, given.get("settings", ())))
+    if "track" in given:
+        changes["track"] = " ".join(given["track"])
     rounds = changes.pop("num-rounds", 0)
     for trial in trials:
         for key, value in changes.items():
@@ -368,6 +386,7 @@ def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
                 before = trial.run_config.get(key, "the default")
                 raise ValueError(f"{key} = {value}: the run to be resumed has {before}")
         trial.run_config["num-rounds"] = max(rounds, trial.run_config["num-rounds"])
+        check_trackers(str(trial.run_config.get("track", "")))
     if "selectors" in given:
         names = [trial.name for trial in plan(given["selectors"], trials[0].run_config, app_folder(), folder)]
         if names != [trial.name for trial in trials]:

@@ -30,6 +30,7 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         checkpoints=Checkpoints(recording.checkpoints, settings.resume) if recording.checkpoints else None,
         stop=lambda _, found: found is not None and recording.is_good_enough(float(str(found["accuracy"]))),
         on_round=rounds.append,
+        reporters=settings.reporters(),
     )
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:

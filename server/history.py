@@ -45,18 +45,16 @@ texts come from clients. In these texts, `RunHistory` replaces control character
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 from flwr.common import log
 
 from strategies.checkpoint import replacing
-from strategies.clients.printable import printable
+from strategies.reporters.lines import encoded, printable_line, round_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,7 +124,7 @@ class HistoryWriter:
         lines = _until(read_lines(path), round) or [{"type": "run", "version": VERSION, **run}]
         again = {"type": "resume", "round": round, "started": run["started"], "num_rounds": run["num_rounds"]}
         with replacing(path) as file:
-            file.writelines(map(_encoded, [*lines, again]))
+            file.writelines(map(encoded, [*lines, again]))
         history = cls(None)
         history._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
         return history
@@ -152,10 +150,14 @@ class HistoryWriter:
 
     def write(self, kind: str, **values: Any) -> None:
         """Append one line durably: it survives a power failure."""
+        self._write({"type": kind, **values})
+
+    def _write(self, line: Line) -> None:
         if self._descriptor is None:
             return
-        round = values.get("round") if kind == "round" else None
-        self._waiting.append(_Waiting(_encoded({"type": kind, **values}), round, kind in _NEVER_LOST))
+        kind = line["type"]
+        round = line.get("round") if kind == "round" else None
+        self._waiting.append(_Waiting(encoded(line), round, kind in _NEVER_LOST))
         try:
             while self._begun or self._gap or self._waiting:
                 if not self._begun:
@@ -177,7 +179,7 @@ class HistoryWriter:
         if self._gap is None or (self._waiting and self._waiting[0].needed):
             return self._waiting.popleft().text
         gap, self._gap = self._gap, None
-        return _encoded({"type": "lost", **asdict(gap)})
+        return encoded({"type": "lost", **asdict(gap)})
 
     def _drop(self) -> None:
         """Drop the oldest lines beyond `KEPT` bytes."""
@@ -194,32 +196,7 @@ class HistoryWriter:
 
     def write_round(self, record: RoundRecord, client_ids: Sequence[str], **more: Any) -> None:
         """Append the line of a round >= 1; ``client_ids`` are the ids of all registered clients."""
-
-        def by_id(reasons: Mapping[int, str]) -> list[dict[str, str]]:
-            return [{"client": client_ids[client], "reason": why} for client, why in reasons.items()]
-
-        self.write(
-            "round",
-            round=record.round,
-            num_available=record.num_available,
-            clients=record.selection.clients,
-            client_ids=[client_ids[client] for client in record.selection.clients],
-            counts=record.selection.counts,
-            probabilities=record.selection.probabilities,
-            weights=record.weights,
-            responded=record.feedback.responded,
-            update_norms=record.feedback.update_norms,
-            reported_norms=record.reported_norms,
-            train_losses=record.feedback.losses,
-            train_loss=record.train_loss,
-            failures=by_id(record.failures),
-            clipped=by_id(record.clipped),
-            skipped=record.skipped,
-            quarantined=[client_ids[client] for client in record.quarantined],
-            silent=[client_ids[client] for client in record.silent],
-            seconds=record.seconds,
-            **more,
-        )
+        self._write(round_line(record, client_ids.__getitem__, **more))
 
 
 @dataclass(frozen=True)
@@ -342,7 +319,7 @@ class RunHistory:
                 line = json.loads(text)
                 _check_version(self.path, line)
                 if b"\\" in text:
-                    line = _printable(line)
+                    line = printable_line(line)
                 self._take(line)
             except VersionError:
                 raise
@@ -440,31 +417,3 @@ def _until(lines: list[dict[str, Any]], last: int) -> list[dict[str, Any]]:
         for at, line in enumerate(lines)
         if line["type"] in ("resume", "error") or (at < cut and line["type"] != "end")
     ]
-
-
-def _printable(value: Any) -> Any:
-    """Return a JSON value whose texts are safe to print to a terminal."""
-    if isinstance(value, str):
-        return printable(value, None, keep="\n\t")
-    if isinstance(value, list):
-        return [_printable(each) for each in value]
-    if isinstance(value, dict):
-        return {_printable(key): _printable(each) for key, each in value.items()}
-    return value
-
-
-def _encoded(line: Mapping[str, Any]) -> bytes:
-    return (json.dumps(_plain(dict(line)), allow_nan=False) + "\n").encode()
-
-
-def _plain(value: Any) -> Any:
-    """Turn NumPy values into JSON values."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (np.ndarray, list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

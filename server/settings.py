@@ -10,12 +10,14 @@ from flwr.serverapp.strategy import Strategy
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 import tasks
-from strategies import SelectionStrategy
+from strategies import Reporter, SelectionStrategy
 from strategies.options import Budgets, Deadlines, Faults, Overrides, Polling, read_rates
 from strategies.selectors import available, selector_type, settings_of_run
 from strategies.selectors.settings import Schedule
 from strategies.server_steps.named import create_server_strategy
 from tasks.partitions import parse
+
+from .tracking import check_trackers, reporters_of, tracker_names
 
 # The names of settings in the error messages of the strategy, and their names in the run config.
 _NAMES = {
@@ -33,7 +35,7 @@ CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, inside output-
 MAY_CHANGE = {
     *("num_rounds", "poll_interval", "target_accuracy", "client_sizes", "removed_clients"),
     *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
-    "shortest_deadline",
+    *("shortest_deadline", "track"),
 }
 OF_THE_START = {
     "type",
@@ -114,6 +116,11 @@ def _known_partition(text: str) -> str:
     return text
 
 
+def _known_trackers(text: str) -> str:
+    tracker_names(text)
+    return text
+
+
 def checked_by(options: type[Deadlines] | type[Faults], name: str) -> AfterValidator:
     """Return a validator of a setting. It accepts a value if the field ``name`` of ``options`` does."""
 
@@ -175,6 +182,7 @@ class RunSettings(BaseModel):
     target_accuracy: float = Field(ge=0, le=1)
     availability: str  # used and checked only by a batched simulation
     availability_trace: str  # used and checked only by a batched simulation
+    track: Annotated[str, AfterValidator(_known_trackers)]
     output_dir: str
     resume: bool
 
@@ -204,6 +212,9 @@ class RunSettings(BaseModel):
             )
         if settings.resume and not settings.output_dir:
             raise ValueError("resume = True: needs output-dir, the folder of the run to resume")
+        if settings.track and not settings.output_dir:
+            raise ValueError(f"track = {settings.track!r}: needs output-dir, the folder of the run")
+        check_trackers(settings.track)
         asked = selector_type(settings.selector).polls_for if settings.selector in available() else ()
         if "gradient_variance" in asked and settings.local_steps == 1:
             raise ValueError(
@@ -265,6 +276,13 @@ class RunSettings(BaseModel):
             "variates": self.variates or None,
             "masked_updates": self.masked_updates,
         }
+
+    def reporters(self) -> list[Reporter]:
+        """Return new reporters of the run; none if the run has no folder."""
+        if not self.output_dir:
+            return []
+        folder = Path(self.output_dir).absolute()
+        return reporters_of(tracker_names(self.track), folder, self.model_dump())
 
     def _server_strategy(self) -> Strategy:
         name, _, settings = self.server_strategy.partition(":")

@@ -7,6 +7,7 @@ from .flower.messages import read_report, write_report
 from .flower.polling import MissingHandlerError
 from .options import Checkpoints, Deadlines, Faults, GuardSettings, Overrides, Polling
 from .presets import AdaptiveOSMD, Delta, Flics, Forecast, PersonalisedOSMD, PowerOfChoice
+from .reporters import JSONLines, MLflow, Prometheus, Reporter, RoundReport, RunInfo, TensorBoard, WandB
 from .rounds.record import RoundRecord
 from .strategy import SelectionStrategy
 
@@ -20,15 +21,23 @@ __all__ = [
     "Flics",
     "Forecast",
     "GuardSettings",
+    "JSONLines",
+    "MLflow",
     "MissingHandlerError",
     "NotEnoughClientsError",
     "Overrides",
     "PersonalisedOSMD",
     "Polling",
     "PowerOfChoice",
+    "Prometheus",
     "Report",
+    "Reporter",
     "RoundRecord",
+    "RoundReport",
+    "RunInfo",
     "SelectionStrategy",
+    "TensorBoard",
+    "WandB",
     "read_report",
     "write_report",
 ]

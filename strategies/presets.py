@@ -16,6 +16,7 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from .options import Budget, Checkpoints, Deadlines, Faults, Overrides, Polling
+from .reporters import Reporter
 from .rounds.record import RoundRecord
 from .strategy import SelectionStrategy
 
@@ -40,6 +41,7 @@ class Options(TypedDict, total=False):
     masked_updates: bool
     stop: Callable[[int, MetricRecord | None], bool] | None
     on_round: Callable[[RoundRecord], None] | None
+    reporters: Sequence[Reporter]
 
 
 class Forecast(SelectionStrategy):

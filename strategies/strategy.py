@@ -38,6 +38,7 @@ from .options import (
     read_rates,
 )
 from .progress import Progress, state_of
+from .reporters import Reporter, Reporters, RunInfo
 from .rounds.aggregation import Arrays
 from .rounds.limits import believed_numbers, believed_sizes
 from .rounds.logic import RoundLogic
@@ -115,6 +116,10 @@ class SelectionStrategy(Strategy):
         ``evaluate_fn`` (None if there are none). If it returns True, the run ends.
     on_round : callable, optional
         A function that is called with the `RoundRecord` of each round, before the model is evaluated.
+    reporters : sequence of Reporter, optional
+        Objects that are told about each round after its evaluation, and when the run begins, resumes, ends or
+        fails: `TensorBoard`, `MLflow`, `WandB`, `Prometheus`, `JSONLines`, or your own. If a reporter fails,
+        the run goes on (default: none).
 
     Attributes
     ----------
@@ -155,6 +160,7 @@ class SelectionStrategy(Strategy):
         masked_updates: bool = False,
         stop: Callable[[int, MetricRecord | None], bool] | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
+        reporters: Sequence[Reporter] = (),
     ) -> None:
         # Refuse wrong parameters now, and not only in the first round, when the clients are known.
         check_selector(
@@ -188,6 +194,8 @@ class SelectionStrategy(Strategy):
         self.masked_updates = masked_updates
         self.stop = stop
         self.on_round = on_round
+        self._reporters = Reporters(reporters)
+        self._record: RoundRecord | None = None  # the record of the last round
         self._variates = create_variates(variates) if variates else None
         self._step = ServerStep(
             server_strategy or _fedavg(),
@@ -327,9 +335,31 @@ class SelectionStrategy(Strategy):
         log(INFO, "Starting %s:", type(self).__name__)
         self.summary()
         progress = self._resumed(initial_arrays)
+        if progress.round:
+            self._reporters.resume(self._info(num_rounds), progress.round)
+        else:
+            self._reporters.begin(self._info(num_rounds))
+        with self._reporters.failing(lambda: progress.round):
+            self._run_rounds(progress, polling, num_rounds, train_config, evaluate_fn)
+        self._reporters.end(progress.round, "stopped early" if progress.round < num_rounds else "")
+        log(INFO, "")
+        log(INFO, "Finished after round %d: %s", progress.round, progress.result)
+        return progress.result
+
+    def _run_rounds(
+        self,
+        progress: Progress,
+        polling: PollingGrid,
+        num_rounds: int,
+        train_config: ConfigRecord,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    ) -> None:
+        """Run the rounds after ``progress.round``, up to ``num_rounds``."""
         if progress.round == 0 and evaluate_fn:
             progress.note("evaluate_metrics_serverapp", 0, evaluate_fn(0, progress.arrays))
+            self._reporters.round(0, metrics=progress.result.evaluate_metrics_serverapp.get(0))
         while progress.round < num_rounds and not self._is_stopped(progress):
+            exchanged = self.traffic.total
             number = progress.round + 1
             log(INFO, "")
             log(INFO, "[ROUND %d/%d]", number, num_rounds)
@@ -346,10 +376,38 @@ class SelectionStrategy(Strategy):
             if evaluate_fn:
                 progress.note("evaluate_metrics_serverapp", number, evaluate_fn(number, progress.arrays))
             progress.round = number
+            record, self._record = self._record, None
+            if record is not None:
+                self._reporters.count(record, len(self.roster))
             self._save(progress)
-        log(INFO, "")
-        log(INFO, "Finished after round %d: %s", progress.round, progress.result)
-        return progress.result
+            # After the checkpoint: no resume trains a round again that the reporters were told about.
+            self._reporters.round(
+                number,
+                record=record,
+                name_of=self.roster.id_of,
+                metrics=progress.result.evaluate_metrics_serverapp.get(number),
+                train_metrics=progress.result.train_metrics_clientapp.get(number),
+                client_metrics=progress.result.evaluate_metrics_clientapp.get(number),
+                group_metrics=self.group_metrics,
+                traffic=self.traffic.since(exchanged),
+            )
+
+    def _info(self, num_rounds: int) -> RunInfo:
+        """Return what reporters are told about the run."""
+        return RunInfo(
+            num_rounds,
+            {
+                "strategy": type(self).__name__,
+                "selector": self.selector_name,
+                "selector_settings": self.selector_settings,
+                "clients_per_round": repr(self._budgets),
+                "seed": self.seed,
+                "local_learning_rate": self.local_learning_rate,
+                "server_strategy": type(self.server_strategy).__name__,
+                "variates": None if self._variates is None else self._variates.name,
+                "masked_updates": self.masked_updates,
+            },
+        )
 
     def _trained(self, grid: PollingGrid, messages: list[Message]) -> list[Message]:
         """Send the TRAIN messages of a round, and return the replies."""
@@ -406,7 +464,11 @@ class SelectionStrategy(Strategy):
 
     def _save(self, progress: Progress) -> None:
         if self._checkpoints is not None:
-            parts = {"logic": self._known.state_dict(), "step": self._step.state_dict()}
+            parts = {
+                "logic": self._known.state_dict(),
+                "step": self._step.state_dict(),
+                "reporters": self._reporters.state_dict(),
+            }
             notes = {"num_rounds": self.num_rounds, "attendance": self._attendance.state()}
             self._checkpoints.save(progress.checkpoint(parts, notes, self._fingerprint(progress.arrays)))
 
@@ -432,6 +494,7 @@ class SelectionStrategy(Strategy):
         self.num_rounds = found.meta["num_rounds"]
         self._restored = state_of("logic", found)
         self._step.load_state_dict(state_of("step", found))
+        self._reporters.load_state_dict(state_of("reporters", found))
         self._attendance.load(found.meta["attendance"])
         log(INFO, "Resumed after round %d from %s", found.round, self._checkpoints.path)
         return Progress.of(found, initial_arrays)
@@ -636,6 +699,7 @@ class SelectionStrategy(Strategy):
         outcome = self._known.finish(training.chosen, before, answers)
         stepped = self._server_step(outcome, before, training.messages)
         record = outcome.closed(stepped.skipped, training.clock.monotonic() - training.began)
+        self._record = record
         self._log(record)
         if self.on_round is not None:
             self.on_round(record)

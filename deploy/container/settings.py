@@ -29,6 +29,7 @@ VARIABLES = {
     "COHORT_TASK": "task",
     "COHORT_SEED": "seed",
     "COHORT_SELECTOR": "selector",
+    "COHORT_TRACK": "track",
 }
 OTHERS = "COHORT_SET"  # the environment variable for all other settings
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
     from deploy.runs.trials import Trial
 
+REPORTERS = "reporters/"  # the prefix of the reporters' arrays in a checkpoint
 SAVE_INTERVAL = 2.0  # the fewest seconds between two checkpoints during a run
 
 
@@ -128,6 +129,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     from strategies.checkpoint import Checkpoint, CheckpointFolder
     from strategies.clients.overrides import declared_values
     from strategies.options import GROUPS, Overrides
+    from strategies.reporters import Reporters, RunInfo
     from strategies.selectors import selector_type
 
     settings = RunSettings.from_run_config({**default_config(app_folder()), **config})
@@ -183,6 +185,19 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             metrics = simulator.evaluate(test_data)
         else:
             recording.round(0, simulator.arrays, metrics)
+        reporters = stack.enter_context(Reporters(settings.reporters()).failing(lambda: simulator.round))
+        reporters.load_state_dict(_reporters_state(found.arrays if found else {}))
+        if settings.resume:
+            reporters.resume(RunInfo(settings.num_rounds), simulator.round)
+        else:
+            reporters.begin(RunInfo(settings.num_rounds))
+        if found is None:
+            reporters.round(0, metrics=metrics._asdict())
+
+        def checkpoint() -> Checkpoint:
+            drawn = {f"{REPORTERS}{name}": array for name, array in reporters.state_dict().items()}
+            return Checkpoint(simulator.round, {**simulator.state_dict(), **drawn}, {}, fingerprint)
+
         while simulator.round < settings.num_rounds and not (
             simulator.round and recording.is_good_enough(metrics.accuracy)
         ):
@@ -193,14 +208,30 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             recording.round(
                 simulator.round, simulator.arrays, metrics, record, clients, group_metrics=measured
             )
+            reporters.count(record, settings.num_clients)
             # A checkpoint is not saved after every round: if a round takes milliseconds, saving would take
             # most of the time.
             if folder is not None and time.monotonic() > saved + SAVE_INTERVAL:
-                folder.save(Checkpoint(simulator.round, simulator.state_dict(), {}, fingerprint))
+                folder.save(checkpoint())
                 saved = time.monotonic()
+            reporters.round(
+                simulator.round,
+                record=record,
+                name_of=names.__getitem__,
+                metrics=metrics._asdict(),
+                group_metrics=measured,
+            )
         if folder is not None:
-            folder.save(Checkpoint(simulator.round, simulator.state_dict(), {}, fingerprint))
+            folder.save(checkpoint())
+        # Before the history's last line: once it is written, this process may be ended.
+        reporters.end(simulator.round, "stopped early" if simulator.round < settings.num_rounds else "")
         recording.end(simulator.round, simulator.arrays)
+
+
+def _reporters_state(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name.removeprefix(REPORTERS): array for name, array in arrays.items() if name.startswith(REPORTERS)
+    }
 
 
 if __name__ == "__main__":

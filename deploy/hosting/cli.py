@@ -27,6 +27,7 @@ from deploy.runs.trials import Trial, parse_setting, with_absolute_paths
 from deploy.tls.certificates import AUTHORITY_KEY
 from server.history import FILE_NAME, RunHistory
 from server.settings import RunSettings, check_same_run
+from server.tracking import check_trackers
 from strategies.clients.printable import printable
 
 if TYPE_CHECKING:
@@ -205,6 +206,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track",
+            metavar="NAME",
+            help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -223,6 +233,8 @@ def run(
     with _exit_on_error():
         this = _load(folder)
         given = with_absolute_paths(dict(map(parse_setting, setting or [])))
+        if track:
+            given["track"] = " ".join(track)
         removed = {"removed-clients": str(this.revoked_file)}
         if resume is None:
             out = this.folder / "runs" / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -231,6 +243,7 @@ def run(
         else:
             out = _earlier(this, resume)
             config = _resumed(out, {**removed, **given})
+            check_trackers(str(config.get("track", "")))
         this.check_is_up()
         _say(f"the app's bundle is {this.bundle()}; devices that trust only another bundle refuse this one")
         out.mkdir(exist_ok=resume is not None)

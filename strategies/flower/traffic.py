@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ class Traffic:
     messages_received: int = 0
     bytes_received: int = 0
 
+    def __post_init__(self) -> None:
+        self._taken: tuple[int, ...] = (0, 0, 0, 0)  # what `take` has returned so far, in all
+
     def sent(self, messages: Iterable[Message]) -> None:
         """Count messages to clients."""
         for message in messages:
@@ -39,8 +42,19 @@ class Traffic:
     def take(self) -> Traffic:
         """Return the counts since the last call, and set all counts to 0."""
         taken = replace(self)
+        before = self._taken
         vars(self).update(vars(Traffic()))
+        self._taken = tuple(a + b for a, b in zip(before, astuple(taken), strict=True))
         return taken
+
+    @property
+    def total(self) -> Traffic:
+        """The counts since the beginning, whatever was taken."""
+        return Traffic(*(a + b for a, b in zip(self._taken, astuple(self), strict=True)))
+
+    def since(self, earlier: Traffic) -> Traffic:
+        """Return the counts since an earlier `total`."""
+        return Traffic(*(a - b for a, b in zip(astuple(self.total), astuple(earlier), strict=True)))
 
 
 def _size(message: Message) -> int:

@@ -69,7 +69,11 @@ def test_its_metadata(library_wheel: Path) -> None:
         "flwr<2,>=1.39",
         "numpy>=2.0",
         "pydantic>=2.10",
+        "mlflow>=2.20; extra == 'mlflow'",
         "cvxpy>=1.6; extra == 'optim'",
+        "prometheus-client>=0.20; extra == 'prometheus'",
+        "tensorboardx>=2.6; extra == 'tensorboard'",
+        "wandb>=0.19; extra == 'wandb'",
     ]
 
 

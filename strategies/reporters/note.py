@@ -1,0 +1,23 @@
+"""A small JSON file with which a reporter finds its own run again after a resume."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint import replacing
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """Return the content of a note; an empty dict if there is no note, or none that can be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_note(path: Path, **values: Any) -> None:
+    """Write a note. A crash leaves the old note or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        file.write(json.dumps(values).encode())

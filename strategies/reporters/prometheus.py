@@ -1,0 +1,151 @@
+"""A reporter that offers the numbers of the last round to a Prometheus server."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from .base import Reporter
+from .scalars import groups, numbers
+
+if TYPE_CHECKING:
+    from .base import RoundReport, RunInfo
+
+_COUNTERS = {
+    "rounds": "Completed rounds",
+    "skipped_rounds": "Rounds that left the model unchanged",
+    "seconds": "Seconds of all rounds, from the poll to the new model",
+    "selected": "Selected clients of all rounds",
+    "failures": "Replies that were missing or unusable",
+    "clipped": "Clients with a clipped value, of all rounds",
+    "sent_bytes": "Bytes of arrays that were sent to clients",
+    "received_bytes": "Bytes of arrays that clients sent",
+}
+_GAUGES = {
+    "round": "The last completed round",
+    "planned_rounds": "The last planned round",
+    "round_seconds": "Seconds of the last round",
+    "available": "Selectable clients in the last round",
+    "quarantined": "Quarantined clients in the last round",
+    "train_loss": "The clients' training loss in the last round",
+}
+
+
+class Prometheus(Reporter):
+    """Serves ``http://ADDRESS:PORT/metrics`` while the run goes on. All names begin with ``cohort_``.
+
+    There are counters of rounds, seconds, selected clients, failures, clipped clients and bytes, which count
+    since this process started, and gauges of the last round. ``cohort_evaluation`` has the metrics of
+    ``evaluate_fn``, with the label ``metric``. ``cohort_group`` has the metrics of groups, with the labels
+    ``group`` and ``metric``.
+
+    Parameters
+    ----------
+    port : int
+        The port; 0 takes a free port.
+    address : str (default: "127.0.0.1")
+        The address to listen on. Whoever can reach it can read the numbers, so it is only this machine by
+        default.
+
+    Attributes
+    ----------
+    port : int
+        The port on which the reporter listens, once the run has begun.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If prometheus-client is not installed.
+    """
+
+    package = "prometheus_client"
+    extra = "prometheus"
+
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
+        self.port, self.address = port, address
+        self._require()
+        self._prometheus: Any = import_module("prometheus_client")
+        self._server: Any = None
+        self._thread: Any = None
+
+    def begin(self, run: RunInfo) -> None:
+        self._open(run)
+
+    def resume(self, run: RunInfo, round: int) -> None:
+        self._open(run)
+        self._gauges["round"].set(round)
+
+    def round(self, report: RoundReport) -> None:
+        self._gauges["round"].set(report.round)
+        self._set("evaluation", [((name,), value) for name, value in numbers(report.metrics)])
+        self._set(
+            "group",
+            [
+                ((group, name), value)
+                for group, metrics in groups(report.group_metrics)
+                for name, value in numbers(metrics)
+            ],
+        )
+        if report.traffic is not None:
+            self._counters["sent_bytes"].inc(report.traffic.bytes_sent)
+            self._counters["received_bytes"].inc(report.traffic.bytes_received)
+        if (record := report.record) is None:
+            return
+        self._gauges["available"].set(record.num_available)
+        self._gauges["quarantined"].set(len(record.quarantined))
+        self._gauges["train_loss"].set(record.train_loss)  # NaN if the round has none
+        self._gauges["round_seconds"].set(record.seconds)
+        self._counters["rounds"].inc()
+        self._counters["skipped_rounds"].inc(bool(record.skipped))
+        self._counters["seconds"].inc(record.seconds if isfinite(record.seconds) else 0)
+        self._counters["selected"].inc(len(record.selection.clients))
+        self._counters["failures"].inc(len(record.failures))
+        self._counters["clipped"].inc(len(record.clipped))
+
+    def end(self, round: int, reason: str) -> None:
+        self._close()
+
+    def failed(self, round: int, reason: str) -> None:
+        self._close()
+
+    def _open(self, run: RunInfo) -> None:
+        self._close()
+        registry = self._prometheus.CollectorRegistry()
+        self._counters = {
+            name: self._prometheus.Counter(f"cohort_{name}", text, registry=registry)
+            for name, text in _COUNTERS.items()
+        }
+        self._gauges = {
+            name: self._prometheus.Gauge(f"cohort_{name}", text, registry=registry)
+            for name, text in _GAUGES.items()
+        }
+        self._labelled = {
+            "evaluation": self._prometheus.Gauge(
+                "cohort_evaluation",
+                "A metric of the model on the server's data",
+                ["metric"],
+                registry=registry,
+            ),
+            "group": self._prometheus.Gauge(
+                "cohort_group", "A metric of the clients of a group", ["group", "metric"], registry=registry
+            ),
+        }
+        self._gauges["planned_rounds"].set(run.num_rounds)
+        self._server, self._thread = self._prometheus.start_http_server(
+            self.port, addr=self.address, registry=registry
+        )
+        self.port = self._server.server_port
+
+    def _set(self, name: str, values: list[tuple[tuple[str, ...], float]]) -> None:
+        gauge = self._labelled[name]
+        gauge.clear()  # groups that have gone
+        for labels, value in values:
+            gauge.labels(*labels).set(value)
+
+    def _close(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._server = None
