@@ -136,6 +136,11 @@ def test_a_connection_without_a_request_of_a_known_sender_is_closed(clients: Any
     assert is_closed(slow, 5)
 
 
+def test_a_connection_without_a_handshake_is_closed(superlink: SuperLink) -> None:
+    with socket.create_connection((LOOPBACK, superlink.control), 30) as raw:
+        assert is_closed(raw, http_limits.HANDSHAKE + 5)
+
+
 def test_requests_of_strangers_write_few_short_lines(superlink: SuperLink, clients: Any) -> None:
     before = len(superlink.log)
     (client,) = clients(1)
