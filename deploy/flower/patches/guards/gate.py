@@ -202,7 +202,10 @@ class Gate:
             if await outside.handshake() != "h2":
                 raise NotAllowedError("the peer does not speak HTTP/2")
             with socket.socket(socket.AF_UNIX) as inside:
-                await self._connect(inside, peer)
+                try:
+                    await self._connect(inside, peer)
+                except OSError as error:  # such as a full disk
+                    raise NotAllowedError(f"it cannot be forwarded: {error.strerror}") from error
                 await self._forward(outside, inside, connection)
         except NotAllowedError as error:
             self._close(connection, str(error))

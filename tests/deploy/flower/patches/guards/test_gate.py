@@ -383,6 +383,25 @@ def test_closed_connections_write_a_line_a_minute(
 
 
 @pytest.mark.network
+def test_the_log_says_that_connections_cannot_be_forwarded(
+    echo: tuple[Gate, list[str]],
+    authority: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened, _ = echo
+
+    async def full(inside: socket.socket, peer: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(opened, "_connect", full)
+    with caplog.at_level("WARNING", "flwr"), connect(opened.port, authority) as client:
+        assert is_closed(client, 5)
+        assert wait_until(lambda: bool(caplog.messages), 10)
+    assert "it cannot be forwarded: No space left on device" in caplog.messages[0]
+
+
+@pytest.mark.network
 def test_a_peer_that_speaks_another_protocol_is_closed(echo: tuple[Gate, list[str]], authority: Path) -> None:
     opened, peers = echo
     with socket.create_connection((LOOPBACK, opened.port)) as plain:
