@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from deploy.flower.database import end_if_corrupt
-from deploy.flower.patches import clock_jumps, deliveries, held_requests, past_rounds, presence
+from deploy.flower.patches import (
+    clock_jumps,
+    deliveries,
+    held_requests,
+    joined_objects,
+    past_rounds,
+    presence,
+)
 from deploy.flower.patches.held_requests import HeldRequests
 from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace
 from deploy.flower.patches.storage import objects, transactions
@@ -61,6 +68,7 @@ USED = (
     *clock_jumps.USED,
     *deliveries.USED,
     *held_requests.USED,
+    *joined_objects.USED,
     *objects.USED,
     *past_rounds.USED,
     *presence.USED,
@@ -86,6 +94,7 @@ def patch() -> None:
     past.delete_in(importlib.import_module(_LINK_STATE).SqlLinkState)
     deliveries.patch(past)
     presence.patch(held.look_again)
+    joined_objects.answer_joined_requests(importlib.import_module(_FLEET).FleetServicer)
 
     # In nearly every request, Flower deletes expired tokens, looks up the node, checks the run and stores the
     # traffic. Deleting and storing take the write lock, of which the database has only one.

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from deploy.flower.patches import heartbeats
+from deploy.flower.patches import heartbeats, joined_objects
 from deploy.flower.patches.shared import (
     LOOK,
     USED_TO_GIVE_UP,
@@ -71,6 +71,8 @@ USED = (
     f"{_STATE}:InMemoryNodeState.finish_task",
     f"{_STATE}:InMemoryNodeState._on_task_tokens_expired",
     *heartbeats.USED,
+    *joined_objects.USED,
+    f"{_LOOP}:push_object_contents_from_iterable",
     *USED_BY_THREAD,
 )
 
@@ -82,6 +84,7 @@ def patch() -> None:
     heartbeats.patch()
     give_up_without_parts(_LOOP)
     retry_soon(_LOOP, "pull_objects")
+    joined_objects.join_requests(importlib.import_module(_LOOP))
     reply_to_unreceived_messages(importlib.import_module(_LOOP))
     await_replies(importlib.import_module(_LOOP))
     start = importlib.import_module(_SUPERNODE).start_client_internal
