@@ -1,7 +1,7 @@
 """A simulated device: it speaks the Fleet API as a SuperNode of this project does, and trains nothing.
 
 A device has a key and a connection of its own, over TLS. It always has a heartbeat and a request for messages
-under way, fetches all objects of a message one by one, waits, and sends a model of the same size back. Many
+under way, fetches the objects of a message, waits, and sends a model of the same size back. Many
 devices run in one process, on one event loop. Two things are cheaper than on a real device: the same
 signature serves all requests of a minute (the server checks each), and the devices of a process share the
 decoded model of a round.
@@ -40,6 +40,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
 from deploy.flower.patches.heartbeats import OPTIONS
+from deploy.flower.patches.joined_objects import MOST, SEPARATOR, joined, split
 from deploy.flower.patches.presence import HELD, HOLD
 from deploy.flower.patches.shared import FIRST_RETRY, LONGEST_RETRY, LOOK
 from deploy.flower.patches.supernode import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_SHARE
@@ -198,9 +199,14 @@ class Device:
             fab = GetFabRequest(node=self._node, hash_str=found.run.fab_hash, run_id=run)
             await self._ask(stub.GetFab, fab)
             self._runs.add(run)
-        contents = {}
-        for name in dict.fromkeys(each.object_id for each in iterate_object_tree(tree)):
-            contents[name] = await self._fetch(stub, run, name)
+        contents: dict[str, bytes] = {}
+        missing = list(dict.fromkeys(each.object_id for each in iterate_object_tree(tree)))
+        while missing:
+            names = missing[:MOST]
+            content = await self._fetch(stub, run, SEPARATOR.join(names))
+            found = split(content) if len(names) > 1 else [content]
+            contents.update(zip(names, found, strict=False))
+            missing = missing[len(found) :]
         confirm = ConfirmMessageReceivedRequest(
             node=self._node, run_id=run, message_object_id=asked.metadata.message_id
         )
@@ -249,15 +255,13 @@ class Device:
         )
         response = await self._ask(stub.PushMessages, announced)
         missing = set(response.objects_to_push)
-        for each in iterate_object_tree(tree):
-            if each.object_id not in missing:
-                continue
-            missing.remove(each.object_id)
+        order = dict.fromkeys(each.object_id for each in iterate_object_tree(tree))
+        for name, content in joined((each, objects[each].deflate()) for each in order if each in missing):
             push = PushObjectRequest(
                 node=self._node,
                 run_id=reply.metadata.run_id,
-                object_id=each.object_id,
-                object_content=objects[each.object_id].deflate(),
+                object_id=name,
+                object_content=content,
                 session_id=response.session_id,
             )
             stored = await self._ask(stub.PushObject, push)

@@ -21,7 +21,7 @@ The SuperNode (`supernode`, `heartbeats`):
   stock Flower each message imports the app.
 - It runs only a trusted bundle (`guards.bundles`), and gives nobody a task over HTTP (`guards.local_apis`).
 
-The SuperLink (`superlink`, `held_requests`, `presence`, `deliveries`, `past_rounds`, `clock_jumps`,
+The SuperLink (`superlink`, `held_requests`, `presence`, `deliveries`, `joined_objects`, `clock_jumps`,
 `storage` and `guards`). It receives messages and replies in parts, which Flower calls objects, and all parts
 of a message in one push session.
 
@@ -39,7 +39,9 @@ of a message in one push session.
   one again, because a broken connection may have lost it.
 - It hands out a reply only when all parts of the reply have arrived.
 - If a node restarts, the messages that it had received are lost. The SuperLink reports them as lost at once.
-- It deletes messages of past rounds (`past_rounds`).
+- It deletes messages of past rounds (`storage.past_rounds`).
+- A SuperNode or a ServerApp fetches or sends up to 64 small objects with one request (`joined_objects`). In
+  stock Flower, each object takes a request.
 - A jump of the system's clock ends no run (`clock_jumps`). In stock Flower a jump by a minute or two does.
 - It ends within seconds of SIGTERM. If a program follows the log of a run, stock Flower first waits for the
   end of the run.

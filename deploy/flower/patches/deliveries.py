@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from deploy.flower.later import Later
 
 if TYPE_CHECKING:
-    from deploy.flower.patches.past_rounds import PastRounds
+    from deploy.flower.patches.storage.past_rounds import PastRounds
 
 # How often a message is delivered at most, since a node may be unable to receive it; also how often the
 # SuperLink tries to store a part.

@@ -1,11 +1,11 @@
-"""Lets a SuperNode and the SuperLink exchange several small objects of a message in one request.
+"""Lets SuperNodes and ServerApps exchange several small objects of a message with the SuperLink in a request.
 
 A message with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request
 costs both programs more CPU time than a small object does: a signature, a check of the signature, threads.
 
 A joined request names several objects in its `object_id`, separated by commas. Contents are joined by
-`join`. A SuperLink without this patch finds no such object, and the SuperNode then requests or sends the
-objects one by one.
+`join`. A SuperLink without this patch finds no such object, and the SuperNode or the ServerApp then requests
+or sends the objects one by one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 MOST = 64  # objects of a request
 ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to a request or response
 
-_SEPARATOR = ","
+SEPARATOR = ","
 _LENGTH = 8  # bytes that hold the length of a content
-_FLEET_MESSAGES = "flwr.proto.message_pb2"
+_MESSAGES = "flwr.proto.message_pb2"
 _INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
 USED = (
-    *(f"{_FLEET_MESSAGES}:{name}" for name in ("PullObjectRequest", "PullObjectResponse")),
-    *(f"{_FLEET_MESSAGES}:{name}" for name in ("PushObjectRequest", "PushObjectResponse")),
+    *(f"{_MESSAGES}:{name}" for name in ("PullObjectRequest", "PullObjectResponse")),
+    *(f"{_MESSAGES}:{name}" for name in ("PushObjectRequest", "PushObjectResponse")),
     *(f"{_INFLATABLE}:{name}" for name in ("ObjectPullError", "ObjectPushError", "ObjectUnavailableError")),
 )
 
@@ -48,72 +48,103 @@ def split(joined: bytes) -> list[bytes]:
     return contents
 
 
-def answer_joined_requests(servicer: Any) -> None:
-    """Let this servicer of the Fleet API answer joined requests."""
-    messages = importlib.import_module(_FLEET_MESSAGES)
-    pull, push = servicer.PullObject, servicer.PushObject
+def parts(names: str, content: bytes) -> dict[str, bytes]:
+    """Return the contents in a request by name. Raises ValueError if a joined request is not valid."""
+    if SEPARATOR not in names:
+        return {names: content}
+    return dict(zip(_split_names(names), split(content), strict=True))
 
-    def named(asked: Any, context: Any) -> list[str]:
-        names: list[str] = asked.object_id.split(_SEPARATOR)
-        if len(names) > MOST:
-            _refuse(context, f"{len(names)} objects in a request: at most {MOST} are allowed")
-        return names
+
+def answer_nodes(servicer: Any) -> None:
+    """Let this servicer of the Fleet API answer joined requests."""
+    pull, push = servicer.PullObject, servicer.PushObject
+    invalid = importlib.import_module("grpc").StatusCode.INVALID_ARGUMENT
 
     @wraps(pull)
     def pulled(this: Any, asked: Any, context: Any) -> Any:
-        if _SEPARATOR not in asked.object_id:
-            return pull(this, asked, context)
-        contents, size = [], 0
-        for name in named(asked, context):
-            if size >= ENOUGH:
-                break
-            one = messages.PullObjectRequest(node=asked.node, run_id=asked.run_id, object_id=name)
-            response = pull(this, one, context)
-            if not response.object_available:
-                break
-            contents.append(response.object_content)
-            size += len(response.object_content)
-        return messages.PullObjectResponse(
-            object_found=True, object_available=bool(contents), object_content=join(contents)
-        )
+        try:
+            return _pull(asked, lambda one: pull(this, one, context))
+        except ValueError as error:
+            context.abort(invalid, str(error))
 
     @wraps(push)
     def pushed(this: Any, asked: Any, context: Any) -> Any:
-        if _SEPARATOR not in asked.object_id:
-            return push(this, asked, context)
         try:
-            contents = dict(zip(named(asked, context), split(asked.object_content), strict=True))
+            return _push(asked, lambda one: push(this, one, context))
         except ValueError as error:
-            _refuse(context, str(error))
-        for name, content in contents.items():
-            one = messages.PushObjectRequest(
-                node=asked.node,
-                run_id=asked.run_id,
-                session_id=asked.session_id,
-                object_id=name,
-                object_content=content,
-            )
-            if not push(this, one, context).stored:
-                return messages.PushObjectResponse(stored=False)
-        return messages.PushObjectResponse(stored=True)
+            context.abort(invalid, str(error))
 
     servicer.PullObject, servicer.PushObject = pulled, pushed
 
 
-def _refuse(context: Any, reason: str) -> None:
-    context.abort(importlib.import_module("grpc").StatusCode.INVALID_ARGUMENT, reason)
+def answer_apps(handlers: Any) -> None:
+    """Let this module of handlers answer joined requests of ServerApps."""
+    pull, push = handlers.pull_object, handlers.push_object
+
+    @wraps(pull)
+    def pulled(asked: Any, state: Any, task: Any) -> Any:
+        return _pull(asked, lambda one: pull(one, state, task))
+
+    @wraps(push)
+    def pushed(asked: Any, state: Any, task: Any) -> Any:
+        return _push(asked, lambda one: push(one, state, task))
+
+    handlers.pull_object, handlers.push_object = pulled, pushed
 
 
-def join_requests(loop: Any) -> None:
-    """Let the loop of a SuperNode join its requests for objects.
+def _split_names(names: str) -> list[str]:
+    found = names.split(SEPARATOR)
+    if len(found) > MOST:
+        raise ValueError(f"{len(found)} objects in a request: at most {MOST} are allowed")
+    return found
+
+
+def _pull(asked: Any, pull_one: Callable[[Any], Any]) -> Any:
+    """Answer a request with the first of its objects, until one has not arrived or there is `ENOUGH`."""
+    if SEPARATOR not in asked.object_id:
+        return pull_one(asked)
+    messages = importlib.import_module(_MESSAGES)
+    contents, size = [], 0
+    for name in _split_names(asked.object_id):
+        if size >= ENOUGH:
+            break
+        response = pull_one(messages.PullObjectRequest(node=asked.node, run_id=asked.run_id, object_id=name))
+        if not response.object_available:
+            break
+        contents.append(response.object_content)
+        size += len(response.object_content)
+    return messages.PullObjectResponse(
+        object_found=True, object_available=bool(contents), object_content=join(contents)
+    )
+
+
+def _push(asked: Any, push_one: Callable[[Any], Any]) -> Any:
+    if SEPARATOR not in asked.object_id:
+        return push_one(asked)
+    messages = importlib.import_module(_MESSAGES)
+    for name, content in parts(asked.object_id, asked.object_content).items():
+        one = messages.PushObjectRequest(
+            node=asked.node,
+            run_id=asked.run_id,
+            session_id=asked.session_id,
+            object_id=name,
+            object_content=content,
+        )
+        if not push_one(one).stored:
+            return messages.PushObjectResponse(stored=False)
+    return messages.PushObjectResponse(stored=True)
+
+
+def join_requests(puller: Any, pusher: Any) -> None:
+    """Let a program join its requests for objects.
 
     Parameters
     ----------
-    loop : module
-        The module of the SuperNode's loop.
+    puller, pusher : module
+        The modules whose functions `pull_objects` and `push_object_contents_from_iterable` the program calls.
     """
     inflatable = importlib.import_module(_INFLATABLE)
-    pull_one_by_one, push_each = loop.pull_objects, loop.push_object_contents_from_iterable
+    pull_one_by_one, push_each = puller.pull_objects, pusher.push_object_contents_from_iterable
 
     @wraps(pull_one_by_one)
     def pull(object_ids: Sequence[str], pull_object_fn: Callable[[str], bytes], **settings: Any) -> Any:
@@ -122,7 +153,7 @@ def join_requests(loop: Any) -> None:
         while len(missing) > 1:
             names = missing[:MOST]
             try:
-                found = split(pull_object_fn(_SEPARATOR.join(names)))
+                found = split(pull_object_fn(SEPARATOR.join(names)))
             except (inflatable.ObjectPullError, inflatable.ObjectUnavailableError):
                 break
             contents.update(zip(names, found, strict=False))
@@ -139,17 +170,17 @@ def join_requests(loop: Any) -> None:
             try:
                 push_object_fn(name, content)
             except inflatable.ObjectPushError:
-                if _SEPARATOR not in name:
+                if SEPARATOR not in name:
                     raise
-                for each, part in zip(name.split(_SEPARATOR), split(content), strict=True):
+                for each, part in parts(name, content).items():
                     push_object_fn(each, part)
 
-        push_each(_joined(object_contents), push_joined, **settings)
+        push_each(joined(object_contents), push_joined, **settings)
 
-    loop.pull_objects, loop.push_object_contents_from_iterable = pull, push
+    puller.pull_objects, pusher.push_object_contents_from_iterable = pull, push
 
 
-def _joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+def joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
     """Yield a name and a content for each request: of a large object, or of several small ones joined."""
     small: dict[str, bytes] = {}
 
@@ -157,7 +188,7 @@ def _joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]
         if len(small) == 1:
             yield from small.items()
         elif small:
-            yield _SEPARATOR.join(small), join(small.values())
+            yield SEPARATOR.join(small), join(small.values())
         small.clear()
 
     for name, content in contents:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+
+from deploy.flower.patches import joined_objects
 from deploy.flower.patches.shared import (
+    INFLATABLE,
     USED_BY_CHANNEL,
     USED_TO_GIVE_UP,
     USED_TO_RETRY,
@@ -13,7 +17,7 @@ from deploy.flower.patches.shared import (
 )
 
 _GRID = "flwr.superlink.grid.http_grid"
-USED = (*USED_TO_RETRY, *USED_TO_GIVE_UP, f"{_GRID}:pull_objects", *USED_BY_CHANNEL)
+USED = (*USED_TO_RETRY, *USED_TO_GIVE_UP, f"{_GRID}:pull_objects", *joined_objects.USED, *USED_BY_CHANNEL)
 
 
 def patch() -> None:
@@ -22,3 +26,4 @@ def patch() -> None:
     use_channel()
     give_up_without_parts(_GRID)
     retry_soon(_GRID, "pull_objects")
+    joined_objects.join_requests(importlib.import_module(_GRID), importlib.import_module(INFLATABLE))

@@ -16,12 +16,11 @@ from deploy.flower.patches import (
     deliveries,
     held_requests,
     joined_objects,
-    past_rounds,
     presence,
 )
 from deploy.flower.patches.held_requests import HeldRequests
 from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace
-from deploy.flower.patches.storage import objects, transactions
+from deploy.flower.patches.storage import objects, past_rounds, transactions
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 
 if TYPE_CHECKING:
@@ -94,7 +93,8 @@ def patch() -> None:
     past.delete_in(importlib.import_module(_LINK_STATE).SqlLinkState)
     deliveries.patch(past)
     presence.patch(held.look_again)
-    joined_objects.answer_joined_requests(importlib.import_module(_FLEET).FleetServicer)
+    joined_objects.answer_nodes(importlib.import_module(_FLEET).FleetServicer)
+    joined_objects.answer_apps(handlers)
 
     # In nearly every request, Flower deletes expired tokens, looks up the node, checks the run and stores the
     # traffic. Deleting and storing take the write lock, of which the database has only one.

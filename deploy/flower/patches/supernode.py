@@ -84,7 +84,7 @@ def patch() -> None:
     heartbeats.patch()
     give_up_without_parts(_LOOP)
     retry_soon(_LOOP, "pull_objects")
-    joined_objects.join_requests(importlib.import_module(_LOOP))
+    joined_objects.join_requests(importlib.import_module(_LOOP), importlib.import_module(_LOOP))
     reply_to_unreceived_messages(importlib.import_module(_LOOP))
     await_replies(importlib.import_module(_LOOP))
     start = importlib.import_module(_SUPERNODE).start_client_internal

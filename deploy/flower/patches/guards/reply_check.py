@@ -11,6 +11,7 @@ from logging import getLogger
 from typing import Any
 
 from deploy.flower.patches.guards.refusal_log import make_safe, printable
+from deploy.flower.patches.joined_objects import parts
 from deploy.flower.patches.shared import RUNTIME_CLIENT, replace
 
 FACTOR = 4  # a reply may have at least this many times the bytes of the ServerApp's largest message
@@ -91,7 +92,8 @@ def patch() -> None:
                 measure(name, each.deflate())
 
         def push_object(name: str, content: bytes) -> None:
-            measure(name, content)
+            for each, part in parts(name, content).items():
+                measure(each, part)
             push_object_fn(name, content)
 
         push(objects, push_object, object_ids_to_push=object_ids_to_push, **settings)

@@ -1,1 +1,1 @@
-"""Patches of the SuperLink's database: the same effects with fewer statements, and no waiting by polling."""
+"""Patches of the SuperLink's database: fewer statements, no polling, no messages of past rounds."""

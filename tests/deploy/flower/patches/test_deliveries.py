@@ -12,7 +12,7 @@ import pytest
 from flwr.app import MetricRecord
 
 from deploy.flower.patches import deliveries
-from deploy.flower.patches.past_rounds import PastRounds
+from deploy.flower.patches.storage.past_rounds import PastRounds
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:alembic")
 

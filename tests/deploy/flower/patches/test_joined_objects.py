@@ -72,14 +72,14 @@ class Joining(Servicer):
     pass
 
 
-joined_objects.answer_joined_requests(Joining)
+joined_objects.answer_nodes(Joining)
 
 
 def loop() -> Any:
     loop = SimpleNamespace(
         pull_objects=pull_objects, push_object_contents_from_iterable=push_object_contents_from_iterable
     )
-    joined_objects.join_requests(loop)
+    joined_objects.join_requests(loop, loop)
     return loop
 
 

@@ -12,7 +12,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.utils import uint64_to_int64
 from flwr.superlink.grid import http_grid
 
-from deploy.flower.patches import past_rounds
+from deploy.flower.patches.storage import past_rounds
 from tests.support.fleet import App, Node, SuperLink, random_bytes
 
 pytestmark = pytest.mark.network
