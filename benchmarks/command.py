@@ -123,13 +123,20 @@ def rounds(
             help="Leave out Flower's own engine, to which every user of this machine can submit runs.",
         ),
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print the CPU seconds a round of each program instead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure rounds without work, beside Flower's own engine."""
+    from benchmarks import rounds as benchmark
     from benchmarks.rounds import run
 
     if per_round is not None and per_round > nodes:
         _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")
+    if profile:
+        print(benchmark.profile(nodes, per_round or nodes, rounds))
+        return
     run(nodes, per_round or nodes, rounds, no_stock, as_json)
 
 

@@ -1,6 +1,6 @@
 """The duration of a round without any training, on Flower's own engine and on Flower as this project runs it.
 
-``cohort bench rounds [--nodes 4] [--per-round 4] [--rounds 12] [--no-stock] [--json]``
+``cohort bench rounds [--nodes 4] [--per-round 4] [--rounds 12] [--no-stock] [--profile] [--json]``
 
 Federations of an app without work (`benchmarks.noop`) run side by side on this machine, each with TLS, node
 authentication, a database and a process per client. ``stock`` has Flower's unchanged programs, FedAvg and
@@ -14,6 +14,10 @@ because the clients fetch the app in them.
 Without ``--json`` there is another federation, whose clients are not forked from a common parent, as on
 devices (``python -m deploy.flower.launch flower-supernode``). A second table then gives the cost of a waiting
 client: the CPU time and the memory of all its processes. PSS counts 1/n of a page that n processes share.
+
+``--profile`` shows where the time of a round goes: one federation runs, and a table gives the CPU seconds a
+round of each program. The processes of a message end before the next round, so their CPU time is that of the
+ended children of the app servers or the fork server.
 """
 
 import contextlib
@@ -28,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import noop
-from benchmarks.throughput.processes import stat, tree
+from benchmarks.throughput.processes import cpu_by_program, stat, tree
 from deploy.engines.cluster import LocalCluster, Programs
 from deploy.engines.engine import ProcessRun
 from deploy.processes.groups import wait_until
@@ -165,6 +169,37 @@ def measure(running: dict[str, Federation], rounds: int) -> dict[str, dict[str, 
                 if turn:
                     seconds[name][kind] += took
     return seconds
+
+
+def profile(nodes: int, per_round: int, rounds: int) -> str:
+    """Return a table of the CPU seconds that each program of `cohort up` spends in a round (Linux)."""
+    lines = [f"{'CPU seconds a round':32} {'kind':6} {'running':>8} {'ended children':>15}"]
+    with federations([COHORT], nodes, per_round) as running:
+        federation = running[COHORT]
+        federation.turn(1, poll=True)
+        for kind in ("train", "poll"):
+            before = _by_program(federation.cluster)
+            took = federation.turn(rounds, poll=kind == "poll")
+            after = _by_program(federation.cluster)
+            costs = {
+                name: [
+                    (now - then) / rounds for now, then in zip(spent, before.get(name, (0, 0)), strict=True)
+                ]
+                for name, spent in after.items()
+            }
+            for name, (own, ended) in sorted(costs.items(), key=lambda item: -sum(item[1])):
+                if own + ended >= 0.0005:
+                    lines.append(f"{name:32} {kind:6} {own:8.3f} {ended:15.3f}")
+            own, ended = map(sum, zip(*costs.values(), strict=True))
+            lines.append(f"{'all programs':32} {kind:6} {own:8.3f} {ended:15.3f}")
+            lines.append(f"{'seconds a round (median)':32} {kind:6} {statistics.median(took):8.3f}")
+        federation.turn(1, poll=False, last=True)
+    return "\n".join(lines)
+
+
+def _by_program(cluster: LocalCluster) -> dict[str, tuple[float, float]]:
+    (root,) = cluster.roots  # the fork server: all programs are forked from it
+    return cpu_by_program(root)
 
 
 def idle_costs(running: dict[str, Federation]) -> dict[str, Cost]:

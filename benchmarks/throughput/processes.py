@@ -28,14 +28,26 @@ def tree(root: int) -> list[int]:
 
 def cpu_seconds(root: int) -> float:
     """Return the CPU seconds of a process and its descendants, including descendants that have ended."""
-    total = 0.0
+    return sum(map(sum, cpu_by_program(root).values()))
+
+
+def cpu_by_program(root: int) -> dict[str, tuple[float, float]]:
+    """Return the CPU seconds of a process and its descendants by the name of the program (Linux).
+
+    Each value is the time of the running processes of a program, and the time of their children that have
+    ended.
+    """
+    found: dict[str, tuple[float, float]] = {}
     for pid in tree(root):
         with contextlib.suppress(OSError):
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            own, ended = found.get(name, (0.0, 0.0))
             # This clock counts nanoseconds. The times of ended children are only in /proc, which counts in
             # ticks of usually 10 ms.
-            total += time.clock_gettime((~pid << 3) | _CPU_CLOCK)
-            total += sum(int(ticks) for ticks in stat(pid)[13:15]) / _TICK
-    return total
+            own += time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+            ended += sum(int(ticks) for ticks in stat(pid)[13:15]) / _TICK
+            found[name] = own, ended
+    return found
 
 
 def peak_megabytes(root: int) -> float:
