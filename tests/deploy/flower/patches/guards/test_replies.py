@@ -261,6 +261,7 @@ def test_a_reply_may_hold_few_bytes_beside_its_arrays_even_if_the_model_is_large
         content = arrays(MODEL)
         content["many"] = ConfigRecord({"texts": [""] * count})
         node.answer(Message(content, reply_to=node.receive()))
+        node.latency()  # a heartbeat: a node without one for a minute counts as offline
         reply = app.replies(sent)[sent]
         assert reply.has_content() == usable
     assert "beside its arrays" in reply.error.reason
