@@ -333,6 +333,23 @@ def liars(
     run(range(first_seed, first_seed + seeds), rounds, as_json)
 
 
+@bench.command()
+def advice(
+    seeds: Seeds = 20,
+    rounds: Rounds = 150,
+    clients: Annotated[int, typer.Option(min=2, help="Number of clients.")] = 50,
+    per_round: Annotated[int, typer.Option(min=1, help="Clients that are drawn in a round.")] = 5,
+    jobs: Jobs = 1,
+    as_json: Json = False,
+) -> None:
+    """Measure how often advice from a log is right."""
+    from benchmarks.advice.measure import Setting, run
+
+    if per_round >= clients:
+        _fail(f"per-round = {per_round}: must be between 1 and {clients - 1} (one less than clients)")
+    run(range(seeds), Setting(rounds, clients, per_round), jobs, as_json)
+
+
 def _fail(message: str) -> NoReturn:
     typer.echo(message, err=True)
     sys.exit(2)

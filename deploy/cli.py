@@ -1,8 +1,8 @@
 """The `cohort` command.
 
-`up` trains a real federation on this machine, `simulate` trains a simulated federation, and `plot` draws the
-results again. `client` and `server` come from `deploy.device.cli` and `deploy.hosting.cli`. Other packages
-can add commands.
+`up` trains a real federation on this machine, `simulate` trains a simulated federation, `plot` draws the
+results again, and `advise` estimates the variance of other selectors. `client` and `server` come from
+`deploy.device.cli` and `deploy.hosting.cli`. Other packages can add commands.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from deploy.flower.config import ConfigValue
 from deploy.hosting.cli import server
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.signals import raise_on_signals
+from deploy.runs import advice
+from deploy.runs.advice import advice_of, find_history, read_log
 from deploy.runs.availability import check_availability
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
@@ -469,6 +471,37 @@ def plot(
     except ValueError as error:
         _fail(str(error), 2)
     _conclude(Console(highlight=False, markup=False), run_dir, histories)
+
+
+@cli.command()
+def advise(
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run, of a trial or of a comparison.", show_default=False)
+    ],
+    selectors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--selector",
+            metavar="NAME[:SETTING=VALUE,...]",
+            help="A selector to study; may be repeated. (default: the usual ones)",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,
+) -> None:
+    """Estimate from the history of a run which variance other selectors would have had."""
+    with _exit_on_bad_input():
+        log = read_log(find_history(run))
+        findings = advice_of(log, selectors or ())
+    if as_json:
+        typer.echo(advice.as_json(findings))
+        return
+    console = Console(highlight=False, markup=False)
+    console.print(f"from {findings.rounds} rounds of {_short(log.path)}", soft_wrap=True)
+    console.print(advice.table(findings))
+    console.print(advice.NOTE)
+    console.print()
+    console.print(advice.sentence(findings))
 
 
 def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -> None:

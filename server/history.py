@@ -18,6 +18,7 @@ round   one line per round, with ``test_loss`` and ``test_accuracy``. Round 0 is
         clients committed offences;
         ``skipped``: why the round left the model unchanged; empty if it changed the model;
         ``train_loss``, ``num_available``, ``seconds``;
+        ``absent``: indexes of the clients that were not selectable; null if they are more than 1000;
         ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received`` since the line of the
         previous round, if the engine exchanges messages;
         ``group_metrics``: the ``loss`` and ``accuracy`` of each group, on the samples of the group's clients

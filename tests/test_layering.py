@@ -22,7 +22,7 @@ ROOMS = (
 STRATEGIES = (
     ("numerics", "results_file"),
     ("selectors", "checkpoint"),
-    ("options",),
+    ("options", "advice"),
     ("clients",),
     ("rounds",),
     ("server_steps", "flower"),
@@ -30,7 +30,7 @@ STRATEGIES = (
     ("strategy",),
     ("presets",),
 )
-WITHOUT_FLOWER = ("numerics", "selectors", "clients", "rounds", "options")
+WITHOUT_FLOWER = ("numerics", "selectors", "advice", "clients", "rounds", "options")
 LARGEST_FOLDER = 13  # files, without __init__.py
 
 
@@ -136,7 +136,7 @@ def test_strategies_work_under_another_name(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("folder", ["selectors", "numerics"])
+@pytest.mark.parametrize("folder", ["selectors", "numerics", "advice"])
 def test_selectors_and_numerics_are_numpy_only(folder: str) -> None:
     allowed = {"strategies", "numpy", "cvxpy", *sys.stdlib_module_names} - {"random", "socket"}
     for path in files(f"strategies/{folder}"):

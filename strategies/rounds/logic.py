@@ -37,6 +37,8 @@ from .waiting.pace import Wait
 from .waiting.silence import Patience
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
+MOST_ABSENT = 1000
+"""The most clients that `RoundRecord.absent` lists, since each round has a line in the history."""
 
 
 class RoundLogic:
@@ -362,6 +364,7 @@ class RoundLogic:
             silent=tuple(opened.silent.tolist()),
             reported_norms=examined.reported_norms / self.local_learning_rate,
             train_loss=train_loss,
+            absent=opened.absent(self.selector.registered, MOST_ABSENT),
         )
 
     def _judge(self, chosen: Chosen, examined: ExaminedReplies, guard: Guard) -> None:

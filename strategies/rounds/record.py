@@ -36,3 +36,5 @@ class RoundRecord:
     reported_norms: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     train_loss: float = nan  # the mean of the clients' losses, weighted by ``weights``
     seconds: float = nan  # the time from the poll to the new model, waiting included
+    # The clients that were not selectable, ascending, removed clients included; None if they are many.
+    absent: NDArray[np.int64] | None = None

@@ -53,6 +53,20 @@ class Opened:
         clients: Ints = np.flatnonzero(registered)
         return clients if self.unavailable is None else np.setdiff1d(clients, self.unavailable)
 
+    def absent(self, registered: Bools, most: int) -> Ints | None:
+        """Return the clients that are not selectable, ascending; None if there are more than ``most``.
+
+        ``registered`` (M,) is `Selector.registered`. Removed clients are absent, too.
+        """
+        number = registered.size - self.num_available
+        if number > most:
+            return None
+        if number == 0:
+            return np.empty(0, dtype=np.int64)
+        selectable = np.zeros(registered.size, dtype=np.bool_)
+        selectable[self.selectable(registered)] = True
+        return np.flatnonzero(~selectable)
+
 
 @dataclass(frozen=True)
 class Chosen:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from benchmarks.command import bench
 from benchmarks.disturbed import table
 from benchmarks.experiments import EXPERIMENTS, SELECTION
+from benchmarks.experiments.forecast.streams import STREAMS
 from benchmarks.experiments.osmd import section_f
 from benchmarks.experiments.report import Experiment
 from tests.support.toy_experiments import experiment, seeds_run, toy_with_data
@@ -30,6 +31,7 @@ COMMANDS = (
     "privacy",
     "disturbed",
     "liars",
+    "advice",
 )
 
 
@@ -96,6 +98,17 @@ def test_over_selection_takes_less_time_and_is_biased() -> None:
     assert fast[0] < fast[3]
 
 
+def test_advice_is_measured_on_every_stream() -> None:
+    result = run("advice", "--seeds", 1, "--rounds", 12, "--clients", 8, "--per-round", 2)
+    assert result.exit_code == 0, result.output
+    rows = [line for line in result.stdout.splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 * (1 + len(STREAMS) + 1)
+    assert [sum(map(int, row.split("|")[-4:-1])) for row in rows if row.startswith("| all streams")] == [
+        len(STREAMS),
+        len(STREAMS),
+    ]
+
+
 def test_the_table_of_faults_has_the_differences() -> None:
     row = {
         "seed": 1,
@@ -117,6 +130,7 @@ def test_the_table_of_faults_has_the_differences() -> None:
     ("arguments", "message"),
     [
         (("rounds", "--nodes", "2", "--per-round", "3"), "per-round = 3: must be between 1 and 2 (nodes)"),
+        (("advice", "--clients", "5"), "per-round = 5: must be between 1 and 4 (one less than clients)"),
         (("population", "--sizes", "100"), "sizes = 100: each must be >= 200"),
         (("aggregation", "--layout", "round"), "layout = 'round': must be one of layers, one"),
         (("throughput", "--engines", "loop,tensorflow"), "engine = 'tensorflow': must be one of batched"),

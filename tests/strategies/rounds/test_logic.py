@@ -287,6 +287,26 @@ def test_quarantined_clients_are_not_selectable() -> None:
     assert set(choose(rounds, 2, np.array([0, 2, 4])).clients) == {0, 4}
 
 
+def test_the_clients_that_are_not_selectable_are_in_the_record() -> None:
+    """Quarantined, unavailable and removed clients."""
+    rounds = logic(m=6, k=2, guard={"strikes": 1, "memory": 1})
+    assert rounds.guard is not None
+    assert absent_in(rounds, 1) == []
+    rounds.guard.judge(1, [2], [nan], [nan], [nan], {0: "garbage"})
+    rounds.remove_clients([5])
+    assert absent_in(rounds, 2) == [2, 5]
+    assert absent_in(rounds, 3, np.array([0, 2, 4])) == [1, 2, 3, 5]
+    assert rounds.open(4).absent(rounds.selector.registered, most=1) is None
+
+
+def absent_in(rounds: RoundLogic, number: int, available: Any = None) -> list[int]:
+    chosen = rounds.choose(rounds.open(number, available))
+    replies = [reply(1.0, 1.0)] * chosen.selection.clients.size
+    absent = rounds.finish(chosen, MODEL, replies).record.absent
+    assert absent is not None
+    return absent.tolist()
+
+
 @pytest.mark.parametrize("name", [name for name in available() if name != "flics-private"])
 def test_available_and_unavailable_give_the_same_selection(name: str) -> None:
     """Bit for bit, even with 20,000 clients, where selectors avoid a pass over all of them."""

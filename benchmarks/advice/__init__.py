@@ -1,0 +1,1 @@
+"""How often the intervals and the advice of `cohort advise` are right."""

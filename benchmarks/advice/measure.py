@@ -1,0 +1,178 @@
+"""Whether `cohort advise` is right: its intervals and its advice on streams of norms with a known truth.
+
+``cohort bench advice [--seeds 20] [--rounds 150] [--clients 50] [--per-round 5] [--json]``
+
+The streams are those of `benchmarks.experiments.forecast.streams`. A selector draws a log of each stream, and
+the log is studied as `cohort advise` does. There are two truths:
+
+- The truth of an interval is the variance with the replayed probabilities, relative to uniform sampling. It
+  is computed from the norms of all clients. 95 % of the intervals should hold it.
+- The truth of the advice is the variance of each selector that has drawn for itself on the same stream. The
+  advice is right if the advised selector's variance is at most 5 % larger than the smallest of all, and wrong
+  otherwise. If the log cannot tell, it is neither.
+
+The difference between the two truths is the error of the approximation. It is given as the median over the
+seeds of ``|log(replayed / own)|``.
+
+The table of a log has a line for each stream, and the last line sums up all streams. Each seed is a process.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.experiments.forecast.streams import STREAMS, Stream, make_stream
+from strategies.advice import BASELINE, Evidence, LoggedRound, advise, collect
+from strategies.advice.log import feedback_of
+from strategies.numerics.arrays import Floats
+from strategies.selectors import Selector, create
+
+LOGS = (BASELINE, "forecast")
+STUDIED: dict[str, tuple[str, dict[str, Any]]] = {
+    BASELINE: (BASELINE, {}),
+    "md": ("md", {}),
+    "avare": ("avare", {}),
+    "adaptive-osmd x100": ("adaptive-osmd", {"learning_rate_multiplier": 100.0}),
+    "forecast": ("forecast", {}),
+}
+FIXED = frozenset({BASELINE, "md"})
+ALLOWED = 1.05
+"""The largest variance of a right advice, over the smallest variance."""
+EVERY = "all streams"
+
+
+class Setting(NamedTuple):
+    """The size of the streams."""
+
+    rounds: int
+    clients: int
+    per_round: int
+
+
+class Case(NamedTuple):
+    """The result of one log of one stream."""
+
+    log: str  # the selector that drew the log
+    stream: str
+    seed: int
+    covered: dict[str, bool]  # by selector: whether the interval holds its truth
+    width: dict[str, float]  # by selector: the half of log(high / low)
+    gap: dict[str, float]  # by selector: |log(replayed / own)|
+    advised: str | None
+    right: bool  # whether the advice is right; False if there is none
+
+
+def new(name: str, stream: Stream, setting: Setting, seed: int) -> Selector:
+    """Return a new selector, by its name in `STUDIED`."""
+    kind, settings = STUDIED[name]
+    return create(
+        kind,
+        setting.clients,
+        client_sizes=stream.sizes,
+        clients_per_round=setting.per_round,
+        num_rounds=setting.rounds,
+        seed=seed,
+        **settings,
+    )
+
+
+def own_variances(stream: Stream, setting: Setting, seed: int) -> dict[str, float]:
+    """Return sum_t sum_m a_m / q_m of each selector that draws for itself."""
+    sums = {}
+    a = (stream.norms * stream.sizes / stream.sizes.sum()) ** 2
+    for name in STUDIED:
+        selector, total = new(name, stream, setting, seed + 2000), 0.0
+        for number, norms in enumerate(stream.norms, start=1):
+            total += float((a[number - 1] / selector.probabilities).sum())
+            if name not in FIXED:
+                selection = selector.select(number)
+                selector.update(number, selection, feedback_of(norms[selection.clients]))
+        sums[name] = total
+    return sums
+
+
+def studied(log: str, stream: Stream, setting: Setting, seed: int) -> tuple[Evidence, Floats]:
+    """Draw a log of a stream, and return what it says, and (S,) the truth of the replays."""
+    logger = new(log, stream, setting, seed)
+    nobody = np.empty(0, dtype=np.int64)
+    rounds = []
+    for number, norms in enumerate(stream.norms, start=1):
+        selection = logger.select(number)
+        told = norms[selection.clients]
+        rounds.append(LoggedRound.of(number, stream.sizes, selection, told, nobody))
+        logger.update(number, selection, feedback_of(told))
+    a = (stream.norms * stream.sizes / stream.sizes.sum()) ** 2
+    truth = np.zeros(len(STUDIED))
+
+    def watch(round: LoggedRound, distributions: Floats) -> None:
+        truth[:] += (a[round.number - 1] / distributions).sum(axis=1)
+
+    selectors = {name: new(name, stream, setting, seed + 1000) for name in STUDIED}
+    evidence, _ = collect(rounds, selectors, log in FIXED, watch)
+    return evidence, truth / truth[0]
+
+
+def play(setting: Setting, seed: int) -> list[Case]:
+    """Return the cases of one seed: each stream, with each log."""
+    cases = []
+    for stream_name in STREAMS:
+        stream = make_stream(stream_name, seed, setting.clients, setting.rounds)
+        own = own_variances(stream, setting, seed)
+        smallest = min(own.values())
+        for log in LOGS:
+            evidence, truth = studied(log, stream, setting, seed)
+            covered, width, gap = {}, {}, {}
+            for name, true in zip(STUDIED, truth.tolist(), strict=True):
+                _, low, high = evidence.against(name)
+                covered[name] = bool(low * (1 - 1e-9) <= true <= high * (1 + 1e-9))
+                width[name] = math.log(high / low) / 2
+                gap[name] = abs(math.log(true * own[BASELINE] / own[name]))
+            advised = advise(evidence, FIXED).selector
+            right = advised is not None and own[advised] <= ALLOWED * smallest
+            cases.append(Case(log, stream_name, seed, covered, width, gap, advised, right))
+    return cases
+
+
+def table(cases: Sequence[Case], log: str) -> str:
+    """Return the table of a log."""
+    names = [name for name in STUDIED if name != BASELINE]
+    lines = [
+        "| stream | " + " | ".join(names) + " | right | cannot tell | wrong |",
+        "|---" * (len(names) + 4) + "|",
+    ]
+    for stream in (*STREAMS, EVERY):
+        chosen = [case for case in cases if case.log == log and stream in (case.stream, EVERY)]
+        cells = []
+        for name in names:
+            covered = np.mean([case.covered[name] for case in chosen])
+            width = np.median([case.width[name] for case in chosen])
+            gap = np.median([case.gap[name] for case in chosen])
+            cells.append(f"{100 * covered:.0f} (±{100 * width:.0f}, {100 * gap:.0f})")
+        right = sum(case.right for case in chosen)
+        silent = sum(case.advised is None for case in chosen)
+        counts = (right, silent, len(chosen) - right - silent)
+        lines.append(f"| {stream} | " + " | ".join([*cells, *map(str, counts)]) + " |")
+    return "\n".join(lines)
+
+
+def run(seeds: range, setting: Setting, jobs: int, as_json: bool) -> None:
+    """Print the tables, or a JSON object for each case."""
+    cases: list[Case] = []
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for part in pool.map(partial(play, setting), seeds):
+            cases += part
+            if as_json:
+                for case in part:
+                    print(json.dumps(case._asdict()), flush=True)
+    if as_json:
+        return
+    print(f"M = {setting.clients}, K = {setting.per_round}, {setting.rounds} rounds, {len(seeds)} seeds.")
+    print("A cell: intervals that hold their truth, % (± median half-width, median error of the replay, %).")
+    for log in LOGS:
+        print(f"\nThe log was drawn by {log}:\n\n{table(cases, log)}")

@@ -1,0 +1,22 @@
+"""Which selector a run should have used: estimates from the log of the run."""
+
+from .log import LoggedRound
+from .off_policy import Interval
+from .replay import BASELINE, Evidence, collect
+from .study import Finding, Findings, check_candidate, check_log, study
+from .verdict import Advice, advise
+
+__all__ = [
+    "BASELINE",
+    "Advice",
+    "Evidence",
+    "Finding",
+    "Findings",
+    "Interval",
+    "LoggedRound",
+    "advise",
+    "check_candidate",
+    "check_log",
+    "collect",
+    "study",
+]

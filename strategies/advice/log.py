@@ -1,0 +1,96 @@
+"""The log of a run: what an estimate needs to know about each round."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..numerics.arrays import Floats, Ints
+from ..selectors import Feedback, Selection
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedRound:
+    """A round that changed the model, and the clients in it whose norm is known.
+
+    Attributes
+    ----------
+    number : int
+        The number of the round, >= 1.
+    sizes : ndarray, shape (M,)
+        Data sizes of all registered clients, > 0. A later round may have more clients, which come last.
+    absent : ndarray of int
+        The registered clients that could not be selected.
+    everyone : bool
+        Whether all clients that could be selected were selected.
+    clients, counts : ndarray of int, shape (S,)
+        The selected clients whose norm is known, and how often each was drawn.
+    probabilities : ndarray, shape (S,)
+        See `Selection`.
+    importance : ndarray, shape (S,)
+        The importance W_m of each client, corrected for the clients whose norm is not known: for any fixed
+        x, sum_m W_m x_m is an unbiased estimate of the sum of x_m over the available clients.
+    norms : ndarray, shape (S,)
+        ||g_m||, finite.
+    """
+
+    number: int
+    sizes: Floats
+    absent: Ints
+    everyone: bool
+    clients: Ints
+    counts: Ints
+    probabilities: Floats
+    importance: Floats
+    norms: Floats
+
+    @classmethod
+    def of(
+        cls, number: int, sizes: Floats, selection: Selection, norms: Floats, absent: Ints
+    ) -> "LoggedRound":
+        """Return the round of a selection; `norms` (S,) are NaN for the clients that did not reply."""
+        known = np.isfinite(norms)
+        scale = known.size / max(1, int(np.count_nonzero(known)))
+        return cls(
+            number,
+            sizes,
+            absent,
+            selection.clients.size == sizes.size - absent.size,
+            selection.clients[known],
+            selection.counts[known],
+            selection.probabilities[known],
+            selection.importance[known] * scale,
+            norms[known],
+        )
+
+    @property
+    def shares(self) -> Floats:
+        """(M,) λ: each available client's share of the available data; 0 for absent clients."""
+        sizes = self.sizes.copy()
+        sizes[self.absent] = 0
+        shares: Floats = sizes / sizes.sum()
+        return shares
+
+    def restricted(self, p: Floats) -> Floats:
+        """Return the distribution p (M,), restricted to the available clients and renormalised."""
+        p = p.copy()
+        p[self.absent] = 0
+        restricted: Floats = p / p.sum()
+        return restricted
+
+    def observed(self) -> tuple[Selection, Feedback]:
+        """Return the round as a selector sees it that learns from the norms only."""
+        weights = self.importance * self.shares[self.clients]
+        selection = Selection(self.clients, self.counts, self.probabilities, self.importance, weights)
+        return selection, feedback_of(self.norms)
+
+    def dense_norms(self) -> Floats:
+        """Return (M,) the norms of all clients; NaN for unknown ones."""
+        norms = np.full(self.sizes.size, np.nan)
+        norms[self.clients] = self.norms
+        return norms
+
+
+def feedback_of(norms: Floats) -> Feedback:
+    """Return the feedback in which nothing is known but norms (S,); NaN for clients that did not reply."""
+    missing = np.full(norms.size, np.nan)
+    return Feedback(norms, missing, missing, missing, np.isfinite(norms))
