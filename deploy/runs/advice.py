@@ -186,7 +186,7 @@ def _logged(path: Path, line: Line, sizes: Floats, absent: Any, settings: Line) 
                 f"{path}: round {line['round']}: the weights do not follow from the data sizes in the "
                 "history; if the sizes were declared (client-sizes), the file must be as it was"
             )
-    scale = np.count_nonzero(replied) / max(1, np.count_nonzero(known))
+    scale = int(replied.sum()) / max(1, int(known.sum()))
     return LoggedRound(
         line["round"],
         sizes,
