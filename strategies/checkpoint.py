@@ -342,7 +342,7 @@ def _write_array(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> No
 
 
 def _read(file: Path) -> tuple[Checkpoint, dict[str, Any]]:
-    """Return a checkpoint without its results, and the length and checksum that `ResultsFile.find` takes."""
+    """Return a checkpoint (without results), and the length and checksum that `ResultsFile.find` takes."""
     with zipfile.ZipFile(file) as archive:
         members = set(archive.namelist())
         meta = _meta(archive) if "meta.npy" in members else {}

@@ -238,9 +238,9 @@ class Poll:
         wait_for: WaitFor,
         deadline: float | None,
     ) -> dict[str, NDArray[np.float64]]:
-        """Let all candidates train, and return (n,) each number that the selector needs about their updates.
+        """Let all candidates train, and return by name the numbers (n,) that the selector needs.
 
-        A candidate that is selected later computes the same update again in this round. Candidates send
+        A candidate that is then selected computes the same update again. Candidates send
         their updates only if the selector needs diversities; otherwise they send only numbers.
         """
         wanted = selector.polls_for
@@ -332,11 +332,11 @@ class Poll:
         return losses
 
     def _is_enough(self, clients: set[int], roster: Roster) -> bool:
-        """Return whether there are enough clients to believe what all of them state about the app."""
+        """Return whether enough clients state the same about the app to be believed."""
         return len(clients) >= min(ENOUGH, len(roster))
 
     def _read_losses(self, replies: Sequence[Message | None]) -> tuple[list[float], list[str]]:
-        """Return (n,) the loss in each reply, NaN if there is none, and (n,) what the app lacks, or ""."""
+        """Return the losses (n,) in the replies, NaN = none, and what the app lacks (n,), "" = nothing."""
         losses, lacking = [], [""] * len(replies)
         for position, reply in enumerate(replies):
             losses.append(nan)

@@ -41,7 +41,7 @@ class Window:
     values : ndarray, shape (n,)
         The logarithms of the clients' values. Signed values are not replaced by logarithms.
     residuals : ndarray, shape (n,)
-        Each entry of ``values`` minus the centre of the round in which the value was sent.
+        Each entry of ``values`` minus the centre of the values of its round.
     """
 
     clients: Ints
@@ -54,9 +54,9 @@ class Window:
 
 
 class RecentValues:
-    """Remembers for each kind of value the last values of the clients that sent such a value most recently.
+    """Remembers, for each kind of value, the last value of each client that sent one lately.
 
-    The time of a round is O(S + window). It does not grow with the number of all clients.
+    The time of a round with n values is O(n + window). It does not grow with the number of all clients.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class RecentValues:
 
     @property
     def norm_margin(self) -> float:
-        """The logarithm of the ratio of limit to centre of the last update norms."""
+        """log(limit / centre), both of the last update norms."""
         return float(self._norm_margin)
 
     def of_others(self, kind: str, clients: Ints) -> Window:
@@ -144,7 +144,7 @@ class RecentDirections:
     averaged over the client's replies. The average is exponential; the newest reply has the weight 0.3. Each
     client counts once in the mean direction: the norm and the weight of its update make no difference.
 
-    The time of a round is O((S + 64) D). It does not grow with the number of all clients.
+    The time of a round with n updates is O((n + 64) D). It does not grow with the number of all clients.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 WRITTEN_FOR = "1.39.0"  # the version of Flower whose private names the patches use
-LOOK = 1.0  # s between two checks of a condition whose changes are normally notified
+LOOK = 1.0  # s between two checks for a change that is normally announced
 REMEMBERED = 10_000  # the most results of a function that are cached
 NO_PARTS = 30.0  # s without a new part, after which an incomplete message is given up
 FAILING = 60.0  # s of errors from the SuperLink, after which a request is given up
@@ -78,7 +78,7 @@ def like(module: Any, **changed: Any) -> SimpleNamespace:
 
 
 def retry_soon(module: str, name: str) -> None:
-    """Let a function that fetches the parts of a message ask soon again for a part that is missing.
+    """Let a function that fetches a message's parts soon ask again for a missing part.
 
     The first pause is `FIRST_RETRY`. Pauses grow to `LONGEST_RETRY`. In stock Flower the first pause is 1 s.
     `module` and `name` are those of the function.
@@ -253,7 +253,7 @@ def start_program(command: list[str], **settings: Any) -> subprocess.Popen[bytes
     command line, which every user of the machine can read.
     """
     if command[0] in GUARDED:
-        command = patched(command, installed=bool(sys.flags.safe_path))  # imports as this process does
+        command = patched(command, installed=bool(sys.flags.safe_path))  # the same import path as here
     if "--token" not in command:
         return subprocess.Popen(command, **settings)
     place = command.index("--token")
@@ -322,9 +322,9 @@ class _Apps:
         """Start a process as `subprocess.Popen` does, by the fork server if it serves this command.
 
         A forked process inherits `channel`, its end of a socket pair. A process that is not forked does not.
-        `fork` may start the process in another way. It gets the fork server, the command, and the file
-        descriptors of the process's output (None: that of this process) and channel. It returns whether it
-        has started the process.
+        `fork` may start the process in another way. It gets the fork server, the command, and two file
+        descriptors: of the output (None: this process's output) and of `channel`. It returns whether it has
+        started the process.
         """
         if self._fork_server is None or command[0] not in self._names:
             start_program(command, **settings)

@@ -1,9 +1,9 @@
 """The gate's side of TLS: it decrypts one record at a time, and limits the records without data.
 
-A record of TLS may hold no data of the application: a part of the handshake, a change of the keys (KeyUpdate
+Some records of TLS hold no data of the application: a part of the handshake, a change of the keys (KeyUpdate
 in TLS 1.3), an attempt to negotiate again (TLS 1.2), or a warning. OpenSSL handles any number of such records
-in one call, which does not return while more arrive, and a change of the keys takes it 30 us or more. With
-calls that read from the socket, a stranger that sent 0.4 MB of such records a second stopped the gate.
+in one call, which does not return while more arrive, and a change of the keys takes it 30 us or more. When
+OpenSSL read the socket itself, a stranger stopped the gate with 0.4 MB of such records a second.
 """
 
 from __future__ import annotations
