@@ -180,7 +180,10 @@ def is_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: fl
 
 
 def delta_bound(of: Constants, c: float, rounds: int, gap: float, variance_term: float) -> float:
-    """Return Theorem 3.5's bound: twice eq. 62, as eq. 48 needs; so the theorem's c is half of eq. 60's `c`.
+    """Return Theorem 3.5's bound: twice eq. 62, as eq. 48 has it; so the theorem's c is half of eq. 60's `c`.
+
+    The factor 2 is there because the theorem has it. Eqs. 6, 8 and 44 print + χ² where Lemma C.2 (eq. 21)
+    gives E||∇f||² = E||∇f̃||² - χ², and with that, eq. 62 alone bounds the gradient.
 
     The parameters are those of `is_bound`.
     """
