@@ -1,13 +1,14 @@
 """The `cohort` command.
 
 `up` trains a real federation on this machine, `simulate` trains a simulated federation, `plot` draws the
-results again, and `advise` estimates the variance of other selectors. `client` and `server` come from
-`deploy.device.cli` and `deploy.hosting.cli`. Other packages can add commands.
+results again, `selectors` lists the selectors, and `advise` estimates the variance of other selectors.
+`client` and `server` come from `deploy.device.cli` and `deploy.hosting.cli`. Other packages can add commands.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import sys
 from datetime import datetime
@@ -36,6 +37,7 @@ from deploy.runs.availability import check_availability
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follower import train
+from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
 from deploy.runs.trials import (
     PLAN,
     Trial,
@@ -50,6 +52,7 @@ from deploy.runs.trials import (
 )
 from server.history import FILE_NAME, RunHistory, read_run
 from server.tracking import check_trackers
+from strategies.selectors import available
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -471,6 +474,22 @@ def plot(
     except ValueError as error:
         _fail(str(error), 2)
     _conclude(Console(highlight=False, markup=False), run_dir, histories)
+
+
+@cli.command()
+def selectors(
+    name: Annotated[
+        str | None, typer.Argument(help="A selector: show its settings.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,
+) -> None:
+    """List the selectors: what each does and needs, and whether it is unbiased."""
+    with _exit_on_bad_input():
+        if as_json:
+            names = available() if name is None else [name]
+            typer.echo(json.dumps({each: describe(each) for each in names}))
+            return
+        Console(highlight=False).print(table_of_selectors() if name is None else table_of_settings(name))
 
 
 @cli.command()

@@ -13,6 +13,7 @@ import tasks
 from strategies import Reporter, SelectionStrategy
 from strategies.options import Budgets, Deadlines, Faults, Overrides, Polling, read_rates
 from strategies.selectors import available, selector_type, settings_of_run
+from strategies.selectors.checks import did_you_mean
 from strategies.selectors.settings import Schedule
 from strategies.server_steps.named import create_server_strategy
 from tasks.partitions import parse
@@ -417,8 +418,9 @@ def _explain(details: Any) -> str:
     if details["type"] == "missing":
         return f"{name}: missing from the run config"
     if details["type"] == "extra_forbidden":
-        known = ", ".join(field.alias or key for key, field in RunSettings.model_fields.items())
-        return f"{name} = {details['input']!r}: unknown setting; the settings are {known}"
+        known = [field.alias or key for key, field in RunSettings.model_fields.items()]
+        hint = did_you_mean(name, known)
+        return f"{name} = {details['input']!r}: unknown setting{hint}; the settings are {', '.join(known)}"
     reason = details["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("should", "must")
     return f"{name} = {details['input']!r}: {reason}"
 

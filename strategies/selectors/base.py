@@ -54,6 +54,8 @@ class Selector(ABC):
     """
 
     name: ClassVar[str]
+    summary: ClassVar[str] = ""
+    """Which clients are selected, in a few words that follow "selects clients"."""
     unbiased: ClassVar[Literal["round", "long-run", "none"]]
     """When E[sum_m c_m u_m] equals the mean of any fixed updates u, weighted by `target_shares`: in each
     round ("round"), only on average over many rounds in which availability varies ("long-run"), or never

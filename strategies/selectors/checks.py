@@ -1,6 +1,8 @@
 """Checks of arguments; each error message names the argument, its value and the allowed range."""
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
 
@@ -19,6 +21,12 @@ def interval(low: float, high: float, why: str = "") -> str:
     if math.isinf(high):
         return f"finite{note}" if math.isinf(low) else f">= {low:g}{note}"
     return f"<= {high:g}{note}" if math.isinf(low) else f"between {low:g} and {high:g}{note}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint for an error message that names the most similar known name, or "" if none is similar."""
+    similar = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {similar[0]}?)" if similar else ""
 
 
 def integer(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, why: str = "") -> int:

@@ -14,6 +14,7 @@ from .baselines.full import FullSelector
 from .baselines.md import MultinomialSelector
 from .baselines.optimal import OptimalSelector
 from .baselines.uniform import UniformSelector
+from .checks import did_you_mean
 from .delta.cluster_is import ClusterISSelector
 from .delta.delta import DeltaSelector
 from .delta.fed_is import FedISSelector
@@ -114,7 +115,8 @@ def selector_type(name: str) -> type[Selector]:
         If there is no such selector.
     """
     if name not in _SELECTORS:
-        raise ValueError(f"selector = {name!r}: must be one of {', '.join(_SELECTORS)}")
+        hint = did_you_mean(name, _SELECTORS)
+        raise ValueError(f"selector = {name!r}{hint}: must be one of {', '.join(_SELECTORS)}")
     return _SELECTORS[name]
 
 

@@ -222,7 +222,8 @@ class Settings:
         known = cls.allowed()
         for name, value in values.items():
             if name not in known:
+                hint = checks.did_you_mean(name, known)
                 raise ValueError(
-                    f"{name} = {value!r}: no such setting; known are {', '.join(known) or 'none'}"
+                    f"{name} = {value!r}: no such setting{hint}; known are {', '.join(known) or 'none'}"
                 )
         return cls(**values)

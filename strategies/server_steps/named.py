@@ -12,6 +12,7 @@ from typing import Any
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+from ..selectors.checks import did_you_mean
 from ..selectors.settings import Settings, setting
 
 _SMALL, _LARGE = 1e-12, 1e6
@@ -148,7 +149,8 @@ def create_server_strategy(
     0.05
     """
     if name not in SETTINGS:
-        raise ValueError(f"server-strategy = {name!r}: must be one of {', '.join(SETTINGS)}")
+        hint = did_you_mean(name, SETTINGS)
+        raise ValueError(f"server-strategy = {name!r}{hint}: must be one of {', '.join(SETTINGS)}")
     try:
         checked = SETTINGS[name].of(settings or {})
     except (TypeError, ValueError) as error:

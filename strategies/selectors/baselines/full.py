@@ -16,6 +16,7 @@ class FullSelector(UniformSelector):
     """
 
     name = "full"
+    summary = "all of them"
 
     def _select(self, context: RoundContext) -> Selection:
         return super()._select(replace(context, k=context.available.count))

@@ -18,6 +18,7 @@ class MultinomialSelector(StreamSelector):
     """
 
     name = "md"
+    summary = "in proportion to their data"
     equal_weight_draws = "with replacement"
     data_independent = True
 

@@ -21,6 +21,7 @@ class OptimalSelector(ReportedSelector):
     """
 
     name = "optimal"
+    summary = "with the best possible probabilities"
     polls_for = frozenset({"update_norm"})
     settings_type: ClassVar[type[ImportanceSettings]] = ThinFloorSettings
 

@@ -21,6 +21,7 @@ class UniformSelector(StreamSelector):
     """
 
     name = "uniform"
+    summary = "with equal probability"
     equal_weight_draws = "always"
     data_independent = True
 

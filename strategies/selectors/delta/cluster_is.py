@@ -54,6 +54,7 @@ class ClusterISSelector(LastNormSelector, ImportanceSelector):
     """
 
     name = "cluster-is"
+    summary = "from clusters of similar norms"
     settings_type = ClusterISSettings
     _settings: ClusterISSettings
 

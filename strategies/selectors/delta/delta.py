@@ -97,6 +97,7 @@ class DeltaSelector(ReportedSelector):
     """
 
     name = "delta"
+    summary = "by how gradients differ and vary"
     polls_for = frozenset({"diversity", "gradient_variance"})
     settings_type = DeltaSettings
     _settings: DeltaSettings

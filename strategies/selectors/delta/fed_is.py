@@ -20,4 +20,5 @@ class FedISSelector(OptimalSelector):
     """
 
     name = "fed-is"
+    summary = "in proportion to their norms"
     settings_type = ImportanceSettings

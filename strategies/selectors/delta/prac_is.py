@@ -13,6 +13,7 @@ class PracISSelector(PracticalSelector):
     """Divides the selected clients' probability in proportion to λ_i s_i with s_i = ||ĝ_i|| (eq. 15)."""
 
     name = "prac-is"
+    summary = "by past norms, mixed step by step"
 
     def _participant_scores(self, feedback: Feedback) -> Floats:
         return feedback.update_norms

@@ -155,6 +155,7 @@ class FLICSSelector(GroupSelector):
     """
 
     name = "flics"
+    summary = "so that groups get their shares"
     unbiased = "long-run"
     data_independent = True
     settings_type = FLICSSettings

@@ -119,6 +119,7 @@ class FLICSPrivateSelector(Selector):
     """
 
     name = "flics-private"
+    summary = "the same, without knowing the groups"
     unbiased = "long-run"
     data_independent = True
     clients_decide = True

@@ -18,6 +18,7 @@ class NaiveGroupSelector(GroupSelector):
     """
 
     name = "naive-group"
+    summary = "a fixed number of each group"
     unbiased = "none"
     equal_weight_draws = "always"
     data_independent = True

@@ -161,6 +161,7 @@ class ForecastSelector(StreamSelector):
     """
 
     name = "forecast"
+    summary = "by forecasts of their norms"
     settings_type = AskingSettings
     _settings: AskingSettings
     per_client = LastNormSelector.per_client

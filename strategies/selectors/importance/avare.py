@@ -33,6 +33,7 @@ class AvareSelector(LastNormSelector, ProbabilitySelector):
     """
 
     name = "avare"
+    summary = "by the last known norms"
     settings_type = AskingSettings
     _settings: AskingSettings
     state_axes = Selector.state_axes | {"rounds": ()}  # t

@@ -18,6 +18,7 @@ class LipschitzISSelector(ImportanceSelector):
     """
 
     name = "lipschitz-is"
+    summary = "by Lipschitz constants"
     data_independent = True
     settings_type = ThinFloorSettings
     per_client = ImportanceSelector.per_client | {

@@ -44,6 +44,7 @@ class MABSSelector(BanditSelector):
     """
 
     name = "mabs"
+    summary = "by past norms, as a bandit"
     settings_type = MABSSettings
     _settings: MABSSettings
     state_axes = BanditSelector.state_axes | {

@@ -42,6 +42,7 @@ class VRBSelector(BanditSelector):
     """
 
     name = "vrb"
+    summary = "by past norms, near uniform at first"
     settings_type = VRBSettings
     _settings: VRBSettings
     state_axes = BanditSelector.state_axes | {"totals": ("clients",)}  # w, in units of L

@@ -62,6 +62,7 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     """
 
     name = "adaptive-doubling-osmd"
+    summary = "the same, without a known end"
     settings_type = AdaptiveDoublingOSMDSettings
     _settings: AdaptiveDoublingOSMDSettings
     state_axes = ExpertsSelector.state_axes | {

@@ -76,6 +76,7 @@ class AdaptiveOSMDSelector(ExpertsSelector):
     """
 
     name = "adaptive-osmd"
+    summary = "by past norms, with several rates"
     settings_type: ClassVar[type[ExpertsSettings]] = AdaptiveOSMDSettings
     state_axes = ExpertsSelector.state_axes | {
         "reference": (),  # sqrt(ā) in the unit of size times norm; 0 if ā is not known yet

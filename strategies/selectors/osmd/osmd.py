@@ -42,6 +42,7 @@ class OSMDSelector(AdaptiveOSMDSelector):
     """
 
     name = "osmd"
+    summary = "by past norms, learned online"
     settings_type = OSMDSettings
     _settings: OSMDSettings
 

@@ -59,6 +59,7 @@ class PersonalisedOSMDSelector(Selector):
     """
 
     name = "personalised-osmd"
+    summary = "for clients with models of their own"
     unbiased = "round"
     part_names = ("model", "personal")
     settings_type = PersonalisedOSMDSettings

@@ -37,6 +37,7 @@ class AdaPowDSelector(PowDSelector):
     """
 
     name = "adapow-d"
+    summary = "with the largest losses, fewer asked"
     settings_type = AdaPowDSettings
     _settings: AdaPowDSettings
     state_axes = Selector.state_axes | {"drop_at": ()}

@@ -57,6 +57,7 @@ class AFLSelector(LastLossSelector):
     """
 
     name = "afl"
+    summary = "rather those with large past losses"
     settings_type = AFLSettings
     _settings: AFLSettings
 

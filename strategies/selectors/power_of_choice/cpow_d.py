@@ -21,6 +21,7 @@ class CPowDSelector(PowDSelector):
     """
 
     name = "cpow-d"
+    summary = "with the largest estimated losses"
     settings_type = CPowDSettings
     _settings: CPowDSettings
 

@@ -58,6 +58,7 @@ class PowDSelector(PlainMeanSelector):
     """
 
     name = "pow-d"
+    summary = "with the largest losses"
     polls_for = frozenset({"loss"})
     settings_type = PowDSettings
     _settings: PowDSettings

@@ -15,6 +15,7 @@ class RPowDSelector(LastLossSelector, PowDSelector):
     """
 
     name = "rpow-d"
+    summary = "with the largest past losses"
     polls_for = frozenset()
 
     def _choose(self, context: RoundContext) -> tuple[Ints, Floats]:
