@@ -378,7 +378,11 @@ def test_the_strategies_of_the_papers_train_one_after_another_on_clients_with_gr
         ("COHORT_PER_ROUND", "99", "COHORT_PER_ROUND = 99: must be between 1 and 3 (the number of clients)"),
         ("COHORT_TASK", "digits-mlp", "COHORT_TASK = 'digits-mlp': needs torch: build the images with"),
         ("COHORT_TASK", "mnist", "COHORT_DATA: holds neither mnist.npz nor a folder mnist"),
-        ("COHORT_SET", "round-deadlin=3", "round-deadlin = 3: unknown setting; the settings are"),
+        (
+            "COHORT_SET",
+            "round-deadlin=3",
+            "round-deadlin = 3: unknown setting (did you mean round-deadline?); the settings are",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused_before_anything_else_starts(

@@ -228,7 +228,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ({"learning-rate": "0.5@9/0.1@1"}, r"^learning-rate = .*ascending rounds"),
         (
             {"server-strategy": "Adam"},
-            r"^server-strategy = 'Adam': must be one of FedAvg, FedAvgM, FedAdam, ",
+            r"^server-strategy = 'Adam' \(did you mean FedAdam\?\): must be one of FedAvg, FedAvgM, ",
         ),
         (
             {"server-strategy": "FedAdam:lr=3"},
@@ -277,7 +277,10 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ),
         ({"client-settings": "/no/file"}, r"^client-settings = '/no/file': cannot be read: "),
         ({"client-sizes": "/no/file"}, r"^client-sizes = '/no/file': cannot be read: "),
-        ({"rounds": 3}, r"^rounds = 3: unknown setting; the settings are selector, "),
+        (
+            {"rounds": 3},
+            r"^rounds = 3: unknown setting \(did you mean num-rounds\?\); the settings are selector, ",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(
