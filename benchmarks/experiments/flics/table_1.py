@@ -292,7 +292,8 @@ _HOW = (
     f"last {LAST} rounds. Rounds: until 95 % of FLICS-AVG's best. The paper's record of 5,342 users is not "
     f"available to us; ours is synthetic, with {RECORDED} clients that are available {SHARES[0]:.0%} to "
     f"{SHARES[-1]:.0%} of the time. A round is an hour; a client is available in a round if it is in any "
-    "part of it."
+    "part of it. In the other processes of the paper, groups have 1 to 100 clients available on average "
+    "(uniform: 4 to 100; cyclic: in reverse order at night, so over time groups differ only fivefold)."
 )
 _OURS = "Markov, diurnal and scarce Poisson are not in the paper."
 _DIGITS_CLAIM = (

@@ -205,9 +205,14 @@ class _Recorder:
 def _batches(
     problem: Problem, rng: np.random.Generator, size: int, replacement: bool = True
 ) -> tuple[Floats, Floats]:
-    """Return a mini-batch of `size` samples of every client: x (M, size, d) and y (M, size)."""
+    """Return a mini-batch of `size` samples of every client: x (M, size, d) and y (M, size).
+
+    All samples without replacement give full gradients; this draws no random numbers.
+    """
     m, n, _ = problem.x.shape
     every = np.arange(m)[:, None]
+    if size == n and not replacement:
+        return problem.x, problem.y
     if replacement:
         picks = every, rng.integers(n, size=(m, size))
     else:

@@ -104,10 +104,11 @@ class FLICSSelector(GroupSelector):
         Δ    = sum_{m in S} p_g(m)/ŝ_g(m)(t) u_m
 
     Δ is not unbiased in each round, but over time: the mean weight of a group over the rounds is p_j, within
-    2 % after some 60 rounds. Algorithm 1 of the paper is printed with three errors. Line 7 divides by t - 1,
-    which is 0 at t = 1. Lines 12 and 14 both scale. The algorithm also divides by the size of S. With these
-    errors the step is too small by orders of magnitude. If K depends on the availability, the direction of
-    the step is wrong, too.
+    2 % after some 60 rounds on average over availability processes. In one run, the weight of a group that is
+    often absent may be off by a quarter, even after 2000 rounds. Algorithm 1 of the paper is printed with
+    three errors. Line 7 divides by t - 1, which is 0 at t = 1. Lines 12 and 14 both scale. The algorithm also
+    divides by the size of S. With these errors the step is too small by orders of magnitude. If K depends on
+    the availability, the direction of the step is wrong, too.
 
     A group without a participant so far has no weight and no share in Δ. When the group has its first r̂_j
     participants in round t, they make up for all missed rounds at once: each of them has the weight

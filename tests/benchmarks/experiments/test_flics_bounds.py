@@ -74,5 +74,6 @@ def test_the_gradient_is_below_the_bound():
         assert np.isfinite(value)
         if column == "largest weight / p":
             assert 0.5 < value < one.cells[process, "ε̂"]  # Lemma 4
+            assert 0 < one.cells[process, "smallest weight / p"] <= value
         if column == "least bound / gradient²":
             assert value > 1

@@ -144,7 +144,26 @@ def test_the_gradient_and_the_gap_are_below_their_bounds():
             below = "log10 gap, eq. 5" if "eq. 5" in column else "log10 mean gradient²"
             assert one.cells[row, below] < value
             compared += 1
-    assert compared == 3 * (4 * 2 + 3)  # with each of 4 selectors two, eq. 5, and two theorems
+    assert compared == 3 * (6 * 2 + 3)  # with each of 6 trials two, eq. 5, and two theorems
+    for sigma in (1, 3, 10):
+        row = f"adaptive-osmd × 100, full, σ={sigma}"
+        assert one.cells[row, "log10 bound, best fixed p"] < one.cells[row, "log10 bound, uniform p"]
+
+
+def test_all_samples_without_replacement_are_full_gradients():
+    problem = unlike_clients(np.random.default_rng(0), 1.0, 3)
+    trials = [Trial(create("uniform", 3, clients_per_round=3), 0.05)]
+    (track,) = train(
+        problem,
+        trials,
+        np.random.default_rng(1),
+        clients_per_round=3,
+        num_rounds=1,
+        batch_size=problem.y.shape[1],
+        replacement=False,
+    )
+    gradients = np.array([x.T @ -y / y.size for x, y in zip(problem.x, problem.y, strict=True)])
+    np.testing.assert_allclose(track.roots[0], np.linalg.norm(gradients, axis=1) / 3)
 
 
 def test_the_bound_of_fedavg_by_hand():
