@@ -53,6 +53,7 @@ def check_a_round_does_not_wait_for_killed_client_apps(running: rounds.Federatio
 
 @pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+@pytest.mark.slow
 def test_rounds_survive_killed_fork_servers_and_do_not_wait_for_killed_client_apps(
     federation: Callable[..., rounds.Federation], tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_round_does_not_wait_for_killed_client_apps_of_a_shared_fork_server(
 
 
 @pytest.mark.network
+@pytest.mark.slow
 def test_stock_programs_run_the_same_app(
     federation: Callable[..., rounds.Federation],
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_sender_is_known_by_the_secret_or_by_an_accepted_signature(monkeypatch
     assert ask("/health", 200, secret=False, content_length="0") == []
 
 
+@pytest.mark.slow
 def test_a_connection_without_a_request_of_a_known_sender_is_closed(clients: Any) -> None:
     idle, slow = clients(2)
     slow.sendall(BEGIN + b"Content-Length: 100\r\n")
