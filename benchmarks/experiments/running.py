@@ -202,7 +202,7 @@ def run_all(
         Folder for the results of the seeds, created if missing. The result of a seed is the file
         ``NAME-SEED.json``. If the seed fails, its traceback is the file ``NAME-SEED.error``.
     seeds : int or None
-        Number of seeds of each experiment: seeds 0 to seeds - 1 run. For None see `num_seeds`.
+        Number of seeds of each experiment. The seeds are 0 to `seeds` - 1. For None see `num_seeds`.
     jobs : int
         Number of seeds that run in parallel, >= 1, each in a process with one thread.
     data : Path or None

@@ -47,7 +47,7 @@ def check(
 ) -> dict[str, float | str]:
     """Return the largest parameter difference between each engine's model and the reference.
 
-    If an engine has no model, the reason takes the place of the difference. The parameters are those of
+    If an engine has no model, the reason takes the place of the difference. The arguments are those of
     `measure.measure`.
     """
     alone = workload.alone()

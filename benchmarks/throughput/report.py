@@ -5,10 +5,10 @@
 
 Each engine runs in a process of its own, computes with one thread, and trains on the same samples as the
 other engines. The engines take turns. In its turn an engine runs a block of rounds, while all processes of
-the other engines are stopped (SIGSTOP), including Ray's daemons and polling threads. After every engine has
-had its turn, the next engine of the list begins. The CPU time per update counts all processes of the engine.
-The table has medians over the blocks. Ray has a worker process for every core, so it may do more updates per
-second than its CPU time suggests.
+the other engines are stopped (SIGSTOP), including Ray's daemons and polling threads. When every engine has
+had its turn, a new cycle begins, and the next engine of the list goes first. The CPU time per update counts
+all processes of the engine. The table has medians over the blocks. Ray has a worker process for every core,
+so it may do more updates per second than its CPU time suggests.
 
 This project's engines select by `adaptive-osmd`, which learns from each round before it selects for the next.
 The other engines select uniformly. `in-process` guards against bad clients, as `SelectionStrategy` does by

@@ -18,7 +18,7 @@ USAGE = "usage: python -m deploy.container devices {register NAME KEY | revoke N
 
 
 class Cluster(Server):
-    """The devices of this cluster, with the operations of `Server`. The folder is on a volume."""
+    """The server of the devices that join this cluster from outside. Its folder is on a volume."""
 
     def states(self) -> dict[str, str]:
         """Return the state of each device, by name.

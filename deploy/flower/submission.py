@@ -97,7 +97,7 @@ def copy_app(app: Path, target: Path, leave_out: Path) -> None:
     target : Path
         The folder for the copy, which must not exist yet.
     leave_out : Path
-        A folder that is not copied, with its symbolic links resolved. Hidden folders, `__pycache__` and
+        A folder that is not copied, as a path without symbolic links. Hidden folders, `__pycache__` and
         virtual environments are not copied either.
     """
     app = app.resolve()

@@ -169,9 +169,9 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 def processes_with(variable: str, value: str) -> list[int]:
     """Return the ids of this user's processes whose environment has `variable` set to `value`.
 
-    Child processes inherit this mark. Root could read the environment of every process, but another user may
-    choose any environment. So the list includes processes that have left their group or lost their
-    parent. The function reads /proc: on systems other than Linux, the list is empty.
+    Child processes inherit this mark, so the list includes processes that have left their group or lost their
+    parent. Processes of other users are left out, also for root, because any user can set this mark. The
+    function reads /proc: on systems other than Linux, the list is empty.
     """
     mark = os.fsencode(f"{variable}={value}")
     found = []
@@ -187,13 +187,13 @@ def processes_with(variable: str, value: str) -> list[int]:
 def end_with_parent() -> None:
     """Let the kernel send SIGTERM to this process as soon as its parent ends, even if the parent is killed.
 
-    If the parent has ended before this call takes effect, this process exits with `LOST`. On systems other
-    than Linux the function does nothing.
+    If the parent ends while this function runs, this process exits with `LOST`. On systems other than Linux
+    the function does nothing.
     """
     parent = os.getppid()
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # the parent ended before the call
+        if os.getppid() != parent:  # the parent ended before `prctl`
             sys.exit(LOST)

@@ -74,7 +74,7 @@ def run_variance(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = 
 
 
 BETA = 1.0
-"""FLICS' β. With β = 0, σ_T would be infinite if a group does not take part in round 1."""
+"""FLICS' β. With β = 0, σ_T (the mean over t of sum p²/ŝ(t)) is infinite if a group misses round 1."""
 
 
 def toss(a: Floats, k: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -123,7 +123,8 @@ def run_sigma(seed: int, horizons: tuple[int, ...] = HORIZONS, quick: bool = Fal
         terms = SHARES**2 / estimates
         for rounds in horizons:
             best = offline_participation(SHARES, a[:rounds], k[:rounds])
-            sigma = terms[:rounds, best > 0].sum(axis=1).mean()  # over groups that were available until T
+            served = best > 0  # the groups that were available in some round up to T
+            sigma = terms[:rounds, served].sum(axis=1).mean()
             cells[name, f"T = {rounds}"] = 100 * (sigma / variance(best, best) - 1)
     return Outcome(cells, {})
 
@@ -148,8 +149,8 @@ EXPERIMENTS = (
         claim="the excess goes to 0.",
         note=f"{NUM_GROUPS} groups of equal weight, 1 to 100 clients of each available on average; K = {K}, "
         f"or random from {K // 4} to {7 * K // 4}. The variance is sum p_j²/s_j for the mean rates s of "
-        "FLICS, of fixed quotas, and of uniform selection among the available clients, whose updates would "
-        "also have to be scaled by p/ŝ. The optimum is exact.",
+        "FLICS, of fixed quotas, and of uniform selection among the available clients; each policy scales "
+        "updates by p/ŝ. The optimum is exact.",
         x="rounds T",
         y="excess over the offline optimum, %",
         log_y=True,
@@ -160,9 +161,9 @@ EXPERIMENTS = (
         source=f"{PAPER}, σ_T as in Theorem 2's proof: the mean over t of sum p²/ŝ(t), with coins tossed",
         run=run_sigma,
         claim="the difference goes to 0.",
-        note="Corollary 1.1's σ_T is that of eq. 7, with the covariances Σ_ij of the groups' numbers of "
-        f"participants as factors. As flics-variance, with K = {K} and β = {BETA:g}, but ŝ(t) counts the "
-        "clients that took part, and all rounds t <= T count. It is negative at first, since β counts as a "
-        "participant of each group, and large where groups were absent for many rounds.",
+        note="Not the σ_T of Corollary 1.1, which also has the covariances Σ_ij of the groups' numbers of "
+        f"participants as factors (eq. 7). As flics-variance, with K = {K} and β = {BETA:g}, but ŝ(t) counts "
+        "the clients that took part, and all rounds t <= T count. The difference is negative at first, since "
+        "β counts as a participant of each group, and large where groups were absent for many rounds.",
     ),
 )

@@ -157,10 +157,10 @@ def hand_out_complete_replies(state: Any) -> None:
 
 
 def _incomplete(database: Any, replies: list[str]) -> set[str]:
-    """Mark the replies whose parts are still being pushed as not handed out, and return their ids.
+    """Find the replies whose parts are still being pushed, mark them as not handed out, and return them.
 
-    `replies` are ids of replies. A reply whose push session has expired stays marked as handed out, and
-    Flower reports it as lost.
+    `replies` and the result are ids of replies. A reply whose push session has expired stays marked as handed
+    out, and Flower reports it as lost.
     """
     if not replies:
         return set()

@@ -6,7 +6,8 @@
 - Over HTTP, only an executor that knows the executor's secret is given a task. Stock Flower gives a task to
   anyone who asks, if it has no such secret. The thread of `deploy.flower.patches.superexec` takes tasks
   without HTTP.
-- The content of a request is read only if its sender is known. Stock Flower reads it into memory first.
+- The content of a request is read only if its sender is known, or if an executor may have signed the
+  request; then at most `MAX_SIGNED` bytes are read. Stock Flower reads any content into memory first.
 - The connections of unknown senders are limited (`http_limits`).
 """
 
@@ -124,8 +125,8 @@ class Guard:
     app : starlette.types.ASGIApp
         The application to which requests are passed.
     api : fastapi.FastAPI
-        The API. Its `state` holds the SuperLink's or SuperNode's state, which knows the tokens of tasks, and
-        in a SuperLink the authentication of the control API.
+        The API. Its `state` has the SuperLink's or SuperNode's database, which knows the tokens of tasks. In
+        a SuperLink, it also has the authentication of the control API.
     """
 
     def __init__(self, app: Any, api: Any) -> None:
@@ -135,7 +136,7 @@ class Guard:
         self._access_token = importlib.import_module(_CONSTANTS).ACCESS_TOKEN_KEY
 
     async def __call__(self, scope: Any, receive: _Receive, send: Any) -> None:
-        """Pass a request on, with its content if its sender is known, and else without content."""
+        """Pass a request on, with its content if its sender is known or may have signed it, else without."""
         if scope["type"] == "http":
             sender, headers = scope.get("client"), dict(scope["headers"])
             if await self._is_known(scope["path"], headers):

@@ -53,6 +53,15 @@ def refusal(node: Node, method: str, request: Any, **options: Any) -> grpc.RpcEr
     return error.value
 
 
+def is_refused(node: Node) -> bool:
+    """Return True if the front door refuses a heartbeat of this node because it has too many requests."""
+    try:
+        node.latency()
+    except grpc.RpcError as error:
+        return error.code() is grpc.StatusCode.UNAVAILABLE
+    return False
+
+
 def test_a_thousand_unfinished_requests_of_a_stranger_stop_nobody_and_are_logged(
     superlink: SuperLink, honest: Node, growth: Any
 ) -> None:
@@ -103,10 +112,7 @@ def test_unfinished_requests_of_a_node_occupy_few_threads_and_stop_only_itself(
         for _ in range(30):
             attack.half_open(PULL, attacker.metadata, UNFINISHED)
     assert honest.latency() < SOON
-    request = PullMessagesRequest(node=attacker.id)
-    assert wait_until(
-        lambda: refusal(attacker, "PullMessages", request).code() is grpc.StatusCode.UNAVAILABLE, 10
-    )
+    assert wait_until(lambda: is_refused(attacker), 10)  # once enough of the requests have arrived
     assert superlink.threads < threads + 60
     assert growth() < 40
     for attack in attacks:
@@ -128,11 +134,13 @@ def test_answered_requests_of_a_connection_do_not_count_as_under_way(
     ask = getattr(attacker.connect(), method)
     # A node's next request ends the last one, which was held. gRPC allows 16 requests under way.
     metadata = [*attacker.metadata, presence.HELD]
-    answers = [ask.future(request, metadata=metadata, timeout=60) for _ in range(2)]
+    answers: list[Any] = []
     for _ in range(60):
         answers.append(ask.future(request, metadata=metadata, timeout=60))
-        assert answers.pop(0).result() is not None
+        # The SuperLink may handle requests in another order than they were sent, and holds one of them.
+        assert wait_until(lambda: sum(not each.done() for each in answers) < 3, 60)
     for answer in answers:
+        assert not answer.done() or answer.result() is not None
         answer.cancel()
 
 
