@@ -110,7 +110,8 @@ PAPER = Paper(
             "Eq. 9, Theorem 3.5 and E.2",
             "convergence of FedDELTA",
             "reached",
-            "On quadratic losses it holds; it is as large for IS as for DELTA, and so are the gradients.",
+            "On quadratic losses and with replacement it holds; it is as large for IS as for DELTA, and so "
+            "are the gradients. Without replacement (E.2.2), only the bound's Φ̃ is computed (eq. 10).",
             ("delta-theorems",),
         ),
         Row(
@@ -302,7 +303,7 @@ PAPER = Paper(
             "gradients that change little between rounds",
             "in part",
             "For the regression: U and Ũ are 3 to 8 in a round, but U is 76, and Ũ about 2000, over all "
-            "rounds.",
+            "rounds. The bounds of V and Φ̃ at earlier p (eqs. 85, 87 and 89) are not computed.",
             ("delta-extremes",),
         ),
         Row(

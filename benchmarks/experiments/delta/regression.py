@@ -232,12 +232,12 @@ def run_extremes(seed: int, num_rounds: int = 2000, noise: int = 1, quick: bool 
 
 
 _SETTING = (
-    "y = log((A x - b)²/2), A = 10, b = 1; 10 of {clients} clients, 2000 rounds, rate 0.001 for all, as in "
-    "H.2 (the figures' captions say that each method is tuned). The paper does "
-    "not give x, the local steps, the distribution of the noise and the start; here x ~ U(0.25, 1.25), 5 "
-    "steps, normal noise with a standard deviation ~ U(0, 2ν) for each client, and the start is {start}. "
-    "DELTA knows the ζ of all clients, from their noisy updates divided by the 5 steps (eq. 13 has the exact "
-    "gradients of the global model), and σ², the variance of the noise of one step; α1 = α2 = 0.5. "
+    "y = log((A x - b)²/2) (Figure 11's caption has no square), A = 10, b = 1; 10 of {clients} clients, "
+    "2000 rounds, rate 0.001 for all, as in H.2 (the figures' captions say that each method is tuned). "
+    "The paper does not give x, the local steps, the distribution of the noise and the start; here "
+    "x ~ U(0.25, 1.25), 5 steps, normal noise with a standard deviation ~ U(0, 2ν) for each client, and the "
+    "start is {start}. DELTA knows the ζ of all clients, from their noisy updates divided by the 5 steps "
+    "(eq. 13 has the exact gradients of the global model), and σ², the variance of the noise of one step; α1 = α2 = 0.5. "
     "IS and DELTA draw a tenth uniformly (floor 0.1), which the paper does not; they draw with "
     "replacement, and the paper does not say how it draws."
 )
@@ -285,7 +285,8 @@ EXPERIMENTS = (
     Experiment(
         name="delta-extremes",
         title="largest and smallest norm and diversity of all clients in the regression",
-        source=f"{PAPER}, Figures 9 and 10, eqs. 85 to 89, appendix G; the paper has MNIST and Fashion-MNIST",
+        source=f"{PAPER}, Figures 9 and 10, U and Ũ of eqs. 85 to 89, appendix G; the paper has MNIST and "
+        "Fashion-MNIST",
         run=run_extremes,
         claim="norms and diversities vary within limits, so that those of an earlier round can stand for "
         "those of this round.",

@@ -376,7 +376,8 @@ EXPERIMENTS = (
         "for every p above the floor, however it is chosen, since then l_t(p) ≤ M/(αK) sum a. ζ²: on 20 "
         "models of the path of gradient descent instead of all models, the best fixed p ≥ α/M and the best p "
         "of each model, relative to uniform sampling; version 1 has no floor for the best fixed p. The "
-        "theorems of the doubling trick are for blocks that start from the uniform p; here they start warm.",
+        "theorems of the doubling trick are for blocks that start from the uniform p; here they start warm. "
+        "Theorem 4 with C = 1, since ā is the largest a of the run here, and not that of a block.",
         digits=2,
     ),
     Experiment(

@@ -4,6 +4,7 @@
 it shares no code with the selectors, and solves line 7 of Algorithm 1 by bisection.
 """
 
+from itertools import permutations
 from math import ceil, exp, floor, log, log2, sqrt
 
 import numpy as np
@@ -283,3 +284,21 @@ def test_without_replacement_the_feedback_has_the_importance_of_algorithm_6():
             left -= p[m]
         p = mirror_step(p, gradient, eta)
     assert selector.probabilities.max() > 1.3 * selector.probabilities.min()
+
+
+def error_without_replacement(p: np.ndarray, norms: np.ndarray) -> float:
+    """Return E‖g̃ - J‖² of Algorithm 6's estimate with K = 2, for orthogonal λ g of these norms."""
+    error = 0.0
+    for first, second in permutations(range(p.size), 2):
+        estimate = np.zeros(p.size)
+        estimate[first] = norms[first] * (1 / p[first] + 1) / 2
+        estimate[second] = norms[second] * (1 - p[first]) / p[second] / 2
+        chance = p[first] * p[second] / (1 - p[first])
+        error += chance * float(((estimate - norms) ** 2).sum())
+    return error
+
+
+def test_without_replacement_another_p_than_that_of_least_loss_may_have_the_least_error():
+    norms = np.array([3.0, 1.0, 1.0])  # the figures of `coverage.osmd._DISTINCT`
+    assert error_without_replacement(norms / norms.sum(), norms) == pytest.approx(4.400, abs=5e-4)
+    assert error_without_replacement(np.array([0.616, 0.192, 0.192]), norms) == pytest.approx(4.392, abs=5e-4)
