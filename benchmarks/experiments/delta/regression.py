@@ -237,9 +237,9 @@ _SETTING = (
     "The paper does not give x, the local steps, the distribution of the noise and the start; here "
     "x ~ U(0.25, 1.25), 5 steps, normal noise with a standard deviation ~ U(0, 2ν) for each client, and the "
     "start is {start}. DELTA knows the ζ of all clients, from their noisy updates divided by the 5 steps "
-    "(eq. 13 has the exact gradients of the global model), and σ², the variance of the noise of one step; α1 = α2 = 0.5. "
-    "IS and DELTA draw a tenth uniformly (floor 0.1), which the paper does not; they draw with "
-    "replacement, and the paper does not say how it draws."
+    "(eq. 13 has the exact gradients of the global model), and σ², the variance of the noise of one step; "
+    "α1 = α2 = 0.5. IS and DELTA draw a tenth uniformly (floor 0.1), which the paper does not; they draw "
+    "with replacement, and the paper does not say how it draws."
 )
 _READING = (
     "FedAvg draws with replacement, too; FedAvg, distinct selects 10 different clients. The paper does not "
