@@ -17,7 +17,8 @@ round   one line per round, with ``test_loss`` and ``test_accuracy``. Round 0 is
         ``silent``: ids of the clients in ``quarantined`` that did not answer in time; the other quarantined
         clients committed offences;
         ``skipped``: why the round left the model unchanged; empty if it changed the model;
-        ``train_loss``, ``num_available``, ``seconds``;
+        ``train_loss``, ``num_available``, ``seconds``; ``phases``: the seconds of the parts of the round
+        (``poll``, ``train``, ``aggregate``), empty if the engine exchanges no messages;
         ``absent``: indexes of the clients that were not selectable; null if they are more than 1000;
         ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received`` since the line of the
         previous round, if the engine exchanges messages;
@@ -358,6 +359,61 @@ class RunHistory:
                 self.rounds.append(line)
             case "end" | "error":
                 self.end = line
+
+
+class Tail:
+    """Reads the lines of a history in parts and does not keep them, so it needs little memory.
+
+    A resume of the run replaces the file. Then the next call of `read` begins again with the first line.
+
+    Parameters
+    ----------
+    path : Path
+        The file. It may be missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0  # bytes read
+        self._file: int | None = None  # inode of the file that was read last
+
+    def read(self, most: int = 1 << 22) -> list[Line]:
+        """Return the next complete lines, and leave out damaged lines; an empty list if there are none.
+
+        Parameters
+        ----------
+        most : int (default: 4 MiB)
+            How many bytes to read. The last line is read to its end.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be read.
+        ValueError
+            If the history is of another version.
+        """
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            now = os.fstat(file.fileno())
+            if now.st_ino != self._file or now.st_size < self._offset:
+                self._file, self._offset = now.st_ino, 0
+            file.seek(self._offset)
+            written = file.read(most)
+            if len(written) == most and not written.endswith(b"\n"):
+                written += file.readline()
+        complete = written[: written.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        lines = []
+        for text in complete.split(b"\n")[:-1]:
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(line, dict) and "type" in line:
+                _check_version(self.path, line)
+                lines.append(line)
+        return lines
 
 
 def read_run(folder: Path) -> list[RunHistory]:

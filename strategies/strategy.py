@@ -612,7 +612,7 @@ class SelectionStrategy(Strategy):
         chosen = self._known.choose(opened, polled.reports)
         messages = self._messages(chosen, arrays, config, grid, polled.train_config)
         self._training = TrainingRound(
-            chosen, arrays, messages, began, clock, self._step.base.weighted_by_key
+            chosen, arrays, messages, began, clock.monotonic(), clock, self._step.base.weighted_by_key
         )
         log(INFO, "configure_train: selected %s", self._describe(chosen.selection))
         return messages
@@ -689,6 +689,7 @@ class SelectionStrategy(Strategy):
         if training is None or training.chosen.opened.number != server_round:
             raise RuntimeError(f"round {server_round} was not configured")
         self._training = None
+        arrived = training.clock.monotonic()
         answers = training.match(replies)
         for client, answer in zip(training.chosen.selection.clients, answers, strict=True):
             if not answer.failure or not answer.report.available:
@@ -698,7 +699,13 @@ class SelectionStrategy(Strategy):
         before: Arrays = {name: received[name] for name in received}
         outcome = self._known.finish(training.chosen, before, answers)
         stepped = self._server_step(outcome, before, training.messages)
-        record = outcome.closed(stepped.skipped, training.clock.monotonic() - training.began)
+        now = training.clock.monotonic()
+        phases = {
+            "poll": training.asked - training.began,
+            "train": arrived - training.asked,
+            "aggregate": now - arrived,
+        }
+        record = outcome.closed(stepped.skipped, now - training.began, phases)
         self._record = record
         self._log(record)
         if self.on_round is not None:

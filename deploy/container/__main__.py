@@ -11,9 +11,13 @@ ROLES = {
     "serverapp": "run the executor of ServerApps",
     "client": "run a SuperNode under a client name that no other container holds",
     "run": "submit the run, follow it to its end, draw the figure",
+    "metrics": "offer metrics to Prometheus",
     "healthy": "check that the SuperLink is ready",
     "devices": "register, revoke or list devices outside the cluster (in the SuperLink's container)",
 }
+
+
+ELSEWHERE = {"metrics": "deploy.metrics.container"}  # modules of roles that are not in this folder
 
 
 def main() -> int:
@@ -23,7 +27,8 @@ def main() -> int:
         for name, what in ROLES.items():
             print(f"  {name:<10} {what}", file=sys.stderr)
         return 2
-    module = importlib.import_module(f"deploy.container.{sys.argv[1]}")
+    role = sys.argv[1]
+    module = importlib.import_module(ELSEWHERE.get(role, f"deploy.container.{role}"))
     return int(module.main())
 
 

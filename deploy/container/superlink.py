@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -26,9 +27,11 @@ from deploy.flower.database import move_aside_if_corrupt
 from deploy.flower.flwr_cli import remote, write_connection
 from deploy.flower.registration import registration_command
 from deploy.hosting.server import Server
+from strategies.checkpoint import replacing
 
 CONNECTION = "cluster"  # the SuperLink's name in Flower's config.toml
 REGISTRATION_TIMEOUT = 60.0  # seconds to register the clients' keys
+STARTS = DEVICES / "superlink.starts"  # on a volume that the metrics can read
 DATABASE, REGISTERED = STATE / "superlink.db", STATE / "registered"
 
 
@@ -51,7 +54,17 @@ def connect() -> None:
     write_connection(Path(os.environ["FLWR_HOME"]), CONNECTION, settings, OPERATOR_SECRET)
 
 
+def starts() -> int:
+    """Return how often the SuperLink was started since the volumes were made."""
+    try:
+        return int(STARTS.read_text())
+    except (OSError, ValueError):  # not started yet, or the disk was full
+        return 0
+
+
 def _command() -> list[str]:
+    with contextlib.suppress(OSError), replacing(STARTS) as file:
+        file.write(str(starts() + 1).encode())
     move_aside_if_corrupt(DATABASE, say, REGISTERED)
     command = commands.superlink(
         # The SuperLink listens only at its address in the control network, which clients cannot reach.

@@ -19,8 +19,10 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
 from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import CONNECTION, FILE, STRANGER, Server, ServerError
+from deploy.metrics.collector import Sources
+from deploy.metrics.endpoint import check_address, serving, url
 from deploy.processes.groups import processes_with, wait_until
-from deploy.processes.ports import is_free
+from deploy.processes.ports import LOOPBACK, is_free
 from deploy.processes.signals import raise_on_signals
 from deploy.runs.follower import Events, train
 from deploy.runs.trials import Trial, parse_setting, with_absolute_paths
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _LINES = "\n\t"  # the characters that are not printable and are kept in messages
 PROGRAM = "cohort-server"  # the name of a server's default folder
+OFF = "off"  # the value of --metrics that ends the metrics
 RECLAIM_TIMEOUT = 5.0  # seconds that the processes of a killed server may take to end
 
 server = typer.Typer(no_args_is_help=True, help="Run a server for real devices.")
@@ -82,11 +85,26 @@ def up(
         str | None,
         typer.Option(help="Address on which to listen for devices. (default: 0.0.0.0)", show_default=False),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Offer metrics for Prometheus at this address; without HOST, to this machine only. off: no "
+            "metrics. (default: off)",
+            show_default=False,
+        ),
+    ] = None,
     folder: Dir = None,
 ) -> None:
     """Run the server until Ctrl-C. Options and clients are saved: later, `up` alone is enough."""
     where = (folder or default_folder(PROGRAM)).absolute()
-    given = {"hosts": host and tuple(host), "port": port, "control_port": control_port, "listen": listen}
+    given = {
+        "hosts": host and tuple(host),
+        "port": port,
+        "control_port": control_port,
+        "listen": listen,
+        "metrics": "" if metrics == OFF else metrics,
+    }
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     try:
         before = asdict(Server.load(where)) if (where / FILE).exists() or not host else {"folder": where}
@@ -96,19 +114,41 @@ def up(
         for each in (this.port, this.control_port):
             if not is_free(each):
                 raise ServerError(f"port = {each}: taken by another program; choose another one")
+        if this.metrics:
+            check_address(this.metrics)
         if done := this.save():
             _say(f"{done} a certificate for {', '.join(this.hosts)}")
             _say(f"{this.authority.with_name(AUTHORITY_KEY)} is needed once a year only: keep it elsewhere")
-        with raise_on_signals(lambda _: KeyboardInterrupt()), Programs(this, _say):
+        programs = Programs(this, _say)
+        with raise_on_signals(lambda _: KeyboardInterrupt()), _metrics(this, programs), programs:
             _say(_greeting(this))
             while True:
                 time.sleep(1)
-    except ServerError as error:
+    except (ServerError, ValueError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(f"dir = {where}: {error}")
     except KeyboardInterrupt:
         _say("stopped")
+
+
+@contextlib.contextmanager
+def _metrics(server: Server, programs: Programs) -> Iterator[None]:
+    """Offer the server's metrics inside a `with` block, if the operator wants them."""
+    if not server.metrics:
+        yield
+        return
+    sources = Sources(
+        runs=server.folder / "runs",
+        control=server.control,
+        fleet=server.local_fleet,
+        fleet_name=LOOPBACK,
+        authority=server.authority,
+        secret=server.control_secret,
+        starts=lambda: programs.starts,
+    )
+    with serving(server.metrics, sources):
+        yield
 
 
 @server.command()
@@ -309,6 +349,7 @@ def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, Config
 
 def _greeting(server: Server) -> str:
     option = "" if server.folder == default_folder(PROGRAM) else f" --dir {server.folder}"
+    more = f"\n  metrics                {url(server.metrics)}" if server.metrics else ""
     return f"""\
 up at {server.address}; devices verify this server with {server.authority}
   invite a device        cohort server invite NAME{option}
@@ -316,7 +357,7 @@ up at {server.address}; devices verify this server with {server.authority}
                          cohort client join --server {server.address} --ca ca.crt
   list clients           cohort server list{option}
   train                  cohort server run --set num-clients=N{option}
-  train another app      FLWR_HOME={server.folder / "flwr"} flwr run APP {CONNECTION} --stream"""
+  train another app      FLWR_HOME={server.folder / "flwr"} flwr run APP {CONNECTION} --stream{more}"""
 
 
 @contextlib.contextmanager

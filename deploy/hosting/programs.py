@@ -65,6 +65,7 @@ class _Program(Supervisor):
         super().__init__()
         self.log = folder / f"{name}.log"
         self.failures = 0
+        self.starts = 0
         self._name, self._command, self._environment, self._say = name, command, environment, say
         self._before = before
         self._started = 0.0  # time.monotonic(), s
@@ -95,6 +96,7 @@ class _Program(Supervisor):
 
     def started(self, program: subprocess.Popen[bytes]) -> None:
         self._started = time.monotonic()
+        self.starts += 1
 
     def check(self) -> bool:
         """Move the log to LOG.1 if it is longer than `LOG_BYTES`. Return True: the program goes on."""
@@ -160,6 +162,11 @@ class Programs:
             before=partial(move_aside_if_corrupt, database, say),
         )
         self._superexec = _Program("superexec", commands.patched(superexec), logs, environment, say)
+
+    @property
+    def starts(self) -> dict[str, int]:
+        """How often each program was started, under the program's name."""
+        return {"superlink": self._superlink.starts, "executor": self._superexec.starts}
 
     def __enter__(self) -> Programs:
         try:

@@ -61,11 +61,19 @@ class Server:
     """The port of the control API, which only this machine can reach (1 to 65535)."""
     listen: str = "0.0.0.0"
     """The IP address on which the Fleet API listens. (default: all addresses of this machine)"""
+    metrics: str = ""
+    """The address of the metrics for Prometheus, as HOST:PORT; "" if there are none."""
 
     @property
     def address(self) -> str:
         """The first host with the port for devices, as host:port, or [address]:port for an IPv6 address."""
         host = self.hosts[0]
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def local_fleet(self) -> str:
+        """The address at which this machine itself reaches the Fleet API, as host:port."""
+        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.listen, self.listen)
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property

@@ -17,7 +17,9 @@ CONNECT_TIMEOUT = 10.0  # s
 _FOREIGN = (18, 19, 20)  # error codes of OpenSSL (X509_V_ERR): the issuer of the certificate is not trusted
 
 
-def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str | None:
+def unreachable(
+    server: str, ca: Path, timeout: float = CONNECT_TIMEOUT, name: str | None = None
+) -> str | None:
     """Return in one line why a server cannot be reached, or None if it can be reached.
 
     This check finds more reasons than gRPC reports, and costs less than starting a SuperNode.
@@ -30,6 +32,8 @@ def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str 
         The file with the certificate of the authority that must have signed the server's certificate.
     timeout : float
         Seconds to wait for a connection, and for each answer of the server. (default: `CONNECT_TIMEOUT`)
+    name : str | None
+        The name or address for which the server's certificate must be valid. (default: the host)
     """
     host, port = _host_and_port(server)
     try:
@@ -37,7 +41,7 @@ def unreachable(server: str, ca: Path, timeout: float = CONNECT_TIMEOUT) -> str 
         context.set_alpn_protocols(["h2", "http/1.1"])
         with (
             socket.create_connection((host, port), timeout=timeout) as connection,
-            context.wrap_socket(connection, server_hostname=host),
+            context.wrap_socket(connection, server_hostname=name or host),
         ):
             return None
     except socket.gaierror:

@@ -141,7 +141,8 @@ class TrainingRound:
     chosen: Chosen
     arrays: ArrayRecord  # w_t
     messages: list[Message]  # (S,) aligned with the selected clients
-    began: float  # s on the clock
+    began: float  # when the poll began, s on the clock
+    asked: float  # when the TRAIN messages were made, s on the clock
     clock: Clock
     size_key: str = "num-examples"  # the name of the metric that holds a client's data size
     _usable: dict[str, bool] = field(default_factory=dict)  # id of the TRAIN message -> is its reply usable

@@ -47,6 +47,7 @@ def round_line(record: RoundRecord, name_of: Callable[[int], str], **more: Any) 
         "quarantined": [name_of(client) for client in record.quarantined],
         "silent": [name_of(client) for client in record.silent],
         "seconds": record.seconds,
+        "phases": record.phases,
         "absent": record.absent,
         **more,
     }

@@ -36,5 +36,8 @@ class RoundRecord:
     reported_norms: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     train_loss: float = nan  # the mean of the clients' losses, weighted by ``weights``
     seconds: float = nan  # the time from the poll to the new model, waiting included
+    # The seconds of each part of the round: "poll" (the poll and the selection), "train" (the wait for the
+    # replies) and "aggregate" (from the replies to the new model). Empty in a simulation without messages.
+    phases: Mapping[str, float] = field(default_factory=dict)
     # The clients that were not selectable, ascending, removed clients included; None if they are many.
     absent: NDArray[np.int64] | None = None

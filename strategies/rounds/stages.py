@@ -121,7 +121,7 @@ class Outcome:
             if model is not None:
                 yield position, model
 
-    def closed(self, skipped: str, seconds: float) -> RoundRecord:
+    def closed(self, skipped: str, seconds: float, phases: Mapping[str, float] | None = None) -> RoundRecord:
         """Return the complete record.
 
         Parameters
@@ -130,5 +130,7 @@ class Outcome:
             Why the server step did not change the model; "" if it changed the model.
         seconds : float
             The time from the poll to the new model.
+        phases : mapping of str to float, optional
+            The seconds of each part of this time, see `RoundRecord` (default: unknown).
         """
-        return replace(self.record, skipped=skipped, seconds=seconds)
+        return replace(self.record, skipped=skipped, seconds=seconds, phases=dict(phases or {}))

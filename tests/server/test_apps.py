@@ -70,6 +70,7 @@ def test_the_history_holds_the_whole_run(tmp_path: Path) -> None:
         assert line["failures"] == []
         assert line["num_available"] == 6
         assert line["seconds"] == pytest.approx(0.25 * size)
+        assert line["phases"] == {"poll": 0, "train": pytest.approx(0.25 * size), "aggregate": 0}
     assert rounds[-1]["test_loss"] < rounds[0]["test_loss"]
 
     model = load_file(lines[-1]["model"])

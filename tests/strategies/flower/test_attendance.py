@@ -142,7 +142,7 @@ def test_a_reply_to_another_round_does_not_count_for_over_selection() -> None:
     for number, message in enumerate((old, *asked)):
         message.metadata.__dict__["_message_id"] = str(number)
     chosen = Chosen(None, None, enough=2)  # type: ignore[arg-type]
-    training = TrainingRound(chosen, model(0, 0), asked, 0, time)
+    training = TrainingRound(chosen, model(0, 0), asked, 0, 0, time)
     answers = [Message(RecordDict({"w": model(1, 1)}), reply_to=message) for message in (old, asked[0])]
     assert [reply.failure for reply in training.match(answers)][1:] == ["no answer by the deadline"] * 2
     answers.append(Message(RecordDict({"w": model(1, 1)}), reply_to=asked[1]))

@@ -1,0 +1,1 @@
+"""Offers numbers about a server and its runs to Prometheus, and says whether the server is ready."""

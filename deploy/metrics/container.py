@@ -1,0 +1,59 @@
+"""The role that offers metrics to Prometheus, on a port of the operator's side only.
+
+With `healthy` as its second argument, the role's health check: it is healthy while the metrics are collected.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import urllib.error
+import urllib.request
+
+from deploy.container import (
+    AUTHORITY,
+    CONTROL_HOST,
+    CONTROL_PORT,
+    FLEET_HOST,
+    FLEET_PORT,
+    OPERATOR_SECRET,
+    RESULTS,
+)
+from deploy.container.superlink import starts
+from deploy.container.supervisor import say
+from deploy.metrics.collector import Sources
+from deploy.metrics.endpoint import PORT, serving
+
+
+def main() -> int:
+    """Offer the metrics until the container is stopped. Return 2 if the port cannot be bound."""
+    if sys.argv[2:] == ["healthy"]:
+        return _check()
+    sources = Sources(
+        runs=RESULTS,
+        control=f"{CONTROL_HOST}:{CONTROL_PORT}",
+        # The API has no name in the control network. There the SuperLink has the name of the control API.
+        fleet=f"{CONTROL_HOST}:{FLEET_PORT}",
+        fleet_name=FLEET_HOST,
+        authority=AUTHORITY,
+        secret=OPERATOR_SECRET,
+        starts=lambda: {"superlink": starts()},
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        with serving(f"0.0.0.0:{PORT}", sources):
+            say(f"metrics at port {PORT}; outside: docker compose port metrics {PORT}")
+            while True:
+                signal.pause()
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _check() -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/healthz", timeout=5):
+            return 0
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1

@@ -1,0 +1,187 @@
+"""The endpoint answers Prometheus and health checks, and no connection holds it up."""
+
+import contextlib
+import http.client
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.metrics import collector as collector_module
+from deploy.metrics import endpoint as module
+from deploy.metrics.collector import Collector
+from deploy.metrics.endpoint import Endpoint, parse_address, serving, url
+from deploy.processes.ports import free_ports
+
+from ...support.processes import wait_for
+from .samples import append, collector_of, round_line, run_line
+
+
+def soon(condition: Callable[[], bool]) -> None:
+    wait_for(condition, 10, lambda: "it did not happen")
+
+
+class Server:
+    def __init__(self, collector: Collector, port: int) -> None:
+        self.collector, self.port = collector, port
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    monkeypatch.setattr(collector_module, "INTERVAL", 0.05)
+    monkeypatch.setattr(collector_module, "PROBE_INTERVAL", 0.05)
+    monkeypatch.setattr(collector_module, "NODES_INTERVAL", 0.05)
+    monkeypatch.setattr(collector_module, "OLDEST", 0.0)
+    append(tmp_path / "a", run_line(), round_line(1))
+    collector = collector_of(tmp_path)
+    (port,) = free_ports(1)
+    with collector, Endpoint(collector, f"127.0.0.1:{port}"):
+        yield Server(collector, port)
+
+
+def test_pages(server: Server) -> None:
+    soon(lambda: 'cohort_round{run="a"} 1' in server.get("/metrics")[1])
+    status, text = server.get("/metrics?x=1")
+    assert status == 200
+    assert "cohort_superlink_up 0" in text
+    assert 'cohort_program_starts_total{program="superlink"} 2' in text
+    assert "cohort_nodes" not in text  # the SuperLink does not answer
+    assert server.get("/healthz") == (200, "ok\n")
+    status, text = server.get("/readyz")
+    assert status == 503
+    assert text.startswith("the SuperLink does not answer the operator: ")
+    assert server.get("/other")[0] == 404
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("POST", "/metrics")
+    assert connection.getresponse().status == 405
+    connection.request("HEAD", "/metrics")
+    answer = connection.getresponse()
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert int(answer.headers["content-length"]) > 100
+    assert answer.read() == b""
+
+
+def test_readiness_is_that_of_the_superlink(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: dict[str, str] = {}
+    monkeypatch.setattr(collector_module, "unreachable", lambda server, *_: problems.get(server))
+    soon(lambda: server.get("/readyz")[1].startswith("the SuperLink does not list its nodes: "))
+    monkeypatch.setattr(collector_module, "count_nodes", lambda *_: {"online": 3})
+    soon(lambda: server.get("/readyz") == (200, "ok\n"))
+    assert "cohort_superlink_up 1" in server.get("/metrics")[1]
+    assert 'cohort_nodes{state="online"} 3' in server.get("/metrics")[1]
+    problems["127.0.0.1:1"] = "connection refused"
+    soon(
+        lambda: (
+            server.get("/readyz") == (503, "the SuperLink does not answer the operator: connection refused\n")
+        )
+    )
+    assert "cohort_superlink_up 0" in server.get("/metrics")[1]
+    assert "cohort_nodes" not in server.get("/metrics")[1]
+
+
+def test_health_ends_when_nothing_is_collected(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = threading.Event()
+    monkeypatch.setattr(collector_module, "STALLED", 0.2)
+    monkeypatch.setattr(server.collector, "step", hang.wait)
+    soon(lambda: server.get("/healthz") == (503, "the metrics are no longer collected\n"))
+    hang.set()
+    soon(lambda: server.get("/healthz")[0] == 200)
+
+
+def test_an_error_does_not_end_the_collection(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(server.collector, "step", fail)
+        soon(lambda: "RuntimeError: out of luck" in server.get("/readyz")[1])
+        assert server.get("/healthz")[0] == 200
+    soon(lambda: "the SuperLink does not answer" in server.get("/readyz")[1])
+
+
+def test_slow_and_silent_connections_are_closed(server: Server) -> None:
+    silent, slow, long = (server.connect() for _ in range(3))
+    long.sendall(b"GET /metrics HTTP/1.1\r\nx: " + b"x" * 100_000)
+    began = time.monotonic()
+    with contextlib.suppress(OSError):
+        for _ in range(100):
+            slow.sendall(b"G")
+            time.sleep(0.05)
+    assert time.monotonic() - began < 4  # one byte after another does not lengthen the time
+    for each in (silent, long):
+        with contextlib.suppress(ConnectionResetError):
+            assert each.recv(1) == b""
+    assert server.get("/healthz")[0] == 200
+
+
+def test_further_connections_are_closed_and_the_first_ones_are_served(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST", 3)
+    monkeypatch.setattr(module, "PATIENCE", 30.0)
+    with contextlib.ExitStack() as held:
+        first = [held.enter_context(server.connect()) for _ in range(3)]
+        time.sleep(0.3)
+        more = held.enter_context(server.connect())
+        with contextlib.suppress(ConnectionResetError):
+            assert more.recv(1) == b""
+        first[0].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert first[0].recv(100).startswith(b"HTTP/1.1 200 OK")
+    soon(lambda: server.get("/healthz")[0] == 200)
+
+
+def test_a_reader_that_does_not_read_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.collector, "text", lambda: "x" * 20_000_000)
+    with server.connect() as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        time.sleep(1.5)
+        with contextlib.suppress(ConnectionResetError):
+            got = 0
+            while part := slow.recv(1 << 20):
+                got += len(part)
+            assert got < 20_000_000
+    assert server.get("/healthz")[0] == 200
+
+
+def test_an_address_that_cannot_be_bound_is_refused(server: Server, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match=rf"metrics = {server.port}: cannot listen there: .*another address"),
+        serving(str(server.port), server.collector._sources),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("9464", ("127.0.0.1", 9464)),
+        ("0.0.0.0:1", ("0.0.0.0", 1)),
+        ("[::1]:9464", ("::1", 9464)),
+        ("fl.example.org:80", ("fl.example.org", 80)),
+    ],
+)
+def test_addresses(text: str, found: tuple[str, int]) -> None:
+    assert parse_address(text) == found
+    assert url("[::1]:9464") == "http://[::1]:9464/metrics"
+
+
+@pytest.mark.parametrize("text", ["", "x", ":9464", "0", "65536", "1.2.3.4:", "1.2.3.4:x", "-1", "²"])
+def test_addresses_that_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be PORT or HOST:PORT, for example"):
+        parse_address(text)
