@@ -332,7 +332,7 @@ class RunSettings(BaseModel):
     @property
     def polling(self) -> Polling:
         """How often the run looks for replies."""
-        return Polling(interval=self.poll_interval)
+        return Polling(interval=self.poll_interval, ask_status=True, poll_with="query")
 
     @property
     def faults(self) -> Faults:

@@ -3,6 +3,7 @@
 from .checkpoint import CheckpointError
 from .clients.reports import Report
 from .flower.attendance import NotEnoughClientsError
+from .flower.client_app import ReportingClientApp
 from .flower.messages import read_report, write_report
 from .flower.polling import MissingHandlerError
 from .options import Checkpoints, Deadlines, Faults, GuardSettings, Overrides, Polling
@@ -32,6 +33,7 @@ __all__ = [
     "Prometheus",
     "Report",
     "Reporter",
+    "ReportingClientApp",
     "RoundRecord",
     "RoundReport",
     "RunInfo",

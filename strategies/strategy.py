@@ -222,6 +222,8 @@ class SelectionStrategy(Strategy):
             polling=self.polling,
             removals=Removals(self.overrides.removed, report=_warn),
             groups=self._groups,
+            needs_status=self._needs_status(),
+            declared=self.overrides.identities,
         )
         self.roster = self._attendance.roster
         self.traffic = Traffic()
@@ -561,6 +563,13 @@ class SelectionStrategy(Strategy):
             log(WARNING, "No client reports a group, and none is declared: each client is a group of its own")
         return each
 
+    def _needs_status(self) -> bool:
+        """Return whether the selector needs what clients of another app than Cohort's do not report."""
+        settings = self._kind.settings_type.of(self.selector_settings)
+        groups = {GROUPS}.intersection(self._kind.per_client)
+        reported = groups | settings.needs_per_client
+        return bool(reported - self.overrides.settings.keys() or self._kind.polls_for - {"loss"})
+
     def _sizes(self) -> NDArray[np.float64]:
         """Return (M,) the data size that the server uses for each client, see `believed_sizes`."""
         overrides = sizes_of(self.roster, self.overrides.sizes)
@@ -592,6 +601,7 @@ class SelectionStrategy(Strategy):
         self._update_selector()
         self._known.local_learning_rate = self._rates.at(server_round)
         opened = self._known.open(server_round, available)
+        self._poll.probes = not self._attendance.answered
         if self.selector.asks_norms:
             self._ask_norms(opened, arrays, config, grid)
         wait = self._wait if self.asks_everybody else self.deadlines.poll
@@ -693,7 +703,7 @@ class SelectionStrategy(Strategy):
         answers = training.match(replies)
         for client, answer in zip(training.chosen.selection.clients, answers, strict=True):
             if not answer.failure or not answer.report.available:
-                self.roster.note(int(client), answer.report)
+                self._attendance.hear(int(client), answer.report)
         self._update_selector()
         received = ReceivedArrays(training.arrays)
         before: Arrays = {name: received[name] for name in received}

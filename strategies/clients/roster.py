@@ -19,8 +19,8 @@ class Roster:
     Attributes
     ----------
     changes : int
-        The number of registrations, removals and changes of data size so far. While this number stays the
-        same, `ids`, `sizes` and `removed` return the same values.
+        The number of registrations, removals, changes of identity and changes of data size so far. While
+        this number stays the same, `ids`, `sizes` and `removed` return the same values.
     """
 
     def __init__(self) -> None:
@@ -87,6 +87,13 @@ class Roster:
             self._removed.append(index)
             self.changes += 1
         return leaving
+
+    def rename(self, index: int, client_id: str) -> None:
+        """Give a client another identity, which must not be registered."""
+        del self._index[self._ids[index]]
+        self._index[client_id] = index
+        self._ids[index] = client_id
+        self.changes += 1
 
     def removed(self) -> list[int]:
         """Return the indexes of the removed clients, in the order of removal."""

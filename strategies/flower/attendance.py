@@ -37,6 +37,17 @@ _CREDIT, _CREDIT_SHARE = 10.0, 0.05
 """Rounds wait for the status of a client that was unavailable for this many seconds altogether, and for this
 share of the time since the run began."""
 _AFTER_ERROR = 10.0  # s, the longest pause after a node's first error before the node is asked again
+_NO_STATUS = (
+    "The clients' app has no query.status handler, so the error of the client that was asked is no fault, "
+    "and no other client is asked. Clients are known by registered name or node id, and their sizes are "
+    "learned from their replies. To report identities, sizes and groups, make the client app a "
+    "flwr_cohort.ReportingClientApp; Polling(ask_status=False) asks nobody"
+)
+_NOT_ASKED = (
+    "Clients are not asked for their status: they are known by registered name or node id, and their sizes "
+    "are learned from their replies. If the client app is a flwr_cohort.ReportingClientApp, or has a "
+    "query.status handler, Polling(ask_status=True) asks them before round 1"
+)
 _SETTLED = 5.0  # s without a further client, after which a resumed run goes on with its quorum
 
 
@@ -66,6 +77,11 @@ class Attendance:
         The clients registered so far.
     groups : Groups
         The groups that clients may have.
+    needs_status : bool (default: False)
+        Whether the run needs what only a status report says, such as groups. Clients are then asked unless
+        ``polling.ask_status`` is False.
+    declared : frozenset of str (default: empty)
+        The identities that the operator declared.
     """
 
     min_available_clients: int
@@ -76,6 +92,8 @@ class Attendance:
     removals: Removals = field(default_factory=Removals)
     roster: Roster = field(default_factory=Roster)
     groups: Groups = field(default_factory=Groups)
+    needs_status: bool = False
+    declared: frozenset[str] = frozenset()
     _registered_names: set[str] = field(default_factory=set)  # names that the operator gave to keys
     _refused: dict[int, str] = field(default_factory=dict)  # node -> the removed identity that it claimed
     # node without an answer -> (when to ask it again, the pause until then), both in s
@@ -89,10 +107,17 @@ class Attendance:
     _probed: bool = False  # whether the first few nodes have been asked
     _answered: bool = False  # whether any node has reported its status
     _lacking: int = 0  # how many answers stated that the app has no status handler
+    _unasked: set[int] = field(default_factory=set)  # nodes registered without a question, named by node id
+    _heard: bool = False  # whether a reply to another message held an identity
     _pace: Pace = field(default_factory=Pace)  # how long nodes take to report their status
     _late: LateReplies = field(default_factory=LateReplies)  # to the questions in `_unanswered`
     _began: float | None = None  # when the first node was asked, s
     _waited: dict[int, float] = field(default_factory=dict)  # node -> how long its answers were awaited, s
+
+    @property
+    def answered(self) -> bool:
+        """Whether any node has reported its status."""
+        return self._answered
 
     def wait_for_first(self, grid: Grid) -> None:
         """Wait for the first clients, and then register them together, so that their order does not matter.
@@ -115,7 +140,8 @@ class Attendance:
         while True:
             online = self._online(grid)
             known = [node for node in online if self.roster.client_at(node) is not None]  # if resumed
-            reports |= self._ask(grid, [node for node in online if node not in {*known, *reports}])
+            new = [node for node in online if node not in {*known, *reports}]
+            reports |= self._ask(grid, new, online)
             joined = self._admitted(reports, online)
             present = len(joined) + len(known)
             left = len(self.roster) - len(self.roster.removed()) if resumed else self.min_available_clients
@@ -184,10 +210,45 @@ class Attendance:
             for node in self.roster.without_available(online)
             if self.roster.client_at(node) is not None or not self._is_available_claimant(node)
         ]
+        if self._unasked and self._asks(online):  # a reply has shown that this app knows its identities
+            asked += [node for node in online if node in self._unasked]
+            self._unasked.intersection_update(asked)
         known = {node: report for node, (report, _) in self._claimants.items()}
-        reports = self._admitted(known | self._ask(grid, asked), online)
+        reports = self._admitted(known | self._ask(grid, asked, online), online)
         self._register(reports, online, clock_of(grid).monotonic())
         return self.roster.available(online)
+
+    def hear(self, client: int, report: Report) -> None:
+        """Note what a client reported in a reply to a message that is not `status_question`.
+
+        If the client was never asked for its status, the reply may tell its identity. The other clients are
+        then asked from the next round on.
+        """
+        self.roster.note(client, report)
+        if report.client_id is not None and self.polling.ask_status is None:
+            self._heard = True
+            self._identify(client, report)
+
+    def _identify(self, client: int, report: Report) -> None:
+        """Give a client that was registered by its node id the identity that it claims, if this is free."""
+        node, claim = self.roster.node_of(client), report.client_id
+        if node not in self._unasked or claim is None:
+            return
+        self._unasked.discard(node)
+        free = self.roster.node_of_id(claim) is None and claim not in self._registered_names
+        if free and not claim.startswith("node-"):
+            log(INFO, "%s is %s", self.roster.id_of(client), claim)
+            self.roster.rename(client, claim)
+
+    def _asks(self, online: Mapping[int, str]) -> bool:
+        """Return whether clients are asked for their status, see `options.Polling`."""
+        if self.polling.ask_status is not None:
+            return self.polling.ask_status
+        if self._answered or self._lacking:
+            return self._answered
+        if self._heard or self.needs_status:
+            return True
+        return bool(self.declared.difference(online.values(), (f"node-{node}" for node in online)))
 
     def _is_available_claimant(self, node: int) -> bool:
         """Return whether a node is in `_claimants` and its client is available."""
@@ -201,6 +262,8 @@ class Attendance:
             "probed": self._probed,
             "answered": self._answered,
             "lacking": self._lacking,
+            "unasked": sorted(self._unasked),
+            "heard": self._heard,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -209,6 +272,7 @@ class Attendance:
         self._registered_names = set(state["registered"])
         self._probed, self._answered = state["probed"], state["answered"]
         self._lacking = state["lacking"]
+        self._unasked, self._heard = set(state["unasked"]), state["heard"]
 
     def _online(self, grid: Grid) -> dict[int, str]:
         """Return the registered name of each online node, "" if the node has none.
@@ -252,7 +316,7 @@ class Attendance:
             log(WARNING, "%s is refused: %s", identity, refusal)
         return bool(refusal)
 
-    def _ask(self, grid: Grid, nodes: list[int]) -> dict[int, Report]:
+    def _ask(self, grid: Grid, nodes: list[int], online: Mapping[int, str]) -> dict[int, Report]:
         """Ask nodes for their status, and return the reports of the nodes that answered.
 
         An unavailable client is asked again in each round. If the rounds have waited for it long enough
@@ -265,17 +329,26 @@ class Attendance:
         10 s, or after twice the deadline if that is less. This pause doubles after each further error.
 
         All nodes of a run have the same app. So three nodes are asked first: if the app has no status
-        handler, only these three nodes log an error.
+        handler, only these three nodes log an error. If ``polling.ask_status`` is None, one node is asked
+        first.
         """
         deadline = self.deadlines.status
         reports: dict[int, Report] = {}
         rest = nodes
-        if self.polling.ask_status and not self._probed and len(nodes) > 1:
+        asks = self._asks(online)
+        if asks and not self._probed and len(nodes) > 1:
             self._probed = True
-            reports = self._answers(grid, nodes[:ENOUGH], min(_PROBE, deadline))
-            rest = nodes[ENOUGH:]
+            first, wait = ENOUGH, min(_PROBE, deadline)
+            if self.polling.ask_status is None:
+                first, wait = 1, deadline  # one node speaks for all: it gets the time to import its app
+            reports = self._answers(grid, nodes[:first], wait)
+            rest = nodes[first:]
         has_handler = self._answered or self._lacking < ENOUGH
-        if not self.polling.ask_status or not has_handler:
+        if self.polling.ask_status is None:
+            asks = self._asks(online)
+            if not asks and not self._lacking:
+                self._unasked.update(node for node in rest if self.roster.client_at(node) is None)
+        if not asks or not has_handler:
             now = clock_of(grid).monotonic()
             return reports | {node: Report() for node in rest if now >= self._silent.get(node, (0.0, 0.0))[0]}
         now = clock_of(grid).monotonic()
@@ -368,6 +441,8 @@ class Attendance:
             if node is None:
                 continue
             lacks = lacks_handler(answer)
+            if lacks and not self._lacking and self.polling.ask_status is None:
+                log(WARNING, _NO_STATUS)
             self._lacking += lacks
             try:
                 report = read_status(answer)
@@ -405,7 +480,10 @@ class Attendance:
         )
         for node, report in reports.items():
             client = self.roster.client_at(node)
-            if client is not None:
+            if client is None:
+                continue
+            self._identify(client, report)
+            if node not in self._unasked:  # else the first report to be noted is that of a reply
                 self.roster.note(client, report)
         unknown = sum(not name and reports[node] == Report() for node, name in strangers.items())
         if unknown and self.polling.ask_status:
@@ -415,6 +493,8 @@ class Attendance:
                 "from replies; with Polling(ask_status=False), clients are not asked, and log no error",
                 unknown,
             )
+        elif unknown and self._unasked and len(self.roster) == len(new):
+            log(INFO, _NOT_ASKED)
         if new:
             log(INFO, "%d new clients: %s", len(new), listed([self.roster.id_of(client) for client in new]))
 

@@ -64,6 +64,8 @@ def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
         fields.update(config)
     if size_key in fields:
         fields["num-examples"] = fields[size_key]
+    if "train_loss" in fields:  # the name in Flower's own templates
+        fields.setdefault("train-loss", fields["train_loss"])
     return Report.parse(fields)
 
 
@@ -108,13 +110,28 @@ def read_status(reply: Message) -> Report | None:
     return read_report(reply.content)
 
 
-def read_metric(reply: Message, name: str) -> float:
-    """Return the metric with this name in a reply; NaN if it is missing or not a finite number."""
-    for metrics in reply.content.metric_records.values():
-        value = metrics.get(name)
-        if isinstance(value, int | float) and isfinite(value):
-            return float(value)
-    return nan
+def loss_name(metrics: Iterable[str], wanted: str | None) -> str | None:
+    """Return which of the names of metrics is that of the loss; None if this is unknown.
+
+    If no name is ``wanted``, it is "loss", or else the only name that contains "loss", such as "eval_loss".
+
+    Examples
+    --------
+    >>> loss_name(["accuracy", "eval_loss"], None)
+    'eval_loss'
+    """
+    names = list(metrics)
+    if wanted is not None or "loss" in names:
+        return next((name for name in names if name == (wanted or "loss")), None)
+    similar = [name for name in names if "loss" in name.lower()]
+    return similar[0] if len(similar) == 1 else None
+
+
+def read_loss(content: RecordDict, wanted: str | None) -> float:
+    """Return the loss among the metrics of a reply; NaN if it is missing or not a finite number."""
+    metrics = {name: value for each in content.metric_records.values() for name, value in each.items()}
+    value = metrics.get(loss_name(metrics, wanted) or "")
+    return float(value) if isinstance(value, int | float) and isfinite(value) else nan
 
 
 def _read_reply(message: Message, size_key: str) -> Reply:

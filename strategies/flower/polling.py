@@ -28,7 +28,7 @@ from ..options import AFTER_TRAINING, Polling
 from ..rounds.seeds import client_seed
 from .diversities import diversities
 from .grids import PollingGrid
-from .messages import ENOUGH, lacks_handler, question, read_metric, read_report, why_failed
+from .messages import ENOUGH, lacks_handler, loss_name, question, read_loss, read_report, why_failed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,6 +87,11 @@ class Poll:
         The seed of the run. The mini-batch of `cpow-d` is a function of (seed, round, client).
     arrays_key, config_key : str (default: "arrays", "config")
         The names that the app expects for the array record and the config record of a message.
+    probes : bool (default: False)
+        Whether nothing is known about the clients' app yet. Then one client is asked first. If the app has no
+        handler for the question, the others are not asked, because each question would log an error in the
+        client. If the run cannot go on without the answers, two more clients are asked before it ends, since
+        a single client may be wrong, or lie.
     """
 
     deadline: float = 60.0
@@ -94,15 +99,14 @@ class Poll:
     seed: int = 0
     arrays_key: str = "arrays"
     config_key: str = "config"
-    _evaluates: bool = field(default=False, init=False)
+    probes: bool = False
+    _evaluates: bool | None = field(default=None, init=False)  # None: unknown before the first poll
     _ever_answered: bool = field(default=False, init=False)
     _unable: set[int] = field(default_factory=set, init=False)  # clients without a handler for the poll
+    _asked: set[str] = field(default_factory=set, init=False)  # the kinds of questions that were asked
     # name of a report -> clients that answered without it
     _answered_without: dict[str, set[int]] = field(default_factory=dict, init=False)
     _lacking: set[int] = field(default_factory=set, init=False)  # clients whose EVALUATE replies have no loss
-
-    def __post_init__(self) -> None:
-        self._evaluates = self.polling.poll_with == "evaluate"
 
     def ask(
         self,
@@ -300,23 +304,37 @@ class Poll:
         """Return (n,) the candidates' losses; NaN = no usable answer."""
         losses = np.full(candidates.size, nan)
         unable = np.arange(candidates.size)  # positions of candidates without a query.loss handler
+        probes = self.probes and LOSS not in self._asked
+        if self._evaluates is None:
+            default = "evaluate" if self.probes and not selector.poll_settings else "query"
+            self._evaluates = (self.polling.poll_with or default) == "evaluate"
         if not self._evaluates:
             configs = []
             for client in candidates:
                 seed = client_seed(self.seed, round, int(client), "loss")
-                configs.append(ConfigRecord({"server-round": round, "seed": seed, **selector.poll_settings}))
+                own = {"server-round": round, "seed": seed, **selector.poll_settings}
+                configs.append(ConfigRecord({**(evaluate_config or {}), **own}))
             reports, unable = self._query(grid, LOSS, round, candidates, roster, configs, wait_for, arrays)
             for position, report in reports.items():
                 losses[position] = nan if report.loss is None else report.loss
             # If true, later polls do not send query.loss any more, but EVALUATE at once.
-            self._evaluates = candidates.size == unable.size and self._is_enough(self._unable, roster)
+            self._evaluates = candidates.size == unable.size and (
+                probes or self._is_enough(self._unable, roster)
+            )
+            if self._evaluates and probes:
+                log(
+                    WARNING,
+                    "The clients' app has no %s handler, so the error of the client that was asked is no "
+                    "fault, and no other client is asked: candidates evaluate the model instead, on all of "
+                    "their test data. Polling(poll_with='evaluate') evaluates from the start; a client app "
+                    "that is a flwr_cohort.ReportingClientApp has the handler",
+                    LOSS,
+                )
         if unable.size:
             config = ConfigRecord({**(evaluate_config or {}), "server-round": round})
             asked = candidates[unable]
             contents = [RecordDict({self.arrays_key: arrays, self.config_key: config}) for _ in asked]
-            replies = self._exchange(
-                grid, MessageType.EVALUATE, round, asked, roster, contents, wait_for(asked)
-            )
+            replies, _ = self._exchange(grid, MessageType.EVALUATE, round, asked, roster, contents, wait_for)
             losses[unable], reasons = self._read_losses(replies)
             self._lacking.update(int(client) for client, why in zip(asked, reasons, strict=True) if why)
             lacking = next(filter(None, reasons), "")
@@ -325,7 +343,7 @@ class Poll:
                 raise MissingHandlerError(
                     f"{selector.name} needs the loss of its candidates, and the clients' app reports none: "
                     f"it has no {LOSS} handler, and {lacking}"
-                    if self.polling.poll_with == "query"
+                    if LOSS in self._asked
                     else f"{selector.name} needs the loss of its candidates, and {lacking}"
                 )
         self._note_answers(selector, "loss", round, losses)
@@ -348,11 +366,12 @@ class Poll:
                 log(WARNING, "A candidate could not be evaluated: %s", why_failed(reply))
             else:
                 metrics = sorted(name for each in reply.content.metric_records.values() for name in each)
-                losses[-1] = read_metric(reply, self.polling.loss_metric)
-                if self.polling.loss_metric not in metrics:
+                losses[-1] = read_loss(reply.content, self.polling.loss_metric)
+                if loss_name(metrics, self.polling.loss_metric) is None:
+                    wanted = repr(self.polling.loss_metric or "loss")
                     lacking[position] = (
                         f"its evaluate handler returns {printable(', '.join(metrics)) or 'nothing'}, but not "
-                        f"{self.polling.loss_metric!r} (polling.loss_metric)"
+                        f"{wanted} (Polling(loss_metric=...) names the metric that is the loss)"
                     )
         return losses, lacking
 
@@ -419,9 +438,10 @@ class Poll:
         """
         records = {} if arrays is None else {self.arrays_key: arrays}
         contents = [RecordDict({**records, self.config_key: config}) for config in configs]
-        wait = wait_for(clients)
-        replies = self._exchange(grid, kind, round, clients, roster, contents, wait, deadline=deadline)
-        reports, unable = {}, []
+        replies, spared = self._exchange(
+            grid, kind, round, clients, roster, contents, wait_for, deadline=deadline
+        )
+        reports, unable = {}, [*spared]
         for position, reply in enumerate(replies):
             if reply is None:
                 continue
@@ -445,7 +465,7 @@ class Poll:
                     keep[position] = reply.content
             else:  # note only the availability: the roster must not remember a randomised group
                 roster.note(client, Report(available=False))
-        return reports, np.array(unable, dtype=np.int64)
+        return reports, np.sort(np.array(unable, dtype=np.int64))
 
     def _exchange(
         self,
@@ -455,27 +475,43 @@ class Poll:
         clients: NDArray[np.int64],
         roster: Roster,
         contents: Sequence[RecordDict],
-        wait: Wait | None,
+        wait_for: WaitFor,
         *,
         deadline: float | None = None,
-    ) -> list[Message | None]:
-        """Send one question to each client, and return (n,) the replies; None = no reply in time."""
+    ) -> tuple[list[Message | None], list[int]]:
+        """Send one question to each client, and return (n,) the replies; None = no reply in time.
+
+        The result also holds the positions of the clients that were spared the question, because the app has
+        no handler for it, see `probes`.
+        """
         deadline = deadline or self.deadline
-        questions = [
-            question(kind, roster.node_of(int(client)), deadline, content, round)
-            for client, content in zip(clients, contents, strict=True)
-        ]
-        replies: list[Message | None] = [None] * len(questions)
-        if not questions:
-            return replies
         grid = PollingGrid.of(grid, self.polling.interval)
-        answers = grid.send_and_receive(questions, timeout=deadline, wait=wait)
-        position_of = {message.metadata.message_id: position for position, message in enumerate(questions)}
-        for answer in answers:
-            position = position_of.pop(answer.metadata.reply_to_message_id, None)
-            if position is not None:
-                replies[position] = answer
-        return replies
+        replies: list[Message | None] = [None] * len(clients)
+        probes: tuple[int, ...] = ()  # how many clients are asked at first, and then in addition
+        if self.probes and kind not in self._asked:
+            probes = (1,) if kind == LOSS else (1, ENOUGH - 1)
+        self._asked.add(kind)
+        first = stage = 0
+        lacking = True  # whether all clients that were asked lack the handler
+        while first < len(clients):
+            count = probes[stage] if lacking and stage < len(probes) else len(clients)
+            last = min(first + count, len(clients))
+            part = slice(first, last)
+            questions = [
+                question(kind, roster.node_of(int(client)), deadline, content, round)
+                for client, content in zip(clients[part], contents[part], strict=True)
+            ]
+            answers = grid.send_and_receive(questions, timeout=deadline, wait=wait_for(clients[part]))
+            position_of = {message.metadata.message_id: first + i for i, message in enumerate(questions)}
+            for answer in answers:
+                position = position_of.pop(answer.metadata.reply_to_message_id, None)
+                if position is not None:
+                    replies[position] = answer
+            first, stage = last, stage + 1
+            lacking = lacking and all(reply and lacks_handler(reply) for reply in replies[part])
+            if lacking and stage == len(probes):
+                break
+        return replies, list(range(first, len(clients)))
 
     def _note_answers(self, selector: Selector, kind: str, round: int, values: NDArray[np.float64]) -> None:
         """Remember whether any candidate has ever answered, and log how many did not answer now."""

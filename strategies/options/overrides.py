@@ -48,6 +48,11 @@ class Overrides:
                 if not isinstance(client_id, str):
                     raise TypeError(f"overrides.removed holds {client_id!r}: must hold identities, as text")
 
+    @property
+    def identities(self) -> frozenset[str]:
+        """The identities for which a size or a setting is declared."""
+        return frozenset(self.sizes).union(*self.settings.values())
+
     def check(self, selector: type[Selector]) -> None:
         """Check that a selector has the declared settings per client, and that their values are allowed.
 

@@ -16,16 +16,21 @@ class Polling:
     ----------
     interval : float (default: 0.1)
         The seconds between two requests of the server to Flower for replies that have arrived, > 0.
-    ask_status : bool (default: True)
+    ask_status : bool, optional
         Whether the server asks new clients for identity, data size and availability, with a ``query.status``
         message. With False, or if the app has no handler for this message, a client is identified by its
         registered name or its node id. The server then learns the client's data size from the
-        ``num-examples`` of its replies.
-    poll_with : {"query", "evaluate"} (default: "query")
+        ``num-examples`` of its replies. Default (None): the server asks if the selector needs groups, costs
+        or polls that only an app with handlers answers, if the operator declared identities that are not
+        registered names, or once a reply holds a ``client-id``. It asks one client first. If this client has
+        no handler, no other client is asked, because each question would log an error in the client.
+    poll_with : {"query", "evaluate"}, optional
         The message that asks candidates for their loss: ``query.loss`` or EVALUATE. EVALUATE suits an app
-        without a handler for ``query.loss``.
-    loss_metric : str (default: "loss")
-        The name of the metric that holds the loss in an EVALUATE reply.
+        without a handler for ``query.loss``. Default (None): ``query.loss`` if clients have reported their
+        status, or if the selector needs the loss of a mini-batch; otherwise EVALUATE.
+    loss_metric : str, optional
+        The name of the metric that holds the loss in an EVALUATE reply. Default (None): "loss", or else the
+        only metric whose name contains "loss".
 
     Raises
     ------
@@ -34,13 +39,15 @@ class Polling:
     """
 
     interval: float = 0.1
-    ask_status: bool = True
-    poll_with: Literal["query", "evaluate"] = "query"
-    loss_metric: str = "loss"
+    ask_status: bool | None = None
+    poll_with: Literal["query", "evaluate"] | None = None
+    loss_metric: str | None = None
 
     def __post_init__(self) -> None:
         seconds("polling.interval", self.interval)
-        boolean("polling.ask_status", self.ask_status)
-        choice("polling.poll_with", self.poll_with, ("query", "evaluate"))
-        if not self.loss_metric:
+        if self.ask_status is not None:
+            boolean("polling.ask_status", self.ask_status)
+        if self.poll_with is not None:
+            choice("polling.poll_with", self.poll_with, ("query", "evaluate"))
+        if self.loss_metric == "":
             raise ValueError("polling.loss_metric = '': must be the name of a metric")

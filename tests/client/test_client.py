@@ -542,7 +542,7 @@ def test_every_kind_of_round_trains(kind: str) -> None:
     records: list[RoundRecord] = []
     strategy = make(
         min_available_clients=6,
-        polling=Polling(interval=0.01),
+        polling=Polling(ask_status=True, interval=0.01),
         local_learning_rate=0.5,
         on_round=records.append,
     )

@@ -16,7 +16,7 @@ from ..support.environments import ROOT, environment_with
 
 SOURCE = ROOT / "strategies"
 # Flower's public modules. Others may move or vanish in any release.
-PUBLIC = {"flwr.app", "flwr.common", "flwr.serverapp", "flwr.serverapp.strategy"}
+PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.common", "flwr.serverapp", "flwr.serverapp.strategy"}
 
 
 def code_files() -> set[str]:

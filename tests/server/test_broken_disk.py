@@ -57,7 +57,7 @@ def test_a_run_outlives_a_full_disk(disk: Path, caplog: pytest.LogCaptureFixture
         strategy = SelectionStrategy(
             "full",
             clients_per_round=3,
-            polling=Polling(interval=0.01),
+            polling=Polling(ask_status=True, interval=0.01),
             checkpoints=Checkpoints(disk / "checkpoints"),
             on_round=on_round,
         )

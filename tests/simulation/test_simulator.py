@@ -430,7 +430,11 @@ def test_the_same_groups_take_part_as_with_the_strategy(selector: str, settings:
     records: list[Any] = []
     options: dict[str, Any] = {"clients_per_round": 4, "seed": 3, "selector_settings": settings}
     strategy = SelectionStrategy(
-        selector, on_round=records.append, polling=Polling(interval=0.5), min_available_clients=9, **options
+        selector,
+        on_round=records.append,
+        polling=Polling(ask_status=True, interval=0.5),
+        min_available_clients=9,
+        **options,
     )
     nodes = {50 - n: honest(n, group) for n, group in enumerate(groups)}
     strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=12)
@@ -457,7 +461,11 @@ def test_the_budget_of_each_round_is_that_of_the_strategy(selector: str, over_se
         "faults": Faults(over_selection=over_selection, guard=False),
     }
     strategy = SelectionStrategy(
-        selector, on_round=records.append, polling=Polling(interval=0.5), min_available_clients=9, **options
+        selector,
+        on_round=records.append,
+        polling=Polling(ask_status=True, interval=0.5),
+        min_available_clients=9,
+        **options,
     )
     nodes = {50 - n: honest(n) for n in range(9)}
     strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=6)
@@ -503,7 +511,7 @@ def test_silence_is_dealt_with_as_by_the_strategy() -> None:
     kernel, records = Softmax(64, 10), []
     strategy = SelectionStrategy(
         "md", min_available_clients=10, local_learning_rate=0.5, on_round=records.append,
-        deadlines=Deadlines(round=200), polling=Polling(interval=0.01), **options,
+        deadlines=Deadlines(round=200), polling=Polling(ask_status=True, interval=0.01), **options,
     )  # fmt: skip
     strategy.start(
         InProcessGrid(client_app, nodes, run_config=config, latency=times),

@@ -70,7 +70,7 @@ def run(
             "min_available_clients": NUM_CLIENTS,
             "num_rounds": 6,
             "local_learning_rate": 0.1,
-            "polling": Polling(interval=0.01),
+            "polling": Polling(ask_status=True, interval=0.01),
             "seed": 5,
             "on_round": records.append,
             "checkpoints": Checkpoints(folder, resume) if folder else None,

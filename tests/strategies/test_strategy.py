@@ -69,7 +69,7 @@ def run(
     records: list[RoundRecord] = []
     options = {
         "clients_per_round": len(grid.nodes),
-        "polling": Polling(interval=0.01),
+        "polling": Polling(ask_status=True, interval=0.01),
         "deadlines": Deadlines(join=0.2),
         **options,
     }
@@ -237,7 +237,11 @@ def test_without_any_reply_the_model_stays_and_the_run_goes_on() -> None:
 def test_all_clients_leave_and_one_comes_back() -> None:
     grid = ToyGrid({1: client("a"), 2: client("b")})
     strategy = SelectionStrategy(
-        "uniform", clients_per_round=2, num_rounds=3, deadlines=Deadlines(absence=0.2)
+        "uniform",
+        clients_per_round=2,
+        polling=Polling(ask_status=True),
+        num_rounds=3,
+        deadlines=Deadlines(absence=0.2),
     )
     arrays = model(0)
     sent = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
@@ -255,7 +259,7 @@ def test_all_clients_leave_and_one_comes_back() -> None:
 
 def test_a_late_client_gets_the_next_index() -> None:
     grid = ToyGrid({1: client("m", size=10), 2: client("n", size=10)})
-    strategy = SelectionStrategy("md", clients_per_round=2, num_rounds=2)
+    strategy = SelectionStrategy("md", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=2)
     sent = list(strategy.configure_train(1, model(0), ConfigRecord(), grid))
     strategy.aggregate_train(1, grid.send_and_receive(sent))
     grid.nodes[3] = client("a", size=60)
@@ -271,7 +275,9 @@ def test_a_client_that_declines_is_asked_again() -> None:
         return client("moody", available=willing[0])(message)
 
     grid = ToyGrid({1: moody, 2: client("b")})
-    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=3)
+    strategy = SelectionStrategy(
+        "uniform", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=3
+    )
     counts = []
     for number in (1, 2, 3):
         willing[0] = number == 3
@@ -291,7 +297,11 @@ def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round() -> 
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: shy})
     polling = PollingGrid(grid, 0.01)
     strategy = SelectionStrategy(
-        "uniform", clients_per_round=2, num_rounds=99, deadlines=Deadlines(status=0.1)
+        "uniform",
+        clients_per_round=2,
+        polling=Polling(ask_status=True),
+        num_rounds=99,
+        deadlines=Deadlines(status=0.1),
     )
 
     def one_round(number: int) -> None:
@@ -335,9 +345,9 @@ def test_an_app_without_a_status_handler_is_asked_three_times() -> None:
 
 def test_a_resumed_run_knows_that_the_app_has_no_status_handler() -> None:
     grid = ToyGrid({number: stranger() for number in range(1, 4)})
-    before = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
+    before = SelectionStrategy("uniform", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=9)
     list(before.configure_train(1, model(0), ConfigRecord(), grid))
-    after = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
+    after = SelectionStrategy("uniform", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=9)
     after._attendance.load(before._attendance.state())
     grid.nodes[4] = grid.nodes[5] = stranger()
     list(after.configure_train(2, model(0), ConfigRecord(), grid))
@@ -375,7 +385,9 @@ def test_a_claim_does_not_take_the_identity_of_another_client() -> None:
 
 def test_a_registered_name_takes_its_identity_back_from_a_claim() -> None:
     grid = ToyGrid({1: client("c2"), 3: client("c3")})
-    strategy = SelectionStrategy("uniform", clients_per_round=2, num_rounds=9)
+    strategy = SelectionStrategy(
+        "uniform", clients_per_round=2, polling=Polling(ask_status=True), num_rounds=9
+    )
     list(strategy.configure_train(1, model(0), ConfigRecord(), grid))
     assert strategy.roster.node_of_id("c2") == 1
     grid.nodes[2], grid.names[2] = client(None), "c2"

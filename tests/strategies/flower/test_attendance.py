@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from strategies import NotEnoughClientsError, RoundRecord, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import TrainingRound, write_report
-from strategies.options import Checkpoints, Deadlines, Faults, Overrides
+from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 from strategies.rounds.stages import Chosen
 
 from ...support.toy_grid import Node, ToyGrid
@@ -34,9 +34,8 @@ class TimedGrid(ToyGrid):
 
 
 def strategy_on(grid: ToyGrid, **options: Any) -> tuple[SelectionStrategy, Any]:
-    strategy = SelectionStrategy(
-        options.pop("selector", "uniform"), **{"clients_per_round": 2, "num_rounds": 9, **options}
-    )
+    given = {"clients_per_round": 2, "num_rounds": 9, "polling": Polling(ask_status=True), **options}
+    strategy = SelectionStrategy(given.pop("selector", "uniform"), **given)
 
     def one_round(number: int) -> list[Message]:
         sent = list(strategy.configure_train(number, model(0, 0), ConfigRecord(), grid))
@@ -286,7 +285,9 @@ def test_a_late_status_is_used_before_the_node_is_asked_again() -> None:
         return 70.0 if is_late else 0.0
 
     grid.latency = latency
-    strategy = SelectionStrategy("uniform", clients_per_round=3, deadlines=Deadlines(join=200))
+    strategy = SelectionStrategy(
+        "uniform", clients_per_round=3, polling=Polling(ask_status=True), deadlines=Deadlines(join=200)
+    )
     strategy.start(grid, model(0), num_rounds=1)
     assert strategy.roster.ids() == ["a", "b", "slow"]
     assert 70 <= grid.clock.monotonic() < 75  # it is asked again after 120 s
@@ -307,7 +308,9 @@ def test_a_node_whose_clientapp_was_killed_is_asked_again_soon() -> None:
         return client("slow")(message)
 
     grid = TimedGrid({1: client("a"), 2: client("b"), 3: node})
-    strategy = SelectionStrategy("uniform", clients_per_round=3, deadlines=Deadlines(join=200))
+    strategy = SelectionStrategy(
+        "uniform", clients_per_round=3, polling=Polling(ask_status=True), deadlines=Deadlines(join=200)
+    )
     strategy.start(grid, model(0), num_rounds=1)
     assert strategy.roster.ids() == ["a", "b", "slow"]
     assert np.diff(asked) == pytest.approx([10, 20], abs=2)

@@ -16,7 +16,7 @@ from simulation.response_times import ResponseTimes
 from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report
-from strategies.options import Checkpoints, Deadlines, Faults
+from strategies.options import Checkpoints, Deadlines, Faults, Polling
 
 M, K, ROUNDS = 20, 5, 100
 SELECTORS = ("flics", "pow-d", "forecast", "md", "uniform", "adaptive-osmd")
@@ -93,7 +93,14 @@ def play(
 ) -> tuple[float, list[RoundRecord]]:
     """Return the simulated seconds of a run, and its records."""
     records: list[RoundRecord] = []
-    options = {"deadlines": Deadlines(round=60), "num_rounds": ROUNDS, "seed": 3, **options}
+    polling = Polling(ask_status=True)
+    options = {
+        "deadlines": Deadlines(round=60),
+        "num_rounds": ROUNDS,
+        "seed": 3,
+        "polling": polling,
+        **options,
+    }
     strategy = SelectionStrategy(selector, clients_per_round=K, on_round=records.append, **options)
     strategy.start(grid, ArrayRecord({"w": Array(np.zeros(3, np.float32))}), num_rounds=rounds)
     return grid.clock.monotonic(), records

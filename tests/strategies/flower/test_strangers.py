@@ -75,7 +75,7 @@ def run(
             "min_available_clients": options.get("clients_per_round", HONEST),
             "server_strategy": FedAvg(fraction_evaluate=1.0),
             "deadlines": Deadlines(join=30, absence=30, round=5, status=2, poll=2),
-            "polling": Polling(interval=0.5),
+            "polling": Polling(ask_status=True, interval=0.5),
             "checkpoints": Checkpoints(folder) if folder else None,
             "on_round": records.append,
             **options_of(selector),
@@ -359,7 +359,7 @@ def test_terminal_escapes_reach_neither_the_log_nor_the_records() -> None:
 
     grid = federation({100: failing})
     grid.names[10] = f"registered{CLEAR}"
-    for polling in (Polling(), Polling(poll_with="evaluate")):
+    for polling in (Polling(ask_status=True), Polling(ask_status=True, poll_with="evaluate")):
         _, _, text = run(federation({100: failing}), "pow-d", polling=polling)
         assert "\\x1b[2J" in text
         assert text.replace("\n", "").replace("\t", "").isprintable()

@@ -1,0 +1,120 @@
+"""A ClientApp that answers the server's questions, so that an app of Flower needs no handlers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite, sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+
+from ..clients.reports import IDENTITY, LOSS, NORM, STATUS, Report
+from .messages import read_loss, read_report, write_report
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_MEMORY = "cohort"
+"""Key of the ConfigRecord in the context's state: the data size that the last training reported."""
+
+
+def report_partition(context: Context) -> Report:
+    """Return the report of a client that is known by its partition, as in Flower's simulation."""
+    partition = context.node_config.get("partition-id")
+    return Report(client_id=None if partition is None else f"partition-{partition}")
+
+
+class ReportingClientApp(ClientApp):
+    """A ClientApp that answers ``query.status``, ``query.loss`` and ``query.norm`` for any app.
+
+    It takes the place of Flower's ClientApp. The loss is that of the app's evaluate function. The norm is
+    that of an update that the app's train function makes. TRAIN replies also hold the client's identity. If
+    the report says that the client is not available, the app is not called.
+
+    A mod cannot do this: Flower refuses a query without a handler before it calls any mod.
+
+    Parameters
+    ----------
+    report : callable, optional
+        Takes the context, and returns the client's `Report`: its identity, data size, group, and whether it
+        is available. Default: the identity is ``partition-`` and the partition's number in the node config.
+        Without a data size, the app reports the ``num-examples`` of its last training.
+    loss_metric : str, optional
+        The name of the metric that holds the loss in the reply of the evaluate function. Default: "loss", or
+        else the only metric whose name contains "loss".
+    **options
+        The parameters of Flower's ClientApp.
+
+    Examples
+    --------
+    >>> app = ReportingClientApp(report=lambda context: Report(client_id="hospital-3", num_examples=1200))
+    """
+
+    def __init__(
+        self,
+        *,
+        report: Callable[[Context], Report] = report_partition,
+        loss_metric: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._report, self._loss_metric = report, loss_metric
+        self._own_queries: set[str] = set()  # the types of queries that the app itself answers
+
+    def query(self, action: str = "default", **options: Any) -> Any:
+        """Register a query function, as in Flower's ClientApp. It takes precedence over the answers here."""
+        self._own_queries.add(f"query.{action}")
+        return super().query(action, **options)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        kind = message.metadata.message_type
+        is_question = kind in (STATUS, LOSS, NORM) and kind not in self._own_queries
+        if not is_question and kind != MessageType.TRAIN:
+            return super().__call__(message, context)
+        report = self._report(context)
+        if report.num_examples is None and _MEMORY in context.state.config_records:
+            remembered = context.state.config_records[_MEMORY]["num-examples"]
+            report = report.model_copy(update={"num_examples": remembered})
+        if kind == STATUS or not report.available:
+            return Message(write_report(report), reply_to=message)
+        if kind == LOSS:
+            loss = read_loss(self._called(MessageType.EVALUATE, message, context).content, self._loss_metric)
+            report = report.model_copy(update={"loss": loss if isfinite(loss) else None})
+            return Message(write_report(report), reply_to=message)
+        sent = _arrays(message.content) if kind == NORM else []
+        reply = self._called(MessageType.TRAIN, message, context)
+        if reply.has_error():
+            return reply
+        size = read_report(reply.content).num_examples
+        if size is not None:
+            context.state[_MEMORY] = ConfigRecord({"num-examples": float(size)})
+        if kind == NORM:
+            moves = [new - old for new, old in zip(_arrays(reply.content), sent, strict=True)]
+            norm = sqrt(sum(float(np.vdot(move, move)) for move in moves))
+            report = report.model_copy(update={"update_norm": norm, "num_examples": size})
+            return Message(write_report(report), reply_to=message)
+        identity = write_report(report)
+        if IDENTITY in identity and IDENTITY not in reply.content:
+            reply.content[IDENTITY] = identity[IDENTITY]
+        return reply
+
+    def _called(self, kind: str, message: Message, context: Context) -> Message:
+        """Return the app's reply to the message as a message of another type."""
+        asked = message.metadata.message_type
+        message.metadata.message_type = kind
+        try:
+            return super().__call__(message, context)
+        finally:
+            message.metadata.message_type = asked
+
+
+def _arrays(content: RecordDict) -> list[NDArray[np.float64]]:
+    """Return copies of all arrays in a message: an app may train in the arrays that it received."""
+    return [
+        np.array(array.numpy(), dtype=np.float64)
+        for record in content.array_records.values()
+        for array in record.values()
+    ]
