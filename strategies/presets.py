@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from .options import Budget, Checkpoints, Deadlines, Faults, Overrides, Polling
+from .options import Budget, Checkpoints, Deadlines, Faults, Overrides, Polling, check_kind
 from .reporters import Reporter
 from .rounds.record import RoundRecord
 from .strategy import SelectionStrategy
@@ -471,6 +471,7 @@ class Flics(SelectionStrategy):
             settings = {"group_shares": group_shares, **hidden_groups}
         else:
             overrides = options.get("overrides") or Overrides()
+            check_kind("groups", groups, Mapping, 'a mapping by identity, such as {"phone-1": "night"}')
             if groups is not None:
                 overrides = replace(overrides, settings={**overrides.settings, "groups": groups})
             options["overrides"] = overrides

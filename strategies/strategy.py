@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from inspect import signature
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -34,9 +36,12 @@ from .options import (
     Faults,
     Overrides,
     Polling,
+    check_kind,
     check_selector,
     read_rates,
+    refuse_unknown,
 )
+from .options.types import boolean
 from .progress import Progress, state_of
 from .reporters import Reporter, Reporters, RunInfo
 from .rounds.aggregation import Arrays
@@ -55,6 +60,14 @@ from .server_steps.step import ServerStep, Step
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
+
+_EXAMPLES = {
+    Deadlines: "round=60",
+    Polling: "ask_status=True",
+    Faults: "quorum=2",
+    Overrides: 'sizes={"client-1": 120}',
+    Checkpoints: '"runs/1"',
+}
 
 
 class SelectionStrategy(Strategy):
@@ -161,7 +174,34 @@ class SelectionStrategy(Strategy):
         stop: Callable[[int, MetricRecord | None], bool] | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
         reporters: Sequence[Reporter] = (),
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            kinds = type(self).__mro__[: type(self).__mro__.index(SelectionStrategy) + 1]
+            refuse_unknown(
+                type(self).__name__, unknown, {p for kind in kinds for p in signature(kind).parameters}
+            )
+        check_kind("selector", selector, str, "the name of a selector, such as 'forecast'")
+        expected = 'settings by name, such as {"alpha": 0.4}'
+        check_kind("selector_settings", selector_settings, Mapping, expected)
+        for each in selector_settings or ():
+            check_kind("selector_settings", each, str, expected)
+        check_kind("variates", variates, str, "'fedvarp' or 'scaffold'")
+        check_kind("server_strategy", server_strategy, Strategy, "a strategy of Flower, such as FedAdam()")
+        for name, value, kind in (
+            ("deadlines", deadlines, Deadlines),
+            ("polling", polling, Polling),
+            ("faults", faults, Faults),
+            ("overrides", overrides, Overrides),
+            ("checkpoints", checkpoints, Checkpoints),
+        ):
+            check_kind(name, value, kind, f"a {kind.__name__}, such as {kind.__name__}({_EXAMPLES[kind]})")
+        check_kind("stop", stop, abc.Callable, "a function of the round and the metrics")
+        check_kind("on_round", on_round, abc.Callable, "a function of a RoundRecord")
+        check_kind("reporters", reporters, Sequence, "a list of reporters, such as [JSONLines(path)]")
+        for reporter in reporters:
+            check_kind("reporters", reporter, Reporter, "a list of reporters, such as [JSONLines(path)]")
+        boolean("masked_updates", masked_updates)
         # Refuse wrong parameters now, and not only in the first round, when the clients are known.
         check_selector(
             selector, clients_per_round, selector_settings or {}, 1 if num_rounds is None else num_rounds
@@ -509,6 +549,8 @@ class SelectionStrategy(Strategy):
             return
         self._seen_changes = self.roster.changes
         sizes = self._sizes()
+        if self._logic is None and self._restored is None:
+            self._attendance.warn_of_absent()
         if self._logic is None:
             self._logic = self._create_logic(sizes)
         known = self.selector.num_clients

@@ -218,6 +218,23 @@ class Attendance:
         self._register(reports, online, clock_of(grid).monotonic())
         return self.roster.available(online)
 
+    def warn_of_absent(self) -> None:
+        """Log which declared clients are not registered, with identities of clients that are."""
+        here = self.roster.ids()
+        absent = sorted(self.declared.difference(here))
+        if absent:
+            log(
+                WARNING,
+                "%d declared %s here: %s. What is declared for %s has no effect until %s. The ids here look "
+                "like %s",
+                len(absent),
+                "client is not" if len(absent) == 1 else "clients are not",
+                listed([printable(each) for each in absent], 3),
+                "it" if len(absent) == 1 else "them",
+                "it comes" if len(absent) == 1 else "they come",
+                listed(here, 2),
+            )
+
     def hear(self, client: int, report: Report) -> None:
         """Note what a client reported in a reply to a message that is not `status_question`.
 

@@ -4,6 +4,7 @@ These dataclasses do not depend on Flower. `SelectionStrategy`, the simulator an
 use them, so each option and its range are defined once. The defaults of the app are in pyproject.toml.
 """
 
+from .arguments import check_kind, refuse_unknown
 from .budgets import Budget, Budgets
 from .checkpoints import Checkpoints
 from .deadlines import Deadlines
@@ -26,6 +27,8 @@ __all__ = [
     "Overrides",
     "Polling",
     "check_correction",
+    "check_kind",
     "check_selector",
     "read_rates",
+    "refuse_unknown",
 ]

@@ -40,9 +40,20 @@ class Overrides:
     removed: str | Path | Collection[str] = ()
 
     def __post_init__(self) -> None:
+        _by_identity("overrides.sizes", self.sizes, '{"client-1": 120}')
+        example = '{"groups": {"client-1": "north"}}'
+        if not isinstance(self.settings, Mapping):
+            raise TypeError(f"overrides.settings = {self.settings!r}: must be of the form {example}")
+        for name, values in self.settings.items():
+            _by_identity(f"overrides.settings[{name!r}]", values, '{"client-1": ...}')
+        for client_id, group in self.settings.get(GROUPS, {}).items():
+            if isinstance(group, bool) or not isinstance(group, str | int):
+                raise TypeError(f"groups[{client_id!r}] = {group!r}: must be a name or an integer")
         low, high = checks.SMALLEST_SIZE, checks.LARGEST_SIZE
         for client_id, size in self.sizes.items():
             checks.real(f"overrides.sizes[{client_id!r}]", size, low=low, high=high)
+        if not isinstance(self.removed, str | Path | Collection):
+            raise TypeError(f"overrides.removed = {self.removed!r}: must be a path or a list of identities")
         if not isinstance(self.removed, str | Path):
             for client_id in self.removed:
                 if not isinstance(client_id, str):
@@ -77,3 +88,12 @@ class Overrides:
                     f"overrides.settings has no {name!r}: {selector.name} must have it ({each.doc}) for at "
                     "least one client; without it use 'forecast'"
                 )
+
+
+def _by_identity(name: str, values: Any, example: str) -> None:
+    """Refuse anything but a mapping by identity, such as a list of sizes: clients have no fixed order."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{name} = {values!r:.200}: must be a mapping by identity, such as {example}")
+    for client_id in values:
+        if not isinstance(client_id, str):
+            raise TypeError(f"{name} holds the identity {client_id!r}: must be text, as in {example}")

@@ -49,5 +49,7 @@ class Polling:
             boolean("polling.ask_status", self.ask_status)
         if self.poll_with is not None:
             choice("polling.poll_with", self.poll_with, ("query", "evaluate"))
+        if self.loss_metric is not None and not isinstance(self.loss_metric, str):
+            raise TypeError(f"polling.loss_metric = {self.loss_metric!r}: must be the name of a metric")
         if self.loss_metric == "":
             raise ValueError("polling.loss_metric = '': must be the name of a metric")

@@ -344,7 +344,7 @@ def test_a_server_strategy_takes_the_step(server_strategy: Any) -> None:
     nodes = ({"partition-id": m, "num-partitions": 8} for m in range(8))
     strategy = SelectionStrategy(
         "md", clients_per_round=3, min_available_clients=8, seed=5, local_learning_rate=0.5,
-        server_strategy=server_strategy,
+        server_strategy=server_strategy, polling=Polling(ask_status=True),
     )  # fmt: skip
     kernel = Softmax(64, 10)
     result = strategy.start(
@@ -379,8 +379,9 @@ def test_late_clients_are_registered_as_by_the_strategy(
     kernel, records = Softmax(64, 10), []
     options = {"clients_per_round": 3, "seed": 5, "faults": Faults(guard=False), **options}
     strategy = SelectionStrategy(
-        selector, min_available_clients=3, local_learning_rate=0.5, on_round=records.append, **options
-    )
+        selector, min_available_clients=3, local_learning_rate=0.5, on_round=records.append,
+        polling=Polling(ask_status=True), **options,
+    )  # fmt: skip
     strategy.start(
         InProcessGrid(client_app, nodes, run_config=config, availability=process),
         ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),

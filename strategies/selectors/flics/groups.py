@@ -82,6 +82,8 @@ def _by_group(name: str, value: Any) -> tuple[tuple[str, ...], tuple[float, ...]
     elif isinstance(value, Sequence):
         pairs = [(None, number) for number in value]
     try:
+        if isinstance(value, bool | bytes):
+            raise TypeError
         read = [(label, float(number)) for label, number in pairs]
         named = [label for label, _ in read if label is not None]
         if named and (len(named) < len(read) or "" in named):

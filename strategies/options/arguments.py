@@ -1,0 +1,77 @@
+"""Checks the arguments of a strategy. An error names the argument and what is expected instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from ..selectors.checks import did_you_mean
+from .checkpoints import Checkpoints
+from .deadlines import Deadlines
+from .faults import Faults
+from .overrides import Overrides
+from .polling import Polling
+
+_SIZES = "overrides=Overrides(sizes={...})"
+_BASE = "server_strategy=FedAvg({name}=...)"
+_ELSEWHERE = {
+    "fraction_train": "clients_per_round=..., a number of clients instead of a share",
+    "fraction_fit": "clients_per_round=..., a number of clients instead of a share",
+    "min_train_nodes": "clients_per_round=..., and faults=Faults(quorum=...) for the least number of replies",
+    "min_fit_clients": "clients_per_round=..., and faults=Faults(quorum=...) for the least number of replies",
+    "min_available_nodes": "min_available_clients=...",
+    **dict.fromkeys(("fraction_evaluate", "min_evaluate_nodes", "evaluate_metrics_aggr_fn"), _BASE),
+    **dict.fromkeys(("weighted_by_key", "arrayrecord_key", "configrecord_key"), _BASE),
+    "train_metrics_aggr_fn": _BASE,
+    "eta": "server_strategy=FedAdam(eta=...)",
+    "proximal_mu": "server_strategy=FedProx(proximal_mu=...)",
+    "evaluate_fn": "start(..., evaluate_fn=...)",
+    "initial_parameters": "start(grid, initial_arrays)",
+    "client_sizes": _SIZES,
+    **{
+        each.name: f"{group.__name__.lower()}={group.__name__}({each.name}=...)"
+        for group in (Checkpoints, Deadlines, Faults, Overrides, Polling)
+        for each in fields(group)
+        if each.init and each.name != "settings"
+    },
+    "groups": 'overrides=Overrides(settings={"groups": {...}})',
+}
+"""What replaces an argument of Flower's FedAvg, or an option that belongs to a group of options."""
+
+
+def refuse_unknown(strategy: str, unknown: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raise a TypeError if there is an unknown argument; the message names what to use instead.
+
+    Parameters
+    ----------
+    strategy : str
+        The name of the strategy.
+    unknown : mapping of str to value
+        The unknown arguments, by name.
+    known : iterable of str
+        The names of the strategy's arguments.
+    """
+    for name, value in unknown.items():
+        if name in _ELSEWHERE:
+            raise TypeError(
+                f"{name} = {value!r:.100}: {strategy} has {_ELSEWHERE[name].replace('{name}', name)} instead"
+            )
+        hint = did_you_mean(name, [each for each in known if each not in ("self", "options", "unknown")])
+        raise TypeError(f"{name} = {value!r:.100}: {strategy} has no such argument{hint}")
+
+
+def check_kind(name: str, value: Any, kind: Any, expected: str) -> None:
+    """Raise a TypeError if a value that is not None is of another kind.
+
+    Parameters
+    ----------
+    name, value
+        The argument.
+    kind : type, or what else isinstance takes
+        The allowed kinds.
+    expected : str
+        The allowed kinds in words, after "must be".
+    """
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} = {value!r:.200}: must be {expected}")
