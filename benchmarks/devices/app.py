@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from strategies import Deadlines, SelectionStrategy
+from strategies import Deadlines, Polling, SelectionStrategy
 
 client = ClientApp()
 server = ServerApp()
@@ -50,6 +50,7 @@ def main(grid: Grid, context: Context) -> None:
         selector_settings={"replacement": False} if settings["selector"] == "uniform" else {},
         min_available_clients=int(settings["nodes"]),
         deadlines=Deadlines(round=float(settings["limit"]), shortest=math.inf),
+        polling=Polling(ask_status=True),
         on_round=note,
     )
     arrays = [np.zeros(part.size, np.float32) for part in np.array_split(np.empty(size, np.int8), layers)]

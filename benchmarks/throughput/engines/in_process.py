@@ -13,7 +13,7 @@ from simulation.grid import InProcessGrid, LazyArray
 from strategies import SelectionStrategy
 from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
-from strategies.options import Faults, GuardSettings
+from strategies.options import Faults, GuardSettings, Polling
 from tasks.base import batches
 from tasks.data import Dataset
 
@@ -105,6 +105,7 @@ class InProcess:
                 min_available_clients=workload.num_clients,
                 seed=workload.seed,
                 on_round=expect_all,
+                polling=Polling(ask_status=True),
                 # Without --data labels are random, and updates from few samples point in any direction. With
                 # its default limit the guard would reject some of them.
                 faults=Faults(guard=GuardSettings(direction_deviations=1000)),
