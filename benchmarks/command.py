@@ -160,6 +160,26 @@ def messages(
 
 
 @bench.command()
+def models(
+    megabytes: Annotated[float, typer.Option(min=1.0, help="Megabytes of the model.")] = 100.0,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
+    no_stock: Annotated[
+        bool,
+        typer.Option(
+            "--no-stock",
+            help="Leave out stock Flower, to which every user of this machine can submit runs.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure the time and the memory of a round with a large model, beside stock Flower."""
+    from benchmarks.models.measure import run
+
+    run(megabytes, nodes, rounds, no_stock, as_json)
+
+
+@bench.command()
 def devices(
     nodes: Annotated[int, typer.Option(min=1, help="Simulated devices that are online.")] = 1000,
     per_round: Annotated[int, typer.Option(min=1, help="Devices that train in a round.")] = 50,

@@ -11,13 +11,19 @@ or sends the objects one by one.
 from __future__ import annotations
 
 import importlib
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import wraps
+from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 MOST = 64  # objects of a request
+THREADS = 4  # requests of a transfer at a time, or as many as there are cores if these are fewer
+PAUSE = 10.0  # seconds between two lines of the log about a slow transfer
 ENOUGH = 1 << 20  # bytes of contents, after which no further object is added to a request or response
 
 SEPARATOR = ","
@@ -136,7 +142,10 @@ def _push(asked: Any, push_one: Callable[[Any], Any]) -> Any:
 
 
 def join_requests(puller: Any, pusher: Any) -> None:
-    """Let a program join its requests for objects.
+    """Let a program join its requests for objects, and report slow transfers.
+
+    Stock Flower prepares all objects of a message before it sends them, which takes the memory of another
+    copy of the model. Here at most one object for each thread is prepared.
 
     Parameters
     ----------
@@ -148,17 +157,35 @@ def join_requests(puller: Any, pusher: Any) -> None:
 
     @wraps(pull_one_by_one)
     def pull(object_ids: Sequence[str], pull_object_fn: Callable[[str], bytes], **settings: Any) -> Any:
-        contents: dict[str, bytes] = {}
-        missing = list(object_ids)
-        while len(missing) > 1:
-            names = missing[:MOST]
-            try:
-                found = split(pull_object_fn(SEPARATOR.join(names)))
-            except (inflatable.ObjectPullError, inflatable.ObjectUnavailableError):
-                break
-            contents.update(zip(names, found, strict=False))
-            missing = missing[len(found) :]
-        return contents | (pull_one_by_one(missing, pull_object_fn, **settings) if missing else {})
+        progress = Progress("Received", len(object_ids))
+
+        def pull_object(names: str) -> bytes:
+            content = pull_object_fn(names)
+            progress.add(content)
+            return content
+
+        def pull_some(missing: Sequence[str], requests: int | None = None) -> dict[str, bytes]:
+            contents: dict[str, bytes] = {}
+            while len(missing) > 1 and requests != 0:
+                names = missing[:MOST]
+                try:
+                    found = split(pull_object(SEPARATOR.join(names)))
+                except (inflatable.ObjectPullError, inflatable.ObjectUnavailableError):
+                    break
+                contents.update(zip(names, found, strict=False))
+                missing = missing[len(found) :]
+                requests = None if requests is None else requests - 1
+            return contents
+
+        contents = pull_some(object_ids, requests=1)
+        if missing := object_ids[len(contents) :] if contents else []:
+            # Large objects come in several requests at a time, if the response had no room for all.
+            threads = inflatable.get_num_workers(THREADS) if len(contents) < MOST else 1
+            with ThreadPoolExecutor(threads) as executor:
+                for some in executor.map(pull_some, [missing[each::threads] for each in range(threads)]):
+                    contents |= some
+        missing = [each for each in object_ids if each not in contents]
+        return contents | (pull_one_by_one(missing, pull_object, **settings) if missing else {})
 
     @wraps(push_each)
     def push(
@@ -166,6 +193,8 @@ def join_requests(puller: Any, pusher: Any) -> None:
         push_object_fn: Callable[[str, bytes], None],
         **settings: Any,
     ) -> None:
+        progress = Progress("Sent")
+
         def push_joined(name: str, content: bytes) -> None:
             try:
                 push_object_fn(name, content)
@@ -174,10 +203,51 @@ def join_requests(puller: Any, pusher: Any) -> None:
                     raise
                 for each, part in parts(name, content).items():
                     push_object_fn(each, part)
+            progress.add(content)
 
-        push_each(joined(object_contents), push_joined, **settings)
+        threads = inflatable.get_num_workers(THREADS)
+        with ThreadPoolExecutor(threads) as executor:
+            under_way: set[Future[None]] = set()
+            for name, content in joined(object_contents):
+                under_way.add(executor.submit(push_joined, name, content))
+                if len(under_way) >= threads:
+                    done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                    for each in done:
+                        each.result()
+            for each in under_way:
+                each.result()
 
     puller.pull_objects, pusher.push_object_contents_from_iterable = pull, push
+
+
+class Progress:
+    """Logs how far the transfer of a message has come, every `PAUSE` seconds.
+
+    Parameters
+    ----------
+    what : str
+        "Received" or "Sent".
+    objects : int or None
+        The number of objects of the message, if it is known.
+    """
+
+    def __init__(self, what: str, objects: int | None = None) -> None:
+        self._what, self._objects = what, objects
+        self._began = self._logged = time.monotonic()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, content: bytes) -> None:
+        """Note the content of a request or response."""
+        now = time.monotonic()
+        with self._lock:
+            self._bytes += len(content)
+            if now - self._logged < PAUSE:
+                return
+            self._logged, size = now, self._bytes / 1e6
+        seconds = now - self._began
+        of = f" of a message of {self._objects} objects" if self._objects else " of a message"
+        getLogger("flwr").info("%s %.0f MB%s in %.0f s", self._what, size, of, seconds)
 
 
 def joined(contents: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:

@@ -118,7 +118,10 @@ def objects(count: int, size: int) -> dict[str, bytes]:
     ("count", "size", "requests"),
     [(1, 10, 1), (20, 10, 1), (MOST + 1, 10, 2), (2 * MOST, 10, 2), (3, ENOUGH, 3), (8, ENOUGH // 4, 2)],
 )
-def test_a_message_takes_few_requests(count: int, size: int, requests: int) -> None:
+def test_a_message_takes_few_requests(
+    count: int, size: int, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joined_objects, "THREADS", 1)
     contents = objects(count, size)
     servicer = Joining(**contents)
     assert pull(servicer, list(contents)) == contents
@@ -127,6 +130,61 @@ def test_a_message_takes_few_requests(count: int, size: int, requests: int) -> N
     push(servicer, contents)
     assert servicer.contents == contents
     assert servicer.requests == requests
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_large_objects_arrive_in_several_requests_at_a_time(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: threads)
+    contents = objects(40, ENOUGH // 3)
+    servicer = Joining(**contents)
+    assert pull(servicer, list(contents)) == contents
+    servicer = Joining(**dict.fromkeys(contents, b""))
+    push(servicer, contents)
+    assert servicer.contents == contents
+
+
+def test_few_objects_are_prepared_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    prepared, sent, most = 0, 0, 0
+
+    def contents() -> Any:
+        nonlocal prepared, most
+        for number in range(20):
+            prepared += 1
+            most = max(most, prepared - sent)
+            yield f"{number:064x}", bytes(ENOUGH)
+
+    def send(name: str, content: bytes) -> None:
+        nonlocal sent
+        sent += 1
+
+    loop().push_object_contents_from_iterable(contents(), send)
+    assert sent == 20
+    assert most <= 3
+
+
+def test_an_error_while_sending_ends_the_transfer() -> None:
+    def send(name: str, content: bytes) -> None:
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        loop().push_object_contents_from_iterable(objects(50, ENOUGH).items(), send)
+
+
+def test_a_slow_transfer_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    clock = iter(range(0, 1000, 4))
+    monkeypatch.setattr(joined_objects.time, "monotonic", lambda: next(clock))
+    progress = joined_objects.Progress("Received", 5)
+    with caplog.at_level("INFO", logger="flwr"):
+        for _ in range(6):
+            progress.add(bytes(2_000_000))
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts == [
+        "Received 6 MB of a message of 5 objects in 12 s",
+        "Received 12 MB of a message of 5 objects in 24 s",
+    ]
 
 
 def test_a_superlink_that_knows_no_joined_requests_gets_single_requests() -> None:

@@ -1,0 +1,1 @@
+"""The time and the memory of a round with a large model, see `measure`."""

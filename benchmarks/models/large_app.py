@@ -1,0 +1,39 @@
+"""A Flower app with a large model. A client adds its node id to the first parameter of each layer.
+
+So every reply differs from every other, and each layer is sent: a SuperLink stores equal objects once.
+"""
+
+import time
+
+import noop  # type: ignore[import-not-found]
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+client = ClientApp()
+server = ServerApp()
+
+LAYERS = 10
+
+
+@client.train()
+def train(message: Message, context: Context) -> Message:
+    """Change a parameter of each layer, and send the model back."""
+    began = time.process_time()
+    model = message.content.array_records["arrays"]
+    changed = ArrayRecord()
+    for name in list(model):
+        layer = model.pop(name).numpy().copy()
+        layer[0] += context.node_id % 1000 + 1
+        changed[name] = Array(layer)
+    content = RecordDict({"arrays": changed})
+    content["metrics"] = MetricRecord({"num-examples": 1, "cpu": time.process_time() - began})
+    return Message(content, reply_to=message)
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the rounds of each turn."""
+    size = round(float(str(context.run_config["megabytes"])) * 1e6 / 4 / LAYERS)
+    noop.run_turns(grid, context, ArrayRecord([np.zeros(size, np.float32) for _ in range(LAYERS)]))

@@ -1,0 +1,162 @@
+"""The time and the memory of a round with a large model, in stock Flower and as this project runs it.
+
+``cohort bench models [--megabytes 100] [--nodes 5] [--rounds 3] [--no-stock] [--json]``, or ``python -m
+benchmarks.models``
+
+A federation of this machine, with TLS, node authentication and a database, sends a model of float32 to each
+node in each round. The nodes do not train: they change a parameter of each layer and send the model back. The
+time is the median of the rounds. The time of the loopback is that of the same bytes through a TCP connection
+of this machine, without TLS, one way after the other.
+
+The memory of a program is the most by which the private and anonymous memory of one of its processes has
+grown since the process was first seen, looked up 20 times a second (Linux). It is given as a multiple of the
+model's size. The server's program holds the replies of all nodes at once, so its multiple grows with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from benchmarks import noop
+from benchmarks.rounds import PYPROJECT, Federation
+from benchmarks.throughput.processes import cpu_seconds, tree
+from deploy.engines.cluster import LocalCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from deploy.engines.cluster import Programs
+
+PROGRAMS: dict[str, Programs] = {"cohort": "forked", "stock": "stock"}
+LOOK = 0.05  # seconds between two looks at the memory of the processes
+BLOCK = 1 << 20  # bytes of a write to the loopback
+
+
+class Cost(NamedTuple):
+    """The cost of a round."""
+
+    seconds: float  # the median duration
+    cpu: float  # CPU seconds of all programs, a mean
+    loopback: float  # seconds that the same bytes take through the loopback
+    copies: dict[str, float]  # program -> the largest growth of one process, in sizes of the model
+
+
+class Memory:
+    """The largest growth of each program's processes, while the `with` block runs."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.grown: dict[str, float] = {}  # program -> MB
+        self._roots = cluster.roots
+        self._first: dict[int, float] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK):
+            for pid in [pid for root in self._roots for pid in tree(root)]:
+                with contextlib.suppress(OSError):  # the process has ended
+                    now = _anonymous(pid)
+                    name = Path(f"/proc/{pid}/comm").read_text().strip()
+                    grown = now - self._first.setdefault(pid, now)
+                    self.grown[name] = max(self.grown.get(name, 0.0), grown)
+
+
+def _anonymous(pid: int) -> float:
+    """Return the anonymous memory of a process, in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return 0.0  # a process that is ending
+
+
+def loopback(size: int) -> float:
+    """Return the seconds that `size` bytes take through a TCP connection of this machine."""
+    block = bytes(BLOCK)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def send() -> None:
+            with socket.create_connection(server.getsockname()) as connection:
+                for start in range(0, size, BLOCK):
+                    connection.sendall(block[: size - start])
+
+        sender = threading.Thread(target=send)
+        began = time.perf_counter()
+        sender.start()
+        connection, _ = server.accept()
+        with connection:
+            while connection.recv(BLOCK):
+                pass
+        sender.join()
+    return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def federation(megabytes: float, programs: Programs, nodes: int) -> Iterator[Federation]:
+    """Start a federation with a model of this size; afterwards end all processes and remove the files."""
+    folder = Path(tempfile.mkdtemp(prefix="cohort-models-"))
+    try:
+        bundle = folder / "app"
+        bundle.mkdir()
+        project = PYPROJECT.replace('"noop:', '"large_app:') + f"megabytes = {megabytes}\n"
+        (bundle / "pyproject.toml").write_text(project)
+        shutil.copy(noop.__file__, bundle / "noop.py")
+        shutil.copy(Path(__file__).with_name("large_app.py"), bundle)
+        with LocalCluster(folder / "cluster", nodes, app=bundle, programs=programs) as cluster:
+            yield Federation(cluster, nodes)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(megabytes: float, programs: Programs, nodes: int, rounds: int) -> Cost:
+    """Return the cost of a round, of `rounds` rounds with `nodes` nodes and a model of this size."""
+    with federation(megabytes, programs, nodes) as running, Memory(running.cluster) as memory:
+        running.turn(1, poll=False)
+        before = _spent(running.cluster)
+        seconds = running.turn(rounds, poll=False)
+        cpu = (_spent(running.cluster) - before) / rounds
+        running.turn(1, poll=False, last=True)
+    # Each model goes from the ServerApp to the SuperLink, to the SuperNode and to the ClientApp, and back.
+    through = loopback(round(megabytes * 1e6 * nodes * 6))
+    copies = {name: grown / megabytes for name, grown in memory.grown.items()}
+    return Cost(statistics.median(seconds), cpu, through, copies)
+
+
+def _spent(cluster: LocalCluster) -> float:
+    return sum(cpu_seconds(pid) for pid in cluster.roots)
+
+
+def run(megabytes: float, nodes: int, rounds: int, no_stock: bool, as_json: bool) -> None:
+    """Print a table, or the costs as JSON."""
+    costs = {
+        name: measure(megabytes, programs, nodes, rounds)
+        for name, programs in list(PROGRAMS.items())[: 2 - no_stock]
+    }
+    if as_json:
+        print(json.dumps({name: cost._asdict() for name, cost in costs.items()}))
+        return
+    print(f"a model of {megabytes:g} MB, {nodes} nodes")
+    for name, cost in costs.items():
+        print(
+            f"{name:8} {cost.seconds:7.1f} s a round, {cost.cpu:7.1f} s of CPU; "
+            f"{cost.seconds / cost.loopback:.1f} times the loopback's {cost.loopback:.2f} s"
+        )
+        for program, copies in sorted(cost.copies.items(), key=lambda item: -item[1]):
+            if copies >= 0.05:
+                print(f"    {program:24} {copies:5.1f} times the model")
