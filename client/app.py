@@ -2,6 +2,7 @@
 
 from logging import INFO
 from math import isfinite, sqrt
+from time import monotonic
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -24,7 +25,7 @@ from strategies.selectors import selector_type
 from tasks.base import TrainResult, batches
 from tasks.data import Dataset
 
-from .device import why_unavailable
+from .device import charge, why_unavailable
 from .local import LocalData, number_of
 from .own_data import local_data
 from .personal import moved, personal_update, split
@@ -116,6 +117,7 @@ def train(message: Message, context: Context) -> Message:
     noise = Noise.of(context)
     sent = _arrays(message)
     learning_rate = _number(config, "learning-rate")
+    began = monotonic()
     result = _trained(
         mine,
         sent,
@@ -124,7 +126,7 @@ def train(message: Message, context: Context) -> Message:
         # With report noise on, the variance is not measured, because it would be reported without noise.
         measure_variance=bool(config.get(REPORT_VARIANCE, False)) and not noise.is_on,
     )
-    arrays = result.arrays
+    trained, arrays = monotonic(), result.arrays
     reported = _reported_norm(config, noise, _distance(arrays, sent))  # before the update is scaled
     if UPDATE_SCALES in config:
         scales = np.asarray(config[UPDATE_SCALES], dtype=np.float64)
@@ -136,6 +138,8 @@ def train(message: Message, context: Context) -> Message:
     report = report.model_copy(
         update={
             "num_steps": result.steps,
+            "training_seconds": trained - began,
+            "battery": charge(context.node_config),
             "learning_rate": learning_rate,
             "train_loss": noise.loss(result.loss),
             "gradient_variance": result.gradient_variance if isfinite(result.gradient_variance) else None,
@@ -161,6 +165,7 @@ def _train_personally(message: Message, context: Context, mine: LocalData, repor
             f"{PART_SCALES} = {config[PART_SCALES]!r} in the message's config: must be 2 numbers"
         )
     rate = _number(config, "learning-rate")
+    began = monotonic()
     result = personal_update(
         mine.task,
         sent,
@@ -173,6 +178,7 @@ def _train_personally(message: Message, context: Context, mine: LocalData, repor
         batch_size=_whole(config, "batch-size"),
         seed=_whole(config, "seed"),
     )
+    trained = monotonic()
     context.state[PERSONAL] = ArrayRecord({name: Array(array) for name, array in result.personal.items()})
     step = -rate * sum(scale * part for scale, part in zip(scales, result.parts, strict=True))
     reported = _reported_norm(config, noise, _distance(moved(sent, step), sent))
@@ -185,6 +191,8 @@ def _train_personally(message: Message, context: Context, mine: LocalData, repor
     report = report.model_copy(
         update={
             "num_steps": result.steps,
+            "training_seconds": trained - began,
+            "battery": charge(context.node_config),
             "learning_rate": rate,
             "train_loss": noise.loss(result.loss),
             "update_norm": reported,

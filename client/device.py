@@ -67,6 +67,14 @@ def why_unavailable(limits: Mapping[str, object]) -> str | None:
     return None
 
 
+def charge(limits: Mapping[str, object]) -> float | None:
+    """Return the charge of this device's battery, %; None without a ``min-battery``, or without a battery."""
+    if limits.get("min-battery") is None:
+        return None
+    power = battery()
+    return None if power is None or not 0 <= power.percent <= 100 else power.percent
+
+
 def battery() -> Power | None:
     """Return the state of the fullest battery that powers this device; None if none is found."""
     found = []

@@ -10,8 +10,10 @@ run     the first line: ``version`` (of this format), every setting of the run, 
 round   one line per round, with ``test_loss`` and ``test_accuracy``. Round 0 is the model before training.
         The lines from round 1 on also hold:
         the selection: ``clients`` (indexes in draw order) and, aligned with ``clients``, ``client_ids``,
-        ``counts``, ``probabilities``, ``weights``, ``responded``, ``update_norms``, ``reported_norms`` (the
-        norms as the clients report them, before the guard), ``train_losses``;
+        ``counts``, ``probabilities``, ``importance``, ``weights``, ``responded``, ``update_norms``,
+        ``reported_norms`` (the norms as the clients report them, before the guard), ``train_losses``,
+        ``reply_seconds`` (from the TRAIN messages until the server had the reply), ``training_seconds`` and
+        ``batteries`` (%), both as the clients report them; the last three are empty if nothing is known;
         ``failures`` and ``clipped``: lists of a ``client`` and a ``reason``;
         ``quarantined``: ids of the online clients that were in quarantine;
         ``silent``: ids of the clients in ``quarantined`` that did not answer in time; the other quarantined

@@ -457,6 +457,7 @@ class SelectionStrategy(Strategy):
             return []
         training, chosen = self._training, self._training.chosen
         wait = self._known.wait("train", chosen.opened.number, chosen.selection.clients, self._wait)
+        training.wait = wait
         # Usable replies are counted only if needed, since counting takes a pass over each model.
         enough = chosen.enough if chosen.enough < len(messages) else None
         return grid.send_and_receive(
@@ -758,6 +759,7 @@ class SelectionStrategy(Strategy):
             "aggregate": now - arrived,
         }
         record = outcome.closed(stepped.skipped, now - training.began, phases)
+        record = training.timed(record, answers)
         self._record = record
         self._log(record)
         if self.on_round is not None:

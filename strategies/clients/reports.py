@@ -106,6 +106,10 @@ class Report(BaseModel):
     accepts : bool or None
         Whether the client takes part in this round. A client reports this field only if the client itself
         decides whether it takes part.
+    training_seconds : float or None
+        How long the local training took, in seconds, in [0, 1e9].
+    battery : float or None
+        The charge of the device's battery, %, in [0, 100].
     available : bool
         Whether the client can train now. It is False, for example, if the battery is low, the network is
         metered, or the device is busy.
@@ -134,6 +138,8 @@ class Report(BaseModel):
     model_norm: float | None = Field(default=None, ge=0)
     personal_norm: float | None = Field(default=None, ge=0)
     accepts: bool | None = None
+    training_seconds: float | None = Field(default=None, ge=0, le=1e9)
+    battery: float | None = Field(default=None, ge=0, le=100)
     available: bool = True
 
     @classmethod

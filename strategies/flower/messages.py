@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
+import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from ..clients.printable import printable
@@ -16,11 +17,14 @@ from ..rounds.replies import Reply
 from .arrays import ReceivedArrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from flwr.app import ArrayRecord
+    from numpy.typing import NDArray
 
+    from ..rounds.record import RoundRecord
     from ..rounds.stages import Chosen
+    from ..rounds.waiting.pace import Wait
     from .grids import Clock
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
@@ -151,7 +155,7 @@ def _read_reply(message: Message, size_key: str) -> Reply:
     return Reply(arrays=ReceivedArrays(records[0]), report=report, metrics=metrics)
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainingRound:
     """A round whose TRAIN messages have been made."""
 
@@ -162,6 +166,7 @@ class TrainingRound:
     asked: float  # when the TRAIN messages were made, s on the clock
     clock: Clock
     size_key: str = "num-examples"  # the name of the metric that holds a client's data size
+    wait: Wait | None = None  # the wait for the replies; it knows when each reply arrived
     _usable: dict[str, bool] = field(default_factory=dict)  # id of the TRAIN message -> is its reply usable
 
     @cached_property
@@ -206,3 +211,27 @@ class TrainingRound:
         )
         missing = Reply(failure="enough others had answered" if cut else "no answer by the deadline")
         return [missing if answer is None else _read_reply(answer, self.size_key) for answer in answers]
+
+    def timed(self, record: RoundRecord, answers: Sequence[Reply]) -> RoundRecord:
+        """Return the record with the times of the replies, and with what clients report of their devices.
+
+        Parameters
+        ----------
+        record : RoundRecord
+            The record of the round.
+        answers : sequence of Reply
+            The result of `match`.
+        """
+        arrived = np.empty(0) if self.wait is None else self.wait.seconds.copy()
+        return replace(
+            record,
+            reply_seconds=_known(arrived),
+            training_seconds=_known([answer.report.training_seconds for answer in answers]),
+            batteries=_known([answer.report.battery for answer in answers]),
+        )
+
+
+def _known(values: Sequence[float | None] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the numbers as an array, None as NaN. The array is empty if all numbers are NaN."""
+    array = np.array(values, dtype=np.float64)
+    return array if np.isfinite(array).any() else np.empty(0)

@@ -34,6 +34,11 @@ class RoundRecord:
     silent: tuple[int, ...] = ()  # the clients in ``quarantined`` that are quarantined for silence
     # (S,) ‖g_m‖ as the clients report it; NaN = not reported. ``feedback`` has the norms that are used.
     reported_norms: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    # (S,) seconds from the TRAIN messages until the server had each reply; NaN = no reply in time. This array
+    # and the next two are empty if no client has such a number, as in a simulation without messages.
+    reply_seconds: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    training_seconds: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # as clients report
+    batteries: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # %, as clients report
     train_loss: float = nan  # the mean of the clients' losses, weighted by ``weights``
     seconds: float = nan  # the time from the poll to the new model, waiting included
     # The seconds of each part of the round: "poll" (the poll and the selection), "train" (the wait for the
