@@ -1,7 +1,8 @@
 """The `cohort` command.
 
 `up` trains a real federation on this machine, `simulate` trains a simulated federation, `plot` draws the
-results again, `selectors` lists the selectors, and `advise` estimates the variance of other selectors.
+results again, `page` shows a run in the browser, `selectors` lists the selectors, and `advise` estimates the
+variance of other selectors.
 `client` and `server` come from `deploy.device.cli` and `deploy.hosting.cli`. Other packages can add commands.
 """
 
@@ -29,6 +30,7 @@ from deploy.engines.flower_simulation import RaySimulation
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue
 from deploy.hosting.cli import server
+from deploy.page.command import page
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.signals import raise_on_signals
 from deploy.runs import advice
@@ -128,6 +130,7 @@ def _broken_command(name: str, problem: str) -> click.Command:
 cli = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 cli.add_typer(client, name="client")
 cli.add_typer(server, name="server")
+cli.command()(page)
 
 
 def main() -> None:

@@ -372,10 +372,16 @@ class Tail:
     ----------
     path : Path
         The file. It may be missing.
+
+    Attributes
+    ----------
+    files : int
+        How many files were read from the first line on: more than one after a resume.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.files = 0
         self._offset = 0  # bytes read
         self._file: int | None = None  # inode of the file that was read last
 
@@ -400,6 +406,7 @@ class Tail:
             now = os.fstat(file.fileno())
             if now.st_ino != self._file or now.st_size < self._offset:
                 self._file, self._offset = now.st_ino, 0
+                self.files += 1
             file.seek(self._offset)
             written = file.read(most)
             if len(written) == most and not written.endswith(b"\n"):
@@ -414,7 +421,7 @@ class Tail:
                 continue
             if isinstance(line, dict) and "type" in line:
                 _check_version(self.path, line)
-                lines.append(line)
+                lines.append(printable_line(line) if b"\\" in text else line)
         return lines
 
 

@@ -457,12 +457,13 @@ class SelectionStrategy(Strategy):
             return []
         training, chosen = self._training, self._training.chosen
         wait = self._known.wait("train", chosen.opened.number, chosen.selection.clients, self._wait)
-        training.wait = wait
         # Usable replies are counted only if needed, since counting takes a pass over each model.
         enough = chosen.enough if chosen.enough < len(messages) else None
-        return grid.send_and_receive(
+        replies = grid.send_and_receive(
             messages, timeout=self._wait, enough=enough, counts=training.is_usable, wait=wait
         )
+        training.arrivals.update(grid.arrivals)
+        return replies
 
     def _evaluated(self, grid: PollingGrid, number: int, messages: list[Message]) -> list[Message]:
         """Send the EVALUATE messages of a round, and return the replies."""

@@ -178,6 +178,12 @@ class PollingGrid(_GridView):
         The longest pause between two looks, in seconds, > 0.
     traffic : Traffic, optional
         Counts the messages (default: a counter that nothing reads).
+
+    Attributes
+    ----------
+    arrivals : dict of str to float
+        Of the last exchange: for each message that its client answered, by the message's id, how many seconds
+        after sending the server had the reply.
     """
 
     def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:
@@ -185,6 +191,7 @@ class PollingGrid(_GridView):
         super().__init__(self._readable)
         self.interval = interval
         self._traffic = traffic or Traffic()
+        self.arrivals: dict[str, float] = {}
         self._lost = 0  # how many times in a row sending has failed
         self._unanswered: dict[str, _Unanswered] = {}  # message id -> the message
         self._late = LateReplies()
@@ -250,16 +257,22 @@ class PollingGrid(_GridView):
         limit = inf if timeout is None else timeout
         missing = inf if enough is None else enough
         replies: list[Message] = []
+        self.arrivals = {}
         while waiting:
             looked = self.clock.monotonic()
-            for reply in self.pull_messages(sorted(waiting)):
+            found = self.pull_messages(sorted(waiting))
+            arrived = self.clock.monotonic()
+            for reply in found:
                 answered = reply.metadata.reply_to_message_id
                 missing -= answered in waiting and (counts is None or counts(reply))
-                if wait is not None and answered in waiting:
+                if answered in waiting:
                     position = waiting[answered]
                     # If a node is offline, the SuperLink sends an error reply in place of the node.
                     own = reply.metadata.src_node_id == messages[position].metadata.dst_node_id
-                    (wait.answered if own else wait.lost)(position, looked - began)
+                    if own:
+                        self.arrivals[answered] = arrived - began
+                    if wait is not None:
+                        (wait.answered if own else wait.lost)(position, looked - began)
                 waiting.pop(answered, None)
                 replies.append(reply)
             now = self.clock.monotonic()

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from ..rounds.record import RoundRecord
     from ..rounds.stages import Chosen
-    from ..rounds.waiting.pace import Wait
     from .grids import Clock
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
@@ -155,7 +154,7 @@ def _read_reply(message: Message, size_key: str) -> Reply:
     return Reply(arrays=ReceivedArrays(records[0]), report=report, metrics=metrics)
 
 
-@dataclass
+@dataclass(frozen=True)
 class TrainingRound:
     """A round whose TRAIN messages have been made."""
 
@@ -166,7 +165,7 @@ class TrainingRound:
     asked: float  # when the TRAIN messages were made, s on the clock
     clock: Clock
     size_key: str = "num-examples"  # the name of the metric that holds a client's data size
-    wait: Wait | None = None  # the wait for the replies; it knows when each reply arrived
+    arrivals: dict[str, float] = field(default_factory=dict)  # see `PollingGrid.arrivals`
     _usable: dict[str, bool] = field(default_factory=dict)  # id of the TRAIN message -> is its reply usable
 
     @cached_property
@@ -222,16 +221,15 @@ class TrainingRound:
         answers : sequence of Reply
             The result of `match`.
         """
-        arrived = np.empty(0) if self.wait is None else self.wait.seconds.copy()
         return replace(
             record,
-            reply_seconds=_known(arrived),
+            reply_seconds=_known([self.arrivals.get(each.metadata.message_id) for each in self.messages]),
             training_seconds=_known([answer.report.training_seconds for answer in answers]),
             batteries=_known([answer.report.battery for answer in answers]),
         )
 
 
-def _known(values: Sequence[float | None] | NDArray[np.float64]) -> NDArray[np.float64]:
+def _known(values: Sequence[float | None]) -> NDArray[np.float64]:
     """Return the numbers as an array, None as NaN. The array is empty if all numbers are NaN."""
     array = np.array(values, dtype=np.float64)
     return array if np.isfinite(array).any() else np.empty(0)

@@ -13,7 +13,7 @@ import client.app
 import server.app
 import tasks
 from client import device
-from client.device import Power, battery, is_metered, temperature, why_unavailable
+from client.device import Power, battery, charge, is_metered, temperature, why_unavailable
 from client.own_data import local_data
 from strategies.clients.reports import STATUS
 from strategies.flower.messages import read_report
@@ -98,6 +98,15 @@ def test_mains_count_as_charging_and_the_fuller_battery_counts(
     assert battery() == Power(60, charging=False)
     supply(system, "usb", type="USB", online="1")
     assert battery() == Power(60, charging=True)
+
+
+def test_only_a_device_with_a_limit_reports_its_charge(system: Path) -> None:
+    assert charge({"min-battery": 30}) is None
+    supply(system, "BAT0", type="Battery", capacity="73", status="Discharging")
+    assert charge({"min-battery": 30}) == 73
+    assert charge({}) is None
+    (system / "sys" / "power_supply" / "BAT0" / "capacity").write_text("130")
+    assert charge({"min-battery": 30}) is None
 
 
 @pytest.mark.parametrize(

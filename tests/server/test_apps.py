@@ -64,8 +64,12 @@ def test_the_history_holds_the_whole_run(tmp_path: Path) -> None:
         size = len(line["clients"])
         assert sum(line["counts"]) == 3
         assert line["client_ids"] == [f"client-{m:02d}" for m in line["clients"]]
-        for key in ("probabilities", "weights", "responded", "update_norms", "train_losses"):
+        for key in ("probabilities", "importance", "weights", "responded", "update_norms", "train_losses"):
             assert len(line[key]) == size, key
+        assert line["reply_seconds"] == pytest.approx([0.25 * size] * size)  # of the grid's clock
+        assert len(line["training_seconds"]) == size
+        assert all(0 < each < 60 for each in line["training_seconds"])
+        assert line["batteries"] == []
         assert line["reported_norms"] == pytest.approx(line["update_norms"], rel=1e-4)
         assert line["failures"] == []
         assert line["num_available"] == 6

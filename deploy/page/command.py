@@ -1,0 +1,44 @@
+"""The command `cohort page`, and the option `--page` of other commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.page.link import address, new_token
+
+PORT_HELP = "Port of the page, on this machine only. (default: a free port)"
+
+Page = Annotated[bool, typer.Option("--page", help="Show the run in the browser: print a page's address.")]
+
+
+def page(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A history, or the folder of a run, of a trial, of several runs or of a server.",
+            show_default=False,
+        ),
+    ],
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help=PORT_HELP, show_default=False)] = None,
+) -> None:
+    """Show a run in the browser, while it goes on or afterwards, until Ctrl-C. Nothing is changed."""
+    from deploy.page.serve import listening, serve, step_back
+    from deploy.page.sources import NothingThereError, Shelf
+
+    try:
+        shelf, listener = Shelf(run), listening(port or 0)
+    except NothingThereError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        typer.echo(f"port = {port}: {error.strerror}; choose another one with --port", err=True)
+        raise typer.Exit(2) from None
+    token = new_token()
+    where = listener.getsockname()[1]
+    step_back()
+    serve(
+        shelf, token, listener, lambda: typer.echo(f"open {address(where, token)}   (Ctrl-C ends the page)")
+    )

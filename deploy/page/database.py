@@ -1,0 +1,122 @@
+"""What the SuperLink's database says about nodes and open messages. The database is only read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATIENCE = 0.2  # s that a query waits for a lock
+OPEN_MESSAGES = 2000  # the most messages of rounds under way that are read
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the SuperLink."""
+
+    node_id: int
+    status: str  # registered, online, offline or unregistered
+    online_until: float  # seconds since 1970; later, the node counts as offline
+    left: float  # seconds since 1970 of its last departure; 0 if it never left
+
+    def is_online(self, now: float) -> bool:
+        """Return whether the node is online, as the SuperLink decides it."""
+        return self.status == "online" and self.online_until > now
+
+    def seen(self, now: float) -> float | None:
+        """Return when the node was last seen, in seconds since 1970; None if it never was online."""
+        if self.is_online(now):
+            return now
+        return max(self.left, self.online_until if self.online_until < now else 0.0) or None
+
+
+@dataclass(frozen=True)
+class OpenMessage:
+    """A TRAIN message of a round under way."""
+
+    folder: str  # the setting output-dir of its run
+    round: str
+    client: str  # the name of the node
+    sent: float  # seconds since 1970, on the clock of the ServerApp
+    phase: str  # "asked" (not fetched yet), "working" (downloads, trains) or "replied" (the reply arrives)
+
+
+class Database:
+    """Reads the SuperLink's database file.
+
+    A reader of a database in WAL mode delays no writer. If the file is missing, locked, corrupt or of another
+    version of Flower, nothing is known.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def nodes(self) -> dict[str, Node] | None:
+        """Return the nodes by name; a node without a name is named "node-" and its id."""
+        rows = self._rows(
+            "SELECT node_id, name, status, online_until, last_deactivated_at FROM node "
+            "WHERE status != 'unregistered'"
+        )
+        if rows is None:
+            return None
+        found = {}
+        for node_id, name, status, until, left in rows:
+            node = _unsigned(node_id)
+            found[str(name or f"node-{node}")] = Node(node, str(status), float(until or 0.0), _time(left))
+        return found
+
+    def open_messages(self) -> list[OpenMessage]:
+        """Return the TRAIN messages of the rounds under way."""
+        rows = self._rows(
+            "SELECT run.override_config, ins.group_id, node.name, ins.dst_node_id, ins.created_at, "
+            "ins.delivered_at, res.message_id FROM message_ins AS ins "
+            "JOIN run ON run.run_id = ins.run_id LEFT JOIN node ON node.node_id = ins.dst_node_id "
+            "LEFT JOIN message_res AS res ON res.reply_to_message_id = ins.message_id "
+            "WHERE ins.message_type LIKE 'train%' ORDER BY ins.created_at DESC LIMIT ?",
+            OPEN_MESSAGES,
+        )
+        found = []
+        for config, group, name, node_id, created, delivered, reply in rows or ():
+            phase = "replied" if reply else "working" if delivered else "asked"
+            client = str(name or f"node-{_unsigned(node_id)}")
+            found.append(OpenMessage(_output_dir(config), str(group), client, float(created or 0), phase))
+        return found
+
+    def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]] | None:
+        if not self.path.is_file():
+            return None
+        try:
+            address = f"{self.path.resolve().as_uri()}?mode=ro"
+            with contextlib.closing(sqlite3.connect(address, uri=True, timeout=PATIENCE)) as connection:
+                return connection.execute(query, values).fetchall()
+        except (sqlite3.Error, OSError):
+            return None
+
+
+def _unsigned(node_id: Any) -> int:
+    """Return a node id as Flower prints it; the database holds it as a signed number."""
+    return int(node_id) % (1 << 64)
+
+
+def _time(text: Any) -> float:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _output_dir(config: Any) -> str:
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        return str(json.loads(config).get("output-dir", ""))
+    return ""

@@ -1,0 +1,100 @@
+"""Runs the page in a process of its own beside a run. The page can neither slow nor stop the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Self
+
+from deploy.page.link import TOKEN, address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+START_TIMEOUT = 30.0  # s until the page must be there
+GRACE = 3.0  # s that the page may take to end
+PAUSE = 5.0  # s before a page that has ended is started again
+
+
+class PageProcess:
+    """The page's process, inside a `with` block. If it does not start, the run goes on without a page.
+
+    Parameters
+    ----------
+    folder : Path
+        What the page shows, see `deploy.page.sources.Shelf`.
+    token : str
+        The secret of the page's address.
+    port : int
+        The port of the page on this machine; 0 stands for a free port.
+    say : Callable[[str], None]
+        Receives the page's address, or why there is no page.
+    """
+
+    def __init__(self, folder: Path, token: str, port: int, say: Callable[[str], None]) -> None:
+        self.folder, self.token, self.port = folder, token, port
+        self._say = say
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._again = 0.0  # when the page is started again (time.monotonic(), s)
+
+    def __enter__(self) -> Self:
+        self._start()
+        if self._process is not None:
+            self._say(f"live page: {address(self.port, self.token)}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def check(self) -> None:
+        """Start the page again if it has ended, after a pause."""
+        if self._process is None or self._process.poll() is None:
+            return
+        if not self._again:
+            self._again = time.monotonic() + PAUSE
+        elif time.monotonic() > self._again:
+            self._again = 0.0
+            self._end()
+            self._start()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-P", "-m", "deploy.page", str(self.folder), str(self.port)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log.fileno(),
+            env={**os.environ, TOKEN: self.token},
+            start_new_session=True,  # Ctrl-C ends the run first, and then the page
+        )
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT)
+        line = self._process.stdout.readline() if ready else b""
+        if line.strip().isdigit():
+            self.port = int(line)
+            return
+        self._process.kill()
+        self._process.communicate()
+        self._log.seek(0)
+        last = self._log.read().decode(errors="replace").strip().splitlines()[-1:] or ["no answer"]
+        self._say(f"there is no live page: {last[0]}; the run goes on")
+        self._process = None
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        with contextlib.suppress(OSError):
+            self._process.terminate()
+        try:
+            self._process.communicate(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+        self._process = None

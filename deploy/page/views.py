@@ -1,0 +1,330 @@
+"""What the page shows, as JSON values. All functions are pure: they compute from trials and nodes alone."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from deploy.page.database import Node, OpenMessage
+    from deploy.page.trial import Trial
+
+ROWS = 40  # the most rows of the panel with the selections
+PAGE = 25  # clients on one page of the table
+NAMES = 200  # the most nodes outside the run that are listed
+ORDERS = ("size", "group", "draws")
+View = dict[str, Any]
+
+
+def summary(trial: Trial, state: str) -> View:
+    """Return one row of the table of trials."""
+    end = trial.end or {}
+    return {
+        "label": trial.label,
+        "selector": trial.settings.get("selector", ""),
+        "seed": trial.settings.get("seed"),
+        "task": trial.settings.get("task", ""),
+        "started": trial.settings.get("started", ""),
+        "per_round": trial.settings.get("clients_per_round"),
+        "state": state,
+        "reason": str(end.get("reason") or ""),
+        "round": trial.round,
+        "rounds": trial.settings.get("num_rounds"),
+        "loss": trial.last.get("test_loss"),
+        "accuracy": trial.last.get("test_accuracy"),
+        "available": trial.last.get("num_available"),
+        "clients": len(trial.client_ids),
+        "drawn": int(np.count_nonzero(trial.counts["drawn"])),
+        "seconds": trial.rounds[-1]["seconds"] if trial.rounds else None,
+        "selected": trial.rounds[-1]["selected"] if trial.rounds else None,
+        "quarantined": len(trial.quarantined),
+        "failed": int(trial.counts["failed"].sum()),
+        "clipped": int(trial.counts["clipped"].sum()),
+        "groups": sum(1 for _ in members(trial)),
+        "version": trial.version,
+    }
+
+
+def curves(trial: Trial, start: int = 0, width: int = 1) -> View:
+    """Return the numbers over the rounds.
+
+    Parameters
+    ----------
+    trial : Trial
+        The trial.
+    start, width : int
+        The bins that the browser has, and their width. If the width is still the same, only the bins from
+        ``start`` on are returned.
+    """
+    found = {}
+    for name, series in trial.series.items():
+        begin = min(start, len(series)) if series.width == width and start > 0 else 0
+        found[name] = series.shown(begin)
+    return found
+
+
+def members(trial: Trial) -> Mapping[str, list[int]]:
+    """Return the clients of each group, in the order of the groups' names."""
+    found: dict[str, list[int]] = {}
+    for client, group in enumerate(trial.client_groups):
+        if group is not None:
+            found.setdefault(group, []).append(client)
+    return dict(sorted(found.items(), key=lambda each: (len(each[0]), each[0])))
+
+
+def selections(trial: Trial, order: str) -> View:
+    """Return how often which clients were drawn when: at most `ROWS` rows of clients, and columns of rounds.
+
+    Parameters
+    ----------
+    trial : Trial
+        The trial.
+    order : str
+        The order of the clients: "size" (largest first), "draws" (most draws first), or "group": a row for
+        each group. A trial without groups has the order "size" instead.
+    """
+    count = len(trial.client_ids)
+    groups = members(trial)
+    orders = [each for each in ORDERS if each != "group" or groups]
+    order = order if order in orders else "size"
+    if not count:
+        return {"order": order, "orders": orders, "rows": [], "cells": [], "width": 1, "columns": 0}
+    if order == "group":
+        rows = _rows_of_groups(trial, groups)
+    else:
+        keys = trial.client_sizes if order == "size" else trial.counts["drawn"]
+        ranked = np.argsort(-keys, kind="stable")
+        rows = [("", each) for each in np.array_split(ranked, min(count, ROWS))]
+    row_of = np.empty(count, dtype=np.int64)
+    for number, (_, clients) in enumerate(rows):
+        row_of[clients] = number
+    total = int(trial.counts["drawn"].sum())
+    found: View = {
+        "order": order,
+        "orders": orders,
+        "clients": count,
+        "round": trial.round,
+        "width": trial.draws.width,
+        "columns": trial.draws.columns,
+        "draws": total,
+        "cells": trial.draws.binned(row_of, len(rows)).tolist(),
+        "missed": trial.missed.binned(row_of, len(rows)).tolist(),
+        "rows": [_row(trial, name, clients) for name, clients in rows],
+    }
+    return found
+
+
+def _rows_of_groups(trial: Trial, groups: Mapping[str, list[int]]) -> list[tuple[str, NDArray[np.int64]]]:
+    named = [(name, np.array(clients, dtype=np.int64)) for name, clients in groups.items()]
+    without = [client for client, group in enumerate(trial.client_groups) if group is None]
+    if without:
+        named.append(("no group", np.array(without, dtype=np.int64)))
+    if len(named) <= ROWS:
+        return named
+    large = {name for name, _ in sorted(named, key=lambda each: -len(each[1]))[: ROWS - 1]}
+    rest = [clients for name, clients in named if name not in large]
+    return [each for each in named if each[0] in large] + [(f"{len(rest)} more", np.concatenate(rest))]
+
+
+def _row(trial: Trial, name: str, clients: NDArray[np.int64]) -> View:
+    sizes = trial.client_sizes[clients]
+    probability, importance = (trial.seen[each][clients] for each in ("probability", "importance"))
+    return {
+        "name": name or (trial.client_ids[int(clients[0])] if len(clients) == 1 else ""),
+        "clients": len(clients),
+        "low": float(sizes.min()),
+        "high": float(sizes.max()),
+        "samples": float(sizes.sum()),
+        "draws": int(trial.counts["drawn"][clients].sum()),
+        "never": int(np.count_nonzero(trial.counts["drawn"][clients] == 0)),
+        "probability": _mean(probability),
+        "importance": _mean(importance),
+    }
+
+
+def clients_page(
+    trial: Trial,
+    nodes: Mapping[str, Node] | None,
+    *,
+    sort: str = "name",
+    descending: bool = False,
+    find: str = "",
+    page: int = 0,
+    now: float = 0.0,
+) -> View:
+    """Return one page of the table of clients.
+
+    Parameters
+    ----------
+    trial : Trial
+        The trial.
+    nodes : mapping of str to Node, or None
+        The SuperLink's nodes by name; None if its database is not known.
+    sort : str
+        The column by which the rows are sorted. Rows without a number come last.
+    descending : bool
+        Whether large numbers come first.
+    find : str
+        Only clients whose identity or group contains this text are listed.
+    page : int
+        The number of the page, from 0.
+    now : float
+        The time, in seconds since 1970.
+    """
+    count = len(trial.client_ids)
+    text = find.casefold()
+    chosen = np.array(
+        [
+            client
+            for client in range(count)
+            if not text
+            or text in trial.client_ids[client].casefold()
+            or text in (trial.client_groups[client] or "").casefold()
+        ],
+        dtype=np.int64,
+    )
+    columns: dict[str, NDArray[np.float64]] = {
+        "size": trial.client_sizes,
+        **{name: values.astype(np.float64) for name, values in trial.counts.items()},
+        **trial.seen,
+    }
+    if sort in columns:
+        keys = columns[sort][chosen]
+        ranked = np.argsort(np.where(np.isnan(keys), np.inf, -keys if descending else keys), kind="stable")
+        chosen = chosen[ranked]
+    elif sort in ("name", "group", "state"):
+        text_of = {
+            "name": lambda client: trial.client_ids[client],
+            "group": lambda client: trial.client_groups[client] or "\uffff",
+            "state": lambda client: _state(trial, nodes, client, now),
+        }[sort]
+        chosen = np.array(sorted(chosen.tolist(), key=text_of, reverse=descending), dtype=np.int64)
+    page = max(0, min(page, (len(chosen) - 1) // PAGE))
+    rows = [_client(trial, nodes, client, now) for client in chosen[page * PAGE : (page + 1) * PAGE].tolist()]
+    states = [_state(trial, nodes, client, now) for client in range(count)]
+    known = set(trial.client_ids)
+    return {
+        "rows": rows,
+        "found": len(chosen),
+        "page": page,
+        "pages": max(1, -(-len(chosen) // PAGE)),
+        "states": {state: states.count(state) for state in sorted(set(states))},
+        "others": [
+            {"name": name, "state": "online" if node.is_online(now) else "offline", "seen": node.seen(now)}
+            for name, node in sorted((nodes or {}).items())
+            if name not in known
+        ][:NAMES],
+    }
+
+
+def _state(trial: Trial, nodes: Mapping[str, Node] | None, client: int, now: float) -> str:
+    """Return the state of a client: what the SuperLink says comes first, then what the last round says."""
+    name = trial.client_ids[client]
+    if nodes is not None:
+        node = nodes.get(name)
+        if node is not None and not node.is_online(now):
+            return "offline"
+    if name in trial.silent:
+        return "silent"
+    if name in trial.quarantined:
+        return "quarantined"
+    if nodes is not None and name in nodes:
+        return "online"
+    if trial.absent is None:
+        return "unknown"
+    return "away" if client in trial.absent else "available"
+
+
+def _client(trial: Trial, nodes: Mapping[str, Node] | None, client: int, now: float) -> View:
+    name = trial.client_ids[client]
+    node = (nodes or {}).get(name)
+    return {
+        "name": name,
+        "group": trial.client_groups[client],
+        "state": _state(trial, nodes, client, now),
+        "last_seen": None if node is None else node.seen(now),
+        "size": _finite(trial.client_sizes[client]),
+        **{key: int(values[client]) for key, values in trial.counts.items()},
+        **{key: _finite(values[client]) for key, values in trial.seen.items()},
+        "failure": trial.failures.get(client, ""),
+    }
+
+
+def groups(trial: Trial) -> View:
+    """Return each group: its shares of clients, samples and draws, and its metrics over the rounds."""
+    samples, draws = float(trial.client_sizes.sum()), int(trial.counts["drawn"].sum())
+    found = []
+    for name, clients in members(trial).items():
+        series = trial.group_series.get(name, {})
+        last = trial.group_last.get(name, {})
+        found.append(
+            {
+                "name": name,
+                "clients": len(clients),
+                "samples": float(trial.client_sizes[clients].sum()) / samples if samples else None,
+                "draws": int(trial.counts["drawn"][clients].sum()) / draws if draws else None,
+                "never": int(np.count_nonzero(trial.counts["drawn"][clients] == 0)),
+                "loss": last.get("loss"),
+                "accuracy": last.get("accuracy"),
+                "series": {metric: values.shown() for metric, values in series.items()},
+            }
+        )
+    return {"groups": found[:100], "all": len(found)}
+
+
+def timeline(trial: Trial, number: int | None) -> View:
+    """Return the timeline of a round; of the last round if ``number`` is None or not kept."""
+    kept = list(trial.rounds)
+    if not kept:
+        return {"first": None, "last": None, "round": None}
+    found = next((each for each in kept if each["round"] == number), kept[-1])
+    return {"first": kept[0]["round"], "last": kept[-1]["round"], **found}
+
+
+def notes(trial: Trial) -> Sequence[View]:
+    """Return the events of the run that are more than rounds, the newest first."""
+    return list(trial.notes)[::-1]
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def under_way(trial: Trial, messages: Sequence[OpenMessage], now: float) -> View | None:
+    """Return the round under way, as the SuperLink's database knows it; None if no message is open.
+
+    Parameters
+    ----------
+    trial : Trial
+        The trial.
+    messages : sequence of OpenMessage
+        The open TRAIN messages of the trial.
+    now : float
+        The time, in seconds since 1970.
+    """
+    rounds = [int(each.round) for each in messages if each.round.isdigit()]
+    number = max(rounds, default=0)
+    if number <= trial.round:  # the history has the round already
+        return None
+    these = [each for each in messages if each.round == str(number)]
+    order = {"asked": 0, "working": 1, "replied": 2}
+    ranked = sorted(these, key=lambda each: (order[each.phase], each.client))
+    return {
+        "round": number,
+        "phases": {phase: sum(each.phase == phase for each in these) for phase in order},
+        "clients": [
+            {"client": each.client, "phase": each.phase, "seconds": max(0.0, now - each.sent)}
+            for each in ranked[:ROWS]
+        ],
+    }
