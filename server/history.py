@@ -421,7 +421,7 @@ class Tail:
                 continue
             if isinstance(line, dict) and "type" in line:
                 _check_version(self.path, line)
-                lines.append(printable_line(line) if b"\\" in text else line)
+                lines.append(line)
         return lines
 
 

@@ -17,6 +17,7 @@ from server.history import FILE_NAME, Tail
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
 from strategies.clients.printable import printable
+from strategies.reporters.lines import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +75,7 @@ class Run:
                     self.trials[name] = Trial()
                     self.trials[name].version = version + 1
                 for line in lines:
-                    self.trials[name].take(line)
+                    self.trials[name].take(printable_line(line))
                 if not lines:
                     waiting.remove(name)
         self.complete = not waiting

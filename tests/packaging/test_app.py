@@ -10,6 +10,7 @@ from flwr.cli.build import build_fab_from_disk
 
 from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import copy_app
+from deploy.page.app import FILES
 
 from ..support.environments import ROOT
 
@@ -34,6 +35,12 @@ def test_the_wheel_brings_the_apps_configuration(app_wheel: Path) -> None:
     folders = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" not in name}
     assert folders == {*SHIPPED, "simulation", "deploy", "benchmarks"}
     assert not {Path(name).suffix for name in archive.namelist()} & {".md", ".png", ".ipynb"}
+
+
+def test_the_wheel_brings_the_files_of_the_live_page(app_wheel: Path) -> None:
+    files = {path.name for path in (ROOT / "deploy" / "page" / "static").iterdir()}
+    assert files == {name for name, _ in FILES.values()}
+    assert {f"deploy/page/static/{name}" for name in files} <= set(zipfile.ZipFile(app_wheel).namelist())
 
 
 def test_the_wheel_registers_the_command_and_its_parts(app_wheel: Path) -> None:
