@@ -469,7 +469,9 @@ def _exit_on_bad_input() -> Iterator[None]:
 
 @cli.command()
 def plot(
-    run_dir: Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)],
+    run_dir: Annotated[
+        Path, typer.Argument(help="Folder of a run, of a trial or of a comparison.", show_default=False)
+    ],
 ) -> None:
     """Draw the figure and the table of the run in RUN_DIR again, from its histories."""
     try:
@@ -533,7 +535,9 @@ def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -
     files = {
         name: f"{short}/{pattern}"
         for name, pattern in (
+            ("history", FILE_NAME),
             ("histories", f"*/{FILE_NAME}"),
+            ("model", "model.safetensors"),
             ("models", "*/model.safetensors"),
             ("logs", "logs"),
         )

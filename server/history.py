@@ -426,17 +426,23 @@ class Tail:
 
 
 def read_run(folder: Path) -> list[RunHistory]:
-    """Read all histories below the folder of a comparison, in the order in which the runs began.
+    """Read the history of a run, or all histories of a comparison, in the order in which the runs began.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of a run, of a trial or of a comparison.
 
     Raises
     ------
     ValueError
         If the folder holds no history, or if a history is of another version.
     """
-    runs = [RunHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
+    own = folder / FILE_NAME
+    runs = [RunHistory(path) for path in ([own] if own.exists() else sorted(folder.glob(f"*/{FILE_NAME}")))]
     if not runs:
         raise ValueError(
-            f"{folder}: holds no history (*/{FILE_NAME}); must be a folder that `cohort up` wrote"
+            f"{folder}: holds no history ({FILE_NAME}); must be the folder of a run, a trial or a comparison"
         )
     for run in runs:
         run.read(skip_damaged=True)

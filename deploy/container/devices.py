@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from deploy.container import DEVICES, STATE
@@ -14,7 +16,7 @@ from deploy.hosting.server import STRANGER, Server, ServerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-USAGE = "usage: python -m deploy.container devices {register NAME KEY | revoke NAME | list}"
+USAGE = "usage: python -m deploy.container devices {register NAME KEY | revoke NAME | list [--json]}"
 
 
 class Cluster(Server):
@@ -33,6 +35,13 @@ class Cluster(Server):
         if len(others) <= own:
             return devices
         return {**states, "WARNING": f"{len(others)} nodes are no devices, and the cluster has {own} clients"}
+
+    def described(self) -> dict[str, Any]:
+        """Return the devices, the number of other nodes, and the number of the cluster's own clients."""
+        nodes = self.nodes()
+        devices = [asdict(node) for node in nodes if not node.name.startswith(STRANGER)]
+        own = len(list((STATE / "registered").glob("*")))
+        return {"devices": devices, "other_nodes": len(nodes) - len(devices), "own_clients": own}
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Run a `flwr` command on this container's SuperLink, and return the answer.
@@ -71,6 +80,8 @@ def _answer(cluster: Cluster, arguments: Sequence[str]) -> str:
         case ["revoke", name]:
             cluster.revoke(name)
             return f"{name} is revoked"
+        case ["list", "--json"]:
+            return json.dumps(cluster.described())
         case ["list"]:
             return "\n".join(f"{name:<30} {state}" for name, state in cluster.states().items())
         case _:

@@ -71,7 +71,9 @@ def join(
     partition: Annotated[
         str | None,
         typer.Option(
-            metavar="I/N", help="Instead of --data: part I of N of the task's own data.", show_default=False
+            metavar="I/N",
+            help="Instead of --data: part I (0 to N-1) of N parts of the task's own data.",
+            show_default=False,
         ),
     ] = None,
     group: Annotated[

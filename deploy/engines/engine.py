@@ -34,6 +34,10 @@ class Run(Protocol):
     def last_words(self) -> str:
         """The engine's description of how the run ended. Not empty once the run is over."""
 
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody stopped the run, so that it must not be started again."""
+
     def abort(self) -> None:
         """End the run at once. Flower itself takes a minute or two to notice the death of a ServerApp."""
 
@@ -165,6 +169,11 @@ class ProcessRun:
     def last_words(self) -> str:
         """The path of the log, and its last lines."""
         return f"the end of {self.log}:\n{self.process.tail()}"
+
+    @property
+    def stopped(self) -> bool:
+        """False: such a run is stopped together with its engine."""
+        return False
 
     def abort(self) -> None:
         """End the run (see `ProcessEngine.abort`)."""

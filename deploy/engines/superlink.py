@@ -28,6 +28,7 @@ RETRY = 1.0  # seconds between two questions to the SuperLink
 PATIENCE = 120.0  # seconds for which a run is submitted again while errors occur in the SuperLink
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # the escape sequences with which Flower's logger sets colours
 FAILS = "Internal server error"  # Flower's message if an error has occurred in the SuperLink
+STOPPED = "finished:stopped"  # Flower's status of a run that was stopped with `flwr stop`
 UNKNOWN = "Run ID not found"  # Flower's message for a run that the SuperLink does not have
 
 
@@ -164,6 +165,14 @@ class SubmittedRun:
             self._stream.close()
             self._stream = self._superlink.open_log(self.run_id)
         return self._over
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the SuperLink says that the run was stopped. Each read asks the SuperLink."""
+        result = self._superlink.result(self.run_id)
+        if result:
+            self._over, self.last_words = True, result
+        return self.last_words.startswith(STOPPED)
 
     def abort(self) -> None:
         """Stop the run."""

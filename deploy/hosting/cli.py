@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from dataclasses import asdict
 from datetime import datetime
@@ -10,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from rich.console import Console
 
 from deploy.device.invitation import SUFFIX
 from deploy.device.state import default_folder
 from deploy.engines.engine import EngineError
-from deploy.engines.superlink import SuperLink
+from deploy.engines.superlink import SubmittedRun, SuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
+from deploy.hosting.listing import RUN_ID, Share, columns, describe, read_runs, shares
 from deploy.hosting.programs import MARK, Programs
 from deploy.hosting.server import CONNECTION, FILE, STRANGER, Server, ServerError
 from deploy.metrics.collector import Sources
@@ -24,16 +27,18 @@ from deploy.metrics.endpoint import check_address, serving, url
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import LOOPBACK, is_free
 from deploy.processes.signals import raise_on_signals
+from deploy.runs.display import report
 from deploy.runs.follower import Events, train
 from deploy.runs.trials import Trial, parse_setting, with_absolute_paths
 from deploy.tls.certificates import AUTHORITY_KEY
 from server.history import FILE_NAME, RunHistory
 from server.settings import RunSettings, check_same_run
 from server.tracking import check_trackers
+from strategies.checkpoint import replacing
 from strategies.clients.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 _LINES = "\n\t"  # the characters that are not printable and are kept in messages
 PROGRAM = "cohort-server"  # the name of a server's default folder
@@ -51,6 +56,8 @@ Dir = Annotated[
         show_default=False,
     ),
 ]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value, and nothing else.")]
 
 
 @server.callback()
@@ -219,20 +226,95 @@ def revoke(
 
 
 @server.command("list")
-def list_clients(folder: Dir = None) -> None:
-    """List the registered and the invited clients, and nodes that others registered, with their states.
+def list_clients(as_json: AsJson = False, folder: Dir = None) -> None:
+    """List the clients and nodes: state, last seen, and what each did in the newest run.
 
-    Exits with 1 if there are nodes that are not registered here.
+    These are the registered and the invited clients, and nodes that others registered. Exits with 1 if there
+    are nodes that are not registered here.
     """
     with _exit_on_error():
         this = _load(folder)
-        states, clients = this.states(), this.registry.clients()
-    for name, state in states.items():
-        typer.echo(f"{printable(name):<30} {printable(state)}")
-    online = sum(states[name] == "online" for name in clients)
-    typer.echo(f"{len(clients)} registered, {online} online")
-    if strangers := [name for name in states if name.startswith(STRANGER)]:
+        nodes = this.nodes()
+        newest = next((run for run in reversed(read_runs(this.folder / "runs")) if run.trained), None)
+    done = shares(newest) if newest else {}
+    online = sum(node.state == "online" for node in nodes)
+    registered = len(this.registry.clients())
+    strangers = [node for node in nodes if node.name.startswith(STRANGER)]
+    if as_json:
+        found = [
+            {**asdict(node), "in_newest_run": asdict(done.get(node.name, Share())) if newest else None}
+            for node in nodes
+        ]
+        run = newest.path.parent.name if newest else None
+        typer.echo(
+            json.dumps({"newest_run": run, "registered": registered, "online": online, "clients": found})
+        )
+    else:
+        rows: list[Sequence[str]] = [
+            ("client", "state", "last seen", *(("selected", "used", "contribution") if newest else ()))
+        ]
+        for node in nodes:
+            share = done.get(node.name, Share())
+            did = (str(share.selected), str(share.used), f"{100 * share.contribution:.1f} %")
+            seen = "now" if node.state == "online" else node.last_seen or "never"
+            cells = (node.name, node.state, seen, *(did if newest else ()))
+            rows.append(tuple(map(printable, cells)))
+        if nodes:
+            typer.echo("\n".join(columns(rows)))
+        if newest:
+            typer.echo(f"selected, used: rounds of the newest run, {printable(newest.path.parent.name)}")
+            typer.echo("contribution: the client's part of the weights of the updates that were used")
+        typer.echo(f"{registered} registered, {online} online")
+    if strangers:
         _fail(f"{len(strangers)} not registered here: who registered them? `revoke` removes them", 1)
+
+
+@server.command("runs")
+def list_runs(as_json: AsJson = False, folder: Dir = None) -> None:
+    """List the runs of `cohort server run`, the newest last."""
+    with _exit_on_error():
+        runs = [describe(run) for run in read_runs(_load(folder).folder / "runs")]
+    if as_json:
+        typer.echo(json.dumps(runs))
+        return
+    rows: list[Sequence[str]] = [("run", "state", "round", "accuracy", "selector")]
+    for run in runs:
+        accuracy = run["test_accuracy"]
+        shown = "-" if accuracy is None else f"{100 * accuracy:.1f} %"
+        cells = (run["run"], run["state"], f"{run['round']}/{run['rounds']}", shown, run["selector"])
+        rows.append(tuple(map(printable, cells)))
+    typer.echo("\n".join(columns(rows)) if runs else "there is no run yet")
+
+
+@server.command()
+def stop(
+    run: Annotated[
+        str,
+        typer.Argument(help="Name or folder of the run, last (the newest), or Flower's id of any run."),
+    ],
+    folder: Dir = None,
+) -> None:
+    """Stop RUN. Its checkpoints stay: `cohort server run --resume RUN` continues it."""
+    with _exit_on_error():
+        this = _load(folder)
+        flower_run = _flower_run(this, run)
+        this.stop(flower_run)
+    typer.echo(f"{run} is stopped (Flower run {flower_run})")
+
+
+def _flower_run(server: Server, run: str) -> str:
+    """Return Flower's id of a run. `run` is as in the command `stop`."""
+    if run != "last" and not (server.folder / "runs" / run).is_dir() and run.isdecimal():
+        return run
+    folder = _earlier(server, run)
+    if not (folder / FILE_NAME).exists():
+        raise ServerError(f"run = {run}: must be the name or folder of a run, last, or Flower's id of a run")
+    try:
+        return (folder / RUN_ID).read_text()
+    except OSError:
+        raise ServerError(
+            f"run = {run}: holds no {RUN_ID}; give Flower's id, which `flwr list` prints"
+        ) from None
 
 
 @server.command()
@@ -288,28 +370,42 @@ def run(
         _say(f"the app's bundle is {this.bundle()}; devices that trust only another bundle refuse this one")
         out.mkdir(exist_ok=resume is not None)
         trial = Trial(out.name, config, RunHistory(Path(str(config["output-dir"])) / FILE_NAME))
-        with SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
+        with _SuperLink(CONNECTION, app_folder(), this.folder, this.environment()) as superlink:
             try:
                 train(superlink, [trial], Events(_say), at_once=False)
             except KeyboardInterrupt:
                 _fail(_how_to_stop(this, superlink, trial), 130)
+    if trial.history.trained:
+        Console(highlight=False, markup=False).print(report([trial.history]))
     if not trial.history.finished:
         _fail(f"to resume: cohort server run --resume {trial.folder}", 1)
     typer.echo(f"history and models: {trial.folder}")
+    typer.echo(f"figure:             cohort plot {trial.folder}")
+
+
+class _SuperLink(SuperLink):
+    """The server's SuperLink. Each run's folder gets Flower's id of the run, with which `stop` stops it."""
+
+    def submit(self, run_config: Mapping[str, ConfigValue], name: str) -> SubmittedRun:
+        submitted = super().submit(run_config, name)
+        with contextlib.suppress(OSError), replacing(Path(str(run_config["output-dir"])) / RUN_ID) as file:
+            file.write(submitted.run_id.encode())
+        return submitted
 
 
 def _how_to_stop(server: Server, superlink: SuperLink, trial: Trial) -> str:
     """Return a message for the operator: the run goes on, and how to stop it."""
     if not superlink.runs:
         return "stopped before the run was submitted"
-    flwr = f"FLWR_HOME={server.folder / 'flwr'} flwr stop {superlink.runs[-1].run_id} {CONNECTION}"
-    return f"no longer followed; the run goes on, its history: {trial.history.path}\nto stop it: {flwr}"
+    command = f"cohort server stop {superlink.runs[-1].run_id}{_dir_option(server)}"
+    return f"no longer followed; the run goes on, its history: {trial.history.path}\nto stop it: {command}"
 
 
 def _earlier(server: Server, run: str) -> Path:
-    """Return the folder of an earlier run. `run` is its path, or "last" for the server's newest run."""
+    """Return the folder of an earlier run. `run` is its name, its path, or "last" for the newest run."""
     if run != "last":
-        return Path(run).absolute()
+        named = server.folder / "runs" / run
+        return named if named.is_dir() else Path(run).absolute()
     histories = sorted((server.folder / "runs").glob(f"*/{FILE_NAME}"))
     if not histories:
         folder = server.folder / "runs"
@@ -347,8 +443,12 @@ def _resumed(folder: Path, given: Mapping[str, ConfigValue]) -> dict[str, Config
     return {**before, **given, "output-dir": str(folder)}
 
 
+def _dir_option(server: Server) -> str:
+    return "" if server.folder == default_folder(PROGRAM) else f" --dir {server.folder}"
+
+
 def _greeting(server: Server) -> str:
-    option = "" if server.folder == default_folder(PROGRAM) else f" --dir {server.folder}"
+    option = _dir_option(server)
     more = f"\n  metrics                {url(server.metrics)}" if server.metrics else ""
     return f"""\
 up at {server.address}; devices verify this server with {server.authority}
@@ -357,6 +457,8 @@ up at {server.address}; devices verify this server with {server.authority}
                          cohort client join --server {server.address} --ca ca.crt
   list clients           cohort server list{option}
   train                  cohort server run --set num-clients=N{option}
+  list runs              cohort server runs{option}
+  stop a run             cohort server stop RUN{option}
   train another app      FLWR_HOME={server.folder / "flwr"} flwr run APP {CONNECTION} --stream{more}"""
 
 

@@ -29,6 +29,9 @@ START_TIMEOUT = 120.0  # s that the SuperLink may take to start
 # LATER s.
 SOON, LATER, SETTLED = 0.2, 2.0, 10.0
 LOG_BYTES = 10_000_000  # bytes of a log; a longer log is moved to LOG.1
+WORK = (
+    "apps"  # the folder in the server's folder that is the working directory of its programs and ServerApps
+)
 MARK = "COHORT_SERVER"  # the environment variable that marks the server's processes
 
 
@@ -47,6 +50,8 @@ class _Program(Supervisor):
         The program's whole environment.
     say : Callable[[str], None]
         Receives messages for the operator.
+    work : Path
+        The program's working directory, which is made if it is missing.
     before : Callable[[], None]
         Called before each start of the program. (default: nothing is called)
     """
@@ -60,6 +65,7 @@ class _Program(Supervisor):
         folder: Path,
         environment: Mapping[str, str],
         say: Callable[[str], None],
+        work: Path,
         before: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
@@ -67,7 +73,7 @@ class _Program(Supervisor):
         self.failures = 0
         self.starts = 0
         self._name, self._command, self._environment, self._say = name, command, environment, say
-        self._before = before
+        self._before, self._work = before, work
         self._started = 0.0  # time.monotonic(), s
         self._thread = threading.Thread(target=self.run, name=name, daemon=True)
         self._file = self.log.open("ab")
@@ -88,6 +94,10 @@ class _Program(Supervisor):
 
     def environment(self) -> Mapping[str, str]:
         return self._environment
+
+    def working_folder(self) -> Path:
+        self._work.mkdir(exist_ok=True)
+        return self._work
 
     def output(self) -> int:
         # The output is a file and not a pipe, because ServerApps survive the end of the program that started
@@ -157,11 +167,13 @@ class Programs:
         environment = {**server.environment("programs"), **self._marked.mark}
         self._watchdog_log, self._environment = logs / "watchdog.log", environment
         guarded = {**environment, **commands.guarded(server.control_secret, server.folder)}
+        # Apps may write files such as models into their working directory, which is the executor's.
+        work = server.folder / WORK
         self._superlink = _Program(
-            *("superlink", commands.patched(superlink), logs, guarded, say),
+            *("superlink", commands.patched(superlink), logs, guarded, say, work),
             before=partial(move_aside_if_corrupt, database, say),
         )
-        self._superexec = _Program("superexec", commands.patched(superexec), logs, environment, say)
+        self._superexec = _Program("superexec", commands.patched(superexec), logs, environment, say, work)
 
     @property
     def starts(self) -> dict[str, int]:

@@ -6,10 +6,10 @@ import json
 import secrets
 import sys
 import time
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -24,10 +24,15 @@ from deploy.tls import certificates
 from deploy.tls.probe import serves
 from strategies.checkpoint import replacing
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 CONNECTION = "cohort"  # the name of the SuperLink's connection in Flower's config.toml
 FILE = "server.json"  # the file with the settings of a server
 REVOKED = "revoked.json"  # the file with the names of revoked clients
+DATA = "COHORT_DATA"  # the environment variable with the folder of the data
 STRANGER = "node-"  # begins the names of nodes that are not registered here; no client's name begins so
+_NEVER = "N/A"  # how Flower writes a missing time
 FLEET_PORT, CONTROL_PORT = 9092, 9093  # Flower's defaults
 
 
@@ -48,7 +53,8 @@ class Server:
     - `clients/` and `invitations/`: see `deploy.flower.registry`;
     - `revoked.json`: the names of revoked clients;
     - `superlink.db`: the SuperLink's database;
-    - `logs/`, `runs/`, and `tmp/` for temporary files.
+    - `logs/`, `runs/`, and `tmp/` for temporary files;
+    - `apps/`: the working directory of ServerApps, for the files that an app writes by itself.
     """
 
     folder: Path
@@ -180,7 +186,10 @@ class Server:
             API's secret, and "programs" for other programs, which must not have it. (default: "flwr")
         """
         programs = [Path(sys.executable).parent]
-        return flower_environment(programs, self.folder / home, self.folder / "tmp")
+        environment = flower_environment(programs, self.folder / home, self.folder / "tmp")
+        if data := environment.get(DATA):  # ServerApps have another working directory
+            environment[DATA] = str(Path(data).absolute())
+        return environment
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Run a `flwr` command for this server's SuperLink, and return the JSON answer of the command.
@@ -370,7 +379,11 @@ class Server:
             file.write(json.dumps(sorted(names)).encode())
 
     def states(self) -> dict[str, str]:
-        """Return the state of each client, under its name.
+        """Return the state of each client, under its name; `nodes` explains the states and the errors."""
+        return {node.name: node.state for node in self.nodes()}
+
+    def nodes(self) -> list[Node]:
+        """Return the clients and nodes of this server.
 
         First come the registered clients, with the state that the SuperLink reports: registered, online or
         offline. The state is "unknown" if the SuperLink does not list the client. Then come the invited
@@ -382,14 +395,50 @@ class Server:
         ServerError
             If the SuperLink does not run.
         """
-        listed = self.flwr("supernode", "list")["nodes"]
-        nodes = {str(node["node-id"]): str(node["status"]) for node in listed}
+        listed = {str(node["node-id"]): node for node in self.flwr("supernode", "list")["nodes"]}
         clients = self.registry.clients()
-        states = {name: nodes.pop(node, "unknown") for name, node in clients.items()}
+        found = [_node(name, id, listed.pop(id, {"status": "unknown"})) for name, id in clients.items()]
         for name, expires in self.registry.invited().items():
-            when = "until" if expires > time.time() else "expired:"
-            states.setdefault(name, f"invited, {when} {datetime.fromtimestamp(expires):%F %R}")
-        for node, state in nodes.items():
-            if state != "unregistered":
-                states[f"{STRANGER}{node}"] = f"{state}, not registered here"
-        return states
+            if name not in clients:
+                when = "until" if expires > time.time() else "expired:"
+                found.append(Node(name, f"invited, {when} {datetime.fromtimestamp(expires):%F %R}"))
+        for id, node in listed.items():
+            if node["status"] != "unregistered":
+                stranger = _node(f"{STRANGER}{id}", id, node)
+                found.append(replace(stranger, state=f"{stranger.state}, not registered here"))
+        return found
+
+    def stop(self, flower_run: str) -> None:
+        """Stop a run of the SuperLink, whose ServerApp then ends.
+
+        Parameters
+        ----------
+        flower_run : str
+            Flower's id of the run.
+
+        Raises
+        ------
+        ServerError
+            If the SuperLink does not run, or refuses: it does not know the run, or the run has ended.
+        """
+        self.flwr("stop", flower_run)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A registered or invited client, or a node that is not registered here."""
+
+    name: str
+    state: str
+    node_id: str | None = None
+    """The id that the SuperLink gave the node; None for an invited client."""
+    last_seen: str | None = None
+    """When the node was last online, in UTC; None if it was never online, or the SuperLink does not know."""
+
+
+def _node(name: str, id: str, listed: Mapping[str, Any]) -> Node:
+    """Return a node from its entry in Flower's list."""
+    state, seen = str(listed["status"]), str(listed.get("offline-at", _NEVER))
+    if state == "online":
+        seen = f"{datetime.now(UTC):%F %TZ}"
+    return Node(name, state, id, None if seen == _NEVER else seen)

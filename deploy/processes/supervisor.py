@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from typing import IO
 
 _AFTER_OUTPUT = 0.05  # s between two checks whether a program has ended, once it has closed its output
@@ -62,6 +63,10 @@ class Supervisor(ABC):
 
     def environment(self) -> Mapping[str, str] | None:
         """Return the program's environment; None if it inherits this process's environment."""
+        return None
+
+    def working_folder(self) -> Path | None:
+        """Return the program's working directory; None if it is this process's working directory."""
         return None
 
     def may_start(self) -> bool:
@@ -136,6 +141,7 @@ class Supervisor(ABC):
             stdout=self.output(),
             stderr=subprocess.STDOUT,
             env=self.environment(),
+            cwd=self.working_folder(),
             start_new_session=True,  # the program leads a process group of its own
         )
         try:

@@ -151,12 +151,17 @@ class _Follower:
         """Tell whether the ServerApp died and should be started again. Called once after each run.
 
         A ServerApp that finishes or fails writes a last line into the history. If this line is missing, the
-        ServerApp died, and the trial is resumed from its checkpoint. The trial is not resumed if the last
-        `TRIES` restarts completed no new round, or if the trial has no history yet.
+        ServerApp died, and the trial is resumed from its checkpoint. The trial is not resumed if
+        somebody stopped its run, if the last `TRIES` restarts completed no new round, or if the trial has no
+        history yet.
         """
         history = self.trial.history
         self.trial.last_words = self._run.last_words
         if history.end is not None or not history.settings:
+            return False
+        if self._run.stopped:
+            self.trial.last_words = self._run.last_words
+            self.trial.stopped = True
             return False
         last = history.rounds[-1]["round"] if history.rounds else -1
         self._tries = 1 if last > self._reached else self._tries + 1

@@ -42,6 +42,8 @@ class Trial:
     """The history of the trial, as far as it has been read."""
     last_words: str = ""
     """The engine's description of how the trial's last run ended; empty before a run has ended."""
+    stopped: bool = False
+    """Whether somebody stopped the trial's last run."""
 
     @property
     def folder(self) -> Path:
@@ -66,6 +68,8 @@ class Trial:
             return None
         if self.history.end is not None:
             return str(self.history.end["reason"])
+        if self.stopped:
+            return "was stopped"
         if not self.last_words:
             return "was not started"
         if shutil.disk_usage(next(each for each in self.folder.parents if each.exists())).free < FULL:

@@ -294,7 +294,8 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     assert "Flower refused the run: no" in result.stderr
 
     class Failed:
-        over, last_words = True, "the SuperLink does not know the run"
+        over, last_words, stopped = True, "the SuperLink does not know the run", False
+        run_id = "17"
 
         def close(self) -> None:
             pass
@@ -304,10 +305,10 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     assert result.exit_code == 1
     assert "2 failed: ended unexpectedly; the SuperLink does not know the run" in result.stdout
     assert f"to resume: cohort server run --resume {run}" in result.stderr
+    assert " md " in result.stdout  # the table of results
+    assert (run / "flower-run").read_text() == "17"
 
     class Interrupted(Failed):
-        run_id = "17"
-
         @property
         def over(self) -> bool:  # type: ignore[override]
             raise KeyboardInterrupt
@@ -320,7 +321,7 @@ def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     result = cohort("server", "run", "--resume", "last", *here)
     assert result.exit_code == 130
     assert f"the run goes on, its history: {run / 'history.jsonl'}" in result.stderr
-    assert f"FLWR_HOME={server.folder / 'flwr'} flwr stop 17 cohort" in result.stderr
+    assert f"to stop it: cohort server stop 17 --dir {server.folder}" in result.stderr
 
 
 class NoCluster:
@@ -398,6 +399,18 @@ def test_plot_needs_only_the_histories(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere" / "cohort.png").read_bytes().startswith(b"\x89PNG")
     assert "uniform" in result.stdout
     assert str(tmp_path / "elsewhere" / "cohort.png") in result.stdout
+
+
+def test_plot_and_advise_take_the_folder_of_one_run(tmp_path: Path) -> None:
+    """`cohort server run` prints this folder."""
+    run = tmp_path / "runs" / "2026-01-01"
+    write_history(run, [2.0, 1.0, 0.5], "md")
+    result = cohort("plot", str(run))
+    assert result.exit_code == 0, result.output
+    assert (run / "cohort.png").read_bytes().startswith(b"\x89PNG")
+    assert f"history    {run / 'history.jsonl'}" in result.stdout
+    assert not list(tmp_path.glob("runs/cohort.png"))
+    assert "holds no history" not in cohort("advise", str(run)).stderr
 
 
 def test_plot_refuses_a_folder_without_histories(tmp_path: Path) -> None:

@@ -361,7 +361,7 @@ def test_a_run_with_a_damaged_line_can_be_drawn_and_resumed(
 
 def test_a_run_without_histories_is_refused(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
-    with pytest.raises(ValueError, match=r"holds no history \(\*/history\.jsonl\)"):
+    with pytest.raises(ValueError, match=r"holds no history \(history\.jsonl\)"):
         read_run(tmp_path)
 
 

@@ -50,6 +50,11 @@ def test_devices_are_registered_and_revoked_under_names_of_their_own(
         "WARNING                        2 nodes are no devices, and the cluster has 1 clients"
         in do("list")[1]
     )
+    listed = json.loads(do("list", "--json")[1])
+    assert (listed["other_nodes"], listed["own_clients"]) == (2, 1)
+    assert [(each["name"], each["state"], each["node_id"]) for each in listed["devices"]] == [
+        ("pi-1", "online", "7")
+    ]
     assert do("revoke", "node-9") == (0, "node-9 is revoked\n")
     assert asked[-1] == ("supernode", "unregister", "9", "cluster")
     del nodes[1:]

@@ -99,3 +99,14 @@ def test_a_run_is_stopped(engine: SuperLink, flwr: Path) -> None:
 def test_a_run_that_the_superlink_does_not_know_is_over(engine: SuperLink, flwr: Path) -> None:
     (flwr / "list").write_text('{"success": false, "error-message": "Run ID not found."}\n')
     assert engine.result("17") == "the SuperLink does not know the run"
+
+
+def test_a_run_knows_whether_it_was_stopped(engine: SuperLink, flwr: Path) -> None:
+    (flwr / "run").write_text('{"success": true, "run-id": 17}\n')
+    (flwr / "log").write_text("")
+    stopped = '{"success": true, "runs": [{"status": "finished:stopped", "status-details": ""}]}'
+    (flwr / "list").write_text(f"{AWAY}\n{RUNNING}\n{stopped}\n")
+    with engine:
+        run = engine.submit({}, "md")
+        assert [run.stopped for _ in range(3)] == [False, False, True]
+        assert run.over

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from deploy.cli import cli
 from deploy.device.invitation import Invitation
 from deploy.hosting.programs import MARK, Programs
-from deploy.hosting.server import Server, ServerError
+from deploy.hosting.server import Node, Server, ServerError
 from deploy.processes.groups import processes_with
 from deploy.processes.ports import free_ports
 from deploy.tls import certificates
@@ -168,6 +168,20 @@ def test_a_serverapp_gets_no_path_to_a_secret(server: Server) -> None:
     assert str(server.control_secret) not in environment.values()
 
 
+def test_files_of_apps_land_in_the_servers_folder(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They landed where `cohort server up` was started."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COHORT_DATA", "data")
+    executor = Programs(server, print)._superexec
+    assert executor.working_folder() == server.folder / "apps"
+    assert (server.folder / "apps").is_dir()
+    environment = executor.environment()
+    assert environment is not None
+    assert environment["COHORT_DATA"] == str(tmp_path / "data")  # as the operator meant it
+
+
 def test_the_authoritys_key_may_be_kept_elsewhere_until_the_certificate_is_renewed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,16 +229,20 @@ def test_a_wrong_request_is_refused_with_the_reason(
 def test_a_name_cannot_command_the_terminal_that_lists_it(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    states = {"pi\x1b[2J": "online\x1b]52;c;cm0gLXJmIH4=\x07", "pi-2": "offline\u202e"}
-    monkeypatch.setattr(Server, "states", lambda self: states)
+    nodes = [
+        Node("pi\x1b[2J", "online\x1b]52;c;cm0gLXJmIH4=\x07"),
+        Node("pi-2", "offline\u202e", "7", "2026-01-01\x1b[2J"),
+    ]
+    monkeypatch.setattr(Server, "nodes", lambda self: nodes)
     listed = CliRunner().invoke(cli, ["server", "list", "--dir", str(server.folder)])
-    assert listed.output.splitlines()[0].split() == [r"pi\x1b[2J", r"online\x1b]52;c;cm0gLXJmIH4=\x07"]
-    assert listed.output.splitlines()[1].split() == ["pi-2", r"offline\u202e"]
+    first, second = (line.split() for line in listed.output.splitlines()[1:3])
+    assert first == [r"pi\x1b[2J", r"online\x1b]52;c;cm0gLXJmIH4=\x07", "never"]
+    assert second == ["pi-2", r"offline\u202e", r"2026-01-01\x1b[2J"]
 
-    def refused(self: Server) -> None:
+    def refused(self: Server) -> list[Node]:
         raise ServerError("the SuperLink says \x1b[2J")
 
-    monkeypatch.setattr(Server, "states", refused)
+    monkeypatch.setattr(Server, "nodes", refused)
     listed = CliRunner().invoke(cli, ["server", "list", "--dir", str(server.folder)])
     assert listed.output == "the SuperLink says \\x1b[2J\n"
 

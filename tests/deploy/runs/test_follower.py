@@ -26,6 +26,7 @@ class Run:
     """A run that starts its history some polls after it was submitted, and ends some polls later."""
 
     last_words = "the end of its log"
+    stopped = False
 
     def __init__(self, path: Path, number: int) -> None:
         self.path, self.number, self.polls = path, number, 0
@@ -114,6 +115,7 @@ class Killed:
 
     over = True
     last_words = "the end of its log"
+    stopped = False
 
     def abort(self) -> None:
         raise AssertionError("it is over")
@@ -168,6 +170,7 @@ class Unnoticed:
     """A run whose ServerApp was killed, which Flower does not notice."""
 
     last_words = ""
+    stopped = False
     aborted = False
     polls = 0
 
@@ -234,6 +237,7 @@ class Endless:
 
     over = False
     last_words = "nothing"
+    stopped = False
 
     def __init__(self) -> None:
         self.aborted = 0
@@ -289,3 +293,14 @@ def test_a_run_is_not_over_while_its_serverapp_works(tmp_path: Path, monkeypatch
     assert following.over
     monkeypatch.setattr(CheckpointFolder, "is_claimed", lambda self: True)
     assert not following.over
+
+
+def test_a_run_that_was_stopped_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cohort server stop` ends the ServerApp, which then looks as if it had died."""
+    monkeypatch.setattr(Killed, "stopped", True)
+    engine = Fatal(tmp_path, 2, None)
+    (trial,) = make(tmp_path, "md")
+    watcher = Watcher()
+    train(engine, [trial], watcher, at_once=False)
+    assert len(engine.submitted) == 1
+    assert watcher.events == ["md failed: was stopped"]

@@ -1,0 +1,88 @@
+"""What a server's runs and devices have done, from the histories of the runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from server.history import FILE_NAME, RunHistory
+from server.settings import CHECKPOINTS
+from strategies.checkpoint import CheckpointFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+RUN_ID = "flower-run"  # the file in a run's folder with the id of its last Flower run
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a client has done in a run."""
+
+    selected: int = 0
+    """Rounds in which the client was selected."""
+    used: int = 0
+    """Rounds in which its update was used."""
+    contribution: float = 0.0
+    """Its part of the weights of all updates that were used, 0 to 1."""
+
+
+def shares(history: RunHistory) -> dict[str, Share]:
+    """Return what each client has done in a run that was read, by the client's identity."""
+    selected: dict[str, int] = defaultdict(int)
+    used: dict[str, int] = defaultdict(int)
+    weights: dict[str, float] = defaultdict(float)
+    for line in history.trained:
+        columns = (line["client_ids"], line["responded"], line["weights"])
+        for client, responded, weight in zip(*columns, strict=True):
+            selected[client] += 1
+            if responded and not line.get("skipped"):
+                used[client] += 1
+                weights[client] += abs(weight or 0)
+    total = sum(weights.values()) or 1.0
+    return {client: Share(count, used[client], weights[client] / total) for client, count in selected.items()}
+
+
+def read_runs(folder: Path) -> list[RunHistory]:
+    """Return the runs in a server's folder of runs, which are read, in the order of their names."""
+    runs = [RunHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
+    for run in runs:
+        run.read(skip_damaged=True)
+    return runs
+
+
+def describe(run: RunHistory) -> dict[str, Any]:
+    """Return what `cohort server runs` prints about a run that was read."""
+    last: Mapping[str, Any] = run.rounds[-1] if run.rounds else {}
+    note = run.path.parent / RUN_ID
+    return {
+        "run": run.path.parent.name,
+        "state": state_of(run),
+        "selector": run.label,
+        "round": last.get("round", 0),
+        "rounds": run.settings.get("num_rounds"),
+        "test_loss": last.get("test_loss"),
+        "test_accuracy": last.get("test_accuracy"),
+        "started": run.settings.get("started"),
+        "flower_run": note.read_text() if note.exists() else None,
+        "folder": str(run.path.parent),
+    }
+
+
+def state_of(run: RunHistory) -> str:
+    """Return "running", "interrupted", "finished" or "failed" for a run that was read."""
+    if run.end is not None:
+        return "finished" if run.finished else "failed"
+    claimed = CheckpointFolder(run.path.parent / CHECKPOINTS).is_claimed()
+    return "running" if claimed else "interrupted"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows as lines of text with aligned columns."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
