@@ -202,6 +202,26 @@ class GroupSelector(Selector):
         """Return (G,) how often each group occurs."""
         return np.bincount(groups, minlength=self._num_groups())
 
+    def _draw(self, context: RoundContext, groups: Ints, numbers: Ints, rng: np.random.Generator) -> Ints:
+        """Draw a given number of clients of each group from the available clients, without replacement.
+
+        `groups` holds the available clients' groups, and `numbers` (G,) how many to draw, at most the
+        available ones. Return the clients (S,), ascending.
+        """
+        a = self._counted(groups)
+        # Each available client gets a random number, and in each group the clients with the smallest numbers
+        # are selected. `bounds` is above these numbers almost surely, so only numbers below it are sorted.
+        keys = rng.random(groups.size)
+        bounds = (numbers + 6 * np.sqrt(numbers) + 10) / np.maximum(a, 1)
+        few = np.flatnonzero(keys < bounds[groups])
+        if (np.bincount(groups[few], minlength=a.size) < numbers).any():
+            few = np.arange(groups.size)
+        order = few[np.lexsort((keys[few], groups[few]))]
+        sizes = np.bincount(groups[few], minlength=a.size)
+        place = np.arange(few.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        drawn: Ints = context.available.at(np.sort(order[place < numbers[groups[order]]]))
+        return drawn
+
     def _targets(self) -> Floats:
         """Return p_j/N_j (G,)."""
         shares, members = self._shares()

@@ -32,19 +32,7 @@ class NaiveGroupSelector(GroupSelector):
         a = self._counted(groups)
         expected = context.k * self._shares()[0]
         quotas = np.minimum(round_to_total(expected, rng), a)
-
-        # Each available client gets a random number, and in each group the clients with the smallest numbers
-        # are selected. `bounds` is above these numbers almost surely, so only numbers below it are sorted.
-        numbers = rng.random(groups.size)
-        bounds = (quotas + 6 * np.sqrt(quotas) + 10) / np.maximum(a, 1)
-        few = np.flatnonzero(numbers < bounds[groups])
-        if (np.bincount(groups[few], minlength=a.size) < quotas).any():
-            few = np.arange(groups.size)
-        order = few[np.lexsort((numbers[few], groups[few]))]
-        sizes = np.bincount(groups[few], minlength=a.size)
-        place = np.arange(few.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        chosen = context.available.at(np.sort(order[place < quotas[groups[order]]]))
-
+        chosen = self._draw(context, groups, quotas, rng)
         down = np.floor(expected)
         filled = np.minimum(down, a) + (expected - down) * (down < a)
         return filled / np.maximum(a, 1), chosen

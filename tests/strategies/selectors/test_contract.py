@@ -50,6 +50,7 @@ def cases():
         yield pytest.param(Case(name, {}), id=name)
         if "replacement" in selector_type(name).allowed_settings() and name != "full":
             yield pytest.param(Case(name, {"replacement": False}), id=f"{name}-without")
+    yield pytest.param(Case("flics", {"design": "numbers"}), id="flics-numbers")
     for settings, label, marks in (
         ({}, "", ()),
         ({"initial": "sizes"}, "-by-size", ()),

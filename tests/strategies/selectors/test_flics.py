@@ -123,6 +123,29 @@ def test_a_selection_is_a_coin_per_client():
     np.testing.assert_allclose(selection.probabilities, inclusion)
 
 
+@pytest.mark.parametrize("cost_budget", [None, 7.3])
+def test_numbers_of_groups_are_drawn_by_the_server(cost_budget):
+    """r is rounded up or down; a client's probability is r_j/a_j, to 5 standard errors."""
+    if cost_budget is not None:
+        pytest.importorskip("cvxpy")
+    groups, rounds = np.array([0] * 5 + [1] * 4 + [2] * 3), 4000
+    selector = flics(
+        groups, clients_per_round=6, group_shares="5/3/2", design="numbers", cost_budget=cost_budget,
+        costs=[1] * 5 + [1] * 4 + [3] * 3,
+    )  # fmt: skip
+    rates = expected(selector, unavailable=[0])
+    selections = [selector.select(round, unavailable=[0]) for round in range(rounds)]
+    for selection in selections:
+        counts = np.bincount(groups[selection.clients], minlength=3)
+        assert (np.abs(counts - rates) < 1).all()
+        assert abs(counts.sum() - rates.sum()) < 1 + 1e-9
+        assert counts.sum() <= 6
+        np.testing.assert_allclose(selection.probabilities, (rates / [4, 4, 3])[groups[selection.clients]])
+    drawn = np.bincount(np.concatenate([each.clients for each in selections]), minlength=12) / rounds
+    inclusion = np.where(np.arange(12) == 0, 0, (rates / [4, 4, 3])[groups])
+    assert (np.abs(drawn - inclusion) <= 5 * np.sqrt(inclusion * (1 - inclusion) / rounds)).all()
+
+
 def test_all_clients_are_invited_if_at_most_k_are_available():
     selector = flics([0, 0, 1, 1], clients_per_round=3)
     selection = selector.select(1, available=[3, 0, 1])
@@ -170,7 +193,9 @@ def sleepers(groups, mean_down=(1, 2, 3)):
     return here
 
 
-@pytest.mark.parametrize("response", [None, np.array([1.0, 0.5, 0.8])])
+@pytest.mark.parametrize(
+    ("response", "design"), [(None, "coins"), (np.array([1.0, 0.5, 0.8]), "coins"), (None, "numbers")]
+)
 @pytest.mark.parametrize(
     ("processes", "rounds", "bounds"),
     [
@@ -178,7 +203,7 @@ def sleepers(groups, mean_down=(1, 2, 3)):
         pytest.param(24, 1000, [0.02, 0.02, 0.03, 0.05], marks=pytest.mark.slow),
     ],
 )
-def test_the_estimate_is_unbiased_over_the_availability(response, processes, rounds, bounds):
+def test_the_estimate_is_unbiased_over_the_availability(response, design, processes, rounds, bounds):
     """The error bound: 5 standard errors over the processes, the first 60 rounds left out, and .02."""
     groups = np.arange(30) % 3
     shares = np.array([0.2, 0.3, 0.5])
@@ -187,7 +212,7 @@ def test_the_estimate_is_unbiased_over_the_availability(response, processes, rou
     truth = shares @ np.array([updates[groups == j].mean(axis=0) for j in range(3)])
     means, asleep = [], []
     for seed in range(processes):
-        selector = flics(groups, clients_per_round=4, group_shares=shares.tolist(), seed=seed)
+        selector = flics(groups, clients_per_round=4, group_shares=shares.tolist(), seed=seed, design=design)
         rng = np.random.default_rng(seed)
         estimates = run(selector, rounds, updates, sleepers(groups), rng, response)[60:]
         means.append(estimates.mean(axis=0))
@@ -442,6 +467,7 @@ def test_bad_settings_are_refused(kind, settings, text):
         ({"min_shares": [0.6, 0.6]}, "min_shares = (0.6, 0.6): must sum to 1 or less"),
         ({"min_shares": [-0.1]}, "min_shares = -0.1"),
         ({"cost_budget": -1}, "cost_budget = -1.0"),
+        ({"design": "dice"}, "design = 'dice': must be one of 'coins', 'numbers'"),
         ({"energy_budgets": "1/inf"}, "energy_budgets = inf"),
         ({"groups": [0, 1, 2, 2], "energy_budgets": "1/2"}, "groups holds 2: must be from 0 to 1"),
         (
