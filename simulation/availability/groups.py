@@ -35,8 +35,9 @@ def poisson_counts(means: Floats, num_rounds: int, rng: np.random.Generator) -> 
 def cyclic_counts(means: Floats, num_rounds: int, rng: np.random.Generator, first: int = 0) -> Ints:
     """Return (T, G) Poisson counts whose means are ``means`` (G,) by day, and in reverse order by night.
 
-    It is day in rounds 1, 3, ..., and night in rounds 2, 4, .... The first of the T rounds is round
-    ``first`` + 1.
+    It is day in rounds 1, 3, ..., and night in rounds 2, 4, .... (In the paper it is day in even rounds.
+    Since the means of the night are those of the day in reverse order, this is the same as numbering the
+    groups in reverse order.) The first of the T rounds is round ``first`` + 1.
     """
     night = (first + np.arange(num_rounds)) % 2 == 1
     counts: Ints = rng.poisson(np.where(night[:, None], means[::-1], means))

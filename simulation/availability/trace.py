@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from strategies.numerics.arrays import Ints
+from strategies.numerics.arrays import Floats, Ints
 from strategies.numerics.streams import generator
 
 from .base import Availability
@@ -30,8 +30,10 @@ class Trace(Availability):
     key : array_like, shape (M,), optional
         For ``assign="key"``: clients are sorted by the key, and recorded clients by the share of bins in
         which they are available. Both lists are cut into ``parts`` of about equal size. A client follows a
-        random recorded client of the corresponding part. If the key is the share of a class in a client's
-        data, clients with much of this class are available often; ``-key`` gives the opposite.
+        random recorded client of the corresponding part. Clients with the same key are in the same part, so
+        if the key is the client's group, whole groups are: 10 equal groups are cut into 3, 4 and 3. If the
+        key is the share of a class in a client's data, clients with much of this class are available often;
+        ``-key`` gives the opposite.
     parts : int (default: 3)
         From 1 to min(D, M); the default is the paper's. (In the paper, a client's share of bins is relative
         to the time in which the client is active at all. Here it is relative to the whole trace.)
@@ -78,8 +80,9 @@ class Trace(Availability):
             if values.shape != (num_clients,) or np.isnan(values).any():
                 raise ValueError(f"key of shape {values.shape}: must be {num_clients} numbers")
             by_share = np.array_split(np.argsort(recording.shares(), kind="stable"), parts)
-            by_key = np.array_split(np.argsort(values, kind="stable"), parts)
-            for recorded_part, clients_part in zip(by_share, by_key, strict=True):
+            part_of = _parts(values, parts)
+            for part, recorded_part in enumerate(by_share):
+                clients_part = np.flatnonzero(part_of == part)
                 source[clients_part] = _spread(recorded_part, clients_part.size, rng)
         else:
             raise ValueError(f"assign = {assign!r}: must be 'random', 'key' or 'same'")
@@ -90,6 +93,14 @@ class Trace(Availability):
     def _available(self, round: int) -> Ints:
         available = self.recording.available((round - 1) % self.recording.num_bins)
         return np.flatnonzero(available[self.source])
+
+
+def _parts(values: Floats, parts: int) -> Ints:
+    """Return (M,) each client's part, 0 to ``parts`` - 1: by the mean rank of the clients with its value."""
+    _, same, counts = np.unique(values, return_inverse=True, return_counts=True)
+    middles = np.cumsum(counts) - counts / 2
+    part_of: Ints = np.floor(parts * middles / values.size).astype(np.int64)[same]
+    return part_of
 
 
 def _spread(recorded: Ints, count: int, rng: np.random.Generator) -> Ints:

@@ -338,6 +338,19 @@ def test_assignment_by_key_correlates_availability_with_the_key():
     assert abs(np.corrcoef(key, shares[random.source])[0, 1]) < 0.4
 
 
+@pytest.mark.parametrize(("groups", "parts"), [(10, [3, 4, 3]), (9, [3, 3, 3]), (4, [1, 2, 1])])
+def test_clients_with_the_same_key_follow_recorded_clients_of_one_part(groups, parts):
+    recording = Recording(np.column_stack([np.arange(30), np.zeros(30), np.arange(1, 31)]))
+    thirds = np.array_split(np.argsort(recording.shares(), kind="stable"), 3)
+    key = np.random.default_rng(1).permutation(np.repeat(np.arange(groups), 12))
+    source = create("trace", key.size, recording=recording, assign="key", key=key).source
+    part_of = [
+        [third for third in range(3) if set(source[key == group].tolist()) <= set(thirds[third].tolist())]
+        for group in range(groups)
+    ]
+    assert part_of == [[third] for third, count in enumerate(parts) for _ in range(count)]
+
+
 def test_a_trace_is_read_from_a_file(tmp_path):
     file = tmp_path / "trace.csv"
     file.write_text('start,client,app,end\n0.5,10,"a, b",2\n1,9,c,3.5\n\n4,10,d,5\n')

@@ -70,8 +70,9 @@ def availability(row: str, data: FederatedData, num_rounds: int, seed: int) -> A
 
     "trace, random" and "trace, correlated" stand for the paper's real-random and real-correlated. In the
     first, the recorded clients of a synthetic trace are assigned to the clients at random. In the second, the
-    third of the clients with the lowest group numbers gets the third of the recorded clients with the lowest
-    availability, and so on.
+    recorded clients, sorted by availability, are cut into thirds, and whole groups are assigned to them: the
+    first three groups to the third with the lowest availability, the next four to the second, and the last
+    three to the third. The paper's numbers of groups are equal, but 10 groups cannot be.
     """
     assert data.groups is not None
     if row in COUNTS:
@@ -286,14 +287,15 @@ KNOWN = {
 PAPER = "Ribero, Vikalo, de Veciana"
 _HOW = (
     f"All methods select distinct clients. K = {K}, groups of equal weight p, {LOCAL_STEPS} local steps in "
-    f"batches of {BATCH}, rate {RATE}, Adam's "
-    f"{ADAM_RATE} and Flower's β and τ; our copy of the paper gives none of these. Best: of the mean over "
-    f"groups, measured every {EVERY} rounds. Worst group: mean over the "
-    f"last {LAST} rounds. Rounds: until 95 % of FLICS-AVG's best. The paper's record of 5,342 users is not "
-    f"available to us; ours is synthetic, with {RECORDED} clients that are available {SHARES[0]:.0%} to "
+    f"batches of {BATCH}, rate {RATE}, Adam's {ADAM_RATE} and Flower's β and τ; our copy of the paper gives "
+    f"none of these. Best: of the mean over groups, measured every {EVERY} rounds. Worst group: mean over "
+    f"the last {LAST} rounds. Rounds: until 95 % of FLICS-AVG's best. The paper's record of 5,342 users is "
+    f"not available to us; ours is synthetic, with {RECORDED} clients that are available {SHARES[0]:.0%} to "
     f"{SHARES[-1]:.0%} of the time. A round is an hour; a client is available in a round if it is in any "
-    "part of it. In the other processes of the paper, groups have 1 to 100 clients available on average "
-    "(uniform: 4 to 100; cyclic: in reverse order at night, so over time groups differ only fivefold)."
+    "part of it. In trace, correlated, three groups follow the third of its clients with the lowest "
+    "availability, four the second and three the last. In the other processes of the paper, groups have 1 "
+    "to 100 clients available on average (uniform: 4 to 100; cyclic: in reverse order at night, so over "
+    "time groups differ only fivefold)."
 )
 _OURS = "Markov, diurnal and scarce Poisson are not in the paper."
 _DIGITS_CLAIM = (
