@@ -4,7 +4,8 @@ The setting ``data-dir`` is a path. If the setting is empty, the environment var
 The path leads to one of these:
 
 - an ``.npz`` file with x_train (n, ...) uint8, y_train (n,), x_test, y_test and, for the partition
-  ``natural``, users_train (n,), the user who made each sample (x of Sent140 is float32);
+  ``natural``, users_train (n,), the user who made each sample; users_test is optional (x of Sent140 is
+  float32);
 - a folder that contains such a file as ``NAME.npz``;
 - a folder that contains a folder ``NAME/``. It holds the files of MNIST's own format
   (``train-images-idx3-ubyte.gz``, ...), or a copy of the data set's repository on the Hugging Face Hub, which
@@ -240,16 +241,17 @@ def _from_npz(path: Path, description: Description) -> Halves:
     try:
         with np.load(path, allow_pickle=False) as arrays:  # a pickle could run code
             halves = [(arrays[f"x_{half}"], arrays[f"y_{half}"]) for half in ("train", "test")]
-            users = arrays.get("users_train")
+            users = [arrays.get(f"users_{half}") for half in ("train", "test")]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise ValueError(
             f"data-dir: {path} must be an .npz with x_train, y_train, x_test and y_test: {error}"
         ) from error
-    train, test = (_checked(*half, path, description) for half in halves)
-    if users is not None and users.shape != train.labels.shape:
-        raise ValueError(f"data-dir: {path}: users_train is {users.shape}: must be {train.labels.shape}")
-    train.users = users
-    return Halves(train, test)
+    both = Halves(*(_checked(*half, path, description) for half in halves))
+    for name, half, names in zip(("train", "test"), both, users, strict=True):
+        if names is not None and names.shape != half.labels.shape:
+            raise ValueError(f"data-dir: {path}: users_{name} is {names.shape}: must be {half.labels.shape}")
+        half.users = names
+    return both
 
 
 def _from_idx(folder: Path, description: Description) -> Halves:

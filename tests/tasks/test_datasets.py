@@ -126,6 +126,7 @@ def test_files_in_mnists_own_format_are_read_compressed_or_not(tmp_path: Path) -
         ({"x_test": images((28, 28), 0), "y_test": np.zeros(0, int)}, r"labels are int64 \(0,\): .*at least"),
         ({"x_test": None}, r"mnist.npz must be an .npz with x_train, y_train, x_test and y_test: .*x_test"),
         ({"users_train": np.arange(4)}, r"users_train is \(4,\): must be \(30,\)$"),
+        ({"users_test": np.arange(4)}, r"users_test is \(4,\): must be \(12,\)$"),
     ],
 )
 def test_a_file_that_holds_something_else_is_refused(

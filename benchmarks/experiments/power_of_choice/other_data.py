@@ -8,8 +8,9 @@ over the clients, and 15 % are the test samples.
 - **CIFAR-10**: 9 of 100 clients, the paper's convolutional network (it does not give the filters; here 6 and
   16 of 5 x 5, as in LeNet), b = 128, τ = 64, η = 0.5, halved after 150 and 300 rounds.
 - **Sent140**: 8 of 314 clients, accounts with at least 32 tweets, drawn at random; a perceptron with 128, 86
-  and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32, τ = 100, η = 0.05. Each
-  account's tweets are split in the same shares.
+  and 30 hidden units on the mean of a tweet's GloVe vectors (200 numbers); b = 32, τ = 100, η = 0.05. The
+  tweets of an account are those in both files of LEAF, train and test; each account's are split in the same
+  shares.
 - **EMNIST**: 15 of 500 clients, the perceptron of Fashion-MNIST (784-64-30-10) without dropout, b = 64,
   τ = 30, η = 0.005, halved after 300 rounds. The paper does not say which split of EMNIST it has; here it is
   that of MNIST's size, 70,000 digits.
@@ -104,7 +105,7 @@ def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple
     Raises
     ------
     ValueError
-        If the file holds another data set, or names too few users with enough samples.
+        If the file holds another data set, does not name the users, or names too few with enough samples.
     """
     halves = datasets.load(setting.dataset, str(file))
     random = np.random.default_rng(seed)
@@ -115,14 +116,17 @@ def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple
         pool = _Pool(halves)
         parts = dirichlet(labels[train], setting.num_clients, seed, alpha)
         return federate(pool, [train[part] for part in parts]), pool.take(test)
-    # Each client is a user. The test half has no users in every form of the data, so only the other is used.
-    users = halves.train.users
-    names, counts = np.unique([] if users is None else users, return_counts=True)
+    # Each client is a user, with the samples of both halves.
+    train_users, test_users = halves.train.users, halves.test.users
+    if train_users is None or test_users is None:
+        raise ValueError(f"{file}: must have users_train and users_test, see tasks.datasets")
+    users = np.concatenate([train_users, test_users])
+    names, counts = np.unique(users, return_counts=True)
     names = names[counts >= setting.min_samples]
-    if users is None or len(names) < setting.num_clients:
+    if len(names) < setting.num_clients:
         raise ValueError(
-            f"{file}: users_train names {len(names)} users with at least {setting.min_samples} samples: must "
-            f"name at least {setting.num_clients}"
+            f"{file}: users_train and users_test name {len(names)} users with at least {setting.min_samples} "
+            f"samples: must name at least {setting.num_clients}"
         )
     clients, held_out = [], []
     for name in random.permutation(names)[: setting.num_clients]:
@@ -130,7 +134,8 @@ def split(setting: Setting, file: Path, seed: int, alpha: float | None) -> tuple
         mine, _, others = np.split(rows, [len(rows) * 80 // 100, len(rows) * 85 // 100])
         clients.append(mine)
         held_out.append(others)
-    return federate(halves.train, clients), halves.train.take(np.concatenate(held_out))
+    pool = _Pool(halves)
+    return federate(pool, clients), pool.take(np.concatenate(held_out))
 
 
 def run(
@@ -268,8 +273,8 @@ EXPERIMENTS = (
         SENT140,
         _trials(8, (16,), SENT140),
         "all strategies of Power-of-Choice are more accurate than rand and afl.",
-        "8 of 314 accounts with at least 32 tweets, d = 16 (rpow-d 157), 200 rounds, b = 32, τ = 100, "
-        "η = .05.",
+        "8 of 314 accounts with at least 32 tweets in both files of LEAF together, d = 16 (rpow-d 157), 200 "
+        "rounds, b = 32, τ = 100, η = .05.",
     ),
     _experiment(
         "emnist-d",
