@@ -83,6 +83,30 @@ def selection_variance(shares: Floats, estimates: Floats, covariance: Floats) ->
     return v
 
 
+def around_eq_7(
+    shares: Floats, estimates: Floats, final: Floats, clients: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return the right side of eq. 7 and, first and last, its bounds in the text after it, each (T,).
+
+    These are (1 - ε) sum p²/ŝ(t) - p²/n <= sum p²/ŝ(t)² (s - s²/n) <= (1 + ε) sum p²/ŝ(t) - p²/n. Here ε of
+    round t is the largest |s_j/ŝ_j(t) - 1|. Then both hold if no s_j or ŝ_j(t) is above n_j.
+
+    Parameters
+    ----------
+    shares : ndarray, shape (G,)
+        p.
+    estimates : ndarray, shape (T, G)
+        ŝ(t).
+    final, clients : ndarray, shape (G,)
+        s, and n, the number of clients of each group, which the paper writes without an index.
+    """
+    ratios = final / estimates
+    error = np.abs(ratios - 1).max(axis=1)
+    main, constant = (shares**2 / estimates).sum(axis=1), float((shares**2 / clients).sum())
+    middle: Floats = (shares**2 * (ratios / estimates - ratios**2 / clients)).sum(axis=1)
+    return (1 - error) * main - constant, middle, (1 + error) * main - constant
+
+
 def remainder(of: Constants, error: float, variances: Floats, c: float) -> float:
     """Return C, the part of Theorem 1's bound that does not shrink with the number of rounds.
 

@@ -158,7 +158,8 @@ EXPERIMENTS = (
     Experiment(
         name="flics-sigma",
         title="FLICS' σ_T above the offline optimum, %",
-        source=f"{PAPER}, σ_T as in Theorem 2's proof: the mean over t of sum p²/ŝ(t), with coins tossed",
+        source=f"{PAPER}, σ_T as in Theorem 2's proof: the mean over t of sum p²/ŝ(t), with coins tossed "
+        "(the proof prints p/ŝ(t); eqs. 5, 7 and 8 have p²)",
         run=run_sigma,
         claim="the difference goes to 0.",
         note="Not the σ_T of Corollary 1.1, which also has the covariances Σ_ij of the groups' numbers of "

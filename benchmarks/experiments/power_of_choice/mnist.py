@@ -304,7 +304,8 @@ EXPERIMENTS = (
         "on Fashion-MNIST pow-d is 10 points better than rand for α = 2 and for α = 3, rpow-d 5 and 10.",
         "Two halves of the clients take turns; each client of the current half is unavailable with "
         "probability .1 (the paper: exactly a tenth of them). The paper prints α = 2 and 3; its other "
-        "experiments have α = .3, which it may mean by 3, so .3 is added.",
+        "experiments have α = .3, which it may mean by 3, so .3 is added. 37 to 50 clients are available, so "
+        "with d = 50 every available client is a candidate of rpow-d.",
         targets=(60.0, 80.0),
         cases=(
             Case(2.0, 120, in_turns=True, name="α=2"),

@@ -54,6 +54,21 @@ def test_the_variance_of_independent_coins_is_that_of_eq_7():
     assert found[1] == pytest.approx(found[0] / 4)
 
 
+def test_eq_7_is_within_its_bounds():
+    """The last estimate is s itself: there both bounds are eq. 7's value."""
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        n = rng.uniform(1, 50, 6)
+        estimates = n * rng.uniform(0.01, 1, (20, 6))
+        shares = rng.dirichlet(np.ones(6))
+        low, middle, high = bounds.around_eq_7(shares, estimates, estimates[-1], n)
+        assert (low <= middle * (1 + 1e-12)).all()
+        assert (middle <= high * (1 + 1e-12)).all()
+        assert low[-1] == pytest.approx(high[-1])
+        coins = np.diag(estimates[-1] * (1 - estimates[-1] / n))
+        assert middle == pytest.approx(bounds.selection_variance(shares, estimates, coins))
+
+
 def test_a_round_is_the_local_steps_of_its_clients():
     """Without noise, one client of each group and ŝ = 1: w moves by p_j (1 - (1 - η_L)^T_L) towards θ_j."""
     optima = np.random.default_rng(0).normal(size=(bounds_measured.NUM_GROUPS, 3))
@@ -63,8 +78,25 @@ def test_a_round_is_the_local_steps_of_its_clients():
         path = bounds_measured.descend(optima, one, one, np.random.default_rng(1))
     local = np.tile(path[0], (len(optima), 1))
     for _ in range(bounds_measured.LOCAL_STEPS):
-        local -= bounds_measured.LOCAL_RATE * (local - optima)
+        local -= bounds_measured.RATES.local * (local - optima)
     assert path[1] == pytest.approx(path[0] + bounds_measured.SHARES @ (local - path[0]))
+
+
+def test_the_rates_of_the_corollary_by_hand():
+    """T = 400, T_L = 5, G = 10, L = 1. The server's rate multiplies the step."""
+    assert bounds_measured.corollary(400) == pytest.approx((0.01, 50**0.5))
+    optima = np.random.default_rng(0).normal(size=(bounds_measured.NUM_GROUPS, 3))
+    one = np.ones((1, bounds_measured.NUM_GROUPS))
+    steps = [
+        np.diff(
+            bounds_measured.descend(
+                optima, one, one, np.random.default_rng(1), bounds_measured.Rates(0.01, eta)
+            ),
+            axis=0,
+        )
+        for eta in (1.0, 3.0)
+    ]
+    np.testing.assert_allclose(steps[1], 3 * steps[0])
 
 
 def test_the_gradient_is_below_the_bound():
@@ -72,6 +104,8 @@ def test_the_gradient_is_below_the_bound():
     assert one.cells == again.cells != other.cells
     for (process, column), value in one.cells.items():
         assert np.isfinite(value)
+        if column == "eq. 7 bounded, %":
+            assert 50 < value <= 100
         if column == "largest weight / p":
             assert 0.5 < value < one.cells[process, "ε̂"]  # Lemma 4
             assert 0 < one.cells[process, "smallest weight / p"] <= value
