@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deploy.engines.engine import ProcessEngine, ProcessRun
@@ -201,7 +202,9 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         while simulator.round < settings.num_rounds and not (
             simulator.round and recording.is_good_enough(metrics.accuracy)
         ):
-            record = simulator.step()
+            began = time.monotonic()
+            # All clients answer at once. So the seconds of a round are those of its computation.
+            record = replace(simulator.step(), seconds=time.monotonic() - began)
             metrics = simulator.evaluate(test_data)
             by_group = simulator.evaluate_groups(clients.groups, settings.evaluate_share)
             measured = {name: quality._asdict() for name, quality in by_group.items()}

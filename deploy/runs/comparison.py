@@ -186,6 +186,18 @@ def number(value: float | None, form: str, unit: str = "", *, scale: float = 1.0
     return "–" if value is None or not math.isfinite(value) else f"{scale * value:{form}}{unit}"
 
 
+def duration(seconds: float | None, unit: str = "") -> str:
+    """Format seconds with one decimal, or with more if there would be no digit but 0.
+
+    Examples
+    --------
+    >>> duration(5.13, " s"), duration(0.0123), duration(None)
+    ('5.1 s', '0.012', '–')
+    """
+    decimals = next((each for each in (1, 2, 3) if (seconds or 0) >= 10 ** (1 - each)), 4)
+    return number(seconds, f".{decimals}f" if seconds else ".1f", unit)
+
+
 def _sentence(trial: RunHistory, baseline: RunHistory) -> str:
     loss = difference(trial, baseline, "test_loss")
     accuracy = difference(trial, baseline, "test_accuracy")

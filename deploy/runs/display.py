@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from deploy.runs.comparison import LAST, faults, large_clients, number, summarise, verdict
+from deploy.runs.comparison import LAST, duration, faults, large_clients, number, summarise, verdict
 from deploy.runs.groups import GROUP_NOTES, group_table
 from strategies.clients.printable import printable
 
@@ -155,7 +155,7 @@ def metrics(line: Line) -> Text:
     if "train_loss" in line:
         parts.append(f"train loss {number(line['train_loss'], '.3f')}")
     if "seconds" in line:
-        parts.append(number(line["seconds"], ".1f", " s"))
+        parts.append(duration(line["seconds"], " s"))
     return Text("  ".join(parts))
 
 
@@ -217,7 +217,7 @@ def report(trials: Sequence[RunHistory]) -> Group:
             number(summary.test_accuracy, ".1f", scale=100),
             number(summary.train_loss, ".3f"),
             number(summary.distinct, ".1f"),
-            number(summary.seconds, ".1f"),
+            duration(summary.seconds),
             number(summary.bytes, ".0f", scale=1e-3),
             str(summary.failures),
             number(summary.large_share, ".0f", " %", scale=100),

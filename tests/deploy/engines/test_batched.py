@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,12 @@ def test_an_impossible_availability_is_refused(tmp_path: Path, settings: str, me
     assert result.exit_code == 2
     assert "needs simulate --engine batched; with other engines, clients" in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_the_seconds_of_a_round_are_those_of_its_computation(tmp_path: Path) -> None:
+    """They were 0."""
+    began = time.monotonic()
+    batched.run({**SETTINGS, "num-rounds": 3, "output-dir": str(tmp_path / "md")})
+    seconds = [line["seconds"] for line in rounds_of(tmp_path / "md") if line["round"]]
+    assert all(each > 0 for each in seconds)
+    assert sum(seconds) < time.monotonic() - began

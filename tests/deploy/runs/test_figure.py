@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.runs.figure import draw
+from deploy.runs.figure import MOST_ROWS, Row, draw, rows_of
 
 from ...support.histories import write_history
 
@@ -52,3 +52,44 @@ def test_without_a_round_there_is_nothing_to_draw(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to draw"):
         draw([write_history(tmp_path / "a", [2.0], end=False)], tmp_path / "figure.png")
     assert not (tmp_path / "figure.png").exists()
+
+
+def height_of(path: Path) -> int:
+    return int(struct.unpack(">II", path.read_bytes()[16:24])[1])
+
+
+def test_many_clients_share_rows(tmp_path: Path) -> None:
+    """A thousand clients had a figure of 26,676 pixels."""
+    trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0], clients=[[0, 999], [3, 500]])
+    trial.client_ids = [f"client-{i:03d}" for i in range(1000)]
+    trial.client_sizes = [float(1000 - i) for i in range(1000)]
+    trial.client_groups = [None] * 1000
+    rows = rows_of(trial)
+    assert len(rows) == MOST_ROWS
+    assert rows[0] == Row("25 clients (976 to 1000)", list(range(25)))
+    assert sorted(client for row in rows for client in row.clients) == list(range(1000))
+    draw([trial], tmp_path / "figure.png")
+    assert height_of(tmp_path / "figure.png") < 2500
+
+    trial.client_groups = ["north" if i % 4 else "south\x1b" for i in range(1000)]
+    assert [(row.label, len(row.clients)) for row in rows_of(trial)] == [
+        (r"south\x1b: 250 clients (4 to 1000)", 250),
+        ("north: 750 clients (1 to 999)", 750),
+    ]
+    draw([trial], tmp_path / "figure.png")
+    trial.client_groups[7] = None  # the groups do not say which row a client belongs to
+    assert rows_of(trial) == rows
+    trial.client_groups = [f"group {i % 41}" for i in range(1000)]
+    assert rows_of(trial) == rows
+    trial.client_sizes = [3.0] * 1000
+    assert rows_of(trial)[0].label == "25 clients (3)"
+
+
+def test_few_clients_have_a_row_each(tmp_path: Path) -> None:
+    trial = write_history(tmp_path / "a", [2.0, 1.5])
+    assert rows_of(trial) == [
+        Row("03 (60)", [3]),
+        Row("02 (30)", [2]),
+        Row("01 (20)", [1]),
+        Row("00 (10)", [0]),
+    ]
