@@ -25,7 +25,7 @@ from strategies.selectors import selector_type
 from tasks.base import TrainResult, batches
 from tasks.data import Dataset
 
-from .device import charge, why_unavailable
+from .device import charge, properties_of, why_unavailable
 from .local import LocalData, number_of
 from .own_data import local_data
 from .personal import moved, personal_update, split
@@ -280,6 +280,7 @@ def _status(mine: LocalData, context: Context) -> Report:
         cost=number_of(context, "cost"),
         energy=number_of(context, "energy"),
         num_examples=len(mine.data),
+        properties=properties_of(context.node_config),
         available=_is_available(context),
     )
 

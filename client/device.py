@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +73,38 @@ def charge(limits: Mapping[str, object]) -> float | None:
         return None
     power = battery()
     return None if power is None or not 0 <= power.percent <= 100 else power.percent
+
+
+def properties_of(limits: Mapping[str, object]) -> dict[str, Any] | None:
+    """Return the properties that this client reports; None if there are none.
+
+    Parameters
+    ----------
+    limits : Mapping[str, object]
+        The node's config. ``properties`` is text such as "region=eu,site=3,tags=a|b". If ``min-battery`` is
+        given, ``charging`` is reported, too, if there is a battery.
+
+    Raises
+    ------
+    ValueError
+        If ``properties`` is not of this form.
+    """
+    found: dict[str, Any] = {}
+    if "min-battery" in limits and (power := battery()):
+        found["charging"] = power.charging
+    text = str(limits.get("properties", ""))
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if not (name and value):
+            raise ValueError(f"properties = {text!r} in the node's config: {part!r} must be NAME=VALUE")
+        if name == "tags":
+            found[name] = value.split("|")
+        else:
+            try:
+                found[name] = json.loads(value)
+            except ValueError:
+                found[name] = value
+    return found or None
 
 
 def battery() -> Power | None:

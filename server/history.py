@@ -22,6 +22,8 @@ round   one line per round, with ``test_loss`` and ``test_accuracy``. Round 0 is
         ``train_loss``, ``num_available``, ``seconds``; ``phases``: the seconds of the parts of the round
         (``poll``, ``train``, ``aggregate``), empty if the engine exchanges no messages;
         ``absent``: indexes of the clients that were not selectable; null if they are more than 1000;
+        ``eligible``: the conditions of the setting ``eligible``: the aggregate estimates the mean over the
+        available clients that meet them; ``num_ineligible``: the available clients that do not;
         ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received`` since the line of the
         previous round, if the engine exchanges messages;
         ``group_metrics``: the ``loss`` and ``accuracy`` of each group, on the samples of the group's clients

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 import tasks
 from strategies import Reporter, SelectionStrategy
-from strategies.options import Budgets, Deadlines, Faults, Overrides, Polling, read_rates
+from strategies.options import Budgets, Deadlines, Eligibility, Faults, Overrides, Polling, read_rates
 from strategies.selectors import available, selector_type, settings_of_run
 from strategies.selectors.checks import did_you_mean
 from strategies.selectors.settings import Schedule
@@ -34,7 +34,7 @@ SettingValue = str | int | float | bool
 CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, inside output-dir
 # Settings that a resume may change, since the rounds before the resume do not depend on them.
 MAY_CHANGE = {
-    *("num_rounds", "poll_interval", "target_accuracy", "client_sizes", "removed_clients"),
+    *("num_rounds", "poll_interval", "target_accuracy", "client_sizes", "removed_clients", "eligible"),
     *("round_deadline", "join_deadline", "absence_deadline", "status_deadline"),
     *("shortest_deadline", "track"),
 }
@@ -106,6 +106,15 @@ def _budget(value: Any) -> float | str:
     return value
 
 
+def _eligible(text: str) -> str:
+    if text:
+        try:
+            Eligibility.parse(text)
+        except ValueError as error:
+            raise ValueError(str(error).partition(": ")[2]) from None
+    return text
+
+
 def _known_task(name: str) -> str:
     if name not in tasks.available():
         raise ValueError(f"must be one of {', '.join(tasks.available())}")
@@ -171,6 +180,7 @@ class RunSettings(BaseModel):
     client_sizes: str
     client_settings: str
     removed_clients: str
+    eligible: Annotated[str, AfterValidator(_eligible)]
     guard: bool
     silence: bool
     round_deadline: Annotated[float, checked_by(Deadlines, "round")]  # s
@@ -276,6 +286,7 @@ class RunSettings(BaseModel):
             ),
             "variates": self.variates or None,
             "masked_updates": self.masked_updates,
+            "eligible": self.eligible or None,
         }
 
     def reporters(self) -> list[Reporter]:

@@ -20,8 +20,9 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from strategies.clients.overrides import Groups, numbered
+from strategies.clients.printable import listed
 from strategies.numerics.robust import mean_weights
-from strategies.options import Budget, Budgets, Faults, Overrides
+from strategies.options import Budget, Budgets, Eligibility, Eligible, Faults, Overrides
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord
 from strategies.rounds.replies import Reply
@@ -40,7 +41,7 @@ from .response_times import arrivals
 if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
 
-    from strategies.numerics.arrays import Floats, Ints
+    from strategies.numerics.arrays import Bools, Floats, Ints
     from strategies.rounds.stages import Chosen, Outcome
 
     from .availability import Availability
@@ -86,6 +87,11 @@ class Simulator:
         The sizes to which λ is proportional (default: the number of samples of each client).
     availability : Availability, optional
         Which clients are available in each round (default: all).
+    eligible : Eligibility, str or callable, optional
+        Which clients may be selected, by name and by ``group``, as in `SelectionStrategy` (default: all).
+        Other properties and tags are not simulated.
+    client_names : sequence of str, optional
+        The names (M,) of the clients, for ``eligible`` (default: "client-0", "client-1", ...).
     response_times : ResponseTimes, optional
         When each client replies, if at all (default: at once).
     round_deadline : float (default: inf)
@@ -158,6 +164,8 @@ class Simulator:
         selector_settings: Mapping[str, Any] | None = None,
         client_sizes: npt.ArrayLike | None = None,
         availability: Availability | None = None,
+        eligible: Eligible | None = None,
+        client_names: Sequence[str] | None = None,
         response_times: ResponseTimes | None = None,
         round_deadline: float = inf,
         shortest_deadline: float = inf,
@@ -195,6 +203,19 @@ class Simulator:
             if process is not None and process.num_clients != held.size:
                 raise ValueError(f"{name} is of {process.num_clients} clients: must be of {held.size}")
         kernel.check(data)
+        self._conditions = None if eligible is None else Eligibility.of(eligible)
+        names = [f"client-{m}" for m in range(held.size)] if client_names is None else list(client_names)
+        if len(names) != held.size:
+            raise ValueError(f"client_names holds {len(names)} names: must hold {held.size}, one a client")
+        labels = [None] * held.size if data.groups is None else np.asarray(data.groups).tolist()
+        self._known_as = [
+            (name, {} if label is None else {"group": str(label)})
+            for name, label in zip(names, labels, strict=True)
+        ]
+        self._eligible: tuple[Eligibility, Bools] = Eligibility(), np.ones(held.size, dtype=np.bool_)
+        if self._conditions is not None:
+            self._eligible_in(1)  # refuse conditions that no client meets now
+        self._num_ineligible = 0
         self.data, self.kernel, self.seed = data, kernel, seed
         self.availability, self.response_times = availability, response_times
         self.round_deadline = round_deadline
@@ -314,13 +335,51 @@ class Simulator:
         arrays, skipped = self._server_step(outcome)
         if arrays is not None:
             self.arrays = arrays
-        record = outcome.closed(skipped, seconds)
+        record = replace(
+            outcome.closed(skipped, seconds),
+            eligible=str(self._eligible[0]),
+            num_ineligible=self._num_ineligible,
+        )
         self.round = number
         self.seconds += seconds
         self.history.append(record)
         return record
 
     def _available(self, number: int) -> Ints | None:
+        """Let new clients join, and return the clients that may be selected in a round; None for all."""
+        available = self._here(number)
+        if self._conditions is None:
+            return available
+        mask = self._eligible_in(number)
+        here = np.arange(self.selector.num_clients) if available is None else np.asarray(available)
+        self._num_ineligible = here.size - int(np.count_nonzero(mask[here]))
+        return here[mask[here]]
+
+    def _eligible_in(self, number: int) -> Bools:
+        """Return (M,) whether each client meets the conditions of a round.
+
+        Raises
+        ------
+        ValueError
+            If no client meets them, or they name a tag or a property other than ``group``.
+        """
+        assert self._conditions is not None
+        conditions = self._conditions(number)
+        if conditions != self._eligible[0]:
+            if conditions.tags or conditions.properties.keys() - {"group"}:
+                raise ValueError(
+                    f"eligible = {str(conditions)!r}: a batched simulation knows names and groups only"
+                )
+            mask = np.array([conditions.admits(*each) for each in self._known_as], dtype=np.bool_)
+            if not mask.any():
+                raise ValueError(
+                    f"eligible = {str(conditions)!r}: no client meets this; the names are "
+                    f"{listed([name for name, _ in self._known_as], 3)}"
+                )
+            self._eligible = conditions, mask
+        return self._eligible[1]
+
+    def _here(self, number: int) -> Ints | None:
         """Let new clients join, and return the clients that are available in a round; None for all."""
         if self.availability is None:
             return None

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from .options import Budget, Checkpoints, Deadlines, Faults, Overrides, Polling, check_kind
+from .options import Budget, Checkpoints, Deadlines, Eligible, Faults, Overrides, Polling, check_kind
 from .reporters import Reporter
 from .rounds.record import RoundRecord
 from .strategy import SelectionStrategy
@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     polling: Polling | None
     faults: Faults | None
     overrides: Overrides | None
+    eligible: Eligible | None
     checkpoints: Checkpoints | None
     variates: Literal["fedvarp", "scaffold"] | None
     masked_updates: bool

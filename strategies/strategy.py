@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from inspect import signature
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any, Literal, Never
@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
 from .checkpoint import CheckpointError, CheckpointFolder
+from .clients.eligible import EligibleClients
 from .clients.overrides import Groups, Removals, per_client, sizes_of
 from .clients.printable import listed
 from .clients.reports import LEARNING_RATE, PART_SCALES, REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
@@ -33,6 +34,7 @@ from .options import (
     Budgets,
     Checkpoints,
     Deadlines,
+    Eligible,
     Faults,
     Overrides,
     Polling,
@@ -114,6 +116,10 @@ class SelectionStrategy(Strategy):
     overrides : Overrides, optional
         What the operator declares about clients. A declared value takes precedence over client reports
         (default: nothing is declared).
+    eligible : Eligibility, str or callable, optional
+        Which clients may be selected, by name, tag or property: `Eligibility`, text such as
+        "site-*,charging=true", or a function of the round that returns one of them. The aggregate then
+        estimates the mean over the available eligible clients (default: every client is eligible).
     checkpoints : Checkpoints, optional
         Where each round is saved, and whether the run continues from there (default: nothing is saved).
     variates : {"fedvarp", "scaffold"}, optional
@@ -168,6 +174,7 @@ class SelectionStrategy(Strategy):
         polling: Polling | None = None,
         faults: Faults | None = None,
         overrides: Overrides | None = None,
+        eligible: Eligible | None = None,
         checkpoints: Checkpoints | None = None,
         variates: Literal["fedvarp", "scaffold"] | None = None,
         masked_updates: bool = False,
@@ -254,6 +261,8 @@ class SelectionStrategy(Strategy):
         self._groups = Groups()
         if GROUPS in self._kind.per_client:
             self._groups = Groups.of(self.overrides, self._kind.settings_type.of(self.selector_settings))
+        self._eligible = EligibleClients(eligible, self.overrides, self._groups)
+        self._eligible.begin(1)  # refuse wrong conditions now
         self._attendance = Attendance(
             min_available_clients=min_available_clients or clients_per_round,
             clients_per_round=clients_per_round,
@@ -264,6 +273,7 @@ class SelectionStrategy(Strategy):
             groups=self._groups,
             needs_status=self._needs_status(),
             declared=self.overrides.identities,
+            eligible=self._eligible,
         )
         self.roster = self._attendance.roster
         self.traffic = Traffic()
@@ -273,6 +283,7 @@ class SelectionStrategy(Strategy):
         self._logic: RoundLogic | None = None
         # The saved state of the logic, until the clients are known and the logic is created.
         self._restored: Mapping[str, NDArray[Any]] | None = None
+        self._logged_eligible: tuple[str, int, int] | None = None
         self._seen_changes = -1  # the value of `Roster.changes` when the selector was last updated
         self._training: TrainingRound | None = None
         self._wait = self.deadlines.round  # s; less if `start` gets a smaller timeout
@@ -315,6 +326,8 @@ class SelectionStrategy(Strategy):
                 "more than with the selector 'full', which uses the updates of all clients"
             )
         log(INFO, "\t├──> Clients per round: %d", self.clients_per_round)
+        if self._eligible.conditions:
+            log(INFO, "\t├──> Eligible clients: %s", self._eligible.conditions)
         log(INFO, "\t└──> Server strategy: %s", type(self.server_strategy).__name__)
 
     # --- a run -----------------------------------------------------------------------------------------
@@ -612,7 +625,11 @@ class SelectionStrategy(Strategy):
         settings = self._kind.settings_type.of(self.selector_settings)
         groups = {GROUPS}.intersection(self._kind.per_client)
         reported = groups | settings.needs_per_client
-        return bool(reported - self.overrides.settings.keys() or self._kind.polls_for - {"loss"})
+        conditions = self._eligible.conditions
+        by_property = conditions.needs_properties and not self.overrides.properties
+        return bool(
+            reported - self.overrides.settings.keys() or self._kind.polls_for - {"loss"} or by_property
+        )
 
     def _sizes(self) -> NDArray[np.float64]:
         """Return (M,) the data size that the server uses for each client, see `believed_sizes`."""
@@ -637,12 +654,14 @@ class SelectionStrategy(Strategy):
         """
         grid = PollingGrid.of(grid, self.polling.interval)
         clock = grid.clock
+        self._eligible.begin(server_round)
         if self._logic is None:
             self._attendance.wait_for_first(grid)
         available = self._attendance.wait_for_quorum(grid)
         began = clock.monotonic()
         grid.listen()
         self._update_selector()
+        self._log_eligible(server_round, available.size)
         self._known.local_learning_rate = self._rates.at(server_round)
         opened = self._known.open(server_round, available)
         self._poll.probes = not self._attendance.answered
@@ -670,6 +689,28 @@ class SelectionStrategy(Strategy):
         )
         log(INFO, "configure_train: selected %s", self._describe(chosen.selection))
         return messages
+
+    def _log_eligible(self, round: int, count: int) -> None:
+        """Log over which clients the aggregate of a round is an estimate, whenever this changes."""
+        conditions, others = self._eligible.conditions, self._attendance.num_ineligible
+        now = (str(conditions), count, others)
+        if not conditions or now == self._logged_eligible:
+            return
+        self._logged_eligible = now
+        target = {
+            "round": "the aggregate is an unbiased estimate of their mean update",
+            "long-run": "the aggregate is, over the rounds, an unbiased estimate of their mean update",
+            "none": f"{self.selector_name} selects among them, and is biased on purpose",
+        }[self._kind.unbiased]
+        log(
+            INFO,
+            "From round %d on, %d of %d available clients are eligible (%s): %s",
+            round,
+            count,
+            count + others,
+            conditions,
+            target,
+        )
 
     def _ask_norms(self, opened: Opened, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
         """Ask all selectable clients for the norm of an update, and let the selector learn these norms."""
@@ -759,7 +800,11 @@ class SelectionStrategy(Strategy):
             "train": arrived - training.asked,
             "aggregate": now - arrived,
         }
-        record = outcome.closed(stepped.skipped, now - training.began, phases)
+        record = replace(
+            outcome.closed(stepped.skipped, now - training.began, phases),
+            eligible=str(self._eligible.conditions),
+            num_ineligible=self._attendance.num_ineligible,
+        )
         record = training.timed(record, answers)
         self._record = record
         self._log(record)
@@ -834,7 +879,7 @@ class SelectionStrategy(Strategy):
         """
         if not self._step.fraction_evaluate:
             return []  # without a list of all nodes, which takes long among a million
-        here = self.roster.available(grid.get_node_ids())
+        here = self._attendance.eligible_among(self.roster.available(grid.get_node_ids()))
         if self._logic is not None:
             here = np.setdiff1d(here, self._logic.silent(server_round + 1))
         drawn = evaluators(self.seed, server_round, here, self._step.fraction_evaluate)

@@ -7,6 +7,8 @@ import re
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
+from client.device import properties_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -16,6 +18,7 @@ VARIABLES = {
     "COHORT_PRIVATE_GROUPS": "private-group",
     "COHORT_COSTS": "cost",
     "COHORT_ENERGIES": "energy",
+    "COHORT_PROPERTIES": "properties",
 }
 # The environment variables whose values clients report, and the selector's setting for these values.
 REPORTED = {"COHORT_COSTS": "costs", "COHORT_ENERGIES": "energies"}
@@ -37,7 +40,8 @@ def node_config(number: int, environment: Mapping[str, str] = os.environ) -> dic
     Raises
     ------
     ValueError
-        If a group's name is invalid, or if a cost or an energy is not a finite number of at least 0.
+        If a group's name or a property is invalid, or if a cost or an energy is not a finite number of at
+        least 0.
     """
     config: dict[str, Any] = {}
     for variable, name in VARIABLES.items():
@@ -47,6 +51,12 @@ def node_config(number: int, environment: Mapping[str, str] = os.environ) -> dic
         if name.endswith("group"):
             if not value.isprintable() or not re.fullmatch(r"""[^\s"'\\]{1,128}""", value):
                 raise ValueError(f'{variable} = {value!r}: must be names without quotes: "north south"')
+            config[name] = value
+            continue
+        if name == "properties":
+            properties_of({name: value})
+            if not value.isprintable() or set(value) & set("\"'\\"):
+                raise ValueError(f"{variable} = {value!r}: must be without quotes: charging=true,region=eu")
             config[name] = value
             continue
         try:

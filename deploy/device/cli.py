@@ -96,6 +96,10 @@ def join(
         float | None,
         typer.Option(help="Energy of this client in a round, for FLICS' budgets.", show_default=False),
     ] = None,
+    properties: Annotated[
+        str | None,
+        typer.Option(help='What runs may choose clients by: "region=eu,tags=day|night".', show_default=False),
+    ] = None,
     nice: Annotated[
         int | None,
         typer.Option(
@@ -148,6 +152,7 @@ def join(
         "private_group": private_group,
         "cost": cost,
         "energy": energy,
+        "properties": properties,
         "nice": nice,
         "threads": threads,
         "memory_limit": memory_limit,

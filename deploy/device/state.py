@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 
+from client.device import properties_of
 from deploy.device.enrolment import enrol
 from deploy.device.invitation import Invitation, check_bundle, check_name, check_server
 from deploy.device.supervisor import ADMITTED, CA, KEY, NODE_CONFIG, SETTINGS
@@ -78,6 +79,8 @@ class Settings:
     """The cost of taking part in a round, >= 0, in the operator's unit; None: not reported."""
     energy: float | None = None
     """The energy for taking part in a round, >= 0, in the operator's unit; None: not reported."""
+    properties: str = ""
+    """What the client reports about itself, for a run's `eligible`: "region=eu,tags=day|night"."""
     bundle: str = ""
     """The SHA-256 of the only app bundle that the device runs; "" for any app that the server sends."""
 
@@ -94,6 +97,7 @@ class Settings:
         for name in ("cost", "energy"):
             if (number := getattr(self, name)) is not None and not 0 <= number < inf:
                 raise ValueError(f"{name} = {number}: must be a finite number of at least 0")
+        properties_of({"properties": self.properties})
         if self.memory_limit is not None and self.memory_limit < MIN_MEMORY:
             raise ValueError(f"memory-limit = {self.memory_limit}: must be at least {MIN_MEMORY} (MB)")
         if self.bundle:
@@ -290,8 +294,12 @@ class Device:
         }
         if part := settings.part():
             config["partition-id"], config["num-partitions"] = part
-        mine = {"group": settings.group, "private-group": settings.private_group}
-        config |= {name: group for name, group in mine.items() if group}
+        mine = {
+            "group": settings.group,
+            "private-group": settings.private_group,
+            "properties": settings.properties,
+        }
+        config |= {name: text for name, text in mine.items() if text}
         numbers = {"cost": settings.cost, "energy": settings.energy}
         config |= {name: number for name, number in numbers.items() if number is not None}
         if settings.data:

@@ -172,6 +172,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             batch_size=settings.batch_size,
             local_steps=settings.local_steps,
             client_sizes=sizes,
+            client_names=names,
             availability=availability_of(config, settings.num_clients, settings.seed),
             proximal_mu=settings.proximal_mu,
             **options,

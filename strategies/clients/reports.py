@@ -6,7 +6,17 @@ Every field is optional, so that a ClientApp of another project may report ``num
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
 
 from .printable import LONGEST_NAME, printable
 
@@ -14,6 +24,9 @@ METRICS = "metrics"
 """Key of the MetricRecord with the numbers, as in Flower's own examples."""
 IDENTITY = "identity"
 """Key of the ConfigRecord with ``client-id`` and ``group``, since a MetricRecord cannot hold text."""
+
+PROPERTIES = "properties"
+"""Key of the ConfigRecord with the client's properties, each of which may be text, a number, or a list."""
 
 STATUS = "query.status"
 """Message type that asks a client for its identity, data size and availability."""
@@ -46,6 +59,7 @@ UPDATE_SCALES = "update-scales"
 """TRAIN config: one number per private group. The client multiplies its update by its group's number."""
 
 _NAMES = {"client_id", "group"}  # fields that may be text
+_MOST_PROPERTIES = 32  # the most properties of a client, and the most tags
 _MOST = 1e12  # the largest number of samples, steps or parts, and the largest cost or energy
 
 
@@ -64,6 +78,9 @@ def _ascii(name: str) -> str:
 
 
 _Name = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_plain)]
+_Property = (
+    StrictBool | StrictInt | StrictFloat | _Name | Annotated[list[_Name], Field(max_length=_MOST_PROPERTIES)]
+)
 
 
 class Report(BaseModel):
@@ -110,6 +127,9 @@ class Report(BaseModel):
         How long the local training took, in seconds, in [0, 1e9].
     battery : float or None
         The charge of the device's battery, %, in [0, 100].
+    properties : mapping of str to value or None
+        What `Eligibility` may depend on: up to 32 properties by name, each of them True, False, a finite
+        number, a text of up to 128 printable characters, or a list of up to 32 such texts, such as ``tags``.
     available : bool
         Whether the client can train now. It is False, for example, if the battery is low, the network is
         metered, or the device is busy.
@@ -140,6 +160,7 @@ class Report(BaseModel):
     accepts: bool | None = None
     training_seconds: float | None = Field(default=None, ge=0, le=1e9)
     battery: float | None = Field(default=None, ge=0, le=100)
+    properties: Annotated[dict[_Name, _Property], Field(max_length=_MOST_PROPERTIES)] | None = None
     available: bool = True
 
     @classmethod
@@ -166,7 +187,7 @@ class Report(BaseModel):
 
     def metrics(self) -> dict[str, int | float]:
         """Return the fields that hold numbers and are not None, by name, for a MetricRecord."""
-        numbers = self.model_dump(by_alias=True, exclude_none=True, exclude=_NAMES)
+        numbers = self.model_dump(by_alias=True, exclude_none=True, exclude={*_NAMES, PROPERTIES})
         return {name: int(value) if isinstance(value, bool) else value for name, value in numbers.items()}
 
     def identity(self) -> dict[str, int | str]:

@@ -34,6 +34,7 @@ class Roster:
         self._group: dict[int, str | None] = {}  # index -> the group in the first report, None without one
         self._costs: dict[int, float] = {}  # index -> the cost in the first report, NaN without one
         self._energies: dict[int, float] = {}  # index -> the energy in the first report, NaN without one
+        self._properties: dict[int, dict[str, Any]] = {}  # index -> the last reported properties
         self._unavailable: set[int] = set()  # clients whose last report says that they cannot train
 
     def __len__(self) -> int:
@@ -123,8 +124,8 @@ class Roster:
     def note(self, index: int, report: Report) -> None:
         """Remember what a client reports about itself.
 
-        The data size and the availability are taken from every report; the group, the cost and the energy
-        are taken from the client's first report only.
+        The data size, the properties and the availability are taken from every report; the group, the cost
+        and the energy are taken from the client's first report only.
         """
         if report.num_examples is not None and report.num_examples != self._size.get(index):
             self._size[index] = report.num_examples
@@ -134,6 +135,8 @@ class Roster:
         # Cost and energy are also taken once: the selector learns them when the client is registered.
         self._costs.setdefault(index, nan if report.cost is None else report.cost)
         self._energies.setdefault(index, nan if report.energy is None else report.energy)
+        if report.properties is not None:
+            self._properties[index] = report.properties
         (self._unavailable.discard if report.available else self._unavailable.add)(index)
 
     def is_available(self, index: int) -> bool:
@@ -175,6 +178,10 @@ class Roster:
         """Return the group in a client's first report, None if the report had none."""
         return self._group.get(index)
 
+    def properties_of(self, index: int) -> dict[str, Any]:
+        """Return the last properties that a client reported."""
+        return self._properties.get(index, {})
+
     def groups(self) -> list[str | None]:
         """Return (M,) the group in each client's first report, None without one."""
         return list(map(self._group.get, range(len(self))))
@@ -189,6 +196,7 @@ class Roster:
             "groups": sorted(self._group.items()),
             "costs": _known(self._costs),
             "energies": _known(self._energies),
+            "properties": sorted(self._properties.items()),
             "unavailable": sorted(self._unavailable),
         }
 
@@ -204,6 +212,7 @@ class Roster:
         self._group = dict(state["groups"])
         self._costs = {index: nan if cost is None else cost for index, cost in state["costs"]}
         self._energies = {index: nan if energy is None else energy for index, energy in state["energies"]}
+        self._properties = dict(state["properties"])
         self._unavailable = set(state["unavailable"])
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.common import log
 
+from ..clients.eligible import EligibleClients
 from ..clients.overrides import Groups, Removals
 from ..clients.printable import listed, printable
 from ..clients.reports import Report
@@ -82,6 +83,10 @@ class Attendance:
         ``polling.ask_status`` is False.
     declared : frozenset of str (default: empty)
         The identities that the operator declared.
+    eligible : EligibleClients
+        The clients that may be selected. All others count as unavailable.
+    num_ineligible : int
+        How many clients were available but not eligible at the last look.
     """
 
     min_available_clients: int
@@ -94,6 +99,8 @@ class Attendance:
     groups: Groups = field(default_factory=Groups)
     needs_status: bool = False
     declared: frozenset[str] = frozenset()
+    eligible: EligibleClients = field(default_factory=lambda: EligibleClients(None))
+    num_ineligible: int = 0
     _registered_names: set[str] = field(default_factory=set)  # names that the operator gave to keys
     _refused: dict[int, str] = field(default_factory=dict)  # node -> the removed identity that it claimed
     # node without an answer -> (when to ask it again, the pause until then), both in s
@@ -188,6 +195,10 @@ class Attendance:
         while len(available := self.available(grid)) < self.quorum:
             waited = clock.monotonic() - began
             shortage = f"{len(available)} of the {self.quorum} clients of a quorum are available"
+            if self.eligible.conditions:
+                shortage += f" and eligible ({self.eligible.conditions})"
+                if why := self.eligible.why_nobody(self.roster):
+                    raise NotEnoughClientsError(why)
             if waited >= limit:
                 raise NotEnoughClientsError(f"{shortage} after {limit:g} s (deadlines.absence)")
             if waited >= log_at:
@@ -210,13 +221,23 @@ class Attendance:
             for node in self.roster.without_available(online)
             if self.roster.client_at(node) is not None or not self._is_available_claimant(node)
         ]
+        if self.eligible.conditions.needs_properties:  # a property may have changed
+            here = self.roster.available(online)
+            others = np.setdiff1d(here, self.eligible.among(self.roster, here))
+            asked += [self.roster.node_of(int(client)) for client in others]
         if self._unasked and self._asks(online):  # a reply has shown that this app knows its identities
-            asked += [node for node in online if node in self._unasked]
+            asked += [node for node in online if node in self._unasked and node not in asked]
             self._unasked.intersection_update(asked)
         known = {node: report for node, (report, _) in self._claimants.items()}
         reports = self._admitted(known | self._ask(grid, asked, online), online)
         self._register(reports, online, clock_of(grid).monotonic())
-        return self.roster.available(online)
+        return self.eligible_among(self.roster.available(online))
+
+    def eligible_among(self, available: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the eligible clients among the available clients, ascending."""
+        eligible = self.eligible.among(self.roster, available)
+        self.num_ineligible = available.size - eligible.size
+        return eligible
 
     def warn_of_absent(self) -> None:
         """Log which declared clients are not registered, with identities of clients that are."""

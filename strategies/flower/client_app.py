@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from ..clients.reports import IDENTITY, LOSS, NORM, STATUS, Report
+from ..clients.reports import IDENTITY, LOSS, NORM, PROPERTIES, STATUS, Report
 from .messages import read_loss, read_report, write_report
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class ReportingClientApp(ClientApp):
     Parameters
     ----------
     report : callable, optional
-        Takes the context, and returns the client's `Report`: its identity, data size, group, and whether it
-        is available. Default: the identity is ``partition-`` and the partition's number in the node config.
-        Without a data size, the app reports the ``num-examples`` of its last training.
+        Takes the context, and returns the client's `Report`: its identity, data size, group, properties,
+        and whether it is available. Default: the identity is ``partition-`` and the partition's number in the
+        node config. Without a data size, the app reports the ``num-examples`` of its last training.
     loss_metric : str, optional
         The name of the metric that holds the loss in the reply of the evaluate function. Default: "loss", or
         else the only metric whose name contains "loss".
@@ -96,9 +96,10 @@ class ReportingClientApp(ClientApp):
             norm = sqrt(sum(float(np.vdot(move, move)) for move in moves))
             report = report.model_copy(update={"update_norm": norm, "num_examples": size})
             return Message(write_report(report), reply_to=message)
-        identity = write_report(report)
-        if IDENTITY in identity and IDENTITY not in reply.content:
-            reply.content[IDENTITY] = identity[IDENTITY]
+        own = write_report(report)
+        for name in (IDENTITY, PROPERTIES):
+            if name in own and name not in reply.content:
+                reply.content[name] = own[name]
         return reply
 
     def _called(self, kind: str, message: Message, context: Context) -> Message:

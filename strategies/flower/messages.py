@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from ..clients.printable import printable
-from ..clients.reports import IDENTITY, METRICS, STATUS, Report
+from ..clients.reports import IDENTITY, METRICS, PROPERTIES, STATUS, Report
 from ..rounds.aggregation import Model, UnusableError, Update
 from ..rounds.replies import Reply
 from .arrays import ReceivedArrays
@@ -42,6 +42,8 @@ def write_report(report: Report) -> RecordDict:
     content = RecordDict({METRICS: MetricRecord({**report.metrics()})})
     if identity := report.identity():
         content[IDENTITY] = ConfigRecord({**identity})
+    if report.properties:
+        content[PROPERTIES] = ConfigRecord({**report.properties})
     return content
 
 
@@ -63,8 +65,11 @@ def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
     fields: dict[str, object] = {}
     for metrics in content.metric_records.values():
         fields.update(metrics)
-    for config in content.config_records.values():
-        fields.update(config)
+    for name, config in content.config_records.items():
+        if name == PROPERTIES:
+            fields[PROPERTIES] = dict(config)
+        else:
+            fields.update(config)
     if size_key in fields:
         fields["num-examples"] = fields[size_key]
     if "train_loss" in fields:  # the name in Flower's own templates

@@ -8,6 +8,7 @@ from .arguments import check_kind, refuse_unknown
 from .budgets import Budget, Budgets
 from .checkpoints import Checkpoints
 from .deadlines import Deadlines
+from .eligibility import Eligibility, Eligible, checked_properties
 from .faults import Faults, check_correction
 from .guard_settings import GuardSettings
 from .learning_rates import read_rates
@@ -22,6 +23,8 @@ __all__ = [
     "Budgets",
     "Checkpoints",
     "Deadlines",
+    "Eligibility",
+    "Eligible",
     "Faults",
     "GuardSettings",
     "Overrides",
@@ -29,6 +32,7 @@ __all__ = [
     "check_correction",
     "check_kind",
     "check_selector",
+    "checked_properties",
     "read_rates",
     "refuse_unknown",
 ]

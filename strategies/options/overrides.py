@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..selectors import Selector, checks
+from .eligibility import checked_properties
 
 GROUPS = "groups"
 """The name of the setting that holds each client's group."""
@@ -24,6 +25,8 @@ class Overrides:
     settings : mapping of str to mapping of str to value (default: empty)
         The selector's settings per client (``groups``, ``lipschitz``, ``energies``, ...), by name and
         identity, for example ``{"groups": {"client-01": "north"}}``. A group is a name or a number.
+    properties : mapping of str to mapping of str to value (default: empty)
+        Properties and ``tags`` of clients, by identity, for `Eligibility`: ``{"site-1": {"tags": ["eu"]}}``.
     removed : path or collection of str (default: empty)
         The identities of the clients that are removed from the run for good, or the path of a JSON file with
         a list of these identities. The server reads the file again whenever the file changes.
@@ -37,6 +40,7 @@ class Overrides:
     sizes: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     _: KW_ONLY
+    properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     removed: str | Path | Collection[str] = ()
 
     def __post_init__(self) -> None:
@@ -49,6 +53,9 @@ class Overrides:
         for client_id, group in self.settings.get(GROUPS, {}).items():
             if isinstance(group, bool) or not isinstance(group, str | int):
                 raise TypeError(f"groups[{client_id!r}] = {group!r}: must be a name or an integer")
+        _by_identity("overrides.properties", self.properties, '{"client-1": {"tags": ["eu"]}}')
+        for client_id, properties in self.properties.items():
+            checked_properties(f"overrides.properties[{client_id!r}]", properties)
         low, high = checks.SMALLEST_SIZE, checks.LARGEST_SIZE
         for client_id, size in self.sizes.items():
             checks.real(f"overrides.sizes[{client_id!r}]", size, low=low, high=high)
@@ -61,8 +68,8 @@ class Overrides:
 
     @property
     def identities(self) -> frozenset[str]:
-        """The identities for which a size or a setting is declared."""
-        return frozenset(self.sizes).union(*self.settings.values())
+        """The identities for which a size, a setting or a property is declared."""
+        return frozenset(self.sizes).union(self.properties, *self.settings.values())
 
     def check(self, selector: type[Selector]) -> None:
         """Check that a selector has the declared settings per client, and that their values are allowed.

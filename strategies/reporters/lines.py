@@ -53,6 +53,8 @@ def round_line(record: RoundRecord, name_of: Callable[[int], str], **more: Any) 
         "seconds": record.seconds,
         "phases": record.phases,
         "absent": record.absent,
+        "eligible": record.eligible,
+        "num_ineligible": record.num_ineligible,
         **more,
     }
 

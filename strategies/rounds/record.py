@@ -46,3 +46,5 @@ class RoundRecord:
     phases: Mapping[str, float] = field(default_factory=dict)
     # The clients that were not selectable, ascending, removed clients included; None if they are many.
     absent: NDArray[np.int64] | None = None
+    eligible: str = ""  # the conditions of `Eligibility`; "" if every client is eligible
+    num_ineligible: int = 0  # the available clients that do not meet the conditions

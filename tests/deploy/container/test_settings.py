@@ -108,7 +108,11 @@ def test_the_clients_of_a_cluster_have_groups_costs_and_energies(tmp_path: Path)
 
 
 def test_flower_reads_the_node_config_of_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable, values in {"COHORT_GROUPS": "north:1 süd", "COHORT_ENERGIES": "2.5 1e-3"}.items():
+    for variable, values in {
+        "COHORT_GROUPS": "north:1 süd",
+        "COHORT_ENERGIES": "2.5 1e-3",
+        "COHORT_PROPERTIES": "region=eu region=us,tags=a|b",
+    }.items():
         monkeypatch.setenv(variable, values)
     command = client._command("client-01", client_names(3), tmp_path / "key")
     assert parse_config_args([command[command.index("--node-config") + 1]]) == {
@@ -117,6 +121,7 @@ def test_flower_reads_the_node_config_of_a_container(monkeypatch: pytest.MonkeyP
         "num-partitions": 3,
         "group": "süd",
         "energy": 0.001,
+        "properties": "region=us,tags=a|b",
     }
 
 

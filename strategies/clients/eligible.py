@@ -1,0 +1,88 @@
+"""Finds the eligible clients of a round among the clients of a roster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..options import Eligibility, Eligible, Overrides
+from .overrides import Groups
+from .printable import listed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .roster import Roster
+
+
+class EligibleClients:
+    """The eligible clients of a run, whose conditions may change from round to round.
+
+    Parameters
+    ----------
+    given : Eligible, optional
+        The conditions (default: every client is eligible).
+    overrides : Overrides, optional
+        Declared properties take precedence over reported ones.
+    groups : Groups, optional
+        The groups of the clients, for the property ``group``.
+
+    Attributes
+    ----------
+    conditions : Eligibility
+        The conditions of the current round.
+    """
+
+    def __init__(
+        self, given: Eligible | None, overrides: Overrides | None = None, groups: Groups | None = None
+    ) -> None:
+        self._of_round = None if given is None else Eligibility.of(given)
+        self._declared: Mapping[str, Mapping[str, Any]] = {} if overrides is None else overrides.properties
+        self._groups = groups or Groups()
+        self.conditions = Eligibility()
+        self._seen: tuple[Eligibility, int, NDArray[np.bool_]] | None = None
+
+    def begin(self, round: int) -> None:
+        """Take the conditions of a round.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a function was given, and it returned no conditions.
+        """
+        if self._of_round is not None:
+            self.conditions = self._of_round(round)
+
+    def among(self, roster: Roster, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the eligible clients among ``clients`` (n,), in the same order."""
+        conditions = self.conditions
+        if not conditions:
+            return clients
+        if conditions.needs_properties:
+            return clients[[self._admits(roster, int(client)) for client in clients]]
+        if self._seen is None or self._seen[:2] != (conditions, roster.changes):
+            mask = np.array([conditions.admits(name, {}) for name in roster.ids()], dtype=np.bool_)
+            self._seen = (conditions, roster.changes, mask)
+        return clients[self._seen[2][clients]]
+
+    def why_nobody(self, roster: Roster) -> str:
+        """Return why no client can ever meet the conditions, as far as is known; "" if one may."""
+        names = roster.ids()
+        by_name = Eligibility(names=self.conditions.names)
+        if not names or any(by_name.admits(name, {}) for name in names):
+            return ""
+        return (
+            f"eligible = {str(self.conditions)!r}: no client has a name that matches "
+            f"{'|'.join(by_name.names)}; the names here are {listed(names, 3)}"
+        )
+
+    def _admits(self, roster: Roster, client: int) -> bool:
+        name, group = roster.id_of(client), self._groups.of_client(roster, client)
+        properties = {
+            **roster.properties_of(client),
+            **({} if group is None else {"group": group}),
+            **self._declared.get(name, {}),
+        }
+        return self.conditions.admits(name, properties)
