@@ -669,3 +669,25 @@ def test_arguments_of_a_wrong_type_are_refused() -> None:
         simulator_of(availability=0.3)
     with pytest.raises(TypeError, match="data is of type FederatedData: must be a Dataset"):
         simulator_of().evaluate(data_of())  # type: ignore[arg-type]
+
+
+def test_only_eligible_clients_are_selected() -> None:
+    options = {
+        "learning_rate": 0.5,
+        "batch_size": 16,
+        "local_steps": 2,
+        "clients_per_round": 2,
+        "num_rounds": 6,
+    }
+    data, kernel = digits(8, 5), Softmax(64, 10)
+    names = [f"{'site' if m < 5 else 'lab'}-{m}" for m in range(8)]
+    simulator = Simulator(data, kernel, "uniform", eligible="site-*", client_names=names, **options)
+    for record in simulator.run(6):
+        assert record.selection.clients.max() < 5
+        assert (record.num_available, record.num_ineligible, record.eligible) == (5, 3, "site-*")
+    with pytest.raises(
+        ValueError, match=r"eligible = 'ward-\*': no client meets this; the names are client-0"
+    ):
+        Simulator(data, kernel, eligible="ward-*", **options)
+    with pytest.raises(ValueError, match="knows names and groups only"):
+        Simulator(data, kernel, eligible="charging=true", **options)
