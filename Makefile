@@ -19,7 +19,7 @@ WHEELS := --quiet --no-header --no-annotate --system-certs --only-binary :all: -
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-annotate
 # The images install from files with hashes, in the versions of $(LOCK), without torch's CUDA packages and uv.
 IMAGE_LOCKS := deploy/locks
-# All extras but mlflow and wandb: mlflow allows only older versions of other packages, such as pyarrow.
+# All extras but browser, mlflow and wandb: mlflow allows only older versions of other packages, such as pyarrow.
 LOCKED := demo torch data optim simulation tensorboard prometheus dev
 LEFT_OUT := $(shell sed -nE 's/^(cuda-[a-z0-9-]+|nvidia-[a-z0-9-]+|triton|uv)==.*/--no-emit-package \1/p' $(LOCK))
 HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_OUT)
@@ -27,7 +27,7 @@ HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_O
 TORCH_CPU := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 export PIP_NO_CACHE_DIR := 1
 
-.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 nemesis lint format lock dist wheels clean
+.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser nemesis lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -53,8 +53,8 @@ run: $(VENV)/.demo                ## a federation of processes on this machine
 	$(BIN)/cohort up $(UP)
 
 test: $(VENV)/.dev                ## all tests except those of the targets below; clusters run one after another
-	$(BIN)/python -m pytest -m "network and not slow and not simulation and not docker and not arm64 and not newest"
-	$(BIN)/python -m pytest -n 2 -m "not network and not slow and not simulation and not docker and not arm64 and not newest"
+	$(BIN)/python -m pytest -m "network and not slow and not simulation and not docker and not arm64 and not newest and not browser"
+	$(BIN)/python -m pytest -n 2 -m "not network and not slow and not simulation and not docker and not arm64 and not newest and not browser"
 
 test-slow: $(VENV)/.dev           ## minutes each: figures of the papers, killed processes, many fault histories
 	$(BIN)/python -m pytest -m "slow and network"
@@ -92,6 +92,10 @@ test-arm64-torch: $(VENV)/.dev    ## the same device trains a task in torch; may
 
 test-docker-arm64: $(VENV)/.dev   ## the image of clients for arm64; needs that Debian, and a Docker engine with buildx
 	$(BIN)/python -m pytest -m "docker and arm64"
+
+test-browser: $(VENV)/.dev        ## the live page in a browser; needs Debian's chromium and chromium-driver
+	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[browser]'
+	$(BIN)/python -m pytest -m browser
 
 nemesis: $(VENV)/.dev             ## an hour of faults on real processes; SEED=N replays a schedule, MINUTES=M is shorter
 	$(BIN)/python -m tests.nemesis $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) --engine $(ENGINE) --bound $(BOUND)

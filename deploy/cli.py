@@ -30,7 +30,7 @@ from deploy.engines.flower_simulation import RaySimulation
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue
 from deploy.hosting.cli import server
-from deploy.page.command import page
+from deploy.page.command import Page, PagePort, page, page_of
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.signals import raise_on_signals
 from deploy.runs import advice
@@ -225,6 +225,8 @@ def up(
         ),
     ] = True,
     resume: Resume = None,
+    show_page: Page = False,
+    page_port: PagePort = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a real federation on this machine, with a process for each client; once with each selector."""
@@ -239,7 +241,8 @@ def up(
         check_availability(comparison.trials, batched=False)
         engine = LocalCluster(comparison.folder, comparison.clients, app=app_folder(), port=port)
         _claim(comparison, again=resume is not None)
-    _compare(engine, comparison, at_once=at_once, quiet=quiet)
+    with page_of(comparison.folder, show_page, page_port, typer.echo):
+        _compare(engine, comparison, at_once=at_once, quiet=quiet)
 
 
 @cli.command(epilog=f"Default selector: {SELECTOR}.")
@@ -266,6 +269,8 @@ def simulate(
     settings: Settings = None,
     track: Track = None,
     resume: Resume = None,
+    show_page: Page = False,
+    page_port: PagePort = None,
     quiet: Quiet = False,
 ) -> None:
     """Train the same federation without a network; once with each selector, one after another."""
@@ -287,7 +292,8 @@ def simulate(
             check_batched(comparison.trials)
         check_availability(comparison.trials, batched=engine == "batched")
         _claim(comparison, again=resume is not None)
-    _compare(simulation, comparison, at_once=False, quiet=quiet)
+    with page_of(comparison.folder, show_page, page_port, typer.echo):
+        _compare(simulation, comparison, at_once=False, quiet=quiet)
 
 
 class _Comparison(NamedTuple):

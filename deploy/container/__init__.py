@@ -16,6 +16,7 @@ KEYS = VOLUMES / "keys"  # the clients' private keys, which only `setup` can rea
 LEASES = VOLUMES / "leases"  # a file for each client name (see `leases`), and the socket of the key service
 STATE = VOLUMES / "state"  # the SuperLink's database
 DEVICES = VOLUMES / "devices"  # the registered and the revoked devices
+PAGE = VOLUMES / "page"  # the secret of the live page's address
 RESULTS = VOLUMES / "results"  # histories, models, figures
 DATA = VOLUMES / "data"  # data sets other than the digits
 

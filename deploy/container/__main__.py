@@ -12,12 +12,12 @@ ROLES = {
     "client": "run a SuperNode under a client name that no other container holds",
     "run": "submit the run, follow it to its end, draw the figure",
     "metrics": "offer metrics to Prometheus",
+    "page": "show the runs in a browser, on a port of the operator's side only",
     "healthy": "check that the SuperLink is ready",
     "devices": "register, revoke or list devices outside the cluster (in the SuperLink's container)",
 }
-
-
-ELSEWHERE = {"metrics": "deploy.metrics.container"}  # modules of roles that are not in this folder
+# Modules of roles that are not in this folder.
+ELSEWHERE = {"metrics": "deploy.metrics.container", "page": "deploy.page.container"}
 
 
 def main() -> int:

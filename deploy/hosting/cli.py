@@ -21,9 +21,11 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.config import ConfigValue, default_config
 from deploy.hosting.listing import RUN_ID, Share, columns, describe, read_runs, shares
 from deploy.hosting.programs import MARK, Programs
-from deploy.hosting.server import CONNECTION, FILE, STRANGER, Server, ServerError
+from deploy.hosting.server import CONNECTION, FILE, PAGE_PORT, STRANGER, Server, ServerError
 from deploy.metrics.collector import Sources
 from deploy.metrics.endpoint import check_address, serving, url
+from deploy.page.command import Page
+from deploy.page.process import PageProcess
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.ports import LOOPBACK, is_free
 from deploy.processes.signals import raise_on_signals
@@ -101,6 +103,11 @@ def up(
             show_default=False,
         ),
     ] = None,
+    page: Page = False,
+    page_port: Annotated[
+        int,
+        typer.Option(min=1, max=65535, help="Port of the page, on this machine only."),
+    ] = PAGE_PORT,
     folder: Dir = None,
 ) -> None:
     """Run the server until Ctrl-C. Options and clients are saved: later, `up` alone is enough."""
@@ -129,8 +136,12 @@ def up(
         programs = Programs(this, _say)
         with raise_on_signals(lambda _: KeyboardInterrupt()), _metrics(this, programs), programs:
             _say(_greeting(this))
-            while True:
-                time.sleep(1)
+            with contextlib.ExitStack() as stack:
+                shown = page and stack.enter_context(PageProcess(where, this.page_token(), page_port, _say))
+                while True:
+                    time.sleep(1)
+                    if shown:
+                        shown.check()
     except (ServerError, ValueError) as error:
         _fail(str(error))
     except OSError as error:

@@ -19,6 +19,7 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
 from deploy.flower.registry import DAY, Registry
 from deploy.flower.submission import bundle_hash
+from deploy.page.link import new_token
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from deploy.tls.probe import serves
@@ -34,6 +35,7 @@ DATA = "COHORT_DATA"  # the environment variable with the folder of the data
 STRANGER = "node-"  # begins the names of nodes that are not registered here; no client's name begins so
 _NEVER = "N/A"  # how Flower writes a missing time
 FLEET_PORT, CONTROL_PORT = 9092, 9093  # Flower's defaults
+PAGE_PORT = 9094  # of the live page
 
 
 class ServerError(RuntimeError):
@@ -96,6 +98,16 @@ class Server:
     def control_secret(self) -> Path:
         """The file with the secret that the control API demands."""
         return self.folder / "pki" / "control.secret"
+
+    def page_token(self) -> str:
+        """Return the secret of the live page's address. The first call makes it.
+
+        The address stays the same when the server is started again.
+        """
+        file = self.folder / "pki" / "page.secret"
+        if not file.exists():
+            certificates.write_private(file, new_token().encode())
+        return file.read_text()
 
     @property
     def registry(self) -> Registry:

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from deploy.page.link import address, new_token
+from deploy.page.process import PageProcess
 
 PORT_HELP = "Port of the page, on this machine only. (default: a free port)"
 
-Page = Annotated[bool, typer.Option("--page", help="Show the run in the browser: print a page's address.")]
+Page = Annotated[bool, typer.Option("--page", help="Show the run in the browser: an address is printed.")]
+PagePort = Annotated[int | None, typer.Option(min=1, max=65535, help=PORT_HELP, show_default=False)]
+
+
+@contextlib.contextmanager
+def page_of(folder: Path, wanted: bool, port: int | None, say: Callable[[str], None]) -> Iterator[None]:
+    """Serve a page of a run that is trained inside the `with` block, if the user wants one.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the run.
+    wanted : bool
+        Whether there is to be a page.
+    port : int or None
+        The page's port. (default: a free port)
+    say : Callable[[str], None]
+        Receives the page's address, and how to open the page afterwards.
+    """
+    if not wanted:
+        yield
+        return
+    with PageProcess(folder, new_token(), port or 0, say):
+        yield
+    say(f"the page has ended; to open it again: cohort page {folder}")
 
 
 def page(

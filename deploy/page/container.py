@@ -1,0 +1,32 @@
+"""The role that shows the runs in a browser, on a port of the operator's side only."""
+
+from __future__ import annotations
+
+import contextlib
+
+from deploy.container import PAGE, READY, RESULTS, STATE
+from deploy.container.supervisor import say
+from deploy.hosting.server import PAGE_PORT as PORT
+from deploy.page.link import new_token
+from deploy.page.serve import listening, serve, step_back
+from deploy.page.sources import Shelf
+from deploy.tls.certificates import write_private
+
+
+def main() -> int:
+    """Serve the page until the container is stopped."""
+    secret = PAGE / "secret"
+    if not secret.exists():
+        write_private(secret, new_token().encode())
+    token = secret.read_text()
+    step_back()
+    shelf = Shelf(RESULTS, STATE / "superlink.db", wait=True)
+    with contextlib.closing(listening(PORT, "0.0.0.0")) as listener:
+        serve(shelf, token, listener, lambda: _ready(token))
+    return 0
+
+
+def _ready(token: str) -> None:
+    READY.touch()
+    port = f"docker compose port page {PORT}"
+    say(f"open http://ADDRESS/{token}/ with the ADDRESS that this command prints: {port}")

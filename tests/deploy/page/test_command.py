@@ -1,0 +1,59 @@
+"""`cohort page`, and `--page` of `cohort up`, `cohort simulate` and `cohort server up`."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from deploy.cli import cli
+from deploy.hosting.server import Server
+
+from .test_app import write
+from .test_data import lines_of
+
+
+def test_a_run_is_shown_until_ctrl_c(tmp_path: Path) -> None:
+    write(tmp_path / "run" / "md", lines_of([{0: (1, True)}]))
+    program = [sys.executable, "-c", "from deploy.cli import main; main()", "page", str(tmp_path / "run")]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as page:
+        assert page.stdout is not None
+        found = re.search(r"open (http://127.0.0.1:\d+/\S+/) ", page.stdout.readline())
+        assert found
+        assert httpx.get(f"{found[1]}data/state", timeout=20).json()["run"] == "run"
+        page.send_signal(2)
+        assert page.wait(20) == 0
+
+
+def test_a_path_without_a_run_and_a_taken_port_are_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["page", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "holds no history (history.jsonl); must be the folder of a run" in result.output
+    write(tmp_path / "md", lines_of([]))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = CliRunner().invoke(cli, ["page", str(tmp_path / "md"), "--port", str(port)])
+    assert result.exit_code == 2
+    assert result.output == f"port = {port}: Address already in use; choose another one with --port\n"
+
+
+@pytest.mark.parametrize("option", [[], ["--page"]])
+def test_a_page_beside_a_simulation(tmp_path: Path, option: list[str]) -> None:
+    arguments = "simulate --engine batched --clients 4 --rounds 2 --per-round 2 --quiet --out".split()
+    result = CliRunner().invoke(cli, [*arguments, str(tmp_path / "run"), *option])
+    assert result.exit_code == 0, result.output
+    shown = re.search(r"live page: http://127.0.0.1:\d+/\S{30,}/", result.output)
+    assert bool(shown) == bool(option)
+    assert (f"cohort page {tmp_path / 'run'}" in result.output) == bool(option)
+
+
+def test_a_server_keeps_the_address_of_its_page(tmp_path: Path) -> None:
+    server = Server(tmp_path, hosts=("localhost",))
+    server.save()
+    token = server.page_token()
+    assert Server.load(tmp_path).page_token() == token
+    assert (tmp_path / "pki" / "page.secret").stat().st_mode & 0o077 == 0

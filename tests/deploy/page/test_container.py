@@ -1,0 +1,61 @@
+"""The role `page` shows the runs on the volume, without the network of the clients."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from deploy.page import container
+from deploy.page.link import address
+from deploy.processes.ports import free_ports
+
+from .test_app import write
+from .test_data import lines_of
+
+ROOT = Path(__file__).parents[3]
+ROLE = """
+import sys; from pathlib import Path; from deploy.page import container as c
+c.PORT, c.READY = {port}, Path({ready!r}); sys.exit(c.main())
+"""
+
+
+def test_it_serves_the_runs_on_the_volume_at_the_same_address_after_a_restart(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    (tmp_path / "page").mkdir()
+    write(tmp_path / "results" / "2026-01-01" / "md", lines_of([{0: (1, True)}]))
+    (tmp_path / "results" / "2026-01-01" / "run.json").write_text("{}")
+    secrets = []
+    for _ in range(2):
+        code = ROLE.format(port=port, ready=str(tmp_path / "ready"))
+        with subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "COHORT_VOLUMES": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as role:
+            assert role.stdout is not None
+            found = re.search(r"http://ADDRESS/([^/]+)/", role.stdout.readline())
+            assert found
+            secrets.append(found[1])
+            state = httpx.get(f"{address(port, found[1])}data/state", timeout=20).json()
+            assert (state["run"], state["trials"]["md"]["round"]) == ("2026-01-01", 1)
+            assert (tmp_path / "ready").exists()
+            role.terminate()
+            assert role.wait(20) in (0, -15)
+    assert secrets[0] == secrets[1] == (tmp_path / "page" / "secret").read_text()
+    assert (tmp_path / "page" / "secret").stat().st_mode & 0o077 == 0
+
+
+def test_clients_cannot_reach_the_service() -> None:
+    services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    service = services["page"]
+    assert not set(service["networks"]) & set(services["client"]["networks"])
+    assert service["ports"] == [f"${{COHORT_PAGE:-127.0.0.1:}}:{container.PORT}"]
+    assert [volume for volume in service["volumes"] if not volume.endswith(":ro")] == ["page:/volumes/page"]
+    assert service["profiles"] == ["page"]

@@ -1,0 +1,92 @@
+"""The page beside a run: it comes, it ends with the run, and the run does not depend on it."""
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.page.link import address
+from deploy.page.process import PageProcess
+from deploy.processes.groups import wait_until
+
+from .test_app import write
+from .test_data import lines_of
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "run" / "md", lines_of([{0: (1, True)}]))
+    return tmp_path / "run"
+
+
+def round_shown(where: str) -> int | None:
+    try:
+        trials = httpx.get(f"{where}data/state", timeout=10).json()["trials"]
+    except httpx.TransportError:
+        return None
+    return int(trials["md"]["round"]) if "md" in trials else -1
+
+
+def test_a_page_is_there_while_the_run_goes_on(folder: Path) -> None:
+    said: list[str] = []
+    with PageProcess(folder, "secret", 0, said.append) as page:
+        where = address(page.port, "secret")
+        assert said == [f"live page: {where}"]
+        assert round_shown(where) == 1
+        write(folder / "md", lines_of([{0: (1, True)}] * 3))
+        assert round_shown(where) == 3
+    assert round_shown(where) is None
+
+
+def test_a_page_that_ends_comes_again_at_the_same_address(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy.page.process.PAUSE", 0.1)
+    with PageProcess(folder, "secret", 0, print) as page:
+        where = address(page.port, "secret")
+        assert page._process is not None
+        page._process.kill()
+
+        def is_back() -> bool:
+            page.check()
+            return round_shown(where) == 1
+
+        assert wait_until(is_back, PATIENCE)
+
+
+def test_a_taken_port_stops_no_run(folder: Path) -> None:
+    said: list[str] = []
+    other = socket.create_server(("127.0.0.1", 0))
+    with other, PageProcess(folder, "secret", other.getsockname()[1], said.append) as page:
+        page.check()
+    assert len(said) == 1
+    assert said[0].startswith("there is no live page: port = ")
+    assert said[0].endswith("the run goes on")
+
+
+def test_the_page_ends_when_the_run_is_killed(folder: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from deploy.page.process import PageProcess\n"
+        f"with PageProcess(Path({str(folder)!r}), 'secret', 0, lambda line: print(line, flush=True)):\n"
+        "    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        where = parent.stdout.readline().split()[-1]
+        assert round_shown(where) == 1
+        parent.send_signal(signal.SIGKILL)
+    assert wait_until(lambda: round_shown(where) is None, PATIENCE)
+
+
+def test_the_secret_is_in_no_command_line(folder: Path) -> None:
+    with PageProcess(folder, "a-secret-of-the-page", 0, print) as page:
+        assert page._process is not None
+        command = Path(f"/proc/{page._process.pid}/cmdline").read_bytes()
+        assert b"deploy.page" in command
+        assert b"a-secret" not in command
