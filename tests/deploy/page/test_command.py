@@ -43,7 +43,19 @@ def test_a_path_without_a_run_and_a_taken_port_are_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("option", [[], ["--page"]])
 def test_a_page_beside_a_simulation(tmp_path: Path, option: list[str]) -> None:
-    arguments = "simulate --engine batched --clients 4 --rounds 2 --per-round 2 --quiet --out".split()
+    arguments = [
+        "simulate",
+        "--engine",
+        "batched",
+        "--clients",
+        "4",
+        "--rounds",
+        "2",
+        "--per-round",
+        "2",
+        "--quiet",
+        "--out",
+    ]
     result = CliRunner().invoke(cli, [*arguments, str(tmp_path / "run"), *option])
     assert result.exit_code == 0, result.output
     shown = re.search(r"live page: http://127.0.0.1:\d+/\S{30,}/", result.output)
