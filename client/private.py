@@ -96,7 +96,7 @@ class Noise:
 
     @property
     def is_on(self) -> bool:
-        """Whether reported numbers have noise. If so, the client reports no number without noise."""
+        """Whether losses and norms get noise. A number whose bound is unknown is then not reported."""
         return self.epsilon > 0
 
     def loss(self, value: float) -> float | None:
@@ -147,7 +147,7 @@ def group_member(context: Context, names: Sequence[str], epsilon: float = 1.0) -
     names : sequence of str
         (G,) the names of the groups; numbered groups have the names "0", "1", ....
     epsilon : float (default: 1.0)
-        The ε that the server asks for. Only the report of the group depends on ε.
+        The ε that the server asks for, of the report of the group.
 
     Raises
     ------

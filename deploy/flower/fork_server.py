@@ -41,9 +41,11 @@ PRELOADED = ("numpy", "numpy.random", "pydantic", "httpcore", "encodings.cp437")
 # process that has imported them can safely fork.
 LEARNED = frozenset({"joblib", "pandas", "safetensors", "scipy", "sklearn", "torch", "torchvision"})
 SOCKET = "fork-server.socket"
-CHANNEL = "COHORT_CHANNEL"  # environment variable of a child: the descriptor of its channel's socket
-# Environment variable of a child that several requesters share: the descriptor of a socket, over which the
-# server sends the channels of later requesters.
+# The environment variable with the descriptor of a child's channel: a socket between the child and its
+# requester.
+CHANNEL = "COHORT_CHANNEL"
+# If several requesters share a child: the environment variable with the descriptor of a socket, over which
+# the server sends the child the channels of later requesters.
 CHANNELS = "COHORT_CHANNELS"
 _LONGEST = 1 << 20  # the most bytes that a request, or a child's note of its imports, may have
 
@@ -169,8 +171,8 @@ class Server:
     def serve(self) -> Callable[[], Any] | None:
         """Answer requests. In the server, return None at the end; in a child, return its command's function.
 
-        A server with a folder serves until its process is ended. A server without a folder serves until its
-        only connection is closed.
+        A server with a folder serves until its process is ended. A server without a folder serves until all
+        its connections are closed.
         """
         gc.freeze()  # garbage collection in a child would write to shared objects, and so copy their memory
         while self._listens or self._requesters:

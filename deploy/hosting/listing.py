@@ -30,7 +30,7 @@ class Share:
 
 
 def shares(history: RunHistory) -> dict[str, Share]:
-    """Return what each client has done in a run that was read, by the client's identity."""
+    """Return, for each client's identity, what the client has done in this run (after `RunHistory.read`)."""
     selected: dict[str, int] = defaultdict(int)
     used: dict[str, int] = defaultdict(int)
     weights: dict[str, float] = defaultdict(float)
@@ -46,7 +46,7 @@ def shares(history: RunHistory) -> dict[str, Share]:
 
 
 def read_runs(folder: Path) -> list[RunHistory]:
-    """Return the runs in a server's folder of runs, which are read, in the order of their names."""
+    """Read all runs in a server's folder of runs, and return them in the order of their names."""
     runs = [RunHistory(path) for path in sorted(folder.glob(f"*/{FILE_NAME}"))]
     for run in runs:
         run.read(skip_damaged=True)
@@ -54,7 +54,7 @@ def read_runs(folder: Path) -> list[RunHistory]:
 
 
 def describe(run: RunHistory) -> dict[str, Any]:
-    """Return what `cohort server runs` prints about a run that was read."""
+    """Return what `cohort server runs` prints about this run (after `RunHistory.read`)."""
     last: Mapping[str, Any] = run.rounds[-1] if run.rounds else {}
     note = run.path.parent / RUN_ID
     return {

@@ -96,7 +96,7 @@ def lacks_handler(reply: Message) -> bool:
 
 
 def why_failed(reply: Message) -> str:
-    """Return the error of a failed reply in one line. A long traceback is cut to its end, with the error."""
+    """Return the error of a failed reply in one line. Of a long traceback, the end is kept."""
     reason = " ".join(str(reply.error.reason)[-10 * _TAIL :].split())
     tail = f"… {reason[-_TAIL:]}" if len(reason) > _TAIL else reason
     return printable(f"error {reply.error.code}: {tail}")

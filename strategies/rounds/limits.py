@@ -20,8 +20,8 @@ from .recent_values import RecentValues, Window
 RECENT = 32
 """The centre is the median of this many of the newest values."""
 _FEW = 8
-"""If at least half of the newest values are far beyond the limit, the federation has changed. The newest
-values are this many, or all values of the round if these are more."""
+"""The federation has changed if at least half of the last values are far beyond the limit. Here the last
+values are this many, or all values of the round if there are more."""
 _ENOUGH = 16
 """If fewer values than this are known, the limit is too uncertain for an offence."""
 _PRIOR_SPREAD = 0.5
@@ -29,8 +29,8 @@ _PRIOR_SPREAD = 0.5
 _FLAGRANT = 2.0
 """A value must exceed its limit by at least this factor to be an offence."""
 _AGREEMENT = 0.2
-"""An agreement is always plausible if it is at most this far below the centre. This number is also the spread
-of agreements that is assumed while few are known."""
+"""An agreement (a cosine, see `Guard`) is plausible if it is at most this far below the centre. This number
+is also the spread of agreements that is assumed while few are known."""
 _WIDEST = 0.23
 """The largest standard deviation of agreements that is used, unless too many clients would be implausible."""
 _SINGLE = 5 / 3
@@ -127,7 +127,7 @@ class Limits:
             return float(np.exp(limit)), float(np.exp(limit + max(log(_FLAGRANT), usual.spread)))
 
     def agreement(self, new: Floats, others: Floats, single: Bools, probation: Bools, width: int) -> Floats:
-        """Return (S,) the least plausible agreement of each client of this round; -inf if none is refused.
+        """Return (S,) for each client the limit below which its agreement is refused; -inf if none is.
 
         Parameters
         ----------
@@ -220,7 +220,7 @@ class Remarks:
 def believed_sizes(
     claimed: npt.ArrayLike, overrides: npt.ArrayLike | None = None, guard: GuardSettings | None = None
 ) -> Floats:
-    """Return the data size of each client that the server uses.
+    """Return the data size that the server uses for each client.
 
     The size of a client is its override if there is one, otherwise its clipped claim. A client with neither
     gets the mean of all these sizes, or 1 if no size is known.

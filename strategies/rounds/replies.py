@@ -34,7 +34,10 @@ class Reply:
 
 
 class _Sum(Protocol):
-    """Returns Σ c_m s_m (w_m - w_t - y_m) over updates by position, in new flat arrays."""
+    """Returns Σ c_m s_m (w_m - w_t - y_m) over updates by position, in new flat arrays.
+
+    y_m is the client's baseline (`ClientVariates`), 0 without variates.
+    """
 
     def __call__(self, updates: Mapping[int, Update], coefficients: Floats) -> Arrays: ...
 

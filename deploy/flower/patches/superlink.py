@@ -26,7 +26,7 @@ from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-LONGEST_SHUTDOWN = 3  # s that requests under way have to finish when the SuperLink is asked to end
+LONGEST_SHUTDOWN = 3  # s in which requests under way may finish after the SuperLink is asked to end
 PATIENCE = 4
 """A ServerApp counts as dead after `PATIENCE` times 30 s without a heartbeat. Stock Flower has 2 times 30 s.
 
@@ -77,7 +77,7 @@ USED = (
 
 
 def patch() -> None:
-    """Apply all changes to the SuperLink except its guards; `deploy.flower.patches` lists them."""
+    """Apply the changes that `deploy.flower.patches` lists for the SuperLink, except its guards."""
     fork_apps()
     end_if_corrupt()
     transactions.patch()
