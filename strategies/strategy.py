@@ -548,11 +548,17 @@ class SelectionStrategy(Strategy):
         found = self._checkpoints.newest(self._fingerprint(initial_arrays)) if self._resume else None
         if found is None:
             return Progress(0, initial_arrays)
-        self.num_rounds = found.meta["num_rounds"]
-        self._restored = state_of("logic", found)
-        self._step.load_state_dict(state_of("step", found))
-        self._reporters.load_state_dict(state_of("reporters", found))
-        self._attendance.load(found.meta["attendance"])
+        try:
+            self.num_rounds = found.meta["num_rounds"]
+            self._restored = state_of("logic", found)
+            self._step.load_state_dict(state_of("step", found))
+            self._reporters.load_state_dict(state_of("reporters", found))
+            self._attendance.load(found.meta["attendance"])
+        except KeyError as error:
+            raise CheckpointError(
+                f"{folder}: its checkpoints have no {error}, so another version of Cohort wrote them: resume "
+                "with that version, or start a new run"
+            ) from error
         log(INFO, "Resumed after round %d from %s", found.round, self._checkpoints.path)
         return Progress.of(found, initial_arrays)
 

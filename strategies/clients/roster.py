@@ -212,7 +212,7 @@ class Roster:
         self._group = dict(state["groups"])
         self._costs = {index: nan if cost is None else cost for index, cost in state["costs"]}
         self._energies = {index: nan if energy is None else energy for index, energy in state["energies"]}
-        self._properties = dict(state["properties"])
+        self._properties = dict(state.get("properties", ()))  # older checkpoints have none
         self._unavailable = set(state["unavailable"])
 
 

@@ -310,7 +310,8 @@ class Attendance:
         self._registered_names = set(state["registered"])
         self._probed, self._answered = state["probed"], state["answered"]
         self._lacking = state["lacking"]
-        self._unasked, self._heard = set(state["unasked"]), state["heard"]
+        # Checkpoints of 2026-11-22 and before have neither. Their runs asked all clients for their status.
+        self._unasked, self._heard = set(state.get("unasked", ())), state.get("heard", False)
 
     def _online(self, grid: Grid) -> dict[int, str]:
         """Return the registered name of each online node, "" if the node has none.

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM, Result, Strategy
 
 from strategies import SelectionStrategy, selectors
-from strategies.checkpoint import CheckpointError
+from strategies.checkpoint import CheckpointError, CheckpointFolder
 from strategies.clients.reports import LOSS, STATUS, Report
 from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Faults, Overrides, Polling
@@ -231,3 +231,31 @@ def test_the_state_of_an_own_strategy_is_kept(tmp_path: Path) -> None:
     run(tmp_path, 2, server_strategy=made())
     resumed, _ = run(tmp_path, 4, server_strategy=made(), resume=True)
     assert np.array_equal(resumed.arrays["w"].numpy(), whole.arrays["w"].numpy())
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the notes in the newest checkpoint, as another version of Cohort would have written them."""
+    file = max(folder.glob("round-*.npz"))
+    checkpoint = CheckpointFolder(folder).newest()
+    assert checkpoint is not None
+    change(checkpoint.meta)  # type: ignore[arg-type]
+    file.unlink()
+    other = CheckpointFolder(folder)
+    other.save(checkpoint)
+    other.release()
+
+
+def test_a_checkpoint_of_another_version_is_resumed_or_refused_with_the_reason(tmp_path: Path) -> None:
+    """An operator who upgraded during a run read "KeyError: 'unasked'"."""
+    run(tmp_path, 1)
+
+    def older(meta: dict[str, Any]) -> None:
+        del meta["attendance"]["unasked"], meta["attendance"]["heard"]
+        del meta["attendance"]["roster"]["properties"]
+
+    rewritten(tmp_path, older)
+    _, records = run(tmp_path, 2, resume=True)
+    assert [record.round for record in records] == [2]
+    rewritten(tmp_path, lambda meta: meta["attendance"]["roster"].pop("ids"))
+    with pytest.raises(CheckpointError, match="have no 'ids', so another version of Cohort wrote them"):
+        run(tmp_path, 3, resume=True)
