@@ -325,15 +325,17 @@ class Connection:
         The server.
     confirms : bool
         Whether to confirm the server's settings, as gRPC does.
+    window : int
+        How many bytes of each answer the server may send (default: as many as gRPC allows).
     """
 
-    def __init__(self, superlink: SuperLink, *, confirms: bool = True) -> None:
+    def __init__(self, superlink: SuperLink, *, confirms: bool = True, window: int = 65_535) -> None:
         context = ssl.create_default_context(cafile=str(superlink.authority))
         context.set_alpn_protocols(["h2"])
         raw = socket.create_connection((LOOPBACK, superlink.port))
         self._socket = context.wrap_socket(raw, server_hostname=LOOPBACK)
         self._stream = -1
-        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0))
+        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, struct.pack("!HI", 4, window)))
         if confirms:
             self._socket.sendall(_frame(4, 1, 0))
 

@@ -34,7 +34,7 @@ from deploy.flower.patches.shared import like, replace, start_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# A thread for each of the `UNREAD_CALLS`, and for some requests that are being answered. Requests that are
+# A thread for each of the `WAITING_CALLS`, and for some requests that are being answered. Requests that are
 # held (`held_requests`, `presence`) occupy no thread.
 THREADS = 1000
 # The methods whose requests may be held.
@@ -42,11 +42,12 @@ HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
 # The most requests of a node that may be under way. A SuperNode has at most five: a held request for
 # messages, a heartbeat, and two objects in each direction.
 CALLS_PER_NODE = 8
-# The most requests whose body has not arrived. When there are more, the node with most of these requests
-# loses its oldest.
-UNREAD_CALLS = 800
-# s after which a request is cancelled if its body has not arrived. A body is at most one chunk of an array.
-BODY_SECONDS = 120.0
+# The most requests in which a thread waits for the node: until the body has arrived, or until the node takes
+# the answer to a request that may be held. When there are more, the node with most of these requests loses
+# its oldest. (Other answers occupy no thread.)
+WAITING_CALLS = 800
+# s after which such a request is cancelled. A body is at most one chunk of an array, and an answer is small.
+WAITING_SECONDS = 120.0
 CALL_SECONDS = 600.0  # s after which a request is cancelled if the node has not received the answer
 INTERVAL = 1.0  # s between two looks for requests that take too long
 SMALL_BODY = 64 * 1024  # the most bytes of a request that holds neither an object nor a reply
@@ -169,9 +170,10 @@ class FrontDoor:
         self._largest_object = largest_object
         self._log = RefusalLog()
         self._lock = threading.Lock()
-        self._calls: dict[Any, float] = {}  # the requests under way, by context: when each began
-        # The requests whose body has not arrived, by context: when each began, and its node.
-        self._unread: dict[Any, tuple[float, int]] = {}
+        # The requests under way, by context: when each began, and its node.
+        self._calls: dict[Any, tuple[float, int]] = {}
+        # The requests in which a thread waits for the node, by context: since when, and the node.
+        self._waiting: dict[Any, tuple[float, int]] = {}
         self._per_node: Counter[int] = Counter()  # the number of requests under way, by node
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
@@ -199,7 +201,10 @@ class FrontDoor:
 
         def answer_later(bodies: Iterator[bytes], context: Any, send: Callable[[bytes | None], None]) -> None:
             def done(response: bytes) -> None:
-                send(response)
+                with self._lock:
+                    _, node = self._calls.get(context, (0.0, 0))  # there is none if the node has hung up
+                with self._wait(context, node):
+                    send(response)  # returns when the node takes it
                 send(None)  # the end of the answer
 
             def failed(error: Exception) -> None:
@@ -222,7 +227,7 @@ class FrontDoor:
         return grpc.stream_stream_rpc_method_handler(answer_later)
 
     def start(self) -> None:
-        """Start a thread that cancels the requests that exceed `BODY_SECONDS` or `CALL_SECONDS`."""
+        """Start a thread that cancels the requests that exceed `WAITING_SECONDS` or `CALL_SECONDS`."""
 
         def cancel() -> None:
             while True:
@@ -234,8 +239,8 @@ class FrontDoor:
     def _cancel_late(self) -> None:
         now = time.monotonic()
         with self._lock:
-            late = [each for each, (began, _) in self._unread.items() if now - began > BODY_SECONDS]
-            late += [each for each, began in self._calls.items() if now - began > CALL_SECONDS]
+            late = [each for each, (since, _) in self._waiting.items() if now - since > WAITING_SECONDS]
+            late += [each for each, (began, _) in self._calls.items() if now - began > CALL_SECONDS]
         for context in late:
             context.cancel()
 
@@ -315,7 +320,7 @@ class FrontDoor:
             if self._per_node[node] >= CALLS_PER_NODE:
                 raise Refused(f"{CALLS_PER_NODE} requests of node {node} are under way", "UNAVAILABLE")
             self._per_node[node] += 1
-            self._calls[context] = time.monotonic()
+            self._calls[context] = time.monotonic(), node
         rest = 2  # how many of the two are to come: the end of the handling, and of the exchange
 
         def over() -> None:
@@ -338,24 +343,31 @@ class FrontDoor:
             over()
 
     def _read(self, bodies: Iterator[bytes], context: Any, node: int) -> bytes:
+        with self._wait(context, node):
+            try:
+                return next(bodies)
+            except StopIteration:
+                raise Refused("No request", "INVALID_ARGUMENT") from None
+
+    @contextmanager
+    def _wait(self, context: Any, node: int) -> Iterator[None]:
+        """Count a request as one in which this thread waits for the node."""
         oldest = None
         with self._lock:
-            self._unread[context] = time.monotonic(), node
-            if len(self._unread) > UNREAD_CALLS:
+            self._waiting[context] = time.monotonic(), node
+            if len(self._waiting) > WAITING_CALLS:
                 # The oldest request of all may belong to an honest node with a slow uplink, so it is not
                 # chosen.
-                most = Counter(each for _, each in self._unread.values()).most_common(1)[0][0]
-                oldest = next(each for each, (_, owner) in self._unread.items() if owner == most)
-                del self._unread[oldest]
+                most = Counter(each for _, each in self._waiting.values()).most_common(1)[0][0]
+                oldest = next(each for each, (_, owner) in self._waiting.items() if owner == most)
+                del self._waiting[oldest]
         if oldest is not None:
             oldest.cancel()
         try:
-            return next(bodies)
-        except StopIteration:
-            raise Refused("No request", "INVALID_ARGUMENT") from None
+            yield
         finally:
             with self._lock:
-                self._unread.pop(context, None)
+                self._waiting.pop(context, None)
 
 
 def _unknown(method: str) -> Refused:

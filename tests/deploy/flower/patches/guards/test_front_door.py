@@ -2,6 +2,7 @@
 
 import re
 import socket
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from tests.support.fleet import PULL, Connection, Node, SuperLink, allow_files
 
 pytestmark = pytest.mark.network
 SOON = 10.0  # s: an honest node waits 0.02 s on an idle machine
+HEARTBEAT = "/flwr.proto.Fleet/SendNodeHeartbeat"
 UNFINISHED = b"\0\0\0\1\0" + b"x" * 10  # the begin of a body of 256 bytes
 
 
@@ -159,7 +161,7 @@ class Unfinished:
 
 
 def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_door, "UNREAD_CALLS", 16)
+    monkeypatch.setattr(front_door, "WAITING_CALLS", 16)
     monkeypatch.setattr(front_door, "ReplyLimits", lambda *_: None)  # which patches Flower
     door = front_door.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
     slow = [Unfinished() for _ in range(2)]  # began before the others
@@ -172,14 +174,37 @@ def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: p
     with ThreadPoolExecutor(64) as pool:
         for number, call in enumerate(slow + attacks):
             pool.submit(read, call, 0 if call in slow else 1 + number % 4)
-            assert wait_until(lambda call=call: call in door._unread or call.cancelled.is_set(), 10)
+            assert wait_until(lambda call=call: call in door._waiting or call.cancelled.is_set(), 10)
         cancelled = [call.cancelled.is_set() for call in attacks]
         assert sum(cancelled) == len(attacks) + len(slow) - 16
         assert cancelled == sorted(cancelled, reverse=True)  # of each node, the oldest
         assert not any(call.cancelled.is_set() for call in slow)
         for call in slow + attacks:
             call.cancel()
-    assert not door._unread
+    assert not door._waiting
+
+
+def test_colluding_nodes_that_take_no_answer_leave_threads_for_others(
+    superlink: SuperLink, honest: Node
+) -> None:
+    """An answer that was held is sent by a thread, which waits until the node takes it."""
+    allow_files(4096)
+    attackers = [superlink.node(f"takes nothing {n}") for n in range(130)]
+    attacks = []
+    assert len(attackers) * front_door.CALLS_PER_NODE > front_door.THREADS
+    for attacker in attackers:
+        attacker.activate()
+        heartbeat = SendNodeHeartbeatRequest(node=attacker.id, heartbeat_interval=30).SerializeToString()
+        body = struct.pack("!BI", 0, len(heartbeat)) + heartbeat
+        attacks.append(Connection(superlink, window=0))
+        metadata = attacker.metadata
+        for _ in range(front_door.CALLS_PER_NODE):
+            attacks[-1].half_open(HEARTBEAT, metadata, body)
+    assert wait_until(lambda: superlink.threads > front_door.WAITING_CALLS, 20)
+    for _ in range(3):
+        assert honest.latency() < SOON
+    for each in attacks:
+        each.close()
 
 
 class Call:
@@ -218,7 +243,7 @@ def test_a_request_counts_until_it_is_handled_even_if_its_node_has_hung_up(
 
 
 def test_there_are_threads_for_all_that_may_wait() -> None:
-    waiting = front_door.UNREAD_CALLS + enrolment.AT_ONCE
+    waiting = front_door.WAITING_CALLS + enrolment.AT_ONCE
     assert waiting + 50 < front_door.THREADS
 
 
