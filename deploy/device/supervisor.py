@@ -85,7 +85,7 @@ class DeviceSupervisor(Supervisor):
             ),
         )
         self.memory_limit: float | None = settings["memory_limit"]  # MB
-        self._printed = ""
+        self._printed = self._saved = ""  # the last text that was printed, and that is in the status
         self._refuses = False  # whether the device has refused the server's current app
         self._reason = ""  # why the SuperNode is about to end, if known
         self._online_since: float | None = None  # time.monotonic(), s
@@ -160,15 +160,20 @@ class DeviceSupervisor(Supervisor):
         self._hear(line.decode(errors="replace"))
 
     def _hear(self, line: str) -> None:
-        """Write a line of output into the log, and learn the state of the connection from the line."""
-        path = self.folder / LOG
-        with path.open("a") as log:
-            log.write(f"{line}\n")
-            full = log.tell() > LOG_BYTES
-        if full:
-            path.replace(path.with_name(f"{LOG}.1"))
+        """Write a line of output into the log, and learn the state of the connection from the line.
+
+        The SuperNode goes on if the disk is full: then the line is missing in the log.
+        """
+        with contextlib.suppress(OSError):
+            path = self.folder / LOG
+            with path.open("a") as log:
+                log.write(f"{line}\n")
+                full = log.tell() > LOG_BYTES
+            if full:
+                path.replace(path.with_name(f"{LOG}.1"))
         if found := re.search(r"SuperNode ID: (\d+)", line):
-            (self.folder / ADMITTED).touch()
+            with contextlib.suppress(OSError):
+                (self.folder / ADMITTED).touch()
             self._online_since = time.monotonic()
             self._say("online", f"online as {self.name} (node {found[1]})")
         elif found := re.search(rf"{commands.REFUSED_BUNDLE} ([0-9a-f]{{64}})", line):
@@ -216,11 +221,9 @@ class DeviceSupervisor(Supervisor):
         text : str
             The state in words.
         """
-        if text == self._printed:
+        if text == self._printed == self._saved:
             return
-        self._printed = text
         now = datetime.now().astimezone()
-        print(f"{now:%H:%M:%S} {text}", flush=True)
         status = self.folder / STATUS
         status_now = {
             "state": state,
@@ -228,8 +231,13 @@ class DeviceSupervisor(Supervisor):
             "since": now.isoformat(timespec="seconds"),
             "pid": os.getpid(),
         }
-        status.with_suffix(".new").write_text(json.dumps(status_now))
-        status.with_suffix(".new").replace(status)
+        with contextlib.suppress(OSError):  # the disk is full; a repetition is tried again
+            if text != self._printed:
+                self._printed = text
+                print(f"{now:%H:%M:%S} {text}", flush=True)
+            status.with_suffix(".new").write_text(json.dumps(status_now))
+            status.with_suffix(".new").replace(status)
+            self._saved = text
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
+AFTER_ERROR = 2.0  # s to wait after an error of `PASSING`, before the program is started again
+# Errors that pass by themselves: the disk is full or broken, or the system lacks memory, processes or files.
+PASSING = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
+    *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE),
+}
 _AFTER_OUTPUT = 0.05  # s between two checks whether a program has ended, once it has closed its output
 
 
@@ -101,11 +109,22 @@ class Supervisor(ABC):
     # --- the loop -------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Keep the program running. Return once `stop` has been called and the program has ended."""
+        """Keep the program running. Return once `stop` has been called and the program has ended.
+
+        If a hook or the start of the program fails with an error of `PASSING`, the program is started again.
+        """
         while not self.stopping:
-            code = self._run_once() if self.may_start() else None
-            if not self.stopping:
-                self._pause(self.ended(code))
+            pause = AFTER_ERROR
+            try:
+                code = self._run_once() if self.may_start() else None
+                if not self.stopping:
+                    pause = self.ended(code)
+            except OSError as error:
+                if error.errno not in PASSING:
+                    raise
+                with contextlib.suppress(OSError):  # the output may be on the same disk
+                    print(f"{type(self).__name__}: {error}; trying again", file=sys.stderr, flush=True)
+            self._pause(pause)
 
     def stop(self) -> None:
         """End the program, and then the loop. Threads and signal handlers may call this method."""

@@ -335,7 +335,9 @@ class Connection:
         raw = socket.create_connection((LOOPBACK, superlink.port))
         self._socket = context.wrap_socket(raw, server_hostname=LOOPBACK)
         self._stream = -1
-        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, struct.pack("!HI", 4, window)))
+        self._socket.sendall(
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, struct.pack("!HI", 4, window))
+        )
         if confirms:
             self._socket.sendall(_frame(4, 1, 0))
 

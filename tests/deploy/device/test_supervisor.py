@@ -1,9 +1,12 @@
 """The supervisor of a device, in a process of its own, with a script in place of the SuperNode."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from textwrap import dedent
 
@@ -170,6 +173,43 @@ def test_a_folder_has_one_supervisor(supervise: Callable[..., Supervised]) -> No
     assert second.process.returncode == supervisor.ALREADY_RUNNING
     assert "another `cohort client join` runs with this state" in output
     first.end()
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system")
+def test_the_device_goes_on_while_its_disk_is_full(
+    supervise: Callable[..., Supervised], device: Device
+) -> None:
+    saved = {path.name: path.read_bytes() for path in device.folder.iterdir() if path.is_file()}
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(device.folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("cannot mount")
+    try:
+        for name, content in saved.items():
+            (device.folder / name).write_bytes(content)
+        others = device.folder / "of others"
+        node = ONLINE + (
+            f"free = lambda: os.statvfs({str(device.folder)!r}).f_bavail\n"
+            "while free(): time.sleep(0.01)\n"
+            "for _ in range(100): print('Connection attempt failed', 100 * '.', flush=True)\n"
+            "while not free(): time.sleep(0.01)\n"
+            "print('Connection successful', flush=True)\n"
+            "print('still process', os.getpid(), flush=True)\n"
+            "time.sleep(600)\n"
+        )
+        supervised = supervise(node)
+        supervised.wait_for("SuperNode ID")
+        with others.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)) == 4096:
+                pass
+        time.sleep(1)
+        others.unlink()
+        supervised.wait_for("still process")
+        status = device.folder / supervisor.STATUS
+        wait_for(lambda: "online as pi-1 again" in status.read_text(), 10, status.read_text)
+        assert supervised.end().count("connection lost") == 1
+        assert supervised.log.count("SuperNode ID") == 1  # it was not started again
+    finally:
+        subprocess.run(["umount", "-l", str(device.folder)], check=True)
 
 
 def test_the_size_of_the_log_is_limited(supervise: Callable[..., Supervised], device: Device) -> None:

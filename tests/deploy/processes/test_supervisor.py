@@ -1,5 +1,6 @@
 """A supervisor restarts its program until it is stopped, and leaves nothing of it behind."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.processes import supervisor
 from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.supervisor import Supervisor
 
@@ -119,6 +121,23 @@ def test_a_program_is_started_anew_when_its_supervisor_wants_it(
         supervised.go_on = False
     assert wait_until(lambda: supervised.lines.count(b"up") == 2, 10)
     assert supervised.codes == [-signal.SIGTERM]
+
+
+def test_a_full_disk_does_not_end_a_supervisor(
+    supervise: Callable[[str], Supervised], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = iter([errno.ENOSPC, errno.EAGAIN])
+
+    def fails_twice(this: Supervised, code: int | None) -> float:
+        this.codes.append(code)
+        if (number := next(errors, None)) is not None:
+            raise OSError(number, os.strerror(number))
+        return 60.0
+
+    monkeypatch.setattr(supervisor, "AFTER_ERROR", 0.01)
+    monkeypatch.setattr(Supervised, "ended", fails_twice)
+    supervised = supervise("exit 3")
+    assert wait_until(lambda: supervised.codes == [3, 3, 3], 10)
 
 
 def test_a_program_that_must_not_start_is_tried_again_later(supervise: Callable[[str], Supervised]) -> None:

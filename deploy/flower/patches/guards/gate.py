@@ -7,7 +7,7 @@ limit that have confirmed gRPC's settings. Without the gate, 26 MB of headers to
 
 So gRPC listens on a Unix socket in a folder that only this user may enter, and the gate listens on the port.
 The gate checks that a peer confirms gRPC's settings before its first request (`settings_check`). From then
-on, the gate forwards bytes without reading them.
+on, the gate forwards bytes, and only counts the frames that they hold (`frame_limit`).
 
 A stranger is a peer that has not yet sent a request with a registered key.
 """
@@ -31,7 +31,9 @@ from ipaddress import IPv6Network, ip_address
 from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
+from deploy.flower.patches.guards.frame_limit import FRAMES, FrameBudget, FrameCounter
 from deploy.flower.patches.guards.settings_check import NotAllowedError, SettingsCheck
 from deploy.flower.patches.guards.tls_records import RECORD, TlsPeer
 
@@ -88,7 +90,8 @@ class Gate:
         self._connections: dict[str, _Connection] = {}  # by the name of the peer, the oldest first
         # The connections closed since the last line in the log, by address and reason.
         self._closed: Counter[tuple[str, str]] = Counter()
-        self._told = self._failed = -TOLD
+        self._told = self._failed = self._slowed = -TOLD
+        self._budgets = WeakValueDictionary[int, FrameBudget]()  # of the connected nodes
         self._most = most_strangers()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,6 +113,7 @@ class Gate:
 
     def _admit(self, connection: _Connection, node: int) -> None:
         connection.node = node
+        connection.budget = self._budgets.setdefault(node, FrameBudget())
         connection.admitted.set()
         same = [each for each in self._connections.values() if each.node == node]
         for each in same[: max(0, len(same) - PER_NODE)]:
@@ -229,12 +233,17 @@ class Gate:
     async def _forward(self, outside: TlsPeer, inside: socket.socket, connection: _Connection) -> None:
         back = self._keep(self._return(inside, outside, connection))
         try:
-            check = SettingsCheck()
+            check, frames = SettingsCheck(), FrameCounter()
             received = 0
             # Each stranger takes little memory.
             while data := await outside.receive(CHUNK if connection.admitted.is_set() else RECORD):
-                await self._loop.sock_sendall(inside, check.allowed(data))
                 received += len(data)
+                data = check.allowed(data)
+                while (count := frames.passing(data, connection.budget)) < len(data):
+                    await self._loop.sock_sendall(inside, data[:count])
+                    data = data[count:]
+                    await self._slow_down(connection)
+                await self._loop.sock_sendall(inside, data)
                 if received > FROM_STRANGER:
                     await connection.admitted.wait()
                 await asyncio.sleep(0)  # let other connections have their turn
@@ -242,6 +251,15 @@ class Gate:
             back.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await back
+
+    async def _slow_down(self, connection: _Connection) -> None:
+        """Wait until a peer may send frames again, and write a line into the log every `TOLD` seconds."""
+        now = time.monotonic()
+        if now - self._slowed >= TOLD:
+            self._slowed = now
+            who = connection.address if connection.node is None else f"Node {connection.node}"
+            getLogger("flwr").warning("%s sends more than %d frames in a second: slowed down", who, FRAMES)
+        await asyncio.sleep(connection.budget.wait)
 
     async def _return(self, inside: socket.socket, outside: TlsPeer, connection: _Connection) -> None:
         """Forward what gRPC sends. When gRPC hangs up, end the connection."""
@@ -267,6 +285,7 @@ class _Connection:
     def __init__(self, address: str) -> None:
         self.address = address
         self.node: int | None = None  # whose key the last request had; None for a stranger
+        self.budget = FrameBudget()  # of this connection alone, until a node is known
         self.admitted = asyncio.Event()
         self.refusals = 0
         self.closing = False

@@ -13,15 +13,17 @@ import pytest
 from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import PullObjectRequest
 
 from deploy.flower.patches import presence
 from deploy.flower.patches.guards import enrolment, front_door, gate
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
-from tests.support.fleet import PULL, Connection, Node, SuperLink, allow_files
+from tests.support.fleet import PULL, App, Connection, Node, SuperLink, allow_files
 
 pytestmark = pytest.mark.network
 SOON = 10.0  # s: an honest node waits 0.02 s on an idle machine
+PULL_OBJECT = "/flwr.proto.Fleet/PullObject"
 HEARTBEAT = "/flwr.proto.Fleet/SendNodeHeartbeat"
 UNFINISHED = b"\0\0\0\1\0" + b"x" * 10  # the begin of a body of 256 bytes
 
@@ -184,6 +186,32 @@ def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: p
     assert not door._waiting
 
 
+def test_answers_that_a_node_does_not_take_use_a_bounded_amount_of_memory(
+    superlink: SuperLink, honest: Node, attacker: Node, growth: Any
+) -> None:
+    app = App(superlink)
+    app.send(attacker, 4_500_000)
+    tree = attacker.ask("PullMessages", PullMessagesRequest(node=attacker.id)).message_object_trees[0]
+    while tree.children:  # the last one holds the data
+        tree = tree.children[-1]
+    pull = PullObjectRequest(node=attacker.id, run_id=app.run.run_id, object_id=tree.object_id)
+    attacks = [Connection(superlink, window=0) for _ in range(gate.PER_NODE)]
+    for attack in attacks:
+        for _ in range(front_door.CALLS_PER_NODE):
+            attack.half_open(PULL_OBJECT, attacker.metadata, body_of(pull))
+    assert wait_until(lambda: growth() > 8 * 4, 10)
+    assert honest.latency() < SOON
+    assert growth() < 250
+    for attack in attacks:
+        attack.close()
+    app.close()
+
+
+def body_of(request: Any) -> bytes:
+    content: bytes = request.SerializeToString()
+    return struct.pack("!BI", 0, len(content)) + content
+
+
 def test_colluding_nodes_that_take_no_answer_leave_threads_for_others(
     superlink: SuperLink, honest: Node
 ) -> None:
@@ -194,8 +222,7 @@ def test_colluding_nodes_that_take_no_answer_leave_threads_for_others(
     assert len(attackers) * front_door.CALLS_PER_NODE > front_door.THREADS
     for attacker in attackers:
         attacker.activate()
-        heartbeat = SendNodeHeartbeatRequest(node=attacker.id, heartbeat_interval=30).SerializeToString()
-        body = struct.pack("!BI", 0, len(heartbeat)) + heartbeat
+        body = body_of(SendNodeHeartbeatRequest(node=attacker.id, heartbeat_interval=30))
         attacks.append(Connection(superlink, window=0))
         metadata = attacker.metadata
         for _ in range(front_door.CALLS_PER_NODE):

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from deploy.flower.patches.guards import gate
+from deploy.flower.patches.guards.frame_limit import FRAMES
 from deploy.flower.patches.guards.gate import Gate, origin
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import LOOPBACK
@@ -189,6 +190,11 @@ def connect(port: int, authority: Path, own_port: int = 0, **settings: Any) -> s
     return context.wrap_socket(raw, server_hostname=LOOPBACK)
 
 
+def body(size: int) -> bytes:
+    """Return a frame with part of a body."""
+    return struct.pack("!I", size)[1:] + bytes(6) + np.random.default_rng(0).bytes(size)
+
+
 def name_of(client: socket.socket) -> str:
     return f"ipv4:{LOOPBACK}:{client.getsockname()[1]}"
 
@@ -211,7 +217,7 @@ def test_all_bytes_of_a_registered_node_pass_in_both_directions(
     echo: tuple[Gate, list[str]], authority: Path, version: ssl.TLSVersion
 ) -> None:
     opened, peers = echo
-    data = np.random.default_rng(0).bytes(20_000_000)
+    sent = body(5_000_000) + body(5_000_000)
     with connect(opened.port, authority, maximum_version=version) as client:
         client.sendall(BEFORE + CONFIRMED)
         assert client.recv(1) == BEFORE[:1]
@@ -220,22 +226,56 @@ def test_all_bytes_of_a_registered_node_pass_in_both_directions(
         received = bytearray(BEFORE[:1])
 
         def receive() -> None:
-            while len(received) < len(BEFORE + CONFIRMED) + len(data):
+            while len(received) < len(BEFORE + CONFIRMED + sent):
                 received.extend(client.recv(65536))
 
         # One thread sends while the other receives, as gRPC does.
         reader = threading.Thread(target=receive)
         reader.start()
-        client.sendall(data)
+        client.sendall(sent)
         reader.join(60)
-    assert received == BEFORE + CONFIRMED + data
+    assert received == BEFORE + CONFIRMED + sent
+
+
+@pytest.mark.network
+def test_a_node_that_sends_frames_without_end_is_slowed_down_on_all_its_connections_and_not_cut_off(
+    echo: tuple[Gate, list[str]], authority: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened, _ = echo
+    caplog.set_level("WARNING", "flwr")
+    pings = 2 * FRAMES * (b"\0\0\x08\6\0\0\0\0\0" + bytes(8))
+    expected = len(BEFORE + CONFIRMED + pings)
+    with connect(opened.port, authority) as first, connect(opened.port, authority) as second:
+        received = {first: 0, second: 0}
+        for each in received:
+            each.sendall(BEFORE + CONFIRMED)
+            received[each] += len(each.recv(len(BEFORE + CONFIRMED)))
+            opened.admitted(name_of(each), 7)
+        began = time.monotonic()
+
+        def receive(client: ssl.SSLSocket) -> float:
+            client.settimeout(30)
+            while received[client] < expected:
+                received[client] += len(client.recv(65536))
+            return time.monotonic() - began
+
+        with ThreadPoolExecutor(4) as pool:
+            times = [pool.submit(receive, each) for each in received]
+            for each in received:
+                pool.submit(each.sendall, pings)
+        # Four times what may pass in a second: at once, and after one, two and three seconds.
+        assert max(each.result() for each in times) > 1.9
+    assert received == {first: expected, second: expected}
+    assert [f"Node 7 sends more than {FRAMES} frames in a second: slowed down"] == [
+        each.getMessage() for each in caplog.records
+    ]
 
 
 @pytest.mark.network
 def test_of_a_stranger_few_bytes_pass(echo: tuple[Gate, list[str]], authority: Path) -> None:
     opened, _ = echo
     with connect(opened.port, authority) as client:
-        client.sendall(BEFORE + CONFIRMED + bytes(2 * gate.CHUNK))
+        client.sendall(BEFORE + CONFIRMED + body(2 * gate.CHUNK))
         client.settimeout(1.0)
         received = 0
         with suppress(TimeoutError):
@@ -323,7 +363,7 @@ def test_a_connection_is_closed_when_its_peer_uses_the_port_again(
     for _ in range(4):
         client = connect(opened.port, authority, port)
         port = client.getsockname()[1]
-        client.sendall(BEFORE + CONFIRMED + bytes(2 * gate.FROM_STRANGER))
+        client.sendall(BEFORE + CONFIRMED + body(2 * gate.FROM_STRANGER))
         received = 0
         while received < gate.FROM_STRANGER:
             received += len(client.recv(65536))

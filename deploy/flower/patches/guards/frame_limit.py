@@ -1,0 +1,72 @@
+"""Limits how many frames of HTTP/2 a node may send in a second.
+
+gRPC handles every frame at once, also those that belong to no request: a node that sent 850,000 PINGs a
+second took a core, and others waited for seconds. A node that sends more frames than this limit is slowed
+down, and not cut off: the gate does not read on until the second is over.
+
+An honest node sends four small frames with each request (the request's headers and body, and two
+WINDOW_UPDATEs), and few others, however large the model is: its data is in large frames, which do not count.
+"""
+
+from __future__ import annotations
+
+import time
+
+FRAMES = 2048  # in a second: those of 500 requests, and a SuperLink answers some 1,000 of all nodes together
+LARGE = 1024  # bytes; a DATA frame with more does not count, and of others each such part counts
+_PREFACE = 24  # bytes before the first frame
+_HEAD = 9  # bytes before a frame's content: its length (3), its kind, its flags and its stream (4)
+_DATA = 0  # the kind of the frames with bodies
+
+
+class FrameBudget:
+    """The frames that a node may send in this second, over all its connections."""
+
+    def __init__(self) -> None:
+        self._began = self._spent = 0.0
+
+    @property
+    def left(self) -> float:
+        """How many frames it may still send."""
+        now = time.monotonic()
+        if now - self._began >= 1.0:
+            self._began, self._spent = now, 0
+        return FRAMES - self._spent
+
+    @property
+    def wait(self) -> float:
+        """The seconds until the next second begins."""
+        return max(0.0, self._began + 1.0 - time.monotonic())
+
+    def spend(self, frames: int) -> None:
+        """Note that it has sent frames."""
+        self._spent += frames
+
+
+class FrameCounter:
+    """Counts the frames that arrive over one connection."""
+
+    def __init__(self) -> None:
+        self._skip = _PREFACE  # bytes until the next frame begins
+        self._head = b""  # the begin of a frame's head, which has passed
+
+    def passing(self, data: bytes, budget: FrameBudget) -> int:
+        """Return how many bytes of `data`, which comes next, may pass now. Spend the frames in them."""
+        joined, before = self._head + data, len(self._head)
+        at, end, left = self._skip, len(joined), budget.left
+        count = 0
+        while at + _HEAD <= end and count < left:
+            length = int.from_bytes(joined[at : at + 3])
+            if joined[at + 3] != _DATA:
+                count += 1 + length // LARGE
+            elif length < LARGE:
+                count += 1
+            at += _HEAD + length
+        budget.spend(count)
+        if at + _HEAD <= end:  # a frame must wait
+            if at < before:  # whose head has begun to pass
+                return 0
+            self._skip, self._head = 0, b""
+            return at - before
+        self._skip, self._head = max(0, at - end), joined[at:]
+        return len(data)

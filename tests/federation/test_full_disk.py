@@ -1,0 +1,90 @@
+"""A real federation on a file system that is full for longer than any program repeats its requests."""
+
+import contextlib
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.engines.engine import Engine
+from deploy.runs.follower import Events, train
+from deploy.runs.trials import Trial
+from server.history import FILE_NAME, RunHistory
+
+from ..nemesis.federations import ENGINES
+from ..nemesis.watch import Watch
+from ..support.processes import linux, wait_for
+
+pytestmark = [pytest.mark.network, pytest.mark.slow, linux]
+
+FULL = 75.0  # s; SuperNodes and ServerApps repeat their requests for 60 s
+SOON = 60.0  # s from then on to a round in which all clients train; some 8 s on an idle machine
+CLIENTS = 3
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file system of 200 MB, on which temporary files are too."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("cannot mount")
+    (folder / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_a_federation_outlives_a_full_disk(disk: Path, engine: str) -> None:
+    federation = ENGINES[engine](disk / "all", CLIENTS)
+    config: dict[str, Any] = {
+        "selector": "md",
+        "num-clients": CLIENTS,
+        "clients-per-round": CLIENTS,
+        "num-rounds": 10_000,
+        "partition": "balanced",
+        "learning-rate": 1.0,
+        "output-dir": str(federation.run),
+    }
+    trial = Trial("run", config, RunHistory(federation.run / FILE_NAME))
+    watch = Watch(federation.run)
+
+    def follow(running: Engine) -> None:
+        with contextlib.suppress(Exception):  # the federation ends before the run does
+            train(running, [trial], Events(print), at_once=False)
+
+    def complete(since: float) -> list[dict[str, Any]]:
+        return [line for line in watch.rounds_since(since) if line["num_available"] == CLIENTS]
+
+    def fill(name: str) -> None:
+        with (disk / name).open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(65536)) == 65536:
+                pass
+
+    with federation as running:
+        threading.Thread(target=follow, args=(running,), daemon=True).start()
+        wait_for(lambda: len(watch.rounds) > 3, 120, lambda: "no rounds")
+        began = time.time()
+        for number in range(int(FULL)):  # again and again: the programs remove files of theirs
+            fill(f"of others {number}")
+            time.sleep(1)
+        assert not watch.rounds_since(began + 20), "the disk was not full"
+        for path in disk.glob("of others *"):
+            path.unlink()
+        freed = time.time()
+        wait_for(lambda: complete(freed), SOON, lambda: str(watch.rounds_since(began)))
+        print(
+            f"{engine}: all clients answered {complete(freed)[0]['at'] - freed:.1f} s after the disk had room"
+        )
+    watch.close()
+    assert watch.violations == []
+    lines = [json.loads(line) for line in (federation.run / FILE_NAME).read_text().splitlines()]
+    rounds = [line["round"] for line in lines if line["type"] == "round"]
+    assert rounds == [*range(len(rounds))]
