@@ -117,6 +117,17 @@ class _Commands(typer.core.TyperGroup):
         return None
 
 
+class _Once(typer.core.TyperCommand):
+    """A command that refuses an option which is given twice, instead of silently using the last value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in given:
+            if isinstance(option, click.Option) and not option.multiple and given.count(option) > 1:
+                raise click.UsageError(f"{option.opts[0]} is given more than once", ctx)
+        return super().parse_args(ctx, args)
+
+
 def _broken_command(name: str, problem: str) -> click.Command:
     """Return a command that accepts any arguments, prints the problem and exits with 1."""
 
@@ -200,7 +211,7 @@ Resume = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print failures and results only.")]
 
 
-@cli.command(epilog=f"Default selectors: {', '.join(SELECTORS)}.")
+@cli.command(cls=_Once, epilog=f"Default selectors: {', '.join(SELECTORS)}.")
 def up(
     context: typer.Context,
     clients: Clients = 10,
@@ -245,7 +256,7 @@ def up(
         _compare(engine, comparison, at_once=at_once, quiet=quiet)
 
 
-@cli.command(epilog=f"Default selector: {SELECTOR}.")
+@cli.command(cls=_Once, epilog=f"Default selector: {SELECTOR}.")
 def simulate(
     context: typer.Context,
     engine: Annotated[

@@ -452,3 +452,15 @@ def test_bench_is_registered() -> None:
 
 def test_version() -> None:
     assert cohort("--version").stdout == f"cohort {version('cohort-app')} (Flower {version('flwr')})\n"
+
+
+@pytest.mark.parametrize("command", ["up", "simulate"])
+def test_an_option_that_is_given_twice_is_refused(command: str, tmp_path: Path) -> None:
+    """`--seed 1 --seed 2` trained with seed 2 only."""
+    result = cohort(command, "--seed", "1", "--seed", "2", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 2
+    assert "--seed is given more than once" in result.stderr
+    assert not (tmp_path / "run").exists()
+    # --selector and --set may be repeated.
+    repeated = ("--selector", "md", "--selector", "uniform", "--set", "guard=false", "--set", "task=digits")
+    assert "more than once" not in cohort(command, *repeated, "--rounds", "0").stderr
