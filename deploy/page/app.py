@@ -15,7 +15,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from deploy.page import views
-from deploy.page.sources import Run, Shelf, read_log
+from deploy.page.sources import Run, Shelf
+from deploy.page.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from deploy.page.trial import Trial
 
 STATIC = Path(__file__).parent / "static"
 FILES = {
@@ -184,7 +184,7 @@ class _Page:
 
     def _clients(self, query: dict[str, str]) -> Any:
         return views.clients_page(
-            self._trial(query),
+            self._trial(query) if "trial" in query else Trial(),  # before a run, there are only nodes
             self._shelf.nodes(),
             sort=query.get("sort", "name"),
             descending=query.get("descending") == "1",
@@ -205,10 +205,10 @@ class _Page:
         }
 
     def _log(self, query: dict[str, str]) -> Any:
-        path = self._shelf.logs(self._shelf.run(query.get("run")))[query.get("name", "")]
         start = _whole(query, "start", -1)
+        run = self._shelf.run(query.get("run"))
         try:
-            begin, end, lines = read_log(path, None if start < 0 else start)
+            begin, end, lines = self._shelf.log(run, query.get("name", ""), None if start < 0 else start)
         except OSError:
             return {"start": 0, "end": 0, "lines": []}
         return {"start": begin, "end": end, "lines": lines}

@@ -7,12 +7,14 @@ import json
 import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 PATIENCE = 0.2  # s that a query waits for a lock
+LOG_PIECES, LOG_RUNS = (
+    500,
+    100,
+)  # the most pieces of a log that are read at once; the most runs of a comparison
 OPEN_MESSAGES = 2000  # the most messages of rounds under way that are read
 
 
@@ -92,6 +94,37 @@ class Database:
             client = str(name or f"node-{_unsigned(node_id)}")
             found.append(OpenMessage(_output_dir(config), str(group), client, float(created or 0), phase))
         return found
+
+    def log(self, run: Path, start: int | None) -> tuple[int, int, list[str]]:
+        """Return lines of the log of a run's ServerApps, in the form of `deploy.page.sources.read_log`.
+
+        The SuperLink's database holds the log of each ServerApp in pieces, which are numbered.
+
+        Parameters
+        ----------
+        run : Path
+            The folder of the run, or of the comparison to which the run belongs.
+        start : int, optional
+            The number of the last piece that is known. (default: the last `LOG_PIECES` pieces are returned)
+        """
+        runs = [
+            run_id
+            for run_id, config in self._rows("SELECT run_id, override_config FROM run") or ()
+            if run in (Path(folder := _output_dir(config)), Path(folder).parent) and folder
+        ][-LOG_RUNS:]
+        marks = ",".join("?" * len(runs))
+        pieces = self._rows(
+            "SELECT task_logs.rowid, log FROM task_logs JOIN task ON task.task_id = task_logs.task_id "
+            f"WHERE task.run_id IN ({marks}) AND task_logs.rowid > ? "
+            f"ORDER BY task_logs.rowid {'DESC' if start is None else 'ASC'} LIMIT ?",
+            *runs,
+            start or 0,
+            LOG_PIECES,
+        )
+        pieces = sorted(pieces or [])
+        text = "".join(str(log) for _, log in pieces)
+        end = pieces[-1][0] if pieces else start or 0
+        return start or 0, end, text.splitlines()
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]] | None:
         if not self.path.is_file():

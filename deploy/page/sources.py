@@ -30,6 +30,7 @@ SPELL = 0.3  # seconds of one request that may go into reading
 RUNS, TRIALS, LOGS = 200, 64, 200  # the most of each that are listed
 KEPT = 2  # the runs that stay in memory
 LOG_TAIL = 1 << 16  # bytes of a log that are sent at once
+SERVERAPP = "ServerApp"  # the name of the log of the ServerApps
 STALE = 2.0  # seconds for which the answers of the database are used again
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -185,10 +186,13 @@ class Shelf:
             self._messages = (time.monotonic(), self._database.open_messages())
         return [each for each in self._messages[1] if each.folder and Path(each.folder) == trial]
 
-    def logs(self, run: Run | None) -> dict[str, Path]:
-        """Return the logs by name: those of the run first, those of clients last."""
+    def logs(self, run: Run | None) -> dict[str, Path | None]:
+        """Return the logs by name: those of the run first, those of clients last.
+
+        The log `SERVERAPP` is in the SuperLink's database and has no path.
+        """
         folders = [run.folder, run.folder.parent] if run is not None else []
-        found: dict[str, Path] = {}
+        found: dict[str, Path | None] = {}
         for folder in dict.fromkeys([*folders, self.folder]):
             for path in sorted((folder / "logs").glob("*.log")):
                 if path.stat().st_size:
@@ -196,7 +200,28 @@ class Shelf:
         ranked = sorted(found, key=lambda name: (name.startswith("client-"), name == "watchdog", name))
         if run is not None:
             ranked.sort(key=lambda name: name not in run.trials)
+            # `cohort up` writes the log of each ServerApp into a file that has the name of the trial.
+            if self._database.path.is_file() and not found.keys() & run.trials.keys():
+                found[SERVERAPP] = None
+                ranked.insert(0, SERVERAPP)
         return {name: found[name] for name in ranked[:LOGS]}
+
+    def log(self, run: Run | None, name: str, start: int | None) -> tuple[int, int, list[str]]:
+        """Return new lines of a log, see `read_log`.
+
+        Raises
+        ------
+        KeyError
+            If there is no such log.
+        OSError
+            If the log cannot be read.
+        """
+        path = self.logs(run)[name]
+        if path is not None:
+            return read_log(path, start)
+        assert run is not None
+        begin, end, lines = self._database.log(run.folder, start)
+        return begin, end, [_clean(line) for line in lines]
 
     @property
     def _root(self) -> Path:
@@ -236,8 +261,13 @@ def read_log(path: Path, start: int | None) -> tuple[int, int, list[str]]:
     if not whole and len(found) == LOG_TAIL:
         whole = found  # a line without an end must not stop the log
     text = whole.decode(errors="replace")
-    lines = [printable(_COLOUR.sub("", line), 2000, keep="\t") for line in text.split("\n")]
+    lines = [_clean(line) for line in text.split("\n")]
     return start, start + len(whole), lines[:-1] if text.endswith("\n") else lines
+
+
+def _clean(line: str) -> str:
+    """Return a line of a log without colours and control characters."""
+    return printable(_COLOUR.sub("", line), 2000, keep="\t")
 
 
 def _is_shelf(path: Path) -> bool:

@@ -199,6 +199,8 @@ class Trial:
             "used": int(used.sum()),
             "available": line.get("num_available"),
             "skipped": line.get("skipped") or "",
+            "eligible": str(line.get("eligible") or ""),
+            "ineligible": line.get("num_ineligible") or 0,
             "clients": [
                 {
                     "client": line["client_ids"][at],

@@ -67,7 +67,7 @@ function cut(text, width, letter = 6.2) { // how much of a label fits
 // lines: [{name, colour (0..6), dash (0..3), points: [{x, y, low, high}]}]; y null: no value.
 function lineChart(figure, {title, lines, format = short, percent = false}) {
   const width = Math.max(240, figure.clientWidth), height = width < 420 ? 210 : 248;
-  const left = 42, right = 10, top = 8, bottom = 24;
+  const left = 44, right = 12, top = 8, bottom = 24;
   const all = lines.flatMap((line) => line.points).filter((point) => point.y !== null);
   const caption = el("figcaption", {}, title);
   if (!all.length) { figure.replaceChildren(caption, el("p", {class: "empty"}, "not measured yet")); return; }
@@ -86,7 +86,7 @@ function lineChart(figure, {title, lines, format = short, percent = false}) {
     plot.append(vg("text", {x: left - 8, y: y(mark) + 4, "text-anchor": "end"}, format(+mark.toPrecision(10))));
   }
   for (const mark of roundTicks(last, width / 90)) {
-    plot.append(vg("text", {x: x(mark), y: height - 6, "text-anchor": mark === 0 ? "start" : "middle"}, mark.toLocaleString("en")));
+    plot.append(vg("text", {x: x(mark), y: height - 6, "text-anchor": x(mark) > width - 20 ? "end" : "middle"}, mark.toLocaleString("en")));
   }
   const path = (points, of) => {
     let text = "", pen = false;
@@ -148,7 +148,11 @@ function rowDetail(row) {
   const samples = row.low === row.high ? `${short(row.low)} samples` : `${short(row.low)} to ${short(row.high)} samples`;
   return row.clients === 1 ? samples : `${samples} each`;
 }
-function rowLabel(row, data) {
+function rowLabel(row, data) { // a label that repeats the one above is left out
+  const at = data.rows.indexOf(row), label = plainLabel(row, data);
+  return row.clients > 1 && at > 0 && plainLabel(data.rows[at - 1], data) === label ? "" : label;
+}
+function plainLabel(row, data) {
   if (row.clients === 1 || data.order === "group") return row.name;
   if (data.order === "draws") return `${short(row.draws / row.clients)} draws`;
   return row.low === row.high ? `${short(row.low)}` : `${short(row.high)}–${short(row.low)}`;

@@ -239,6 +239,7 @@ function drawRound() {
   $("later").disabled = data.round === null || data.round >= data.last;
   $("newest").disabled = view.round === null;
   const parts = data.round === null ? [] : [`${count(data.available)} clients were available, ${several(data.selected, "client")} trained, ${data.used} ${data.used === 1 ? "reply was" : "replies were"} used`, data.seconds ? `it took ${span(data.seconds)}${phasesOf(data)}` : ""].filter(Boolean);
+  if (data.eligible) parts.push(`only clients with ${data.eligible} could be selected, which left out ${several(data.ineligible, "available client")}`);
   const timed = data.clients && data.clients.some((each) => each.reply !== null);
   if (timed && data.clients.length < data.selected) parts.push(`the ${data.clients.length} slowest are shown`);
   $("round-about").textContent = parts.length ? `${parts.join("; ")}.${data.skipped ? ` Skipped: ${data.skipped}` : ""}` : "";
@@ -265,7 +266,7 @@ function sortBy(key) {
 function ago(seconds) { return seconds < 5 ? "now" : `${span(seconds)} ago`; }
 function drawClients(data) {
   const now = view.state.now, has = (key) => data.rows.some((row) => row[key] !== null && row[key] !== undefined);
-  const grouped = current().groups > 0, seen = has("last_seen");
+  const grouped = view.trial !== null && current().groups > 0, seen = has("last_seen");
   const columns = [["Client", "text", "name"], ["State", "text", "state"], ...(grouped ? [["Group", "text", "group"]] : []), ...(seen ? [["Last seen"]] : []), ...(has("battery") ? [["Battery", "", "battery"]] : []),
     ["Samples", "", "size"], ["Draws", "", "drawn"], ["Rounds", "", "selected"], ["Last round", "", "round"], ["Failed", "", "failed"], ["Clipped", "", "clipped"], ["Quarantined", "", "quarantined"], ["Probability", "", "probability"], ["Importance", "", "importance"], ...(has("reply") ? [["Reply", "", "reply"]] : [])];
   head($("client-table"), columns);
@@ -281,9 +282,13 @@ function drawClients(data) {
   $("page-number").textContent = data.found ? `${count(data.page * 25 + 1)}–${count(Math.min(data.found, data.page * 25 + 25))} of ${count(data.found)}` : "none found";
   $("page-back").disabled = data.page === 0;
   $("page-on").disabled = data.page >= data.pages - 1;
-  $("clients").querySelector(".foot").hidden = data.pages < 2 && data.found > 0;
+  $("clients").querySelector(".foot").hidden = !view.trial || (data.pages < 2 && data.found > 0);
   $("others").hidden = !data.others.length;
-  $("others").textContent = data.others.length ? `Not in this trial: ${data.others.map((each) => `${each.name} (${each.state})`).join(", ")}` : "";
+  $("others-head").textContent = view.trial ? "Devices that are not in this trial" : "";
+  head($("other-table"), [["Device", "text"], ["State", "text"], ["Last seen"]]);
+  body($("other-table"), data.others.map((each) => el("tr", {}, el("td", {class: "name"}, each.name), el("td", {class: "text"}, el("i", {class: `dot ${each.state}`}), each.state), el("td", {}, each.seen === null ? "never" : ago(now - each.seen)))));
+  $("client-table").hidden = !view.trial;
+  $("find").hidden = !view.trial;
 }
 
 // --- the log ---------------------------------------------------------------------------------------------
@@ -326,7 +331,12 @@ async function ask() {
   if (!view.trials[view.trial]) view.trial = names()[0] ?? null;
   header(); tiles(); trialTable(); whichTrial();
   await curves();
-  if (view.trial) {
+  for (const part of ["learning", "selections", "round"]) $(part).hidden = !view.trial;
+  $("clients").hidden = !view.trial && state.nodes === null;
+  if (!view.trial) {
+    for (const part of ["groups", "happened"]) $(part).hidden = true;
+    if (state.nodes !== null) await SECTIONS.clients();
+  } else {
     for (const [name, show] of Object.entries(SECTIONS)) {
       // A live state of devices changes without a line in the history.
       const version = `${view.trial} ${current().version} ${["clients", "round"].includes(name) && state.nodes !== null ? state.now : ""}`;

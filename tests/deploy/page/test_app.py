@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -136,6 +137,28 @@ def test_a_clients_text_is_sent_as_data(client: Client) -> None:
     assert MARKUP in [row["name"] for row in table["rows"]]
     assert client.get(f"/{TOKEN}/data/log?name=md").json()["lines"] == [f"hello {MARKUP}"]
     assert client.get(f"/{TOKEN}/data/state").json()["trials"]["md"]["round"] == 2
+
+
+def test_before_the_first_run_there_are_devices(tmp_path: Path) -> None:
+    (tmp_path / "server.json").write_text("{}")
+    with contextlib.closing(sqlite3.connect(tmp_path / "superlink.db")) as database:
+        database.execute(
+            "CREATE TABLE node (node_id, name, status, online_until, last_deactivated_at, owner_aid)"
+        )
+        database.execute("INSERT INTO node VALUES (-1, ?, 'online', 9e12, '', '')", [MARKUP])
+        database.execute("INSERT INTO node VALUES (7, NULL, 'offline', 5, '2026-01-01T00:00:00+00:00', '')")
+        database.execute("INSERT INTO node VALUES (8, 'gone', 'unregistered', 5, '', '')")
+        database.commit()
+    client = Client(page_app(Shelf(tmp_path), TOKEN))
+    state = client.get(f"/{TOKEN}/data/state").json()
+    assert (state["run"], state["online"], state["nodes"]) == (None, 1, 2)
+    found = client.get(f"/{TOKEN}/data/clients").json()
+    assert found["rows"] == []
+    assert [each["name"] for each in found["others"]] == [MARKUP, "node-7"]
+    assert [each["state"] for each in found["others"]] == ["online", "offline"]
+    assert found["others"][1]["seen"] == 1767225600.0
+    (tmp_path / "superlink.db").write_bytes(b"not a database")
+    assert Shelf(tmp_path).nodes() is None
 
 
 def test_the_pages_own_files_load_nothing_from_elsewhere() -> None:

@@ -1,7 +1,9 @@
 """The page in a real browser: Debian's Chromium, with Selenium (`pip install selenium`)."""
 
+import contextlib
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -205,6 +207,28 @@ def test_the_page_goes_on_after_a_restart_of_its_server(browser: Any, show: Call
     page.start()
     wait_for(lambda: text(browser, ".tile b") == "3 / 9")
     assert text(browser, "#state") != "not reachable"
+
+
+def test_before_the_first_run_the_devices_are_shown(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "server.json").write_text("{}")
+    with contextlib.closing(sqlite3.connect(tmp_path / "superlink.db")) as database:
+        database.execute("CREATE TABLE node (node_id, name, status, online_until, last_deactivated_at)")
+        database.execute("INSERT INTO node VALUES (1, ?, 'online', 9e12, '')", [MARKUP])
+        database.commit()
+    page = Page(tmp_path)
+    try:
+        browser.get(page.where)
+        wait_for(lambda: table(browser, "other-table") == [[MARKUP, "online", "now"]])
+        hidden = (
+            "return ['learning', 'selections', 'round'].every(part => document.getElementById(part).hidden)"
+        )
+        assert browser.execute_script(hidden)
+        write(tmp_path / "runs" / "first", lines_of(ROUNDS))
+        wait_for(lambda: text(browser, ".tile b") == "3 / 9")
+        wait_for(lambda: not browser.execute_script(hidden))
+        assert text(browser, "#name") == "first"
+    finally:
+        page.stop()
 
 
 def test_trials_that_differ_in_the_seed_share_a_line(

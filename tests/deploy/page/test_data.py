@@ -1,6 +1,8 @@
 """What the page shows equals the history."""
 
+import contextlib
 import json
+import sqlite3
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -349,3 +351,32 @@ def test_a_log_is_sent_from_where_the_browser_is(tmp_path: Path) -> None:
     link.symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic"):
         read_log(link, None)
+
+
+def test_the_log_of_a_serverapp_comes_from_the_database(tmp_path: Path) -> None:
+    (tmp_path / "server.json").write_text("{}")
+    for name in ("one", "two"):
+        write_history(tmp_path / "runs" / name, [2.0, 1.0], "md")
+    with contextlib.closing(sqlite3.connect(tmp_path / "superlink.db")) as database:
+        database.execute("CREATE TABLE run (run_id, override_config)")
+        database.execute("CREATE TABLE task (task_id, run_id)")
+        database.execute("CREATE TABLE task_logs (timestamp, task_id, log)")
+        for number, name in ((1, "one"), (2, "two")):
+            config = json.dumps({"output-dir": str(tmp_path / "runs" / name)})
+            database.execute("INSERT INTO run VALUES (?, ?)", [number, config])
+            database.execute("INSERT INTO task VALUES (?, ?)", [10 * number, number])
+        database.execute("INSERT INTO run VALUES (3, 'not JSON')")
+        add = "INSERT INTO task_logs VALUES (0, ?, ?)"
+        database.execute(add, [10, "\x1b[92mINFO\x1b[0m one\nand\x07\n"])
+        database.execute(add, [20, "of another run\n"])
+        database.commit()
+        shelf = Shelf(tmp_path)
+        run = shelf.run("one")
+        assert list(shelf.logs(run)) == ["ServerApp"]
+        start, end, lines = shelf.log(run, "ServerApp", None)
+        assert (start, end, lines) == (0, 1, ["INFO one", "and\\x07"])
+        assert shelf.log(run, "ServerApp", end) == (1, 1, [])
+        database.execute(add, [10, "more\n"])
+        database.commit()
+        assert shelf.log(run, "ServerApp", end) == (1, 3, ["more"])
+    assert "ServerApp" not in shelf.logs(None)
