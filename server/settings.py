@@ -390,6 +390,9 @@ def read_client_settings(path: str) -> dict[str, dict[str, Any]]:
 def _read_object(name: str, path: str) -> dict[str, Any]:
     if not path:
         return {}
+    # `cohort advise` reads the name from a history, which may be a stranger's. A device may have no end.
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"{name} = {path!r}: must be a file")
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -103,6 +103,8 @@ def read_log(history: RunHistory) -> RunLog:
         return _read(history.path, history.settings)
     except KeyError as error:
         raise ValueError(f"{history.path}: cannot be studied, since it has no {error}") from None
+    except (AttributeError, IndexError, OverflowError, TypeError) as error:
+        raise ValueError(f"{history.path}: cannot be studied, since it is damaged: {error}") from None
 
 
 def _read(path: Path, settings: Line) -> RunLog:
@@ -203,7 +205,7 @@ def _logged(path: Path, line: Line, sizes: Floats, absent: Any, settings: Line) 
 def _draws_independently(settings: Line) -> bool:
     """Whether W = N / (K p) in the run, so that the weights can be checked."""
     kind = selector_type(settings["selector"])
-    given = parse_settings(settings["selector_settings"])
+    given = parse_settings(str(settings["selector_settings"]))
     return (
         issubclass(kind, ProbabilitySelector)
         and kind.name != "cluster-is"
@@ -231,7 +233,7 @@ def candidates(log: RunLog, names: Sequence[str]) -> dict[str, Selector]:
     """
     wanted = [BASELINE, *names]
     if not names:
-        given = ",".join(log.settings["selector_settings"].replace(",", " ").split())
+        given = ",".join(str(log.settings["selector_settings"]).replace(",", " ").split())
         own = log.settings["selector"] + (f":{given}" if given else "")
         wanted = [*NAMES, *([own] if _can_be_studied(log.settings["selector"]) else [])]
     sizes = log.rounds[0].sizes

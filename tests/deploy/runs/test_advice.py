@@ -69,6 +69,33 @@ def each_round(**values: Any) -> Callable[[list[dict[str, Any]]], list[dict[str,
     return change
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"clients": [99, 1]},
+        {"counts": [10**30, 1]},
+        {"probabilities": None},
+        {"absent": [99], "num_available": 7},
+        {"num_available": "x"},
+    ],
+)
+def test_a_damaged_round_is_refused_with_the_name_of_the_file(
+    edited: Callable[..., Path], damage: dict[str, Any]
+) -> None:
+    result = cohort("advise", edited(each_round(**damage)))
+    assert result.exit_code == 2, result.output
+    assert "history.jsonl: cannot be studied" in result.output
+
+
+def test_a_foreign_history_cannot_make_advise_read_a_device_without_end(edited: Callable[..., Path]) -> None:
+    def change(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**all_lines[0], "client_sizes": "/dev/zero"}, *all_lines[1:]]
+
+    result = cohort("advise", edited(change))
+    assert result.exit_code == 2
+    assert "client-sizes = '/dev/zero': must be a file" in result.output
+
+
 def test_json_is_all_that_is_printed(comparison: Path) -> None:
     result = cohort("advise", comparison, "--json")
     assert result.exit_code == 0, result.output
