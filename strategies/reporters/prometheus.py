@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from importlib import import_module
 from math import isfinite
+from threading import Thread, Timer
 from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from .base import Reporter
 from .scalars import groups, numbers
@@ -12,6 +16,7 @@ from .scalars import groups, numbers
 if TYPE_CHECKING:
     from .base import RoundReport, RunInfo
 
+PATIENCE = 2.0  # seconds that a connection may take; the others wait meanwhile
 _COUNTERS = {
     "rounds": "Completed rounds",
     "skipped_rounds": "Rounds that left the model unchanged",
@@ -66,8 +71,8 @@ class Prometheus(Reporter):
         self.port, self.address = port, address
         self._require()
         self._prometheus: Any = import_module("prometheus_client")
-        self._server: Any = None
-        self._thread: Any = None
+        self._server: WSGIServer | None = None
+        self._thread: Thread | None = None
 
     def begin(self, run: RunInfo) -> None:
         self._open(run)
@@ -132,9 +137,10 @@ class Prometheus(Reporter):
             ),
         }
         self._gauges["planned_rounds"].set(run.num_rounds)
-        self._server, self._thread = self._prometheus.start_http_server(
-            self.port, addr=self.address, registry=registry
-        )
+        app = self._prometheus.make_wsgi_app(registry)
+        self._server = make_server(self.address, self.port, app, _server(self.address), _Handler)
+        self._thread = Thread(target=self._server.serve_forever, name="prometheus", daemon=True)
+        self._thread.start()
         self.port = self._server.server_port
 
     def _set(self, name: str, values: list[tuple[tuple[str, ...], float]]) -> None:
@@ -144,8 +150,41 @@ class Prometheus(Reporter):
             gauge.labels(*labels).set(value)
 
     def _close(self) -> None:
-        if self._server is not None:
+        if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._server.server_close()
             self._thread.join()
             self._server = None
+
+
+# prometheus_client's own server has a thread and a file for each connection, for as long as the connection
+# exists: whoever can connect could use up the files and threads of the run.
+class _Handler(WSGIRequestHandler):
+    """Answers the request of one connection, and closes it after `PATIENCE` seconds."""
+
+    def handle(self) -> None:
+        late = Timer(PATIENCE, self._hang_up)
+        late.daemon = True
+        late.start()
+        with suppress(OSError):  # the connection has ended
+            super().handle()
+        late.cancel()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+def _server(address: str) -> type[WSGIServer]:
+    """Return a server for an address, which answers one connection after another."""
+
+    class Server(WSGIServer):
+        address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
+        def handle_error(self, *_: Any) -> None:
+            """Print nothing: the other side has hung up, or has sent nonsense."""
+
+    return Server

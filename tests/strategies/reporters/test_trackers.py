@@ -1,10 +1,14 @@
 """Each tracker holds the rounds of a run, and a resumed run goes on in its own place."""
 
 import json
+import socket
 import sqlite3
 import struct
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +233,30 @@ def scraped(reporter: Prometheus) -> dict[tuple[str, ...], float]:
         for family in parser.text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def test_idle_connections_to_prometheus_take_no_threads_and_few_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
+    monkeypatch.setattr("strategies.reporters.prometheus.PATIENCE", 0.2)
+    reporter = Prometheus(0)
+    reporter.begin(RunInfo(7))
+    before = threading.active_count()
+    idle = []
+    for _ in range(50):  # the kernel keeps a few, and the others wait
+        idle.append(socket.socket())
+        idle[-1].setblocking(False)
+        with suppress(BlockingIOError):
+            idle[-1].connect(("127.0.0.1", reporter.port))
+    time.sleep(0.5)
+    assert threading.active_count() <= before + 2
+    for each in idle[10:]:
+        each.close()
+    assert scraped(reporter)["cohort_planned_rounds",] == 7
+    reporter.end(0, "")
+    for each in idle:
+        each.close()
 
 
 def test_prometheus_serves_the_last_round_and_counts() -> None:
