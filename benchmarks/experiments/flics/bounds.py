@@ -2,6 +2,15 @@
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Theorem 1, Lemma 4 and eq. 7. The paper's M groups are G here.
+
+Where the paper is silent or contradicts itself:
+
+- **σ_G²**: no assumption defines it. Here it is a bound of ||∇F_j - ∇f||².
+- **Σ**: Theorem 1 calls it the correlation matrix of the groups' numbers of participants, Lemma 6 their
+  covariance matrix. The proof uses the covariance, and so does this module.
+- **G**: Assumption 4 prints ||g|| <= G², and then says that the norm is bounded by G. The bound is used for
+  squared norms, so here ||g||² <= G².
+- **Learning rates**: Theorem 1 prints no condition. The proof prints η η_L < 1/(T_L L), without ε̂.
 """
 
 from __future__ import annotations

@@ -142,8 +142,11 @@ EXPERIMENTS = (
         "the first rounds are in it. σ_T is the mean of eq. 7 with the covariances of the participants. "
         "Eq. 7 bounded: the rounds in which its right side is within the bounds of the text after it, "
         "with ε the largest error of s/ŝ(t) in this round, s = ŝ(T), and n the mean number of available "
-        "clients of a group, at least s. The proof needs ε̂ η η_L T_L L <= 1, and the theorem prints "
-        "this condition without ε̂; where it fails, the gradient is below the bound, too. Largest and "
+        "clients of a group, at least s. The proof needs ε̂ η η_L T_L L <= 1. It prints η η_L < "
+        "1/(T_L L), without ε̂; Theorem 1 itself prints no condition. Where the former fails, the gradient is "
+        "below the bound, too. σ_G² is the largest ||∇F_j - ∇f||² over the groups: no assumption of the "
+        "paper defines it. Σ is the covariance, as in Lemma 6; Theorem 1 calls it the correlation matrix. "
+        "Availability as in flics-variance, whose uniform process does not fill every quota. Largest and "
         "smallest weight / p: of the groups whose mean weight in the aggregate is the largest and the "
         "smallest multiple of their p, over all rounds; Lemma 4 bounds the largest by ε̂ (it prints 1 + "
         "ε̂, which has the 1 twice).",

@@ -14,7 +14,11 @@ from strategies.numerics.water_filling import water_fill
 
 NUM_GROUPS, K = 10, 20
 MEANS = np.geomspace(1, 100, NUM_GROUPS)
-"""Mean number of available clients of each group. The process "trace" uses only their ratios."""
+"""Mean number of available clients of each group. The process "trace" uses only their ratios.
+
+The process "uniform" has 1 client of the first group in every round, and 1 or 2 of the second. The paper's
+uniform availability always fills the quotas K p_j, which are 2 for K = 20; `table_1` starts at a mean of 4.
+"""
 SHARES = np.full(NUM_GROUPS, 1 / NUM_GROUPS)
 """The groups' weights p in the objective, which sum to 1."""
 
@@ -150,7 +154,10 @@ EXPERIMENTS = (
         note=f"{NUM_GROUPS} groups of equal weight, 1 to 100 clients of each available on average; K = {K}, "
         f"or random from {K // 4} to {7 * K // 4}. The variance is sum p_j²/s_j for the mean rates s of "
         "FLICS, of fixed quotas, and of uniform selection among the available clients; each policy scales "
-        "updates by p/ŝ. The optimum is exact.",
+        "updates by p/ŝ. The optimum is exact. In the paper, uniform availability always fills the quotas K "
+        f"p_j, here {K * SHARES[0]:g} for K = {K}. Ours does not: the first group always has 1 client, the "
+        "second 1 or 2. With at least 2 clients in each group the excess of fixed quotas would be 0 for this "
+        "K.",
         x="rounds T",
         y="excess over the offline optimum, %",
         log_y=True,
@@ -163,7 +170,8 @@ EXPERIMENTS = (
         run=run_sigma,
         claim="the difference goes to 0.",
         note="Not the σ_T of Corollary 1.1, which also has the covariances Σ_ij of the groups' numbers of "
-        f"participants as factors (eq. 7). As flics-variance, with K = {K} and β = {BETA:g}, but ŝ(t) counts "
+        f"participants as factors (eq. 7). As flics-variance, with K = {K} and β = {BETA:g} and the same "
+        "availability, whose uniform process, unlike the paper's, does not fill every quota; but ŝ(t) counts "
         "the clients that took part, and all rounds t <= T count. The difference is negative at first, since "
         "β counts as a participant of each group, and large where groups were absent for many rounds.",
     ),
