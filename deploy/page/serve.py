@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from deploy.page.sources import Shelf
 
-CONNECTIONS = 64  # at once; further connections are refused
+CONNECTIONS = 64  # at once; the oldest one gives way to a further one
 LONGEST = 20.0  # s; a connection is closed after this time, whatever it does
 HEADER_BYTES = 16_384  # of a request
 
@@ -31,9 +31,12 @@ class _ShortConnection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._since = self.loop.time()
         self._limit = self.loop.call_later(LONGEST, transport.abort)
-        if len(self.connections) > CONNECTIONS:
-            transport.abort()
+        mine = [each for each in self.connections if isinstance(each, _ShortConnection)]
+        excess = max(0, len(mine) - CONNECTIONS)
+        for oldest in sorted(mine, key=lambda each: each._since)[:excess]:
+            oldest.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._limit.cancel()

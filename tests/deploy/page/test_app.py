@@ -7,7 +7,6 @@ import re
 import socket
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,7 +175,6 @@ def test_the_pages_own_files_load_nothing_from_elsewhere() -> None:
 
 @pytest.fixture
 def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(serving, "LONGEST", 1.0)
     monkeypatch.setattr(serving, "CONNECTIONS", 8)
     listener, ready, servers = listening(0), threading.Event(), []
     real = serving.uvicorn.Server
@@ -199,25 +197,23 @@ def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     thread.join(20)
 
 
-def test_slow_and_many_connections_cannot_hold_the_page(served: int) -> None:
+@pytest.mark.parametrize("longest", [1.0, 600.0])
+def test_slow_and_many_connections_cannot_hold_the_page(
+    served: int, monkeypatch: pytest.MonkeyPatch, longest: float
+) -> None:
+    monkeypatch.setattr(serving, "LONGEST", longest)
     held = []
     for _ in range(40):
         one = socket.create_connection(("127.0.0.1", served))
         one.sendall(b"GET /a-secret/ HTTP/1.1\r\nHost: x\r\nX-Slow: ")  # never ends its headers
         held.append(one)
-    end = time.monotonic() + 20
-    while True:  # the first ones are closed after a second
-        try:
-            answer = httpx.get(f"{address(served, TOKEN)}data/state", timeout=5)
-            break
-        except httpx.TransportError:
-            assert time.monotonic() < end
-            time.sleep(0.2)
+    answer = httpx.get(f"{address(served, TOKEN)}data/state", timeout=20)
     assert answer.json()["trials"]["md"]["round"] == 2
-    for one in held:
-        one.settimeout(10)
+    for one in held if longest == 1.0 else held[:32]:  # closed because they are slow, or the oldest of many
+        one.settimeout(20)
         with contextlib.suppress(ConnectionError):
             assert one.recv(1) == b""
+    for one in held:
         one.close()
 
 
