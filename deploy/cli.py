@@ -39,6 +39,7 @@ from deploy.runs.availability import check_availability
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follower import train
+from deploy.runs.seeds import parse_seeds
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
 from deploy.runs.trials import (
     PLAN,
@@ -178,6 +179,14 @@ Selectors = Annotated[
 ]
 Task = Annotated[str, typer.Option(help="What to learn: digits, mnist, mnist-mlp (needs torch), ...")]
 Seed = Annotated[int, typer.Option(help="Seed of all random draws.")]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        metavar="1-5",
+        help="Repeat everything with each of these seeds (1-5, or 1,3,7), and report means with intervals.",
+        show_default=False,
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder of the run. (default: runs/ and the current time)", show_default=False),
@@ -220,6 +229,7 @@ def up(
     selectors: Selectors = None,
     task: Task = "digits",
     seed: Seed = 1,
+    seeds: Seeds = None,
     out: Out = None,
     port: Annotated[
         int | None,
@@ -245,7 +255,15 @@ def up(
         if resume is None:
             patient = [PATIENT, *(settings or [])]
             comparison = _comparison(
-                clients, rounds, per_round, selectors or SELECTORS, task, seed, out, patient, track
+                clients,
+                rounds,
+                per_round,
+                selectors or SELECTORS,
+                task,
+                _seeds(context, seed, seeds),
+                out,
+                patient,
+                track,
             )
         else:
             comparison = _resumed(resume, _given(context))
@@ -276,6 +294,7 @@ def simulate(
     selectors: Selectors = None,
     task: Task = "digits",
     seed: Seed = 1,
+    seeds: Seeds = None,
     out: Out = None,
     settings: Settings = None,
     track: Track = None,
@@ -288,7 +307,15 @@ def simulate(
     with _exit_on_bad_input():
         if resume is None:
             comparison = _comparison(
-                clients, rounds, per_round, selectors or [SELECTOR], task, seed, out, settings, track
+                clients,
+                rounds,
+                per_round,
+                selectors or [SELECTOR],
+                task,
+                _seeds(context, seed, seeds),
+                out,
+                settings,
+                track,
             )
         else:
             comparison = _resumed(resume, _given(context))
@@ -318,11 +345,21 @@ class _Comparison(NamedTuple):
         return int(self.trials[0].run_config["num-clients"])
 
     @property
+    def by_seed(self) -> dict[ConfigValue, list[Trial]]:
+        """The trials of each seed."""
+        found: dict[ConfigValue, list[Trial]] = {}
+        for trial in self.trials:
+            found.setdefault(trial.run_config["seed"], []).append(trial)
+        return found
+
+    @property
     def title(self) -> str:
         settings = self.trials[0].run_config
+        seeds = list(self.by_seed)
+        shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
         return (
             f"{settings['num-clients']} clients · {settings['clients-per-round']} per round · "
-            f"{settings['task']} · seed {settings['seed']}"
+            f"{settings['task']} · {shown}"
         )
 
 
@@ -332,7 +369,7 @@ def _comparison(
     per_round: int,
     selectors: Sequence[str],
     task: str,
-    seed: int,
+    seeds: Sequence[int],
     out: Path | None,
     settings: Sequence[str] | None,
     track: Sequence[str] | None,
@@ -350,7 +387,7 @@ def _comparison(
         "num-rounds": rounds,
         "clients-per-round": per_round,
         "task": task,
-        "seed": seed,
+        "seed": seeds[0],
     }
     for key, value in map(parse_setting, settings or []):
         if key in OPTION_OF:
@@ -359,11 +396,21 @@ def _comparison(
     if track:
         common["track"] = " ".join(track)
     common = with_absolute_paths(common)
-    trials = plan(selectors, common, app_folder(), folder)
+    trials = plan(selectors, common, app_folder(), folder, seeds)
     check_data(common)
-    groups = groups_of(common)
-    check_clients(trials, groups, groups)
+    for seed in seeds:
+        groups = groups_of({**common, "seed": seed})
+        check_clients([trial for trial in trials if trial.run_config["seed"] == seed], groups, groups)
     return _Comparison(folder, trials)
+
+
+def _seeds(context: typer.Context, seed: int, seeds: str | None) -> list[int]:
+    """Return the seeds of a new comparison: those of --seeds, or the one of --seed."""
+    if seeds is None:
+        return [seed]
+    if "seed" in _given(context):
+        raise ValueError(f"seeds = {seeds!r}: cannot be combined with --seed")
+    return parse_seeds(seeds)
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
@@ -397,6 +444,8 @@ def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
         folder = plans[-1].parent.absolute()
     else:
         folder = Path(run).absolute()
+    if "seeds" in given:
+        raise ValueError(f"seeds = {given['seeds']!r}: a resumed run keeps its seeds")
     if "out" in given:
         raise ValueError(f"out = {given['out']}: a resumed run must stay in its folder")
     trials = read_plan(folder)
@@ -413,7 +462,9 @@ def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
         trial.run_config["num-rounds"] = max(rounds, trial.run_config["num-rounds"])
         check_trackers(str(trial.run_config.get("track", "")))
     if "selectors" in given:
-        names = [trial.name for trial in plan(given["selectors"], trials[0].run_config, app_folder(), folder)]
+        seeds = list(dict.fromkeys(int(trial.run_config["seed"]) for trial in trials))
+        planned = plan(given["selectors"], trials[0].run_config, app_folder(), folder, seeds)
+        names = [trial.name for trial in planned]
         if names != [trial.name for trial in trials]:
             before = ", ".join(trial.name for trial in trials)
             raise ValueError(
@@ -448,11 +499,12 @@ def _compare(
     folder, trials = comparison
     title = comparison.title
     console = Console(highlight=False, markup=False)
-    display: PlainDisplay
-    if console.is_terminal and not quiet:
-        display = LiveDisplay(console, trials, title)
-    else:
-        display = PlainDisplay(console, rounds=not quiet)
+
+    def display_of(shown: list[Trial]) -> PlainDisplay:
+        if console.is_terminal and not quiet:
+            return LiveDisplay(console, shown, title)
+        return PlainDisplay(console, rounds=not quiet)
+
     try:
         with raise_on_signals(lambda number: SystemExit(128 + number)):
             console.print(f"{title}: starting; all files go to {_short(folder)}", soft_wrap=True)
@@ -461,8 +513,11 @@ def _compare(
             else:
                 with engine:
                     console.print(engine.started)
-                    with display:
-                        train(engine, trials, display, at_once=at_once)
+                    for seed, each in comparison.by_seed.items():
+                        if len(each) < len(trials):
+                            console.print(f"seed {seed}")
+                        with display_of(each) as display:
+                            train(engine, each, display, at_once=at_once)
     except (EngineError, KeyboardInterrupt) as error:
         command = {RaySimulation: "simulate", BatchedSimulation: "simulate --engine batched"}.get(
             type(engine), "up"

@@ -14,13 +14,15 @@ from rich.text import Text
 
 from deploy.runs.comparison import LAST, duration, faults, large_clients, number, summarise, verdict
 from deploy.runs.groups import GROUP_NOTES, group_table
+from deploy.runs.seeds import by_selector, interval, paired_verdict
 from strategies.clients.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console, RenderableType
 
+    from deploy.runs.comparison import Summary
     from deploy.runs.trials import Trial
     from server.history import Line, RunHistory
 
@@ -206,23 +208,38 @@ def report(trials: Sequence[RunHistory]) -> Group:
         "to\nlarge",
     ):
         table.add_column(head, justify="right")
-    for trial in trials:
-        summary = summarise(trial)
-        name = Text(trial.label.replace(" (", "\n").removesuffix(")"))
-        if not trial.finished:
-            name.append("\nnot finished", style="red")
+    seeds = by_selector(trials)
+    for each in [[trial] for trial in trials] if seeds is None else seeds.values():
+        found = [summarise(trial) for trial in each]
+
+        def mean(value: Callable[[Summary], float], found: Sequence[Summary] = tuple(found)) -> float:
+            return interval([value(summary) for summary in found]).mean
+
+        def spread(
+            value: Callable[[Summary], float],
+            form: str,
+            scale: float = 1.0,
+            found: Sequence[Summary] = tuple(found),
+        ) -> str:
+            return interval([value(summary) for summary in found]).shown(form, scale).replace(" ± ", "\n± ")
+
+        name = Text(each[0].label.replace(" (", "\n").removesuffix(")"))
+        if unfinished := sum(not trial.finished for trial in each):
+            name.append("\nnot finished" if len(each) == 1 else f"\n{unfinished} not finished", style="red")
         table.add_row(
             name,
-            number(summary.test_loss, ".3f"),
-            number(summary.test_accuracy, ".1f", scale=100),
-            number(summary.train_loss, ".3f"),
-            number(summary.distinct, ".1f"),
-            duration(summary.seconds),
-            number(summary.bytes, ".0f", scale=1e-3),
-            str(summary.failures),
-            number(summary.large_share, ".0f", " %", scale=100),
+            spread(lambda summary: summary.test_loss, ".3f"),
+            spread(lambda summary: summary.test_accuracy, ".1f", 100),
+            spread(lambda summary: summary.train_loss, ".3f"),
+            number(mean(lambda summary: summary.distinct), ".1f"),
+            duration(mean(lambda summary: summary.seconds)),
+            number(mean(lambda summary: summary.bytes), ".0f", scale=1e-3),
+            str(sum(summary.failures for summary in found)),
+            number(mean(lambda summary: summary.large_share), ".0f", " %", scale=100),
         )
     notes = f"Losses and accuracy are means of the last {LAST} rounds."
+    if seeds is not None:
+        notes += " ±: 95 % interval of the mean over the seeds. Failed: the sum over the seeds."
     if sizes := next((trial.client_sizes for trial in trials if trial.client_sizes), None):
         large = large_clients(sizes)
         share = sum(sizes[i] for i in large) / sum(sizes)
@@ -233,9 +250,9 @@ def report(trials: Sequence[RunHistory]) -> Group:
     parts: list[RenderableType] = [table, Text(notes, style="dim")]
     if (groups := group_table(trials)) is not None:
         parts += [Text(), Text("Groups of clients", style="bold"), groups, Text(GROUP_NOTES, style="dim")]
-    if fault_lines := [text for trial in trials if (text := _faults(trial))]:
+    if fault_lines := [text for trial in trials if (text := _faults(trial, seeds is not None))]:
         parts += [Text(), Text("Rounds in which clients had faults", style="bold"), *fault_lines]
-    if sentences := verdict(trials):
+    if sentences := verdict(trials) if seeds is None else paired_verdict(seeds):
         parts += [
             Text(),
             Text("Compared with uniform selection", style="bold"),
@@ -244,7 +261,7 @@ def report(trials: Sequence[RunHistory]) -> Group:
     return Group(*parts)
 
 
-def _faults(trial: RunHistory) -> Text | None:
+def _faults(trial: RunHistory, with_seed: bool) -> Text | None:
     """List the clients with the most faults in a trial; None if no client had any.
 
     An example is "uniform: client-03 12 failed, 2 quarantined", where 12 and 2 are numbers of rounds.
@@ -256,4 +273,5 @@ def _faults(trial: RunHistory) -> Text | None:
     if not found:
         return None
     others = [f"{len(found) - MOST} more clients"] if len(found) > MOST else []
-    return Text(f"  {trial.label}: {'; '.join([*found[:MOST], *others])}")
+    label = f"{trial.label}, seed {trial.settings['seed']}" if with_seed else trial.label
+    return Text(f"  {label}: {'; '.join([*found[:MOST], *others])}")

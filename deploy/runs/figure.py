@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from deploy.runs.groups import worst_accuracy
+from deploy.runs.seeds import by_selector, interval
 from server.history import FILE_NAME
 from strategies.clients.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from server.history import RunHistory
+    from server.history import Line, RunHistory
 
 # Okabe and Ito's palette: people with any colour vision can tell these colours apart. In greyscale, the line
 # styles distinguish the trials.
@@ -52,6 +53,9 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
     trials = [trial for trial in trials if trial.trained]
     if not trials:
         raise ValueError(f"nothing to draw: no {FILE_NAME} has a round yet")
+    seeds = by_selector(trials)
+    curves = [[trial] for trial in trials] if seeds is None else list(seeds.values())
+    trials = [each[0] for each in curves]  # of several seeds, the panels with selections show the first
     panels = (len(trials) + 1) // 2
     # The height of one panel with selections, inches.
     tall = 0.2 * max(len(rows_of(trial)) for trial in trials) + 1.0
@@ -59,9 +63,10 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
         parts = figure.add_gridspec(2, 1, height_ratios=(4.2, panels * tall))
         above, below = figure.add_subfigure(parts[0]), figure.add_subfigure(parts[1])
         has_groups = any(line.get("group_metrics") for trial in trials for line in trial.trained)
-        _draw_curves(trials, *above.subplots(1, 3 if has_groups else 2))
+        _draw_curves(curves, *above.subplots(1, 3 if has_groups else 2))
         for axes, trial in zip(below.subplots(panels, 2, squeeze=False).flat, trials, strict=False):
-            _draw_selections(trial, axes)
+            title = trial.label if seeds is None else f"{trial.label}, seed {trial.settings['seed']}"
+            _draw_selections(trial, axes, title)
         if len(trials) % 2:
             below.axes[-1].set_axis_off()
         below.suptitle(
@@ -102,18 +107,39 @@ def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 
 def _draw_curves(
-    trials: Sequence[RunHistory], losses: Axes, accuracies: Axes, worst: Axes | None = None
+    selectors: Sequence[Sequence[RunHistory]], losses: Axes, accuracies: Axes, worst: Axes | None = None
 ) -> None:
-    """Draw test loss and test accuracy of all trials; in `worst`, if given, the worst group's accuracy."""
-    for trial, colour, style in zip(trials, cycle(COLOURS), cycle(STYLES), strict=False):
-        rounds = [line["round"] for line in trial.rounds]
-        for axes, metric, scale in ((losses, "test_loss", 1), (accuracies, "test_accuracy", 100)):
-            values = [scale * _value(line[metric]) for line in trial.rounds]
-            axes.plot(rounds, values, color=colour, linestyle=style, linewidth=1.8, label=trial.label)
-        if worst is not None:
-            values = [100 * worst_accuracy(line) for line in trial.rounds]
-            worst.plot(rounds, values, color=colour, linestyle=style, linewidth=1.8, label=trial.label)
-            worst.set_title("Accuracy of the worst group (%)", loc="left", fontweight="bold")
+    """Draw test loss and test accuracy of each selector; in `worst`, if given, the worst group's accuracy.
+
+    If a selector has trials of several seeds, the curve is their mean, with its 95 % interval.
+    """
+    for trials, colour, style in zip(selectors, cycle(COLOURS), cycle(STYLES), strict=False):
+        measures: list[tuple[Axes | None, Callable[[Line], float]]] = [
+            (losses, lambda line: _value(line["test_loss"])),
+            (accuracies, lambda line: 100 * _value(line["test_accuracy"])),
+            (worst, lambda line: 100 * worst_accuracy(line)),
+        ]
+        for axes, value in measures:
+            if axes is None:
+                continue
+            found: dict[int, list[float]] = {}
+            for trial in trials:
+                for line in trial.rounds:
+                    found.setdefault(line["round"], []).append(value(line))
+            # A round counts if all seeds have reached it: a mean over fewer seeds would jump.
+            rounds = [round for round, values in found.items() if len(values) == len(trials)]
+            over = [interval(found[round]) for round in rounds]
+            means = np.array([each.mean for each in over])
+            axes.plot(rounds, means, color=colour, linestyle=style, linewidth=1.8, label=trials[0].label)
+            if len(trials) > 1:
+                half = np.array([each.half for each in over])
+                most = (
+                    np.inf if axes is losses else 100.0
+                )  # no loss is below 0, no accuracy beyond 0 to 100 %
+                low, high = np.clip([means - half, means + half], 0.0, most)
+                axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+    if worst is not None:
+        worst.set_title("Accuracy of the worst group (%)", loc="left", fontweight="bold")
     losses.set_title("Test loss", loc="left", fontweight="bold")
     accuracies.set_title("Test accuracy (%)", loc="left", fontweight="bold")
     losses.legend(frameon=False)
@@ -163,7 +189,7 @@ def _range(sizes: Sequence[float], clients: Sequence[int]) -> str:
     return f"{len(clients)} client{'s' if len(clients) > 1 else ''} ({span})"
 
 
-def _draw_selections(trial: RunHistory, axes: Axes) -> None:
+def _draw_selections(trial: RunHistory, axes: Axes, title: str) -> None:
     """Draw the selected clients of a trial: the rows of `rows_of`, and a column per round."""
     rows = rows_of(trial)
     row_of = {client: at for at, row in enumerate(rows) for client in row.clients}
@@ -187,7 +213,7 @@ def _draw_selections(trial: RunHistory, axes: Axes) -> None:
         interpolation="nearest",
         extent=(0.5, last + 0.5, len(rows) - 0.5, -0.5),
     )
-    axes.set_title(trial.label, loc="left", fontsize=10)
+    axes.set_title(title, loc="left", fontsize=10)
     # Names are no formulas, which matplotlib would raise an error for.
     axes.set_yticks(range(len(rows)), [row.label for row in rows], fontsize=8, parse_math=False)
     axes.locator_params(axis="x", integer=True)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,8 +78,14 @@ class Trial:
         return f"ended unexpectedly; {self.last_words}"
 
 
-def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path, folder: Path) -> list[Trial]:
-    """Check the settings of a comparison, and return a trial for each selector.
+def plan(
+    selectors: Sequence[str],
+    common: Mapping[str, ConfigValue],
+    app: Path,
+    folder: Path,
+    seeds: Sequence[int] = (),
+) -> list[Trial]:
+    """Check the settings of a comparison, and return a trial for each selector and seed.
 
     Parameters
     ----------
@@ -90,6 +97,9 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
         The folder of the app, whose pyproject.toml contains the defaults.
     folder : Path
         Each trial writes into its own subfolder of this folder.
+    seeds : Sequence[int]
+        The seeds, if there are several: all selectors train with the first seed, then with the next one.
+        (default: the seed in `common`)
 
     Raises
     ------
@@ -98,15 +108,18 @@ def plan(selectors: Sequence[str], common: Mapping[str, ConfigValue], app: Path,
     """
     defaults = default_config(app)
     trials: dict[str, Trial] = {}
-    for text in selectors:
+    several: Sequence[int | None] = seeds if len(seeds) > 1 else [None]
+    for seed, text in product(several, selectors):
         selector, colon, settings = text.partition(":")
         name = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
+        name = name if seed is None else f"{name}-seed-{seed}"
         if name in trials:
             raise ValueError(f"selector = {text!r}: given twice")
         if bool(colon) != bool(settings):
             raise ValueError(f"selector = {text!r}: must be name or name:setting=value,setting=value")
         run_config = {
             **common,
+            **({} if seed is None else {"seed": seed}),
             "selector": selector,
             "selector-settings": settings.replace(",", " "),
             "output-dir": str(folder / name),

@@ -1,5 +1,6 @@
 """The `cohort` command: bad input is refused with a message before anything starts."""
 
+import json
 import shutil
 import socket
 import sys
@@ -464,3 +465,30 @@ def test_an_option_that_is_given_twice_is_refused(command: str, tmp_path: Path) 
     # --selector and --set may be repeated.
     repeated = ("--selector", "md", "--selector", "uniform", "--set", "guard=false", "--set", "task=digits")
     assert "more than once" not in cohort(command, *repeated, "--rounds", "0").stderr
+
+
+def test_seeds_repeat_the_comparison_and_are_resumed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    common = ("simulate", "--engine", "batched", "--clients", "4", "--per-round", "2")
+    selectors = ("--selector", "uniform", "--selector", "md")
+    result = cohort(*common, *selectors, "--rounds", "2", "--seeds", "1-2", "--out", str(run))
+    assert result.exit_code == 0, result.output
+    assert "· 2 seeds" in result.stdout
+    assert result.stdout.index("uniform-seed-1  round 2/2") < result.stdout.index("uniform-seed-2  round 1/2")
+    names = [f"{name}-seed-{seed}" for seed in (1, 2) for name in ("uniform", "md")]
+    seeds = [read_settings(run / name)["seed"] for name in names]
+    assert seeds == [1, 1, 2, 2]
+    assert "±" in result.stdout
+    result = cohort(*common[:3], "--resume", str(run), *selectors, "--rounds", "3")
+    assert result.exit_code == 0, result.output
+    assert "md-seed-2  round 3/3" in result.stdout
+    for more in (("--seeds", "1-3"), ("--seed", "2")):
+        assert cohort(*common[:3], "--resume", str(run), *more).exit_code == 2
+    refused = cohort(*common, "--seeds", "1-2", "--seed", "1")
+    assert "seeds = '1-2': cannot be combined with --seed" in refused.stderr
+    assert "seeds = '2-1': must be like 1-5" in cohort(*common, "--seeds", "2-1").stderr
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = json.loads((folder / "history.jsonl").read_text().splitlines()[0])
+    return settings
