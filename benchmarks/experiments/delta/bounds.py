@@ -135,7 +135,8 @@ def is_margin(of: Constants, excess: float) -> float:
     Raises
     ------
     ValueError
-        If the rates do not fulfil the theorem's conditions: η_L < 1/(8LK), η η_L <= 1/(KL), c > 0.
+        If the rates do not fulfil η_L < 1/(8LK), η η_L <= 1/(KL) and c > 0. The second condition is the one
+        that the proof needs (after eq. 35); Theorems 3.1 and D.1 print η <= 1/(η_L L), without K.
     """
     reach = of.steps * of.smoothness * of.local_rate
     c = 0.5 - 10 * reach**2 * (excess + 1) - of.global_rate * reach * (excess + 1) / (2 * of.selected)
@@ -148,10 +149,14 @@ def delta_margin(of: Constants, p: Floats, excess: float) -> float:
     Raises
     ------
     ValueError
-        If the rates do not fulfil the theorem's conditions: η η_L <= 1/(KL), c > 0.
+        If the rates do not fulfil η_L <= 1/(8LK), η η_L <= 1/(KL) and c > 0. The first condition is Lemma
+        E.8's, which the proof uses and Theorem 3.5 does not print. The third is, as in the proof,
+        η_L < 1/(2 sqrt(10 (A² + 1)) K L sqrt((1/m) sum 1/(m p))). Theorem 3.5 prints it without A² + 1 and
+        with 1/n for 1/m; the proof's last line has K L inside the first root.
     """
     reach = of.steps * of.smoothness * of.local_rate
-    return _allowed(of, 0.5 - 20 * reach**2 * (excess + 1) * float((1 / p).sum()) / p.size**2, True)
+    c = 0.5 - 20 * reach**2 * (excess + 1) * float((1 / p).sum()) / p.size**2
+    return _allowed(of, c, reach <= 1 / 8)
 
 
 def _allowed(of: Constants, c: float, small: bool) -> float:

@@ -21,7 +21,8 @@ from strategies.selectors import Selection, Selector
 class Problem(NamedTuple):
     """Clients with n samples each of y = <w*, x> + noise, and with the weight λ_m = 1/M each.
 
-    The loss L(w) is the mean of (y - <w, x>)²/2 over all clients and samples. The model w starts at 0.
+    The loss L(w) is the mean of (y - <w, x>)²/2 over all clients and samples. By misprints, the paper's L_m
+    has no sum over the samples i, and has w* for w, as has its gradient step. The model w starts at 0.
 
     Attributes
     ----------

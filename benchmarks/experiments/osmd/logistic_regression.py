@@ -5,6 +5,9 @@ With balanced sizes each client holds 10. All trials of a comparison are trained
 mini-batches. Every client's gradient is computed, also if the client is not selected. So the regret of a
 trial can be computed (`benchmarks.experiments.regret`). For one data file, all results are functions of the
 seed. In shapes, A is the number of trials.
+
+The loss is the cross-entropy of the softmax over the C classes. By misprints, the paper's softmax has a sum
+to K, and its cross-entropy has no minus sign.
 """
 
 from collections.abc import Callable, Mapping

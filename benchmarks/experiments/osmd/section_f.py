@@ -95,15 +95,13 @@ class Maker:
         a_max = float(asked.max() / M) ** 2
         return self("adaptive-osmd", alpha=ALPHA, rates=rates, a_max=a_max, **settings)
 
-    def doubling(self, asked: Floats) -> Selector:
+    def doubling(self) -> Selector:
         """Return Adaptive-Doubling-OSMD with the first version's rates, and the scale-free γ.
 
-        ā of the first block is the largest a of `asked` (M,), the norms of all clients before training. ā of
-        a later block is the largest a that was seen in the block before.
+        ā of a block is the largest a that was seen in the block before. The first block makes no step, so
+        asking clients for their norms before training would change nothing.
         """
-        selector = self("adaptive-doubling-osmd", alpha=ALPHA, rates="v1", ask_norms=True)
-        selector.learn_norms(np.arange(M), asked)
-        return selector
+        return self("adaptive-doubling-osmd", alpha=ALPHA, rates="v1")
 
     def oracle(self, floor: float) -> Selector:
         """Return the oracle, which uses the best probabilities p >= floor in each round."""
@@ -229,7 +227,7 @@ def make_f1(new: Maker, problem: Problem) -> Mapping[str, Selector]:
         "adaptive-osmd × 1000": new.adaptive(1000, asked),
         "adaptive-osmd × 100, cold": new.adaptive(100),
         "adaptive-osmd × 100, ā fixed": new.told(asked, learning_rate_multiplier=100.0),
-        "adaptive-doubling-osmd": new.doubling(asked),
+        "adaptive-doubling-osmd": new.doubling(),
         "best p ≥ α/M (oracle)": new.oracle(ALPHA / M),
         "optimal (oracle)": new.oracle(0),
     }
@@ -424,9 +422,9 @@ EXPERIMENTS = (
         note=f"{READING} The rates are the first version's (factor K²), unless the row says v2. ā starts at "
         "the largest a of a poll before training, of gradients over all samples, and grows when a "
         "mini-batch has a larger one; the paper's stays at the poll's (ā fixed). cold = no poll, ā is the "
-        "largest a seen so far. The doubling's ā is the poll's in the first block, then the largest a seen "
-        "in the block before. × = factor on the printed η. In brackets, the doubling's rates and ā are "
-        "unknown to us.",
+        "largest a seen so far. The doubling's ā is the largest a seen in the block before; the poll has no "
+        "effect on it, because the first block is one round and makes no step. × = factor on the printed η. "
+        "In brackets, the doubling's rates and ā are unknown to us.",
     ),
     _experiment(
         name="osmd-f2",

@@ -46,8 +46,9 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     observed in block b - 1, according to the text of appendix C.4. The formula in the appendix takes the
     largest a of only the last round of block b - 1. The setting `largest_of` chooses between the two.
     Line 13 of Algorithm 5 takes the largest a of all clients, which cannot be observed. ā_1 is the
-    largest a of the clients that answer before training (``ask_norms=True``). In both versions, the
-    setting `a_max` replaces ā and A_max in all blocks.
+    largest a of the clients that answer before training (``ask_norms=True``). But block 1 has one round and
+    makes no step, and ā_2 is observed in that round. So in v1 asking has an effect only if no norm above 0 is
+    observed in round 1. In both versions, the setting `a_max` replaces ā and A_max in all blocks.
 
     If neither `a_max` nor ``ask_norms=True`` is given, ā is determined as in v1, in both versions. Then no
     step is made until a norm above 0 is observed. If all norms in a block are 0, the next block keeps ā.

@@ -76,6 +76,14 @@ def test_rates_that_the_proofs_exclude_are_refused(changed):
         bounds.delta_margin(OF._replace(**changed), np.array([0.001, 0.999]), 1.0)
 
 
+def test_the_bound_of_feddelta_needs_the_local_rate_of_lemma_e8():
+    """K L = 4, so that η_L <= 1/(8LK) = 1/32; c > 0 would allow more."""
+    half = np.array([0.5, 0.5])
+    assert bounds.delta_margin(OF._replace(local_rate=1 / 32), half, 0.0) == pytest.approx(0.5 - 20 / 64)
+    with pytest.raises(ValueError, match="local_rate = "):
+        bounds.delta_margin(OF._replace(local_rate=1 / 31), half, 0.0)
+
+
 def test_a_run_has_the_variances_and_the_step_of_its_probabilities():
     """Two clients, without noise: V of eq. 29, and a step that is unbiased in the mean of many runs."""
     problem = bounds_measured.Quadratics(np.array([[1.0, 0.0], [-1.0, 2.0]]), np.zeros(2))

@@ -93,6 +93,33 @@ def test_distinct_clients_have_the_known_error():
     assert errors["FedAvg, distinct"] / errors["FedAvg"] == pytest.approx(10 / 19, rel=0.06)
 
 
+@pytest.mark.parametrize("name", ["prac-is", "prac-delta"])
+def test_the_practical_forms_learn_from_the_selected_clients(name):
+    """After one round, the probabilities of S are in proportion to norms or scores, as in eqs. 15 and 16."""
+    g = np.random.default_rng(0).normal(size=(20, 2))
+    variances = np.linspace(1, 3, 20)
+    selector = regression.make_selector(regression.Method(name, {"floor": 1e-9}), 20, seed=1)
+    selection = selector.select(0)
+    selector.update(0, selection, regression.feedback_of(g, variances, selection))
+    chosen = selection.clients
+    scores = np.linalg.norm(g[chosen], axis=1)
+    if name == "prac-delta":
+        mean = np.average(g[chosen], axis=0, weights=selection.weights)
+        diversities = np.linalg.norm(g[chosen] - mean, axis=1) / regression.LOCAL_STEPS
+        scores = np.sqrt(0.5 * diversities**2 + 0.5 * variances[chosen])
+    p = selector.probabilities[chosen]
+    assert p / p.sum() == pytest.approx(scores / scores.sum(), rel=1e-6)
+    assert p.sum() == pytest.approx(chosen.size / 20)
+
+
+def test_the_extremes_with_practical_sampling_are_not_those_with_full_information():
+    cells = regression.run_extremes(0, num_rounds=30).cells
+    for label, row in (("IS", "U of the norm"), ("DELTA", "Ũ of the diversity")):
+        assert cells[f"practical {label}: {row}", "extreme"] != cells[f"{label}: {row}", "extreme"]
+    assert cells["IS: smallest norm", "extreme"] <= cells["IS: smallest norm", "last tenth"]
+    assert cells["IS: largest norm", "extreme"] >= cells["IS: largest norm", "last tenth"]
+
+
 @pytest.mark.slow
 def test_sampling_by_norms_has_the_known_error():
     # Normal noise in two dimensions, its level U(0, 2ν): (E||ν||)² / E||ν||² = 0.59; and the floor.

@@ -101,6 +101,21 @@ def test_in_the_first_version_a_block_of_doubling_has_its_own_bound():
     assert 0 < float(selector.state_dict()["reference"]) < 35.0 * 5
 
 
+def test_in_the_first_version_asking_has_no_effect_on_the_doubling():
+    """Block 1 has one round and makes no step, and the bound of block 2 is observed in this round."""
+    settings = {"rates": "v1", "learning_rate_multiplier": 50.0}
+    asked = new("adaptive-doubling-osmd", **settings)
+    asked.learn_norms(range(6), np.full(6, 7.0))
+    plain = create(
+        "adaptive-doubling-osmd", 6, client_sizes=SIZES, clients_per_round=2, num_rounds=30, **settings
+    )
+    for round in range(1, 30):
+        np.testing.assert_array_equal(asked.probabilities, plain.probabilities)
+        for each in (asked, plain):
+            play(each, [round])
+    assert plain.probabilities.max() > 1.3 * plain.probabilities.min()
+
+
 @pytest.mark.parametrize("name", ["avare", "forecast"])
 def test_answers_are_known_norms(name):
     norms = np.array([3.0, 1.0, 4.0, 1.0, 5.0, 9.0])
