@@ -13,7 +13,7 @@ from logging import ERROR
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.common import log
 from flwr.common.constant import ErrorCode
@@ -21,6 +21,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+from strategies.flower.contents import of_kind
 
 from .lazy_array import Copies, LazyArray
 from .response_times import ResponseTimes
@@ -433,7 +435,7 @@ class InProcessGrid(Grid):
 
 def _server_round(message: Message) -> int:
     """Return the round of a message, which Flower's strategies write into the message's config."""
-    for config in message.content.config_records.values():
+    for config in of_kind(message.content, ConfigRecord).values():
         number = config.get("server-round")
         if isinstance(number, int):
             return number

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from flwr.app import Array, Message, RecordDict
 
 if TYPE_CHECKING:
@@ -57,11 +60,28 @@ class LazyArray(Array):
     def data(self, data: bytes) -> None:
         self.__dict__.update(_bytes=data, _values=None)
 
+    @property
+    def num_bytes(self) -> int:
+        """The length of `data`, which is not serialised for this."""
+        values: NDArray[Any] | None = self.__dict__["_values"]
+        if values is None or not values.flags.c_contiguous:
+            return len(self.data)
+        return _header_length(values.shape, values.dtype) + values.nbytes
+
     def numpy(self) -> NDArray[Any]:
         values: NDArray[Any] | None = self.__dict__["_values"]
         if values is None:
             return super().numpy()
         return values.copy() if self.__dict__["_writable"] else values
+
+
+@lru_cache(maxsize=1024)
+def _header_length(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Return how many bytes `numpy.save` writes before the values of an array in C order."""
+    file = BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(file, {"shape": shape, "fortran_order": False, "descr": descr})
+    return file.tell()
 
 
 LazyArray.__qualname__ = Array.__qualname__  # the name that Flower serialises

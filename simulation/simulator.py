@@ -391,6 +391,8 @@ class Simulator:
 
     def _hear_late_replies(self) -> None:
         """Learn response times from replies that came after the end of their round, in order of arrival."""
+        if not self._late.size:
+            return
         due = self._late[:, 0] <= self.seconds
         come = self._late[due]
         for _, number, client, seconds in come[np.argsort(come[:, 0], kind="stable")]:

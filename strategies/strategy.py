@@ -22,6 +22,7 @@ from .clients.printable import listed
 from .clients.reports import LEARNING_RATE, PART_SCALES, REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
 from .flower.arrays import ReceivedArrays, to_record
 from .flower.attendance import Attendance
+from .flower.contents import of_kind
 from .flower.grids import NodesGrid, PollingGrid
 from .flower.messages import CLOCKS_DIFFER, TrainingRound
 from .flower.metrics import averaged, has_size
@@ -760,7 +761,9 @@ class SelectionStrategy(Strategy):
             only_here = {UPDATE_WEIGHT: float(weight * len(clients))} if self.masked_updates else {}
             if scales:
                 only_here[PART_SCALES] = scales
-            content[key] = ConfigRecord({"seed": seed, **extra, **only_here, **content.config_records[key]})
+            content[key] = ConfigRecord(
+                {"seed": seed, **extra, **only_here, **of_kind(content, ConfigRecord)[key]}
+            )
             control = None if self._variates is None else self._variates.outgoing(client)
             if control is not None:
                 content[CONTROL] = to_record(control)

@@ -21,6 +21,14 @@ _NPY = "numpy.ndarray"  # Flower's name for the .npy format
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
+def num_bytes(array: Array) -> int:
+    """Return the number of bytes of an array in a message; 0 if a client sent something else instead."""
+    if type(array) is not Array and hasattr(array, "num_bytes"):  # see `decode`
+        size: int = array.num_bytes
+        return size
+    return len(array.data) if isinstance(array.data, bytes) else 0
+
+
 def decode(array: Array) -> NDArray[Any]:
     """Return the values of an array in a message.
 

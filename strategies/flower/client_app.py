@@ -7,10 +7,11 @@ from math import isfinite, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
 from ..clients.reports import IDENTITY, LOSS, NORM, PROPERTIES, STATUS, Report
+from .contents import of_kind
 from .messages import read_loss, read_report, write_report
 
 if TYPE_CHECKING:
@@ -116,6 +117,6 @@ def _arrays(content: RecordDict) -> list[NDArray[np.float64]]:
     """Return copies of all arrays in a message: an app may train in the arrays that it received."""
     return [
         np.array(array.numpy(), dtype=np.float64)
-        for record in content.array_records.values()
+        for record in of_kind(content, ArrayRecord).values()
         for array in record.values()
     ]

@@ -7,17 +7,19 @@ from math import nan
 from typing import TYPE_CHECKING
 
 import numpy as np
+from flwr.app import ArrayRecord
 from flwr.common import log
 
 from ..clients.printable import printable
 from ..numerics.robust import mean_weights
 from ..rounds.aggregation import Model, UnusableError, Update
 from .arrays import ReceivedArrays
+from .contents import of_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from flwr.app import ArrayRecord, RecordDict
+    from flwr.app import RecordDict
     from numpy.typing import NDArray
 
 
@@ -50,7 +52,7 @@ def diversities(
     norms: dict[int, float] = {}
     for position, content in answers.items():
         try:
-            records = list(content.array_records.values())
+            records = list(of_kind(content, ArrayRecord).values())
             if len(records) != 1:
                 raise UnusableError(f"{len(records)} array records: must be 1")
             update = Update(ReceivedArrays(records[0]))

@@ -264,7 +264,8 @@ class PollingGrid(_GridView):
             arrived = self.clock.monotonic()
             for reply in found:
                 answered = reply.metadata.reply_to_message_id
-                missing -= answered in waiting and (counts is None or counts(reply))
+                if enough is not None and answered in waiting:
+                    missing -= counts is None or counts(reply)
                 if answered in waiting:
                     position = waiting[answered]
                     # If a node is offline, the SuperLink sends an error reply in place of the node.

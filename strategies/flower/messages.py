@@ -8,18 +8,18 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from ..clients.printable import printable
 from ..clients.reports import IDENTITY, METRICS, PROPERTIES, STATUS, Report
 from ..rounds.aggregation import Model, UnusableError, Update
 from ..rounds.replies import Reply
 from .arrays import ReceivedArrays
+from .contents import of_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from flwr.app import ArrayRecord
     from numpy.typing import NDArray
 
     from ..rounds.record import RoundRecord
@@ -63,9 +63,9 @@ def read_report(content: RecordDict, size_key: str = "num-examples") -> Report:
         If the data size is invalid, see `Report.parse`.
     """
     fields: dict[str, object] = {}
-    for metrics in content.metric_records.values():
+    for metrics in of_kind(content, MetricRecord).values():
         fields.update(metrics)
-    for name, config in content.config_records.items():
+    for name, config in of_kind(content, ConfigRecord).items():
         if name == PROPERTIES:
             fields[PROPERTIES] = dict(config)
         else:
@@ -137,7 +137,8 @@ def loss_name(metrics: Iterable[str], wanted: str | None) -> str | None:
 
 def read_loss(content: RecordDict, wanted: str | None) -> float:
     """Return the loss among the metrics of a reply; NaN if it is missing or not a finite number."""
-    metrics = {name: value for each in content.metric_records.values() for name, value in each.items()}
+    records = of_kind(content, MetricRecord).values()
+    metrics = {name: value for each in records for name, value in each.items()}
     value = metrics.get(loss_name(metrics, wanted) or "")
     return float(value) if isinstance(value, int | float) and isfinite(value) else nan
 
@@ -146,14 +147,15 @@ def _read_reply(message: Message, size_key: str) -> Reply:
     """Read a TRAIN reply. If it has an error, the error becomes its ``failure``. Arrays are decoded later."""
     if message.has_error():
         return Reply(failure=why_failed(message))
-    records = list(message.content.array_records.values())
+    records = list(of_kind(message.content, ArrayRecord).values())
     try:
         report = read_report(message.content, size_key)
         if not records and not report.available:
             return Reply(report=report, failure="it does not want to train now")
         if len(records) != 1:
             return Reply(failure=f"{len(records)} array records in the reply: must be 1", sent=True)
-        metrics = {k: v for record in message.content.metric_records.values() for k, v in record.items()}
+        parts = of_kind(message.content, MetricRecord).values()
+        metrics = {name: value for part in parts for name, value in part.items()}
     except Exception as error:  # a reply may cause any error, and must not end the round
         return Reply(failure=printable(f"unreadable reply: {error}"), sent=True)
     return Reply(arrays=ReceivedArrays(records[0]), report=report, metrics=metrics)

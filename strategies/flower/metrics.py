@@ -9,14 +9,16 @@ from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from flwr.app import MetricRecord
 from flwr.common import log
 
 from ..clients.printable import LONGEST_NAME
+from .contents import of_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flwr.app import Message, MetricRecord, RecordDict
+    from flwr.app import Message, RecordDict
 
 Answer = TypeVar("Answer")
 MOST_METRICS, MOST_NUMBERS = 100, 1000
@@ -59,7 +61,7 @@ def averaged(
 
 def has_size(reply: Message, key: str) -> bool:
     """Return whether a reply has exactly one metric record, in which ``key`` is a finite number > 0."""
-    records = [] if reply.has_error() else list(reply.content.metric_records.values())
+    records = [] if reply.has_error() else list(of_kind(reply.content, MetricRecord).values())
     size = records[0].get(key) if len(records) == 1 else None
     return isinstance(size, int | float) and 0 < size < inf
 
@@ -72,7 +74,7 @@ def _are_usual(contents: Sequence[RecordDict]) -> list[bool]:
 
 def _form(content: RecordDict) -> frozenset[tuple[str, int]] | None:
     """Return the names and lengths of a reply's metrics; None if the metrics must not be averaged."""
-    records = list(content.metric_records.values())
+    records = list(of_kind(content, MetricRecord).values())
     if sum(map(len, records)) > MOST_METRICS:
         return None
     metrics = [each for record in records for each in record.items()]

@@ -9,7 +9,7 @@ from math import nan
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
 
 from ..clients.printable import printable
@@ -26,9 +26,18 @@ from ..clients.reports import (
 )
 from ..options import AFTER_TRAINING, Polling
 from ..rounds.seeds import client_seed
+from .contents import of_kind
 from .diversities import diversities
 from .grids import PollingGrid
-from .messages import ENOUGH, lacks_handler, loss_name, question, read_loss, read_report, why_failed
+from .messages import (
+    ENOUGH,
+    lacks_handler,
+    loss_name,
+    question,
+    read_loss,
+    read_report,
+    why_failed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -365,7 +374,8 @@ class Poll:
             elif reply.has_error():
                 log(WARNING, "A candidate could not be evaluated: %s", why_failed(reply))
             else:
-                metrics = sorted(name for each in reply.content.metric_records.values() for name in each)
+                records = of_kind(reply.content, MetricRecord).values()
+                metrics = sorted(name for each in records for name in each)
                 losses[-1] = read_loss(reply.content, self.polling.loss_metric)
                 if loss_name(metrics, self.polling.loss_metric) is None:
                     wanted = repr(self.polling.loss_metric or "loss")

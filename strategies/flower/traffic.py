@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING
 
+from flwr.app import ArrayRecord
+
+from .arrays import num_bytes
+from .contents import of_kind
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -59,6 +64,5 @@ class Traffic:
 
 def _size(message: Message) -> int:
     # Flower's `count_bytes` is not used because it raises for some records that a client may send.
-    records = message.content.array_records.values()
-    data = [array.data for record in records for array in record.values()]
-    return sum(len(each) for each in data if isinstance(each, bytes))
+    arrays = [array for record in of_kind(message.content, ArrayRecord).values() for array in record.values()]
+    return sum(map(num_bytes, arrays))

@@ -160,11 +160,11 @@ class RoundLogic:
                 available = np.sort(available)
             quarantined, silent = (_among(available, clients) for clients in (quarantined, silent))
             num_available = available.size
-        others = num_available - np.setdiff1d(quarantined, silent).size
+        others = num_available - _without(quarantined, silent).size
         if 2 * silent.size > others or others - silent.size < self.faults.quorum:
             silent = _NOBODY
-        quarantined = np.union1d(quarantined, silent)
-        left_out = np.union1d(quarantined, self._resting(round, available, num_available, quarantined))
+        quarantined = _union(quarantined, silent)
+        left_out = _union(quarantined, self._resting(round, available, num_available, quarantined))
         num_available -= left_out.size
         unavailable = None
         if left_out.size:
@@ -183,7 +183,7 @@ class RoundLogic:
         """Return the available clients that must rest; none if too few clients would be left, see `Guard`."""
         if self.guard is None or not self._bounds_draws:
             return _NOBODY
-        resting = np.setdiff1d(self.guard.resting(round), quarantined)
+        resting = _without(self.guard.resting(round), quarantined)
         if available is None:
             resting = resting[self.selector.registered[resting]]
         else:
@@ -471,6 +471,18 @@ class RoundLogic:
             "variates": self.variates,
         }
         return {name: part for name, part in parts.items() if part is not None}
+
+
+def _union(some: Ints, others: Ints) -> Ints:
+    """Return the clients of two sorted arrays without duplicates. NumPy's own function is slow for none."""
+    if not some.size or not others.size:
+        return some if some.size else others
+    return np.union1d(some, others)
+
+
+def _without(some: Ints, others: Ints) -> Ints:
+    """Return `some` clients except `others`; both are sorted. NumPy's own function is slow for none."""
+    return np.setdiff1d(some, others) if some.size and others.size else some
 
 
 def _among(available: Ints, clients: Ints) -> Ints:

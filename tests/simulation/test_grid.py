@@ -516,3 +516,21 @@ def test_a_missing_reply_leaves_only_the_error() -> None:
     assert reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
     assert grid.pull_messages([message_id]) == []
     assert not grid._expired
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros((3, 4), np.float32),
+        np.float64(1.5),
+        np.zeros(0),
+        np.zeros((2, 3)).T,
+        np.arange(10, dtype=">i2")[::2],
+        np.zeros((1,) * 20, bool),
+    ],
+)
+def test_the_bytes_of_an_array_are_known_without_serialising_it(values):
+    array = LazyArray(np.asarray(values))
+    assert array.num_bytes == len(array.data)
+    array.data = b"123"
+    assert array.num_bytes == 3
