@@ -221,16 +221,18 @@ class Attendance:
             for node in self.roster.without_available(online)
             if self.roster.client_at(node) is not None or not self._is_available_claimant(node)
         ]
+        unasked: set[int] = set()
         if self.eligible.conditions.needs_properties:  # a property may have changed
             here = self.roster.available(online)
             others = np.setdiff1d(here, self.eligible.among(self.roster, here))
             asked += [self.roster.node_of(int(client)) for client in others]
         if self._unasked and self._asks(online):  # a reply has shown that this app knows its identities
-            asked += [node for node in online if node in self._unasked and node not in asked]
-            self._unasked.intersection_update(asked)
+            unasked = {node for node in online if node in self._unasked}
+            asked += sorted(unasked.difference(asked))
         known = {node: report for node, (report, _) in self._claimants.items()}
         reports = self._admitted(known | self._ask(grid, asked, online), online)
         self._register(reports, online, clock_of(grid).monotonic())
+        self._unasked -= unasked & reports.keys()  # one question is enough
         return self.eligible_among(self.roster.available(online))
 
     def eligible_among(self, available: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -265,18 +267,27 @@ class Attendance:
         self.roster.note(client, report)
         if report.client_id is not None and self.polling.ask_status is None:
             self._heard = True
-            self._identify(client, report)
+            self._log_identities([self._identify(client, report)])
 
-    def _identify(self, client: int, report: Report) -> None:
-        """Give a client that was registered by its node id the identity that it claims, if this is free."""
+    def _identify(self, client: int, report: Report) -> str:
+        """Give a client that was registered by its node id the identity that it claims, if this is free.
+
+        The result says so, or is empty.
+        """
         node, claim = self.roster.node_of(client), report.client_id
         if node not in self._unasked or claim is None:
-            return
+            return ""
         self._unasked.discard(node)
         free = self.roster.node_of_id(claim) is None and claim not in self._registered_names
-        if free and not claim.startswith("node-"):
-            log(INFO, "%s is %s", self.roster.id_of(client), claim)
-            self.roster.rename(client, claim)
+        if not free or claim.startswith("node-"):
+            return ""
+        before = self.roster.id_of(client)
+        self.roster.rename(client, claim)
+        return f"{before} is {claim}"
+
+    def _log_identities(self, found: Sequence[str]) -> None:
+        if named := list(filter(None, found)):
+            log(INFO, "Clients have told their identities: %s", listed(named))
 
     def _asks(self, online: Mapping[int, str]) -> bool:
         """Return whether clients are asked for their status, see `options.Polling`."""
@@ -517,13 +528,15 @@ class Attendance:
                 if not self._refuses_group(node, each, reports[node])
             }
         )
+        identified = []
         for node, report in reports.items():
             client = self.roster.client_at(node)
             if client is None:
                 continue
-            self._identify(client, report)
+            identified.append(self._identify(client, report))
             if node not in self._unasked:  # else the first report to be noted is that of a reply
                 self.roster.note(client, report)
+        self._log_identities(identified)
         unknown = sum(not name and reports[node] == Report() for node, name in strangers.items())
         if unknown and self.polling.ask_status:
             log(
