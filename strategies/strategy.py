@@ -207,8 +207,6 @@ class SelectionStrategy(Strategy):
         check_kind("stop", stop, abc.Callable, "a function of the round and the metrics")
         check_kind("on_round", on_round, abc.Callable, "a function of a RoundRecord")
         check_kind("reporters", reporters, Sequence, "a list of reporters, such as [JSONLines(path)]")
-        for reporter in reporters:
-            check_kind("reporters", reporter, Reporter, "a list of reporters, such as [JSONLines(path)]")
         boolean("masked_updates", masked_updates)
         # Refuse wrong parameters now, and not only in the first round, when the clients are known.
         check_selector(

@@ -324,7 +324,9 @@ class Watch:
             raise BrokenError(f"models of rounds {sorted(self.models)}")
 
 
-def require_same(one: Any, other: Any, what: str, but: frozenset[str] = frozenset({"seconds"})) -> None:
+def require_same(
+    one: Any, other: Any, what: str, but: frozenset[str] = frozenset({"seconds", "phases"})
+) -> None:
     """Compare two records bit for bit, except for their durations."""
     for field in fields(one):
         if field.name in but:

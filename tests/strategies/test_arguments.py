@@ -101,7 +101,7 @@ def test_wrong_kinds_are_refused_by_every_strategy(make: Callable[..., Any]) -> 
         (lambda: SelectionStrategy(3, clients_per_round=2), "selector = 3: must be the name of a selector"),
         (
             lambda: Forecast(2, reporters=["tensorboard"]),
-            "reporters = 'tensorboard': must be a list of reporters, such as",
+            "must be a Reporter",
         ),
     ],
 )
