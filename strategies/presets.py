@@ -402,6 +402,9 @@ class Flics(SelectionStrategy):
         A number, >= 0, that is added to the count of each group's participants so far. So a group that first
         takes part late in the run gets no huge weight. A number above 0 causes a bias that goes to 0 over
         rounds.
+    design : {"coins", "numbers"} (default: "coins")
+        How a group's clients are drawn: by a coin for each client, or by a drawn number of clients of the
+        group. Only without ``private``.
     cost_budget : float, optional
         The limit of a round's expected cost, which is the sum of the selected clients' costs (default: none).
         The costs are ``Overrides(settings={"costs": {...}})``, by identity.
@@ -447,6 +450,7 @@ class Flics(SelectionStrategy):
         group_shares: Mapping[str, float] | Sequence[float] | None = None,
         min_shares: Mapping[str, float] | Sequence[float] | None = None,
         beta: float | None = None,
+        design: Literal["coins", "numbers"] | None = None,
         cost_budget: float | None = None,
         energy_budgets: float | Mapping[str, float] | Sequence[float] | None = None,
         private: bool = False,
@@ -458,6 +462,7 @@ class Flics(SelectionStrategy):
             "groups": groups,
             "min_shares": min_shares,
             "beta": beta,
+            "design": design,
             "cost_budget": cost_budget,
             "energy_budgets": energy_budgets,
         }
@@ -480,6 +485,7 @@ class Flics(SelectionStrategy):
                 "group_shares": group_shares,
                 "min_shares": min_shares,
                 "beta": beta,
+                "design": design,
                 "cost_budget": cost_budget,
                 "energy_budgets": energy_budgets,
             }

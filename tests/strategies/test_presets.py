@@ -81,7 +81,7 @@ def test_every_setting_of_the_selector_is_a_parameter_with_its_default(
 ) -> None:
     parameters = signature(kind).parameters
     assert set(Options.__annotations__) == set(signature(SelectionStrategy).parameters) - {
-        *("selector", "clients_per_round", "selector_settings")
+        *("selector", "unknown", "clients_per_round", "selector_settings")
     }
     for selector in selectors:
         for name, setting in selector_type(selector).allowed_settings().items():
