@@ -103,8 +103,8 @@ class Dense(Kernel):
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
         steps, widths = plan.work(data, clients)
         if len(self._layers) == 1 and not controlled and (steps == 1).any():
-            # All clients are one chunk, since `train` uses another computation, with other rounding, for
-            # clients that all take one step. Part of the clients could all take one step.
+            # All clients are one chunk: if every client of a chunk takes one step, `train` uses another
+            # computation, with other rounding. This could be so in a smaller chunk, and not in the whole.
             return [np.arange(clients.size)]
         return chunked(steps, widths, self._capacity)
 
@@ -198,7 +198,7 @@ class Dense(Kernel):
         losses = np.empty(clients.size)
         ends = np.cumsum(sizes)
         begin = 0
-        while begin < clients.size:  # take clients with at most _ROWS samples together, at least one client
+        while begin < clients.size:  # as many clients as have at most _ROWS samples in all, at least one
             before = ends[begin] - sizes[begin]
             end = max(begin + 1, int(np.searchsorted(ends, before + _ROWS, side="right")))
             part = slice(begin, end)
@@ -339,7 +339,7 @@ class _OneStep(ClientUpdates):
         # ||X'E||² is the sum of (x·x')(e·e') over all pairs of a client's samples.
         squares = np.empty(self._widths.size)
         begin = 0
-        while begin < squares.size:  # take clients with at most _PAIRED samples together, at least one client
+        while begin < squares.size:  # as many clients as have at most _PAIRED samples in all, at least one
             before = self._ends[begin] - self._widths[begin]
             end = max(begin + 1, int(np.searchsorted(self._ends, before + _PAIRED, side="right")))
             rows = slice(before, self._ends[end - 1])

@@ -1,4 +1,4 @@
-"""Computes diversities from all clients' updates, which some selectors must know before the selection."""
+"""Computes, from all clients' updates, the diversities that some selectors must know before the selection."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class JSONLines(Reporter):
     """Writes all rounds of a run to one file, and reads them back.
 
     Each line is an object with a ``type``: ``run`` (the settings), ``round``, ``resume``, ``end`` or
-    ``error``. The lines ``round`` have the entries of the same line in the app's history (see
+    ``error``. A line ``round`` has the entries of this round's line in the app's history (see
     `server.history`), and ``metrics``, ``train_metrics``, ``client_metrics`` and ``group_metrics``. A resume
     removes the lines of the rounds that are trained again.
 

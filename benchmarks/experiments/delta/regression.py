@@ -1,7 +1,8 @@
-"""DELTA's regression under gradient noise: figures 4, 11, 12 and 13, and figures 9 and 10 on its gradients.
+"""DELTA's regression under gradient noise: figures 4 and 9 to 13.
 
 Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
-section 5 and appendices G, H.2 and H.3. `synthetic` explains the names. The clients fit (A, b) in
+section 5 and appendices G, H.2 and H.3. Figures 9 and 10 have the gradients of this regression
+instead of the paper's image data. `synthetic` explains the names of the methods. The clients fit (A, b) in
 y = log((A x - b)²/2) by local SGD. The local variance σ² of eq. 13 is the variance of the noise of one step.
 """
 
@@ -116,7 +117,7 @@ class Run(NamedTuple):
     error : float
         Sum over the rounds of the squared distance between the aggregate and the mean update.
     norms, diversities : ndarray, shape (T, 2)
-        The largest and the smallest ||g_i||, and ||g_i - mean g||, of all clients in each round.
+        The largest and the smallest value of all clients in each round: of ||g_i||, and of ||g_i - mean g||.
     growths : ndarray, shape (2, T)
         The largest quotient, over the clients, of ||g_i|| and the ||g_i|| of the last round in which client i
         was selected; and the same for ||g_i - mean g||. NaN in the first round.
@@ -147,7 +148,8 @@ def feedback_of(g: Floats, variances: Floats, selection: Selection) -> Feedback:
     variances : ndarray, shape (M,)
         The variances of their gradients.
     selection : Selection
-        The selected clients. Diversities are distances from the mean of their updates, with its weights.
+        The selected clients. Diversities are distances from the mean of these clients' updates, with the
+        selection's weights.
     """
     updates = g[selection.clients]
     mean = selection.weights @ updates / selection.weights.sum()
@@ -240,9 +242,9 @@ def _blocks(values: Floats) -> Curve:
 def run_extremes(seed: int, num_rounds: int = 2000, noise: int = 1, quick: bool = False) -> Outcome:
     """Record the largest and the smallest norm and diversity of all clients, and how they grow.
 
-    The norms are those of runs with IS, and the diversities those of runs with DELTA, in the practical form
-    and with full information. The runs start far from the optimum. If `quick`, train for a tenth of the
-    rounds.
+    The norms are those of runs with IS, and the diversities those of runs with DELTA; each selector runs in
+    its practical form and with full information. The runs start far from the optimum. If `quick`, train for
+    a tenth of the rounds.
     """
     num_rounds = num_rounds // 10 if quick else num_rounds
     problem, tenth = make_regression(seed, noise), max(1, num_rounds // 10)
@@ -284,7 +286,7 @@ _READING = (
     "FedAvg draws with replacement, too; FedAvg, distinct selects 10 different clients. The paper does not "
     "say which of the two forms its FedAvg has. error²: of the estimated mean update, relative to FedAvg's; "
     "10 distinct clients have (M - 10)/(M - 1) = {distinct} of it. The loss is the mean over the second half "
-    "of the rounds; it is a random walk, so compare rows over many seeds."
+    "of the rounds. The model is on a random walk, so compare rows over many seeds."
 )
 _CLAIM = "DELTA converges faster than IS, Power-of-Choice and FedAvg at every noise level."
 _FAR = "(5, 0), where the loss is about 1.1. Rounds: until the loss is a quarter of the first"
@@ -333,11 +335,11 @@ EXPERIMENTS = (
         + " ν = 1. The text of appendix G names the practical forms, and the captions of its figures FedIS "
         "and DELTA: here are both. The practical forms know the selected clients alone, and draw as IS and "
         "DELTA do. Means over the first and the last tenth of the rounds, and the largest value of a round "
-        "over the mean of all rounds. Norms and diversities are of sums over the 5 steps. U and Ũ, of the "
-        "changes since a client's last participation: the largest quotient of all clients in a round. "
-        "Extreme: the largest (of a smallest norm or diversity: the smallest) value of all rounds; that of "
-        "the quotients is what the paper's U bounds. The paper's 8 and 0.5 are for its data, and it does not "
-        "give the unit of its norms.",
+        "divided by the mean of all rounds. Norms and diversities are of sums over the 5 steps. U and Ũ: a "
+        "client's norm or diversity, divided by its value when the client was last selected; the largest of "
+        "all clients in a round. Extreme: the largest value of all rounds, or the smallest in the rows of a "
+        "smallest norm or diversity; in the rows of U and Ũ, the paper's U bounds it. The "
+        "paper's 8 and 0.5 are for its data, and it does not give the unit of its norms.",
         digits=2,
         y="norm, diversity",
         log_y=True,
