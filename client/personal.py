@@ -2,7 +2,8 @@
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback",
 appendix H.1 (v1), D.1 (v2), eq. 46. The objective h of the global model w has two levels: each client's
-personal model β_m minimises the loss on the client's samples and stays near w::
+personal model β_m minimises the loss on the client's samples and stays near w. The paper's φ is any function;
+this one, with a β_m of w's shape, is chosen here::
 
     φ(w, β; D) = loss of β on D + μ/2 ||β - w||²
     h(w) = sum_m λ_m φ(w, β_m(w); D_m),   β_m(w) = argmin_β φ(w, β; D'_m)

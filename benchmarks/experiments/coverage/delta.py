@@ -71,8 +71,9 @@ PAPER = Paper(
             "Eqs. 39 to 41",
             "bounds of the variance in the proof of Theorem D.1",
             "reached",
-            "Eqs. 39 and 40 hold for IS, and are about nine times V or more; eq. 41 puts eq. 40 into the "
-            "step.",
+            "Eqs. 39 and 40 hold for IS in these runs, and are about nine times V or more. Eq. 40 leaves out "
+            "the noise of mini-batches (K² σ_L² or more), so it does not hold in general. Eq. 41 puts eq. 40 "
+            "into the step. Eqs. 39 and 40 print the norm of the sum, as eq. 76 does.",
             ("delta-theorems",),
         ),
         Row(

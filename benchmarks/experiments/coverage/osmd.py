@@ -77,7 +77,8 @@ _PERSONAL = Row(
     "H.1, eqs. 45 to 47",
     "two samplers for a personalised objective",
     "built",
-    "Devices keep their personal models; the selector draws for both parts of the gradient.",
+    "Devices keep their personal models; the selector draws for both parts of the gradient. The client has "
+    "one φ, chosen here: the loss of β, and its distance from w. The paper's φ is any.",
     (),
     ("personalised-osmd",),
     ("personal-mu=1", "personal-holdout=0.5"),
@@ -393,8 +394,8 @@ LATER = Paper(
             ("osmd:rates=v2",),
         ),
         Row(
-            "Section 3.1",
-            "variance reduction loss and dynamic regret",
+            "Section 3.1, eq. 18",
+            "variance reduction loss, and dynamic regret (section 5)",
             "built",
             "As in the first version.",
             ("osmd-f1",),
@@ -431,7 +432,7 @@ LATER = Paper(
             ("adaptive-doubling-osmd:rates=v2,warm-start=false",),
         ),
         Row(
-            "Eqs. 9 to 11 (V, ζ_unif, ζ_fix, ζ_min)",
+            "Eqs. 8 to 11 (ζ_unif, V, ζ_fix, ζ_min)",
             "heterogeneity of several kinds of sampling",
             "in part",
             "On the path of gradient descent; the dynamic ζ_T with a budget of variation is not computed.",
@@ -459,7 +460,7 @@ LATER = Paper(
             "Theorem 4 (with ζ_T)",
             "convergence of mini-batch SGD",
             "in part",
-            f"{_LOOSE} For β = 0, where ζ_T is ζ_fix.",
+            f"{_LOOSE} For β = 0, where ζ_T is ζ_fix. The regret in it is twice the proof's (see eq. 21).",
             ("osmd-gradient",),
         ),
         Row(
@@ -467,7 +468,7 @@ LATER = Paper(
             "convergence of FedAvg",
             "in part",
             "With the constants of its proof it holds, and is 10^6 to 10^7 times the gradient. For β = 0, "
-            "where ζ_T is ζ_fix.",
+            "where ζ_T is ζ_fix. The regret in it is twice the proof's (see eq. 21).",
             ("osmd-fedavg",),
         ),
         Row("Theorem 6", "regret bound of OSMD", "reached", _BOUND, ("osmd-bounds",)),

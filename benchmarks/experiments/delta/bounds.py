@@ -111,6 +111,9 @@ def crude_variances(
         eqs. 39 and 77:  K² G²
         eq. 40:          K² σ_G² + K² (A² + 1) ||∇f||²
 
+    Eq. 40 leaves out the noise of mini-batches: its middle expression has stochastic gradients, and
+    Assumption 3 bounds exact ones. Both equations begin with the norm of a sum, as eq. 76 does.
+
     Parameters
     ----------
     of : Constants

@@ -187,9 +187,9 @@ EXPERIMENTS = (
         note=f"Quadratic losses in {DIMENSION} dimensions of {CLIENTS} clients, {RUN.selected} draws a round "
         f"with replacement, {RUN.steps} local steps of {RUN.local_rate:g}, η = 1, 2000 rounds; FedAvg draws "
         "uniformly, IS and DELTA know all clients (no floor). One run where the bounds are of means. Each "
-        "bound has the largest c that its proof allows; Theorem 3.5's is twice eq. 62, as eq. 48 has it. V, "
-        "the variance of one draw, is known exactly, and its mean over the rounds stands in Φ. Eqs. 39 (77) "
-        "and 40 bound V for IS only: K² G², with the largest squared gradient of the run, and K² σ_G² + "
+        "bound has the largest c that its theorem allows; Theorem 3.5's is twice eq. 62, as eq. 48 has it. "
+        "V, the variance of one draw, is known exactly, and its mean over the rounds stands in Φ. Eqs. 39 "
+        "(77) and 40 bound V for IS only: K² G², with the largest squared gradient of the run, and K² σ_G² + "
         "K² (A² + 1) ||∇f||², with A² = 1. Least bound / ...: over all rounds; the bound holds where it is "
         "above 1.",
         digits=2,

@@ -298,7 +298,8 @@ def fedavg_bound(of: Descent, k: int, q: Floats, zeta: float, zeta_uniform: floa
     The proof replaces sum 1/q_m by its bound M²/α. With the uniform q, for which ζ² is ζ_unif² and uniform
     sampling has no regret, this is R_unif of section 4.2 with constants. With the bound of the regret in
     place of the regret, it is the bound of Theorems 5 and 9. Theorem 5 leaves out the constants, and in its
-    last term the factor M G²/(K α³), which the proof has in eq. 47.
+    last term the factor M G²/(K α³), which the proof has in eq. 47. The proofs of Theorems 4 and 5 take over
+    half of the regret from eq. 21; here it is whole, see `best_rate_regret`.
 
     Parameters
     ----------
