@@ -173,7 +173,7 @@ def models(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure the time and the memory of a round with a large model, beside stock Flower."""
+    """Measure rounds with a large model, beside stock Flower."""
     from benchmarks.models.measure import run
 
     run(megabytes, nodes, rounds, no_stock, as_json)

@@ -22,6 +22,7 @@ COMMANDS = (
     "selectors",
     "rounds",
     "messages",
+    "models",
     "devices",
     "aggregation",
     "selection",

@@ -242,6 +242,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path, monkeypatch: pytest
     assert "there is nothing left to train" in result.stdout
 
 
+@pytest.mark.slow
 def test_cohort_server_run_resumes_with_the_settings_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +468,7 @@ def test_an_option_that_is_given_twice_is_refused(command: str, tmp_path: Path) 
     assert "more than once" not in cohort(command, *repeated, "--rounds", "0").stderr
 
 
+@pytest.mark.slow
 def test_seeds_repeat_the_comparison_and_are_resumed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     common = ("simulate", "--engine", "batched", "--clients", "4", "--per-round", "2")

@@ -88,6 +88,7 @@ def test_a_tweet_is_the_mean_of_its_words_vectors(tmp_path: Path) -> None:
     assert np.allclose(test.take(np.array([0])).inputs, -0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make", "users"), [("shakespeare", shakespeare, 3), ("sent140", sent140, 2)]
 )

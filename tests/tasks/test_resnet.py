@@ -44,6 +44,7 @@ def test_it_is_resnet_18_with_group_norm(task: tasks.Task) -> None:
             assert abs(array).max() == pytest.approx(array[0].size ** -0.5, rel=0.01), key
 
 
+@pytest.mark.slow
 def test_it_learns_and_the_batched_simulation_trains_it_alike(task: tasks.Task) -> None:
     data, arrays = task.federated_data(4, 1), task.initial_arrays(1)
     plan = Plan(3, 1, 0.005, batch_size=3, steps=3)

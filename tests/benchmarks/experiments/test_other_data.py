@@ -61,6 +61,7 @@ def test_an_experiment_names_a_data_set_that_can_be_written(experiment: Experime
     assert "no results of ours" in experiment.note
 
 
+@pytest.mark.slow
 def test_deltas_table_on_fashion_mnist(make: Make) -> None:
     keywords = dict(DELTA["delta-table-3-fashion-mnist"].run.keywords)  # type: ignore[attr-defined]
     assert keywords["federations"].keys() == {"plain", "momentum", "proximal"}
@@ -215,6 +216,7 @@ def test_clients_of_cifar_100_prefer_the_label_of_their_group(monkeypatch: pytes
         cifar_100.distribute(labels, 501, 2)
 
 
+@pytest.mark.slow
 def test_flics_on_cifar_100(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar_100, "SAMPLES", 5)
     monkeypatch.setattr(cifar_100, "PROCESSES", {"Poisson": ("poisson", 1.0)})

@@ -121,6 +121,7 @@ def test_a_container_that_keeps_the_service_busy_holds_up_no_other(leases: Path)
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_container_that_floods_the_service_with_connections_holds_up_no_other(leases: Path) -> None:
     code = (
         "import socket\nheld = []\nwhile True:\n    each = socket.socket(socket.AF_UNIX)\n"

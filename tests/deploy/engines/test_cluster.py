@@ -177,8 +177,8 @@ def test_without_a_fork_server_the_programs_start_on_their_own(
 @pytest.mark.parametrize(
     ("number", "code", "when"),
     [
-        (signal.SIGINT, 130, "during the start"),
-        (signal.SIGTERM, 143, "in a round"),
+        pytest.param(signal.SIGINT, 130, "during the start", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 143, "in a round", marks=pytest.mark.slow),
         (signal.SIGKILL, -9, "in a round"),
     ],
 )

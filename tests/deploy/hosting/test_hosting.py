@@ -253,6 +253,7 @@ def test_a_damaged_settings_file_is_refused_by_name(server: Server) -> None:
         Server.load(server.folder)
 
 
+@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="a watchdog for Linux")
 def test_a_killed_server_leaves_no_processes_and_can_be_started_again_at_once(

@@ -59,6 +59,7 @@ def test_the_address_at_which_this_machine_reaches_the_fleet_api(tmp_path: Path)
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_metrics_survive_the_superlink_and_end_with_the_server(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_a_path_without_a_run_and_a_taken_port_are_refused(tmp_path: Path) -> No
     assert result.output == f"port = {port}: Address already in use; choose another one with --port\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [[], ["--page"]])
 def test_a_page_beside_a_simulation(tmp_path: Path, option: list[str]) -> None:
     arguments = [

@@ -123,6 +123,7 @@ def test_a_selection_is_a_coin_per_client():
     np.testing.assert_allclose(selection.probabilities, inclusion)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cost_budget", [None, 7.3])
 def test_numbers_of_groups_are_drawn_by_the_server(cost_budget):
     """r is rounded up or down; a client's probability is r_j/a_j, to 5 standard errors."""

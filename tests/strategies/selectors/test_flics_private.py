@@ -156,6 +156,7 @@ def run(epsilon, rounds, seed, permanent=False, **settings):
     return estimates, sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "processes", "rounds", "bound"),
     [
@@ -191,6 +192,7 @@ def test_the_error_of_permanent_answers_stays():
     assert permanent > 1.5 * fresh
 
 
+@pytest.mark.slow
 def test_bounding_what_a_yes_tells_costs_no_bias():
     """A third is left out: participation takes longer to settle, and till then ŝ lags behind it."""
     runs = [run(3.0, 480, seed, coin_epsilon=0.5) for seed in range(4)]
