@@ -609,9 +609,7 @@ def test_a_failures_reason_is_kept_short() -> None:
 
 @pytest.mark.parametrize("refused", [object(), FedAdam])
 def test_an_object_that_is_no_server_strategy_is_refused(refused: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"server_strategy = <.*>: must be a strategy of Flower, such as FedAdam\(\)"
-    ):
+    with pytest.raises(TypeError, match=r"server_strategy = <.*>: must be a strategy of Flower, such as"):
         SelectionStrategy("uniform", clients_per_round=2, server_strategy=refused)
 
 
