@@ -305,7 +305,8 @@ _DIGITS_CLAIM = (
 )
 _DIGITS_HOW = (
     f"Digits of 14 x 14 pixels, {IMAGE_CLIENTS} clients in {NUM_GROUPS} groups, a perceptron with {HIDDEN} "
-    "hidden units, 500 rounds; our copy of the paper has neither its network nor the parameters of its "
+    "hidden units, 500 rounds; our copy of the paper has neither the number of clients, nor its network, nor "
+    "the parameters of its "
     f"processes. {_HOW}"
 )
 _MNIST_FINDINGS = (
