@@ -202,7 +202,8 @@ def test_without_an_eligible_client_a_round_waits_until_its_deadline() -> None:
 
 def test_the_log_says_over_whom_the_aggregate_is_unbiased(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("flwr").addHandler(caplog.handler)
-    play(ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)}), 3, eligible="site-*")
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        play(ToyGrid({n: site(name) for n, name in enumerate(NAMES, 10)}), 3, eligible="site-*")
     logging.getLogger("flwr").removeHandler(caplog.handler)
     (line,) = {line for line in caplog.messages if "are eligible" in line}
     assert line == (
