@@ -140,8 +140,8 @@ def _note(cases: tuple[Case, ...]) -> str:
 
 T_COMP = (
     "t_comp is simulated: the slowest candidate's loss, then the slowest training, on equal machines with "
-    "lognormal noise, fitted to the .36 and .42 s of rand with 3 and 10 clients in the paper; all other "
-    "times follow."
+    "lognormal noise, fitted to the .36 and .42 s of rand with 3 and 10 clients in the paper's Table 2; all "
+    "other times follow."
 )
 
 

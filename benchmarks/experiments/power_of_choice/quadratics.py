@@ -391,7 +391,7 @@ EXPERIMENTS = (
         seeds=3,
         claim="ρ̄ and ρ̃ are 1 for rand, and ρ̄ > 1 for every d; both grow with d. The number of times that "
         "pow-d selects a client is not in proportion to its data.",
-        note=f"{SETTING} 5000 rounds. 30 clients: d = 30 is the paper's d = K; 6 and 15 are ours. 100 "
+        note=f"{SETTING} 5000 rounds (ours). 30 clients: d = 30 is the paper's d = K; 6 and 15 are ours. 100 "
         "clients: d = 15, which the paper singles out. ρ̄ (eq. 6) is the minimum over 200 w in all "
         "directions and, exactly, over all w'; ρ̃ (eq. 7) the maximum over the same w. On the way: for w on "
         "the path of the run, with w' = w for the minimum. The paper's ρ̄ > 1 holds only there: near the "

@@ -221,9 +221,9 @@ EXPERIMENTS = (
         claim="d = 10m reaches a loss of 0.7 in a third of rand's rounds, d = 2m in half, with a slightly "
         "higher floor; adapow reaches the minimum 3 times as fast as rand, without the floor.",
         note="30 clients, m of them a round, τ = 30 steps on batches of 50, η = 0.05, halved after 300 and "
-        "after 600 of 800 rounds; the 800 are ours. The paper does not run cpow, rpow and afl here. The last "
-        "two use losses of local training, which measure how hard a client's task is rather than how badly "
-        "the model fits it: clients with easy tasks are hardly selected again.",
+        "after 600 of 800 rounds; the 800 and the start at 0 are ours. The paper does not run cpow, rpow "
+        "and afl here. The last two use losses of local training, which measure how hard a client's task is "
+        "rather than how badly the model fits it: clients with easy tasks are hardly selected again.",
         y="loss of the global model on all data",
         log_y=True,
     ),

@@ -15,7 +15,10 @@ class AdaPowDSettings(PowDSettings):
     """Settings of adapow-d."""
 
     halve_every: int = setting(
-        0, low=0, doc="number of rounds after which d is halved (5000 in the paper's quadratic); 0: never"
+        0,
+        low=0,
+        doc="d is halved in each round that is a multiple of this number (5000 in the paper's quadratic); "
+        "0: never",
     )
     drop_at: int = setting(
         0,
