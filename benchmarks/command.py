@@ -18,6 +18,13 @@ bench = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure wh
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of each measurement.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")]
+NoStock = Annotated[
+    bool,
+    typer.Option(
+        "--no-stock",
+        help="Leave out stock Flower, to which every user of this machine can submit runs.",
+    ),
+]
 Names = Annotated[list[str] | None, typer.Argument(show_default=False)]
 ExperimentSeeds = Annotated[
     int | None,
@@ -116,13 +123,7 @@ def rounds(
         int | None, typer.Option(min=1, help="Clients that train in a round. (default: all)")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each kind, in turns of three.")] = 12,
-    no_stock: Annotated[
-        bool,
-        typer.Option(
-            "--no-stock",
-            help="Leave out Flower's own engine, to which every user of this machine can submit runs.",
-        ),
-    ] = False,
+    no_stock: NoStock = False,
     profile: Annotated[
         bool, typer.Option("--profile", help="Print the CPU seconds a round of each program instead.")
     ] = False,
@@ -144,13 +145,7 @@ def rounds(
 def messages(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 8,
-    no_stock: Annotated[
-        bool,
-        typer.Option(
-            "--no-stock",
-            help="Leave out stock Flower, to which every user of this machine can submit runs.",
-        ),
-    ] = False,
+    no_stock: NoStock = False,
     as_json: Json = False,
 ) -> None:
     """Measure the CPU time of a message, beside stock Flower."""
@@ -164,13 +159,7 @@ def models(
     megabytes: Annotated[float, typer.Option(min=1.0, help="Megabytes of the model.")] = 100.0,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
-    no_stock: Annotated[
-        bool,
-        typer.Option(
-            "--no-stock",
-            help="Leave out stock Flower, to which every user of this machine can submit runs.",
-        ),
-    ] = False,
+    no_stock: NoStock = False,
     as_json: Json = False,
 ) -> None:
     """Measure rounds with a large model, beside stock Flower."""
