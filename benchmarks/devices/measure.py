@@ -144,10 +144,11 @@ def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str,
             raise RuntimeError(f"the run ended early:\n{run.log.read_text()[-3000:]}")
     first, *lines = [json.loads(line) for line in file.read_text().splitlines()]
     memory = _status(cluster.superlink, "VmHWM") / 1000
-    wait_until(lambda: _settled(cluster.counts), SETTLE)
-    counts = cluster.counts
     seconds = [line["seconds"] for line in lines]
     failures = [why for line in (first, *lines) for why in line["failures"].values()]
+    least = (settings.rounds + 1) * settings.per_round - len(failures)
+    wait_until(lambda: _settled(cluster.counts, least), SETTLE)
+    counts = cluster.counts
     lost = failures.count(LOST)
     away = sum(1 for why in failures if why.startswith(AWAY))
     return {
@@ -168,9 +169,13 @@ def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str,
     }
 
 
-def _settled(counts: dict[str, int]) -> bool:
-    """Whether the devices know what became of all messages. They report it a moment after the last round."""
-    return counts.get("received", 0) == counts.get("answered", 0) + counts.get("abandoned", 0)
+def _settled(counts: dict[str, int], least: int) -> bool:
+    """Whether the devices know what became of all messages, of which there are at least `least`.
+
+    They report it a moment after the last round.
+    """
+    received = counts.get("received", 0)
+    return received >= least and received == counts.get("answered", 0) + counts.get("abandoned", 0)
 
 
 def _use(cluster: DeviceCluster) -> Use:

@@ -29,7 +29,7 @@ from deploy.flower.registration import registration_command
 from deploy.hosting.server import Server
 from strategies.checkpoint import replacing
 
-CONNECTION = "cluster"  # the SuperLink's name in Flower's config.toml
+CONNECTION = "cohort-cluster"  # the SuperLink's name in Flower's config.toml
 REGISTRATION_TIMEOUT = 60.0  # seconds to register the clients' keys
 STARTS = DEVICES / "superlink.starts"  # on a volume that the metrics can read
 DATABASE, REGISTERED = STATE / "superlink.db", STATE / "registered"

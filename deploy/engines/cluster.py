@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from deploy.flower.config import ConfigValue
 
 Programs = Literal["forked", "patched", "stock"]
-CONNECTION = "cluster"  # the name of the SuperLink in Flower's config.toml
+CONNECTION = "cohort-cluster"  # the name of the SuperLink in Flower's config.toml
 MARK = "COHORT_CLUSTER"  # the environment variable that marks the cluster's processes
 EXECUTOR_POLL_INTERVAL = 0.25  # seconds between two requests for new tasks by Flower's executor
 START_TIMEOUT = 120.0  # seconds for each step of the start, such as until all clients are online

@@ -28,7 +28,7 @@ from strategies.checkpoint import replacing
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CONNECTION = "cohort"  # the name of the SuperLink's connection in Flower's config.toml
+CONNECTION = "cohort-server"  # the name of the SuperLink in Flower's config.toml
 FILE = "server.json"  # the file with the settings of a server
 REVOKED = "revoked.json"  # the file with the names of revoked clients
 DATA = "COHORT_DATA"  # the environment variable with the folder of the data

@@ -56,7 +56,7 @@ def test_devices_are_registered_and_revoked_under_names_of_their_own(
         ("pi-1", "online", "7")
     ]
     assert do("revoke", "node-9") == (0, "node-9 is revoked\n")
-    assert asked[-1] == ("supernode", "unregister", "9", "cluster")
+    assert asked[-1] == ("supernode", "unregister", "9", "cohort-cluster")
     del nodes[1:]
     assert do("register", "pi-1", *key)[1].startswith("name = pi-1: registered already")
     assert do("register", "client-00", *key) == (
@@ -64,7 +64,7 @@ def test_devices_are_registered_and_revoked_under_names_of_their_own(
         "name = client-00: belongs to a client inside the cluster\n",
     )
     assert do("revoke", "pi-1") == (0, "pi-1 is revoked\n")
-    assert asked[-1] == ("supernode", "unregister", "7", "cluster")
+    assert asked[-1] == ("supernode", "unregister", "7", "cohort-cluster")
     assert json.loads((tmp_path / "devices" / "revoked.json").read_text()) == ["pi-1"]
     for wrong in ((), ("register", "pi-1"), ("invite", "pi-1")):
         assert do(*wrong) == (2, f"{devices.USAGE}\n")

@@ -71,7 +71,7 @@ def test_a_cluster_survives_a_killed_client_and_leaves_only_its_logs(tmp_path: P
         assert len(ports) == 4  # SuperLink: control and fleet; a runtime port each for two SuperNodes
         assert cluster.port in ports
         listed = subprocess.run(
-            [Path(sys.executable).parent / "flwr", "supernode", "list", "cluster", "--format", "json"],
+            [Path(sys.executable).parent / "flwr", "supernode", "list", "cohort-cluster", "--format", "json"],
             env={**os.environ, "FLWR_HOME": str(folder / "state" / "flwr")},
             capture_output=True,
             text=True,
