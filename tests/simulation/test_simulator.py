@@ -117,14 +117,14 @@ def test_every_network_is_trained_as_its_task_does(name: str, memory: int) -> No
         kernels.append(MLP(task.sizes))
     for kernel in kernels:
         before = kernel.losses(arrays, data, clients)
-        np.testing.assert_allclose(before, Loop(task).losses(arrays, data, clients), rtol=1e-5)
+        np.testing.assert_allclose(before, Loop(task).losses(arrays, data, clients), rtol=1e-4)
         trained = kernel.train(arrays, data, clients, plan, controls)
-        np.testing.assert_allclose(trained.losses, loop.losses, rtol=1e-5)
-        np.testing.assert_allclose(trained.gradient_variances, loop.gradient_variances, rtol=1e-4)
+        np.testing.assert_allclose(trained.losses, loop.losses, rtol=1e-4)
+        np.testing.assert_allclose(trained.gradient_variances, loop.gradient_variances, rtol=1e-3)
         for row in range(4):
             one, other = trained.updates.model(row), loop.updates.model(row)
             for key in arrays:
-                np.testing.assert_allclose(one[key], other[key], atol=1e-5, rtol=0)
+                np.testing.assert_allclose(one[key], other[key], atol=1e-4, rtol=0)
 
 
 def test_a_regression_without_a_bias() -> None:
