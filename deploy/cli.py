@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import sys
 from datetime import datetime
 from importlib.metadata import entry_points, version
@@ -42,7 +43,6 @@ from deploy.runs.follower import train
 from deploy.runs.seeds import parse_seeds
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
 from deploy.runs.trials import (
-    PLAN,
     Trial,
     check_clients,
     check_data,
@@ -50,6 +50,7 @@ from deploy.runs.trials import (
     parse_setting,
     plan,
     read_plan,
+    run_folder,
     with_absolute_paths,
     write_plan,
 )
@@ -165,9 +166,11 @@ def cohort(
     """Client selection for federated learning: which clients train in each round."""
 
 
-Clients = Annotated[int, typer.Option(help="Number of clients.")]
-Rounds = Annotated[int, typer.Option(help="Rounds to train with each selector.")]
-PerRound = Annotated[int, typer.Option(help="Clients that train in each round.")]
+Clients = Annotated[int, typer.Option("--clients", "--num-clients", help="Number of clients.")]
+Rounds = Annotated[int, typer.Option("--rounds", "--num-rounds", help="Rounds to train with each selector.")]
+PerRound = Annotated[
+    int, typer.Option("--per-round", "--clients-per-round", help="Clients that train in each round.")
+]
 Selectors = Annotated[
     list[str] | None,
     typer.Option(
@@ -214,6 +217,14 @@ Resume = Annotated[
         metavar="RUN",
         help="Resume an earlier run: its folder, or last (the newest in runs/). Its settings are kept; only "
         "--rounds may be raised.",
+        show_default=False,
+    ),
+]
+RunFolder = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Folder of a run, of a trial or of a comparison; last: the newest comparison in runs/.",
         show_default=False,
     ),
 ]
@@ -437,13 +448,7 @@ def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
     ValueError
         If there is no such comparison, or if an option differs from the saved settings.
     """
-    if run == "last":
-        plans = sorted(Path("runs").glob(f"*/{PLAN}"))
-        if not plans:
-            raise ValueError("resume = last: there is no run in runs/; give the run's folder")
-        folder = plans[-1].parent.absolute()
-    else:
-        folder = Path(run).absolute()
+    folder = run_folder(run)
     if "seeds" in given:
         raise ValueError(f"seeds = {given['seeds']!r}: a resumed run keeps its seeds")
     if "out" in given:
@@ -518,13 +523,17 @@ def _compare(
                             console.print(f"seed {seed}")
                         with display_of(each) as display:
                             train(engine, each, display, at_once=at_once)
-    except (EngineError, KeyboardInterrupt) as error:
+    except (EngineError, KeyboardInterrupt, SystemExit) as error:
         command = {RaySimulation: "simulate", BatchedSimulation: "simulate --engine batched"}.get(
             type(engine), "up"
         )
-        stopped = isinstance(error, KeyboardInterrupt)
-        message = "stopped" if stopped else str(error)
-        _fail(f"{message}\nto resume: cohort {command} --resume {_short(folder)}", 130 if stopped else 1)
+        message, code = "stopped", 130  # after Ctrl-C
+        if isinstance(error, SystemExit):
+            code = int(error.code or 0)
+            message = f"stopped by {signal.Signals(code - 128).name}"
+        elif isinstance(error, EngineError):
+            message, code = str(error), 1
+        _fail(f"{message}\nto resume: cohort {command} --resume {_short(folder)}", code)
     _conclude(console, folder, [trial.history for trial in trials])
     if any(trial.problem for trial in trials):
         raise typer.Exit(1)
@@ -541,16 +550,13 @@ def _exit_on_bad_input() -> Iterator[None]:
 
 @cli.command()
 def plot(
-    run_dir: Annotated[
-        Path, typer.Argument(help="Folder of a run, of a trial or of a comparison.", show_default=False)
-    ],
+    run: RunFolder,
 ) -> None:
-    """Draw the figure and the table of the run in RUN_DIR again, from its histories."""
-    try:
-        histories = read_run(run_dir)
-    except ValueError as error:
-        _fail(str(error), 2)
-    _conclude(Console(highlight=False, markup=False), run_dir, histories)
+    """Draw the figure and the table of a run again, from its histories."""
+    with _exit_on_bad_input():
+        folder = run_folder(run)
+        histories = read_run(folder)
+    _conclude(Console(highlight=False, markup=False), folder, histories)
 
 
 @cli.command()
@@ -571,9 +577,7 @@ def selectors(
 
 @cli.command()
 def advise(
-    run: Annotated[
-        Path, typer.Argument(help="Folder of a run, of a trial or of a comparison.", show_default=False)
-    ],
+    run: RunFolder,
     selectors: Annotated[
         list[str] | None,
         typer.Option(
@@ -587,7 +591,7 @@ def advise(
 ) -> None:
     """Estimate from the history of a run which variance other selectors would have had."""
     with _exit_on_bad_input():
-        log = read_log(find_history(run))
+        log = read_log(find_history(run_folder(run)))
         findings = advice_of(log, selectors or ())
     if as_json:
         typer.echo(advice.as_json(findings))

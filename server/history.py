@@ -36,8 +36,9 @@ lost    some lines could not be written and are missing here: ``lines`` (their n
         ``last_round`` (of the missing ``round`` lines; null if no ``round`` line is missing)
 resume  the run was interrupted and continues: ``round`` (the last round whose line was kept; later rounds
         are repeated), ``started``, ``num_rounds``
-warning the training diverges or stands still: ``round`` (after which this was noticed), ``reason``; at most
-        one such line per start or resume of the run
+warning the training diverges or stands still, or no client reports what the selector learns from:
+        ``round`` (after which this was noticed), ``reason``; at most one line of each kind per start or
+        resume of the run
 end     the last line: ``rounds``, ``seconds``, ``model`` (path), ``best_round``, ``reason`` (empty unless the
         run ended early)
 error   the run failed: ``reason``; the last line, unless the run is resumed. A ServerApp that was killed or

@@ -19,6 +19,8 @@ import tasks
 from strategies import RoundRecord
 from strategies.checkpoint import CheckpointFolder
 from strategies.flower.traffic import Traffic
+from strategies.rounds.record import no_report
+from strategies.selectors import selector_type
 from tasks.base import Metrics
 
 from .divergence import Divergence
@@ -66,6 +68,8 @@ class Recording:
         self._sizes = np.empty(0)  # (M,) the sizes that the history has
         self._lost = 0  # `HistoryWriter.lost` when the last roster was written
         self._began = time.monotonic()
+        self._kind = selector_type(settings.selector)
+        self._told_of_report = False  # whether the history says that clients lack the selector's report
         self._divergence = Divergence(
             settings.task, settings.learning_rates, tasks.learning_rate(settings.task)
         )
@@ -119,7 +123,8 @@ class Recording:
     ) -> None:
         """Write the line of a round, and the model after the round if it is the best so far.
 
-        If the training diverges, a warning is logged and written.
+        If the training diverges, a warning is logged and written. If no client reports what the selector
+        learns from, a warning is written (the strategy logs it).
 
         Parameters
         ----------
@@ -147,6 +152,9 @@ class Recording:
             exchanged = asdict(traffic) if traffic else {}
             measured = {"group_metrics": group_metrics or {}}
             self._history.write_round(record, clients.ids, **test, **measured, **exchanged)
+            if not self._told_of_report and record.lacks(self._kind.report_used):
+                self._told_of_report = True
+                self._history.write("warning", round=number, reason=no_report(self._kind))
         self._models.offer(number, model, metrics)
         if warning := self._divergence.warning(number, metrics, record):
             log(WARNING, warning)

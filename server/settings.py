@@ -433,8 +433,8 @@ def _explain(details: Any) -> str:
         return f"{name}: missing from the run config"
     if details["type"] == "extra_forbidden":
         known = [field.alias or key for key, field in RunSettings.model_fields.items()]
-        hint = did_you_mean(name, known)
-        return f"{name} = {details['input']!r}: unknown setting{hint}; the settings are {', '.join(known)}"
+        hint = did_you_mean(name, known) or f"; the settings are {', '.join(known)}"
+        return f"{name} = {details['input']!r}: unknown setting{hint}"
     reason = details["msg"].removeprefix("Value error, ").removeprefix("Input ").replace("should", "must")
     return f"{name} = {details['input']!r}: {reason}"
 

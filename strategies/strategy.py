@@ -50,7 +50,7 @@ from .reporters import Reporter, Reporters, RunInfo
 from .rounds.aggregation import Arrays
 from .rounds.limits import believed_numbers, believed_sizes
 from .rounds.logic import RoundLogic
-from .rounds.record import RoundRecord
+from .rounds.record import RoundRecord, no_report
 from .rounds.replies import Reply
 from .rounds.seeds import client_seed, evaluators
 from .rounds.stages import Chosen, Opened, Outcome
@@ -242,6 +242,7 @@ class SelectionStrategy(Strategy):
         self.on_round = on_round
         self._reporters = Reporters(reporters)
         self._record: RoundRecord | None = None  # the record of the last round
+        self._told_of_report = False  # whether the log says that clients lack the selector's report
         self._variates = create_variates(variates) if variates else None
         self._step = ServerStep(
             server_strategy or _fedavg(),
@@ -847,6 +848,9 @@ class SelectionStrategy(Strategy):
             log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined))
         if record.skipped:
             log(WARNING, "Round %d is skipped: %s", record.round, record.skipped)
+        if not self._told_of_report and record.lacks(self._kind.report_used):
+            self._told_of_report = True
+            log(WARNING, no_report(self._kind))
 
     def _average_metrics(self, answers: list[Reply], record: RoundRecord) -> MetricRecord:
         """Average the clients' metrics with the server strategy's function, weighted by data size."""

@@ -67,7 +67,7 @@ class Settings:
     partition: str = ""
     """"i/N" with i in 0..N-1: the device trains on part i of N of the task's own data; "" for `data`."""
     data: str = ""
-    """The path of an .npz file with the device's own samples (see `client.own_data`); "" for `partition`."""
+    """The path of an .npz file with the device's own samples (see `client.data_file`); "" for `partition`."""
     group: str = ""
     """The client's group, which the client reports to the server; "" for no group."""
     private_group: str = ""
@@ -107,9 +107,14 @@ class Settings:
         self.part()
 
     def check_data(self) -> None:
-        """Raise ValueError if `data` is given and this file does not exist."""
-        if self.data and not Path(self.data).is_file():
+        """Raise ValueError if `data` is given and this file is missing or cannot be used."""
+        if not self.data:
+            return
+        if not Path(self.data).is_file():
             raise ValueError(f"data = {self.data}: there is no such file")
+        from client.data_file import read_data_file  # imported late: NumPy takes memory of a waiting device
+
+        read_data_file(Path(self.data))
 
     def part(self) -> tuple[int, int] | None:
         """Return i and N of `partition`; None if `partition` is empty."""

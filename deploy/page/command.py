@@ -11,6 +11,7 @@ import typer
 
 from deploy.page.link import address, new_token
 from deploy.page.process import PageProcess
+from deploy.runs.trials import run_folder
 
 PORT_HELP = "Port of the page, on this machine only. (default: a free port)"
 
@@ -43,9 +44,10 @@ def page_of(folder: Path, wanted: bool, port: int | None, say: Callable[[str], N
 
 def page(
     run: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="A history, or the folder of a run, of a trial, of several runs or of a server.",
+            help="A history, or the folder of a run, of a trial, of several runs or of a server; last: the "
+            "newest comparison in runs/.",
             show_default=False,
         ),
     ],
@@ -56,8 +58,8 @@ def page(
     from deploy.page.sources import NothingThereError, Shelf
 
     try:
-        shelf, listener = Shelf(run), listening(port or 0)
-    except NothingThereError as error:
+        shelf, listener = Shelf(run_folder(run)), listening(port or 0)
+    except (NothingThereError, ValueError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     except OSError as error:

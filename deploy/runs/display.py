@@ -79,6 +79,13 @@ class PlainDisplay:
                     + "  ".join(filter(None, [selected(line).plain, metrics(line).plain]))
                 )
 
+    def waits(self, trial: Trial, seconds: float) -> None:
+        """Print how long a round has taken so far."""
+        if self._rounds:
+            rounds = trial.history.rounds
+            now = f"round {rounds[-1]['round'] + 1}" if rounds else "the start"
+            self._print(f"{trial.name}  {now} has taken {seconds:.0f} s so far")
+
     def refresh(self) -> None:
         """Do nothing: printed lines stay."""
 

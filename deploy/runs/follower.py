@@ -21,6 +21,7 @@ WATCH_INTERVAL = 0.2  # seconds between two reads of the histories
 # When a history has its last line, the run may go on for this many seconds. After that, the run counts as
 # ended, even if the engine reports that it still runs.
 END_TIMEOUT = 10.0
+PATIENCE = 30.0  # seconds without a new line of a history, after which the watcher learns of the wait
 TRIES = 3  # after this many restarts in a row without a new round, a trial is given up
 
 
@@ -32,6 +33,9 @@ class Watcher(Protocol):
 
     def event(self, text: str) -> None:
         """Receive a message that is not in a history."""
+
+    def waits(self, trial: Trial, seconds: float) -> None:
+        """Receive the seconds since the last line of a trial's history, after each `PATIENCE` seconds."""
 
     def refresh(self) -> None:
         """Redraw, if the watcher draws. Called each time all histories have been read."""
@@ -46,6 +50,9 @@ class Events:
 
     def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
         """Ignore the lines."""
+
+    def waits(self, trial: Trial, seconds: float) -> None:
+        """Ignore the time."""
 
     def refresh(self) -> None:
         """Do nothing."""
@@ -89,7 +96,10 @@ def train(engine: Engine, trials: Sequence[Trial], watcher: Watcher, *, at_once:
             # Checked before the history is read, so that the last lines of a run that has ended are read too
             over = each.over
             try:
-                watcher.lines(trial, trial.history.read())
+                lines = trial.history.read()
+                watcher.lines(trial, lines)
+                if (waited := each.wait(bool(lines))) is not None:
+                    watcher.waits(trial, waited)
             except Exception as error:  # a line that cannot be shown must not end the training
                 watcher.event(f"{trial.name}: cannot be shown: {error!r}")
             if over:
@@ -114,6 +124,8 @@ class _Follower:
         self._submissions = 0
         self._reached = -1  # the highest round of the earlier submissions; -1 if there is none
         self._tries = 0  # restarts since the last new round
+        self._news = time.monotonic()  # when the history had new lines (s)
+        self._told = 0  # how many times `PATIENCE` had passed since then when the watcher was told
         self._submit()
 
     def _submit(self) -> None:
@@ -127,6 +139,23 @@ class _Follower:
         name = trial.name if self._submissions == 1 else f"{trial.name}-{self._submissions}"
         resume: dict[str, ConfigValue] = {"resume": True} if trial.history.path.exists() else {}
         self._run = self._engine.submit(trial.run_config | resume, name)
+
+    def wait(self, news: bool) -> float | None:
+        """Return the seconds since the last news, each time another `PATIENCE` passed; None otherwise.
+
+        Parameters
+        ----------
+        news : bool
+            Whether the history has new lines.
+        """
+        now = time.monotonic()
+        if news:
+            self._news, self._told = now, 0
+        passed = int((now - self._news) / PATIENCE)
+        if passed <= self._told:
+            return None
+        self._told = passed
+        return now - self._news
 
     @property
     def begun(self) -> bool:

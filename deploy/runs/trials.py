@@ -115,7 +115,7 @@ def plan(
         name = name if seed is None else f"{name}-seed-{seed}"
         if name in trials:
             raise ValueError(f"selector = {text!r}: given twice")
-        if bool(colon) != bool(settings):
+        if bool(colon) != bool(settings) or re.search(r"[\s()=,]", selector):
             raise ValueError(f"selector = {text!r}: must be name or name:setting=value,setting=value")
         run_config = {
             **common,
@@ -194,6 +194,22 @@ def groups_of(settings: Mapping[str, ConfigValue]) -> dict[str, str | int | None
     """
     task, count, seed = _task(settings), int(settings["num-clients"]), int(settings["seed"])
     return {client_name(each, count): task.client_group(each, count, seed) for each in range(count)}
+
+
+def run_folder(run: str) -> Path:
+    """Return the absolute folder of a run that a user names; "last" is the newest comparison in runs/.
+
+    Raises
+    ------
+    ValueError
+        If `run` is "last" and there is no comparison in runs/.
+    """
+    if run != "last":
+        return Path(run).absolute()
+    plans = sorted(Path("runs").glob(f"*/{PLAN}"))
+    if not plans:
+        raise ValueError("run = last: there is no run in runs/; give the run's folder")
+    return plans[-1].parent.absolute()
 
 
 def write_plan(folder: Path, trials: Sequence[Trial]) -> None:

@@ -7,7 +7,7 @@ from math import nan
 import numpy as np
 from numpy.typing import NDArray
 
-from ..selectors import Feedback, Selection
+from ..selectors import Feedback, Selection, Selector
 
 
 @dataclass(frozen=True)
@@ -48,3 +48,25 @@ class RoundRecord:
     absent: NDArray[np.int64] | None = None
     eligible: str = ""  # the conditions of `Eligibility`; "" if every client is eligible
     num_ineligible: int = 0  # the available clients that do not meet the conditions
+
+    def lacks(self, report: str) -> bool:
+        """Return whether usable replies came and none of them had a report.
+
+        Parameters
+        ----------
+        report : str
+            "train-loss" or "gradient-variance" (`Selector.report_used`); "" is lacked by no round.
+        """
+        if not report:
+            return False
+        values = self.feedback.losses if report == "train-loss" else self.feedback.gradient_variances
+        responded = self.feedback.responded
+        return bool(responded.any() and np.isnan(values[responded]).all())
+
+
+def no_report(kind: type[Selector]) -> str:
+    """Return the warning that no client has the report from which a kind of selector learns."""
+    return (
+        f"selector {kind.name} learns from {kind.report_used}, and no client has reported it: the selector "
+        "has learned nothing. Clients report it in the metrics of their replies (docs/your-own-app.md)"
+    )

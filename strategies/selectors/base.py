@@ -66,6 +66,9 @@ class Selector(ABC):
     feedback_used: ClassVar[frozenset[str]] = frozenset()
     """The measurements that cost extra work and that `update` uses: some of "diversity",
     "gradient_variance"."""
+    report_used: ClassVar[Literal["", "train-loss", "gradient-variance"]] = ""
+    """The number in replies from which `update` learns, and without which selection learns little or nothing;
+    "" if there is none. A run warns if no client reports this number."""
     data_independent: ClassVar[bool] = False
     """True if selections and weights depend on no quantity that is computed from clients' data during the
     run. Sizes, groups and constants that are given beforehand count as public."""

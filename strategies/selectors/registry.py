@@ -116,7 +116,8 @@ def selector_type(name: str) -> type[Selector]:
     """
     if name not in _SELECTORS:
         hint = did_you_mean(name, _SELECTORS)
-        raise ValueError(f"selector = {name!r}{hint}: must be one of {', '.join(_SELECTORS)}")
+        allowed = f"no such selector{hint}" if hint else f"must be one of {', '.join(_SELECTORS)}"
+        raise ValueError(f"selector = {name!r}: {allowed}")
     return _SELECTORS[name]
 
 

@@ -217,13 +217,12 @@ class Settings:
         Raises
         ------
         TypeError, ValueError
-            If a name is unknown (the message lists the known names), or a value is not allowed.
+            If a name is unknown (the message has the most similar known name, or else all known names), or a
+            value is not allowed.
         """
         known = cls.allowed()
         for name, value in values.items():
             if name not in known:
-                hint = checks.did_you_mean(name, known)
-                raise ValueError(
-                    f"{name} = {value!r}: no such setting{hint}; known are {', '.join(known) or 'none'}"
-                )
+                hint = checks.did_you_mean(name, known) or f"; known are {', '.join(known) or 'none'}"
+                raise ValueError(f"{name} = {value!r}: no such setting{hint}")
         return cls(**values)

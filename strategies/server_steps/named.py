@@ -150,7 +150,8 @@ def create_server_strategy(
     """
     if name not in SETTINGS:
         hint = did_you_mean(name, SETTINGS)
-        raise ValueError(f"server-strategy = {name!r}{hint}: must be one of {', '.join(SETTINGS)}")
+        allowed = f"no such server strategy{hint}" if hint else f"must be one of {', '.join(SETTINGS)}"
+        raise ValueError(f"server-strategy = {name!r}: {allowed}")
     try:
         checked = SETTINGS[name].of(settings or {})
     except (TypeError, ValueError) as error:

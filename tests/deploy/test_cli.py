@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
@@ -17,11 +19,13 @@ import tasks.datasets
 from deploy import cli
 from deploy.engines.engine import EngineError
 from deploy.engines.superlink import SuperLink
+from deploy.flower.app_folder import app_folder
 from deploy.hosting.server import Server
 from deploy.runs.display import PlainDisplay
 from deploy.runs.trials import Trial, plan, write_plan
 
 from ..support.histories import write_history
+from ..support.processes import linux, wait_for
 
 
 def cohort(*arguments: str) -> Result:
@@ -59,6 +63,8 @@ def taken_port() -> Iterator[int]:
         ("--set budget=4@1/x@9", "budget = '4@1/x@9': must be a number, or (first round, value) pairs"),
         ("--set budget=4@1/11@9", "budget = 11: must be at most 10, the number of clients"),
         ("--set budget=true", "budget = True: must be a number"),
+        ("--selector forecast(alpha=3)", "must be name or name:setting=value,setting=value"),
+        ("--clients-per-round 12 --num-clients 11", "clients-per-round = 12: must be between 1 and 11"),
         ("--selector nope", "selector = 'nope': must be one of uniform, md"),
         ("--selector md:", "selector = 'md:': must be name or name:setting=value,setting=value"),
         ("--selector md:x", "selector-settings = 'x': 'x' must be of the form name=value"),
@@ -413,6 +419,35 @@ def test_plot_and_advise_take_the_folder_of_one_run(tmp_path: Path) -> None:
     assert f"history    {run / 'history.jsonl'}" in result.stdout
     assert not list(tmp_path.glob("runs/cohort.png"))
     assert "holds no history" not in cohort("advise", str(run)).stderr
+
+
+def test_last_is_the_newest_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("plot", "advise", "page"):
+        result = cohort(command, "last")
+        assert (result.exit_code, result.stderr) == (
+            2,
+            "run = last: there is no run in runs/; give the run's folder\n",
+        )
+    for day in ("2026-01-01", "2026-01-02"):
+        (trial,) = plan(["md"], {"num-rounds": 2}, app_folder(), tmp_path / "runs" / day)
+        write_history(trial.folder, [2.0, 1.0, 0.5], "md")
+        write_plan(tmp_path / "runs" / day, [trial])
+    assert "runs/2026-01-02/cohort.png" in cohort("plot", "last").stdout
+
+
+@linux
+def test_a_signal_ends_a_run_with_a_word_and_the_command_to_resume(tmp_path: Path) -> None:
+    arguments = ["simulate", "--engine", "batched", "--num-rounds", "100000", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-c", "from deploy.cli import main; main()", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_for((tmp_path / "run" / "forecast" / "history.jsonl").exists, 60, lambda: "no history")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert said.endswith(
+        f"stopped by SIGTERM\nto resume: cohort simulate --engine batched --resume {tmp_path / 'run'}\n"
+    )
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_plot_refuses_a_folder_without_histories(tmp_path: Path) -> None:

@@ -381,7 +381,7 @@ def test_the_strategies_of_the_papers_train_one_after_another_on_clients_with_gr
         (
             "COHORT_SET",
             "round-deadlin=3",
-            "round-deadlin = 3: unknown setting (did you mean round-deadline?); the settings are",
+            "round-deadlin = 3: unknown setting (did you mean round-deadline?)",
         ),
     ],
 )

@@ -233,7 +233,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ({"learning-rate": "0.5@9/0.1@1"}, r"^learning-rate = .*ascending rounds"),
         (
             {"server-strategy": "Adam"},
-            r"^server-strategy = 'Adam' \(did you mean FedAdam\?\): must be one of FedAvg, FedAvgM, ",
+            r"^server-strategy = 'Adam': no such server strategy \(did you mean FedAdam\?\)$",
         ),
         (
             {"server-strategy": "FedAdam:lr=3"},
@@ -284,7 +284,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ({"client-sizes": "/no/file"}, r"^client-sizes = '/no/file': cannot be read: "),
         (
             {"rounds": 3},
-            r"^rounds = 3: unknown setting \(did you mean num-rounds\?\); the settings are selector, ",
+            r"^rounds = 3: unknown setting \(did you mean num-rounds\?\)$",
         ),
     ],
 )

@@ -536,6 +536,30 @@ def test_one_bad_reply_does_not_spoil_the_client_metrics() -> None:
     assert 0.5 < metrics["f1"] < 0.7  # the ninth counts with its clipped size
 
 
+def test_a_selector_whose_report_no_client_has_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    def node(name: str, **reported: float) -> Node:
+        def answer(message: Message) -> Message:
+            if message.metadata.message_type == STATUS:
+                return client(name)(message)
+            reply = trained(message, 1.0, num_examples=10)
+            reply.content["metrics"] = MetricRecord({"num-examples": 10, **reported})
+            return reply
+
+        return answer
+
+    for selector, reported, told in (("afl", {}, 1), ("afl", {"train-loss": 0.5}, 0), ("md", {}, 0)):
+        caplog.clear()
+        grid = ToyGrid({1: node("a", **reported), 2: node("b", **reported)})
+        SelectionStrategy(selector, clients_per_round=1, min_available_clients=2).start(
+            grid, model(0), num_rounds=3
+        )
+        warned = [
+            each.getMessage() for each in caplog.records if "no client has reported" in each.getMessage()
+        ]
+        assert len(warned) == told
+        assert all(each.startswith("selector afl learns from train-loss") for each in warned)
+
+
 def test_the_default_settings_log_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     strategy = SelectionStrategy("uniform", clients_per_round=2)
     assert strategy.server_strategy.fraction_evaluate == 0.0  # type: ignore[attr-defined]

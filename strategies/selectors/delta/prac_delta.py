@@ -43,6 +43,7 @@ class PracDeltaSelector(PracticalSelector):
     name = "prac-delta"
     summary = "by how gradients differed and varied"
     feedback_used = frozenset({"diversity", "gradient_variance"})
+    report_used = "gradient-variance"
     settings_type = PracDeltaSettings
     _settings: PracDeltaSettings
 

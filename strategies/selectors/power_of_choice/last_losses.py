@@ -20,6 +20,7 @@ class LastLossSelector(PlainMeanSelector):
     If the model has dropout, training losses are larger than evaluation losses, so do not compare the two.
     """
 
+    report_used = "train-loss"
     state_axes = Selector.state_axes | {"losses": ("clients",)}
 
     def _initial_state(self) -> dict[str, Array]:

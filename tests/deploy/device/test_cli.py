@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from deploy.device import supervisor
@@ -41,13 +42,16 @@ def test_a_missing_file_can_be_replaced_and_a_damaged_one_is_named(
 ) -> None:
     where = ("--state-dir", str(device.folder))
     data, other = tmp_path / "stick.npz", tmp_path / "other.npz"
-    data.touch()
-    other.touch()
+    np.savez(other, inputs=np.ones((2, 3)), labels=[0, 1])
     device.prepare(replace(device.settings(), data=str(data)))
-    data.unlink()
     monkeypatch.setattr("os.execve", lambda *_: None)
     monkeypatch.setattr("os.nice", lambda _: 0)
     assert run_cli("join", *where) == (2, f"data = {data}: there is no such file\n")
+    data.write_text("0.5,0.5,1")
+    assert run_cli("join", *where) == (
+        2,
+        f"data = {data}: must be an .npz with inputs and labels, without objects\n",
+    )
     assert run_cli("pause", *where)[0] == 0
     assert run_cli("join", *where, "--data", str(other))[0] == 0
     assert device.settings().data == str(other)

@@ -82,6 +82,13 @@ def test_a_quiet_display_prints_failures_only(trial: Trial) -> None:
     ]
 
 
+def test_a_long_round_is_told_unless_quiet(trial: Trial) -> None:
+    for rounds, shown in ((True, "md  round 3 has taken 61 s so far\n"), (False, "")):
+        to, output = console()
+        PlainDisplay(to, rounds=rounds).waits(trial, 61.2)
+        assert output.getvalue() == shown
+
+
 def test_a_round_without_selected_clients(tmp_path: Path) -> None:
     history = write_history(tmp_path / "md", [2.0, 1.5], "md", clients=[[]])
     to, output = console()

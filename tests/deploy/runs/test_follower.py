@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,7 +67,7 @@ class Cluster:
 
 class Watcher:
     def __init__(self, odd: str = "") -> None:
-        self.odd, self.events = odd, list[str]()
+        self.odd, self.events, self.waited = odd, list[str](), list[float]()
 
     def lines(self, trial: Trial, lines: Sequence[Line]) -> None:
         if trial.name == self.odd and lines:
@@ -74,6 +75,9 @@ class Watcher:
 
     def event(self, text: str) -> None:
         self.events.append(text)
+
+    def waits(self, trial: Trial, seconds: float) -> None:
+        self.waited.append(seconds)
 
     def refresh(self) -> None:
         pass
@@ -103,6 +107,18 @@ def test_a_trial_that_cannot_be_shown_is_reported_and_all_are_trained(tmp_path: 
     train(Cluster(tmp_path), trained, watcher, at_once=False)
     assert all(trial.history.finished for trial in trained)
     assert watcher.events == ["b: cannot be shown: TypeError('odd')"] * 2
+
+
+def test_a_long_wait_for_news_is_told_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10**6, 8))  # s: each look at the clock is 8 s after the last
+    monkeypatch.setattr(follower.time, "monotonic", lambda: float(next(clock)))
+    watcher = Watcher()
+    train(Cluster(tmp_path), make(tmp_path, "a"), watcher, at_once=False)
+    assert len(watcher.waited) >= 3
+    assert all(later - earlier >= 24 for earlier, later in pairwise(watcher.waited))
+    assert watcher.waited[0] >= follower.PATIENCE
 
 
 class Killed:

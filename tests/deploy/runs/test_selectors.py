@@ -49,7 +49,7 @@ def test_the_settings_of_a_selector_are_explained() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("selectors", "forcast"), "'forcast' (did you mean forecast?): must be one of uniform"),
+        (("selectors", "forcast"), "selector = 'forcast': no such selector (did you mean forecast?)"),
         (("simulate", "--selector", "pow-d:num-candidate=3"), "(did you mean num_candidates?)"),
         (("simulate", "--set", "num-client=3"), "unknown setting (did you mean num-clients?)"),
         (("simulate", "--set", "server-strategy=FedAdan"), "(did you mean FedAdam?)"),
