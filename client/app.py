@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.common import log
 
 import tasks
+from strategies import extensions
 from strategies.clients.reports import (
     GROUP_NAMES,
     PART_SCALES,
@@ -34,6 +35,7 @@ from .private import Noise, group_member
 PERSONAL = "personal-model"
 """Key of the personal model in the context's state, which the SuperNode keeps while a Flower run lasts."""
 
+extensions.load()  # the user's tasks. Only the owner of this machine can name them
 app = ClientApp()
 
 

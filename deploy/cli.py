@@ -54,6 +54,7 @@ from deploy.runs.trials import (
     with_absolute_paths,
     write_plan,
 )
+from deploy.sweeps.command import sweep
 from server.history import FILE_NAME, RunHistory, read_run
 from server.tracking import check_trackers
 from strategies.selectors import available
@@ -144,6 +145,7 @@ cli = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=
 cli.add_typer(client, name="client")
 cli.add_typer(server, name="server")
 cli.command()(page)
+cli.command()(sweep)
 
 
 def main() -> None:

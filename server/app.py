@@ -4,11 +4,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 import tasks
-from strategies import Checkpoints, RoundRecord
+from strategies import Checkpoints, RoundRecord, extensions
 
 from .recording import KnownClients, Recording
 from .settings import RunSettings
 
+extensions.load()  # the user's selectors and tasks
 app = ServerApp()
 
 

@@ -4,13 +4,16 @@
 imports torch.
 """
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NamedTuple
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from .base import Arrays, Task
 from .data import Dataset
 
-__all__ = ["Arrays", "Dataset", "Task", "available", "create", "learning_rate"]
+__all__ = ["Arrays", "Dataset", "Task", "available", "create", "data_files", "learning_rate", "register"]
 
 _SOFTMAX = ("softmax", "Softmax")  # module, class
 _MLP = ("mlp", "MLP")
@@ -18,11 +21,14 @@ _CNN = ("cnn", "CNN")
 _DIGITS = ("mnist", "fashion-mnist", "kmnist", "emnist")
 
 
+_Create = TypeVar("_Create", bound=Callable[..., Task])
+
+
 class _Row(NamedTuple):
     """A task."""
 
-    model: tuple[str, str]  # module, class
-    dataset: str
+    model: tuple[str, str] | Callable[..., Task]  # module and class; or the function that a user registered
+    dataset: str  # "" if the user's function knows its data
     learning_rate: float  # used where the run sets none, with mini-batches of about 16 samples
     options: dict[str, Any] = {}  # noqa: RUF012 (never changed): further arguments of the model
 
@@ -49,6 +55,57 @@ _TASKS: dict[str, _Row] = {
 def available() -> tuple[str, ...]:
     """Return the names that `create` accepts."""
     return tuple(_TASKS)
+
+
+def data_files(name: str, data_dir: str = "") -> list[Path]:
+    """Return the files that a task reads its data from; none if its data are downloaded or not in files.
+
+    A task that `register` added has no files that are known here.
+
+    Raises
+    ------
+    ValueError
+        If the task does not exist.
+    """
+    from .datasets import files
+
+    dataset = _row(name).dataset
+    return files(dataset, data_dir) if dataset else []
+
+
+def register(name: str, *, learning_rate: float) -> Callable[[_Create], _Create]:
+    """Return a decorator that adds a task: a function or class that returns a `Task`.
+
+    Parameters
+    ----------
+    name : str
+        The value of the run setting ``task``.
+    learning_rate : float
+        The learning rate of runs that set none, > 0.
+
+    Raises
+    ------
+    ValueError
+        If another task has this name, or the learning rate is not above 0.
+
+    Examples
+    --------
+    >>> from tasks.softmax import Softmax
+    >>> @register("digits-without-bias", learning_rate=0.2)
+    ... def digits_without_bias(*, partition: str, data_dir: str) -> Task:
+    ...     return Softmax("digits", partition=partition, data_dir=data_dir, bias=False)
+    >>> sorted(create("digits-without-bias").initial_arrays(0))
+    ['weight']
+    """
+    if not (isfinite(learning_rate) and learning_rate > 0):
+        raise ValueError(f"learning_rate = {learning_rate}: must be a finite number above 0")
+
+    def add(function: _Create) -> _Create:
+        if _TASKS.setdefault(name, _Row(function, "", learning_rate)).model is not function:
+            raise ValueError(f"name = {name!r}: there is a task of this name already")
+        return function
+
+    return add
 
 
 def learning_rate(name: str) -> float:
@@ -90,6 +147,8 @@ def create(name: str, *, partition: str = "skewed", data_dir: str = "", **model:
         If the task needs an extra that is not installed. The message names the extra.
     """
     row = _row(name)
+    if not isinstance(row.model, tuple):
+        return row.model(partition=partition, data_dir=data_dir, **model)
     module, kind = row.model
     try:
         create_model = getattr(import_module(f".{module}", __package__), kind)

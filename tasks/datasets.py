@@ -212,6 +212,22 @@ def load(name: str, data_dir: str = "") -> Halves:
     return _load(name, data_dir or os.environ.get(VARIABLE, ""))
 
 
+def files(name: str, data_dir: str = "") -> list[Path]:
+    """Return the files from which `load` reads a data set; none if it needs no file or downloads the data.
+
+    The files need not hold the data set: `load` checks them.
+    """
+    where = data_dir or os.environ.get(VARIABLE, "")
+    if name == "digits" or not where:
+        return []
+    path = Path(where).expanduser()
+    if not path.is_dir():
+        return [path]
+    if (path / f"{name}.npz").exists():
+        return [path / f"{name}.npz"]
+    return sorted(each for each in (path / name).rglob("*") if each.is_file())
+
+
 @lru_cache(maxsize=4)
 def _load(name: str, where: str) -> Halves:
     description = DESCRIPTIONS[name]

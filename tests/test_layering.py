@@ -22,7 +22,7 @@ ROOMS = (
 STRATEGIES = (
     ("numerics", "results_file"),
     ("selectors", "checkpoint"),
-    ("options", "advice"),
+    ("options", "advice", "extensions"),
     ("clients",),
     ("rounds",),
     ("server_steps", "flower"),

@@ -20,6 +20,7 @@ from deploy.flower.app_folder import CODE, app_folder
 from deploy.flower.config import default_config
 from deploy.processes.groups import Process, end_with_parent
 from deploy.runs.availability import availability_of
+from strategies import extensions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -240,4 +241,5 @@ def _reporters_state(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     end_with_parent()
+    extensions.load()
     run(json.loads(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,232 @@
+"""The command `cohort sweep`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from deploy.processes.signals import raise_on_signals
+from deploy.runs.comparison import number
+from deploy.sweeps.grid import Planned, Sweep, axes_of, planned, read_sweep
+from deploy.sweeps.statistics import Result
+from server.tracking import check_trackers
+from strategies import extensions
+from strategies.checkpoint import CheckpointError, CheckpointFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from deploy.sweeps.work import Job, Outcome
+
+TRIALS = "trials"  # the folder of the trials' folders, inside the sweep's folder
+LOCK = "lock"  # the folder that locks a sweep's folder, inside it
+
+Import = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="FILE.py",
+        help="A file or module with selectors and tasks of your own; may be repeated.",
+        show_default=False,
+    ),
+]
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(help="The grid: a TOML file (docs/sweeps.md).", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the results. (default: runs/ and the file's name)", show_default=False),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Trials at a time on this machine. (default: one for each core)", show_default=False
+        ),
+    ] = None,
+    on: Annotated[
+        Literal["local", "ray"],
+        typer.Option(
+            help="local: processes of this machine. ray: the Ray cluster at RAY_ADDRESS, or a new one here."
+        ),
+    ] = "local",
+    modules: Import = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track",
+            metavar="NAME",
+            help="Also show the rounds in tensorboard, mlflow or wandb; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the file, list the trials, stop.")
+    ] = False,
+) -> None:
+    """Train every combination of selectors, settings and seeds of FILE, and compare the results.
+
+    Finished trials are kept: the same command continues a sweep, also after a kill or a change of FILE.
+    """
+    try:
+        read = read_sweep(file)
+        extensions.name_modules([*read.imports, *(modules or [])])
+        check_trackers(" ".join(track or []))
+        folder = (out or Path("runs") / file.stem).absolute()
+        trials = planned(read, folder)
+        if on == "ray" and jobs is not None:
+            raise ValueError(
+                f"jobs = {jobs}: cannot be combined with --on ray, which uses the cluster's CPUs"
+            )
+        places = _places(trials, folder, track or [])
+        if dry_run:
+            _list(places)
+            return
+    except (ModuleNotFoundError, TypeError, ValueError) as error:
+        _fail(str(error), 2)
+    lock = CheckpointFolder(folder / LOCK)
+    try:
+        lock.claim(wait=0)
+    except CheckpointError:
+        _fail(f"out = {folder}: another sweep writes into this folder; stop it, or use another folder", 2)
+    except OSError as error:
+        _fail(f"out = {folder}: cannot be created or written: {error.strerror}", 2)
+    try:
+        _run(read, places, folder, jobs or os.cpu_count() or 1, on)
+    finally:
+        lock.release()
+
+
+def _places(trials: Sequence[Planned], folder: Path, track: Sequence[str]) -> dict[str, tuple[Planned, Job]]:
+    """Return each trial with its job, by the digest of its result."""
+    from deploy.sweeps import digests
+    from deploy.sweeps.work import Job
+
+    places: dict[str, tuple[Planned, Job]] = {}
+    for each in trials:
+        config = {**each.trial.run_config}
+        key = digests.of_trial(config)
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", f"{each.selector} {each.case}").strip("-")[:80]
+        config["output-dir"] = str(folder / TRIALS / f"{slug}-seed-{each.seed}-{key[:12]}")
+        if track:
+            config["track"] = " ".join(track)
+        if key in places:
+            other = places[key][0]
+            raise ValueError(
+                f"{each.selector} ({each.case}) and {other.selector} ({other.case}) are the same trial: "
+                "every combination needs different settings"
+            )
+        places[key] = each, Job(key, config, digests.of_code())
+    return places
+
+
+def _run(
+    read: Sweep,
+    places: dict[str, tuple[Planned, Job]],
+    folder: Path,
+    workers: int,
+    on: Literal["local", "ray"],
+) -> None:
+    from deploy.sweeps.report import sentences, table, write_results
+    from deploy.sweeps.runners import on_ray, on_this_machine
+    from deploy.sweeps.statistics import cells, comparisons
+
+    console = Console(highlight=False, markup=False)
+    outcomes = {key: found for key, (_, job) in places.items() if (found := _finished(job))}
+    waiting = [job for key, (_, job) in places.items() if key not in outcomes]
+    where = "on Ray" if on == "ray" else f"{min(workers, max(1, len(waiting)))} at a time"
+    kept = f"; {len(outcomes)} are finished already" if outcomes else ""
+    console.print(f"{len(places)} trials, {where}; all files go to {_short(folder)}{kept}", soft_wrap=True)
+    problems: list[str] = []
+    stopped: str = ""
+    try:
+        with raise_on_signals(lambda number: SystemExit(128 + number)):
+            run = on_ray(waiting) if on == "ray" else on_this_machine(waiting, workers)
+            for outcome in _shown(console, run if waiting else iter(()), places, len(outcomes)):
+                if outcome.result is None:
+                    problems.append(f"{_label(places[outcome.key][0])}: {outcome.problem}")
+                else:
+                    outcomes[outcome.key] = outcome.result
+    except KeyboardInterrupt:
+        stopped = "stopped; the same command continues the sweep"
+    except (ModuleNotFoundError, ConnectionError, RuntimeError) as error:
+        stopped = str(error)
+    results = [
+        Result(each.selector, each.case, each.varied, each.seed, outcomes[key])
+        for key, (each, _) in places.items()
+        if key in outcomes
+    ]
+    if results:
+        names = write_results(
+            folder, results, axes_of([each for each, _ in places.values()]), read.baseline, len(places)
+        )
+        console.print(table(cells(results)))
+        for line in sentences(comparisons(results, read.baseline)):
+            console.print(line)
+        console.print(f"results    {', '.join(f'{_short(folder)}/{name}' for name in names)}", soft_wrap=True)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    if stopped:
+        _fail(stopped, 130 if stopped.startswith("stopped") else 1)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _finished(job: Job) -> dict[str, object] | None:
+    """Return the result of an earlier sweep; None if there is none, or if its file is damaged."""
+    from deploy.sweeps.work import RESULT
+
+    try:
+        found = json.loads((Path(job.config["output-dir"]) / RESULT).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("digest") == job.key else None
+
+
+def _shown(
+    console: Console, run: Iterator[Outcome], places: dict[str, tuple[Planned, Job]], finished: int
+) -> Iterator[Outcome]:
+    """Yield the outcomes of a run, and show how far the run has come."""
+    total = len(places)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total, completed=finished)
+        for outcome in run:
+            finished += 1
+            label = _label(places[outcome.key][0])
+            if outcome.result is None:
+                shown = f"{label}: failed"
+            else:
+                accuracy = number(outcome.result["accuracy"], ".1f", " %", scale=100)
+                shown = f"{label}: accuracy {accuracy}, {outcome.result['seconds']:.1f} s"
+            bar.update(task, completed=finished, description=shown)
+            if not console.is_terminal:
+                console.print(f"{finished}/{total}  {shown}", soft_wrap=True)
+            yield outcome
+
+
+def _list(places: dict[str, tuple[Planned, Job]]) -> None:
+    for each, job in places.values():
+        typer.echo(f"{_label(each)}{'  (finished)' if _finished(job) else ''}")
+    typer.echo(f"{len(places)} trials")
+
+
+def _label(each: Planned) -> str:
+    return " ".join(filter(None, [each.selector, each.case, f"seed {each.seed}"]))
+
+
+def _short(path: Path) -> str:
+    """Return the path relative to the working directory if it lies below that directory, else absolute."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(code)
