@@ -11,9 +11,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from deploy.runs.imports import GroupWithImports
+
 DATA_VARIABLE = "COHORT_DATA"
 
-bench = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure what this project claims.")
+bench = typer.Typer(
+    cls=GroupWithImports, no_args_is_help=True, add_completion=False, help="Measure what this project claims."
+)
 
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds of each measurement.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]

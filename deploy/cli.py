@@ -40,6 +40,7 @@ from deploy.runs.availability import check_availability
 from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follower import train
+from deploy.runs.imports import CommandWithImports
 from deploy.runs.seeds import parse_seeds
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
 from deploy.runs.trials import (
@@ -120,7 +121,7 @@ class _Commands(typer.core.TyperGroup):
         return None
 
 
-class _Once(typer.core.TyperCommand):
+class _Once(CommandWithImports):
     """A command that refuses an option which is given twice, instead of silently using the last value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -145,7 +146,7 @@ cli = typer.Typer(cls=_Commands, add_completion=False, pretty_exceptions_enable=
 cli.add_typer(client, name="client")
 cli.add_typer(server, name="server")
 cli.command()(page)
-cli.command()(sweep)
+cli.command(cls=_Once)(sweep)
 
 
 def main() -> None:

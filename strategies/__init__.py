@@ -10,6 +10,8 @@ from .options import Checkpoints, Deadlines, Eligibility, Faults, GuardSettings,
 from .presets import AdaptiveOSMD, Delta, Flics, Forecast, PersonalisedOSMD, PowerOfChoice
 from .reporters import JSONLines, MLflow, Prometheus, Reporter, RoundReport, RunInfo, TensorBoard, WandB
 from .rounds.record import RoundRecord
+from .selectors import Selector
+from .selectors.probability import ProbabilitySelector
 from .strategy import SelectionStrategy
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "PersonalisedOSMD",
     "Polling",
     "PowerOfChoice",
+    "ProbabilitySelector",
     "Prometheus",
     "Report",
     "Reporter",
@@ -39,6 +42,7 @@ __all__ = [
     "RoundReport",
     "RunInfo",
     "SelectionStrategy",
+    "Selector",
     "TensorBoard",
     "WandB",
     "read_report",

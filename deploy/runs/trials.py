@@ -18,7 +18,7 @@ from server.settings import RunSettings, parse_settings, read_client_settings
 from strategies.checkpoint import replacing
 from strategies.clients.overrides import Groups
 from strategies.options import Overrides
-from strategies.selectors import selector_type
+from strategies.selectors import available, selector_type
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -248,6 +248,8 @@ def read_plan(folder: Path) -> list[Trial]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / PLAN}: cannot be used: {error}") from None
     for trial in trials:
+        if (name := trial.run_config.get("selector")) not in available():
+            raise ValueError(f"selector = {name!r}: is not known; give the option --import of the run again")
         trial.history.read(skip_damaged=True)
     return trials
 

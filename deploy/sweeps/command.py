@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 TRIALS = "trials"  # the folder of the trials' folders, inside the sweep's folder
 LOCK = "lock"  # the folder that locks a sweep's folder, inside it
 
-Import = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="FILE.py",
-        help="A file or module with selectors and tasks of your own; may be repeated.",
-        show_default=False,
-    ),
-]
-
 
 def sweep(
     file: Annotated[Path, typer.Argument(help="The grid: a TOML file (docs/sweeps.md).", show_default=False)],
@@ -57,7 +47,6 @@ def sweep(
             help="local: processes of this machine. ray: the Ray cluster at RAY_ADDRESS, or a new one here."
         ),
     ] = "local",
-    modules: Import = None,
     track: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,7 +66,7 @@ def sweep(
     """
     try:
         read = read_sweep(file)
-        extensions.name_modules([*read.imports, *(modules or [])])
+        extensions.name_modules(read.imports)
         check_trackers(" ".join(track or []))
         folder = (out or Path("runs") / file.stem).absolute()
         trials = planned(read, folder)

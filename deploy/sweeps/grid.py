@@ -7,6 +7,7 @@ of the values of all axes. Settings that vary together are tables ``[[case]]``.
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from itertools import product
 from pathlib import Path
@@ -143,12 +144,16 @@ def _sweep(content: Mapping[str, Any], folder: Path) -> Sweep:
     selectors = _selectors(content.get("selector", default_config(app_folder())["selector"]))
     seeds = _seeds(content.get("seed", 1))
     expanded: dict[str, tuple[str, dict[str, ConfigValue], dict[str, ConfigValue]]] = {}
+    total = 0
     for case in cases:
         name = case.get(NAME, "")
         if not isinstance(name, str):
             raise ValueError(f"{NAME} = {name!r}: must be text")
         own = {key: value for key, value in case.items() if key != NAME}
         axes = {key: _axis(key, value) for key, value in {**common, **own}.items()}
+        total += math.prod(map(len, axes.values())) * len(selectors) * len(seeds)
+        if total > LARGEST:
+            raise ValueError(f"the grid has more than {LARGEST} trials: give fewer values")
         for values in product(*axes.values()):
             settings = dict(zip(axes, values, strict=True))
             varied = {key: settings[key] for key in axes if len(axes[key]) > 1 or key in own}
@@ -162,8 +167,6 @@ def _sweep(content: Mapping[str, Any], folder: Path) -> Sweep:
             if text in expanded:
                 raise ValueError(f"{CASE} {text!r}: given twice; cases need different settings or names")
             expanded[text] = (text, varied, _absolute(settings, folder))
-            if len(expanded) * len(selectors) * len(seeds) > LARGEST:
-                raise ValueError(f"the grid has more than {LARGEST} trials: give fewer values")
     baseline = content.get(BASELINE, "")
     if baseline and baseline not in selectors:
         raise ValueError(

@@ -1,0 +1,51 @@
+"""The option `--import` of the commands that train: selectors and tasks of the user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import typer
+
+from strategies import extensions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class WithImports(click.Command):
+    """A command or a group of commands with the option `--import`, whose modules are imported at once."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.params.append(
+            click.Option(
+                ["--import"],
+                multiple=True,
+                metavar="FILE.py",
+                expose_value=False,
+                callback=_import,
+                help="A file or module with selectors and tasks of your own; may be repeated.",
+            )
+        )
+
+
+class CommandWithImports(WithImports, typer.core.TyperCommand):
+    """A command with the option `--import`."""
+
+
+class GroupWithImports(WithImports, typer.core.TyperGroup):
+    """A group of commands with the option `--import` before the name of a command."""
+
+
+def _import(context: click.Context, option: click.Parameter, modules: Sequence[str]) -> None:
+    if context.resilient_parsing:
+        return
+    try:
+        if modules:
+            extensions.name_modules(modules)
+        else:
+            extensions.load()
+    except ValueError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
