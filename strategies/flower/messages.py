@@ -96,9 +96,12 @@ def lacks_handler(reply: Message) -> bool:
 
 
 def why_failed(reply: Message) -> str:
-    """Return the error of a failed reply in one line. Of a long traceback, the end is kept."""
+    """Return the error of a failed reply in one line. Of a long traceback, the last words are kept."""
     reason = " ".join(str(reply.error.reason)[-10 * _TAIL :].split())
-    tail = f"… {reason[-_TAIL:]}" if len(reason) > _TAIL else reason
+    tail = reason
+    if len(reason) > _TAIL:
+        kept = reason[-_TAIL:]
+        tail = f"… {kept.partition(' ')[2] or kept}"  # no part of a word at the beginning
     return printable(f"error {reply.error.code}: {tail}")
 
 

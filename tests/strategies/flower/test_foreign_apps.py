@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from strategies import (
@@ -21,6 +21,7 @@ from strategies import (
     RoundRecord,
     SelectionStrategy,
 )
+from strategies.flower.messages import why_failed
 
 from ...support.toy_grid import ToyGrid, node_of
 
@@ -205,3 +206,11 @@ def test_an_unclear_loss_is_named() -> None:
 
     with pytest.raises(MissingHandlerError, match=r"returns loss_a, loss_b, but not 'loss' \(Polling"):
         play(grid_of(app), PowerOfChoice(**OPTIONS, num_candidates=M))
+
+
+def test_of_a_long_error_whole_words_at_its_end_are_shown() -> None:
+    sent = Message(RecordDict(), 1, "train")
+    reply = Message(Error(2, "Traceback " + "lorem " * 60 + "<class 'ValueError'>"), reply_to=sent)
+    told = why_failed(reply)
+    assert told.startswith("error 2: … lorem lorem ")
+    assert told.endswith("lorem <class 'ValueError'>")
