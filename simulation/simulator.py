@@ -330,8 +330,8 @@ class Simulator:
             self._logic.learn_norms(opened, clients, self._norms(replace(plan, round=0), clients))
         reports = None if opened.candidates is None else self._reports(plan, opened.candidates)
         chosen = self._logic.choose(opened, reports)
-        replies, seconds = self._train(plan, chosen)
-        outcome = self._logic.finish(chosen, self.arrays, replies)
+        replies, seconds, measured = self._train(plan, chosen)
+        outcome = self._logic.finish(chosen, self.arrays, replies, measured)
         arrays, skipped = self._server_step(outcome)
         if arrays is not None:
             self.arrays = arrays
@@ -534,15 +534,26 @@ class Simulator:
                 apart[row] += float(np.square(model[name] - array - mean[name], dtype=np.float64).sum())
         return np.sqrt(apart)
 
-    def _train(self, plan: Plan, chosen: Chosen) -> tuple[TrainedClients | list[Reply], float]:
-        """Train the selected clients that reply in time; return the replies and the seconds of the wait."""
-        clients, waited = chosen.selection.clients, 0.0
+    def _train(self, plan: Plan, chosen: Chosen) -> tuple[TrainedClients | list[Reply], float, Floats | None]:
+        """Train the selected clients that reply in time.
+
+        Returns
+        -------
+        TrainedClients or list of Reply
+            The replies.
+        float
+            The seconds of the wait.
+        ndarray, shape (S,), or None
+            The seconds until each reply, NaN for none; None without response times.
+        """
+        clients, waited, measured = chosen.selection.clients, 0.0, None
         answered = np.ones(clients.size, dtype=np.bool_)
         if self.response_times is not None:
             seconds = self.response_times.seconds(plan.round, clients)
             enough = chosen.enough if clients.size else None
             wait = self._logic.wait("train", plan.round, clients, self.round_deadline)
             answered, waited = arrivals(seconds, self.round_deadline, enough, wait)
+            measured = np.where(answered, seconds, np.nan)
             late = ~answered & np.isfinite(seconds)
             if wait is not None and late.any():
                 rounds = np.full(clients.size, float(plan.round))
@@ -551,7 +562,7 @@ class Simulator:
         positions = np.flatnonzero(answered)
         training = clients[positions]
         if not training.size:
-            return [Reply(failure=_LATE) for _ in clients], waited
+            return [Reply(failure=_LATE) for _ in clients], waited, measured
         controls = None
         if self._logic.variates is not None:
             sent = {m: self._logic.variates.outgoing(m) for m in training.tolist()}
@@ -570,7 +581,7 @@ class Simulator:
             trained.gradient_variances,
             dict.fromkeys(np.flatnonzero(~answered).tolist(), _LATE),
         )
-        return replies, waited
+        return replies, waited, measured
 
 
 def _group_numbers(

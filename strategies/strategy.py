@@ -800,7 +800,8 @@ class SelectionStrategy(Strategy):
         self._update_selector()
         received = ReceivedArrays(training.arrays)
         before: Arrays = {name: received[name] for name in received}
-        outcome = self._known.finish(training.chosen, before, answers)
+        seconds = training.reply_seconds()
+        outcome = self._known.finish(training.chosen, before, answers, seconds if seconds.size else None)
         stepped = self._server_step(outcome, before, training.messages)
         now = training.clock.monotonic()
         phases = {

@@ -221,6 +221,10 @@ class TrainingRound:
         missing = Reply(failure="enough others had answered" if cut else "no answer by the deadline")
         return [missing if answer is None else _read_reply(answer, self.size_key) for answer in answers]
 
+    def reply_seconds(self) -> NDArray[np.float64]:
+        """Return (S,) the seconds until the server had each reply, NaN for none; empty if all are NaN."""
+        return _known([self.arrivals.get(each.metadata.message_id) for each in self.messages])
+
     def timed(self, record: RoundRecord, answers: Sequence[Reply]) -> RoundRecord:
         """Return the record with the times of the replies, and with what clients report of their devices.
 
@@ -233,7 +237,7 @@ class TrainingRound:
         """
         return replace(
             record,
-            reply_seconds=_known([self.arrivals.get(each.metadata.message_id) for each in self.messages]),
+            reply_seconds=self.reply_seconds(),
             training_seconds=_known([answer.report.training_seconds for answer in answers]),
             batteries=_known([answer.report.battery for answer in answers]),
         )

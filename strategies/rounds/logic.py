@@ -255,7 +255,13 @@ class RoundLogic:
             enough = enough_replies(selection, self._budgets.of(opened.number), self.faults.quorum)
         return Chosen(opened, selection, enough, clipped)
 
-    def finish(self, chosen: Chosen, arrays: Arrays, replies: Sequence[Reply] | TrainedClients) -> Outcome:
+    def finish(
+        self,
+        chosen: Chosen,
+        arrays: Arrays,
+        replies: Sequence[Reply] | TrainedClients,
+        seconds: Floats | None = None,
+    ) -> Outcome:
         """Aggregate the replies, and let the selector learn from them.
 
         A reply that cannot be used counts as missing: the round goes on, and `Selector.finalize` corrects the
@@ -279,6 +285,8 @@ class RoundLogic:
         replies : sequence of Reply, or TrainedClients
             The replies (S,) aligned with the selected clients, or the training of all clients as one batch. A
             batch needs a pass over its clients only for sketches, variates or diversities.
+        seconds : ndarray, shape (S,), optional
+            How long each client took to reply, by the server's clock; NaN = no reply (default: not measured).
 
         Returns
         -------
@@ -319,7 +327,7 @@ class RoundLogic:
             self.responses.observe(selection.clients, usable)
         if skipped:
             examined.updates = {}
-        record = self._learn(chosen, examined, weights, diversities, skipped)
+        record = self._learn(chosen, examined, weights, diversities, skipped, seconds)
         if self.variates is not None and examined.updates:
             responded = record.feedback.responded
             self.variates.remember(
@@ -334,7 +342,13 @@ class RoundLogic:
         return Outcome(moved, record, model, examined.updates)
 
     def _learn(
-        self, chosen: Chosen, examined: ExaminedReplies, weights: Floats, diversities: Floats, skipped: str
+        self,
+        chosen: Chosen,
+        examined: ExaminedReplies,
+        weights: Floats,
+        diversities: Floats,
+        skipped: str,
+        seconds: Floats | None,
     ) -> RoundRecord:
         """Let the selector learn from a round, and return its record."""
         opened, selection, responded = chosen.opened, chosen.selection, examined.usable()
@@ -345,6 +359,7 @@ class RoundLogic:
             gradient_variances=np.where(responded, examined.gradient_variances, nan),
             diversities=np.where(responded, diversities, nan),
             responded=responded,
+            seconds=None if seconds is None else np.where(responded, seconds, nan),
             part_norms=examined.part_norms,
         )
         self.selector.update(opened.number, selection, feedback)

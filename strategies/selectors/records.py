@@ -105,6 +105,9 @@ class Feedback:
         plain, see `Selector.diversity_mean`.
     responded : ndarray of bool, shape (S,)
         Whether each client responded.
+    seconds : ndarray, shape (S,), or None
+        Seconds >= 0 from the message until the server had the client's reply, by the server's clock. None if
+        nobody measured them, as in a simulation without response times.
     part_norms : ndarray, shape (S, P), or None
         None if an update has no parts. Otherwise the norms >= 0 of the client's P parts, as the client
         reported them, before it multiplies the parts by the scales in ``Selection.parts``.
@@ -120,6 +123,7 @@ class Feedback:
     gradient_variances: Floats
     diversities: Floats
     responded: Bools
+    seconds: Floats | None = field(default=None, kw_only=True)
     part_norms: Floats | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -129,6 +133,9 @@ class Feedback:
             values = arrays[name] = checks.floats(name, getattr(self, name), responded.size)
             if name != "losses":
                 checks.not_negative(name, values)
+        if self.seconds is not None:
+            seconds = arrays["seconds"] = checks.floats("seconds", self.seconds, responded.size)
+            checks.not_negative("seconds", seconds)
         if self.part_norms is not None:
             norms = arrays["part_norms"] = _table("part_norms", self.part_norms, responded.size)
             checks.not_negative("part_norms", norms)

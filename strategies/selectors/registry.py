@@ -28,6 +28,7 @@ from .importance.avare import AvareSelector
 from .importance.lipschitz_is import LipschitzISSelector
 from .importance.mabs import MABSSelector
 from .importance.vrb import VRBSelector
+from .oort.oort import OortSelector
 from .osmd.adaptive_doubling_osmd import AdaptiveDoublingOSMDSelector
 from .osmd.adaptive_osmd import AdaptiveOSMDSelector
 from .osmd.osmd import OSMDSelector
@@ -67,6 +68,7 @@ _SELECTORS: dict[str, type[Selector]] = {
         FLICSSelector,
         FLICSPrivateSelector,
         NaiveGroupSelector,
+        OortSelector,
         ForecastSelector,
     )
 }

@@ -21,7 +21,6 @@ from strategies import (
     RoundRecord,
     SelectionStrategy,
 )
-from strategies.flower.messages import why_failed
 
 from ...support.toy_grid import ToyGrid, node_of
 
@@ -209,8 +208,13 @@ def test_an_unclear_loss_is_named() -> None:
 
 
 def test_of_a_long_error_whole_words_at_its_end_are_shown() -> None:
-    sent = Message(RecordDict(), 1, "train")
-    reply = Message(Error(2, "Traceback " + "lorem " * 60 + "<class 'ValueError'>"), reply_to=sent)
-    told = why_failed(reply)
+    def failing(message: Message) -> Message:
+        text = "Traceback " + "lorem " * 60 + "<class 'ValueError'>"
+        return Message(Error(2, text), reply_to=message)
+
+    records: list[RoundRecord] = []
+    strategy = SelectionStrategy("uniform", clients_per_round=1, on_round=records.append)
+    strategy.start(ToyGrid({1: failing}), ArrayRecord({"w": Array(np.zeros(2))}), num_rounds=1)
+    (told,) = records[0].failures.values()
     assert told.startswith("error 2: … lorem lorem ")
     assert told.endswith("lorem <class 'ValueError'>")

@@ -137,11 +137,12 @@ def test_properties_cannot_be_written_through(make):
 def test_probabilities_sum_to_1_over_the_registered_clients(make):
     selector = learned(make)
     assert abs(selector.probabilities.sum() - 1) < 1e-12
-    assert (selector.probabilities > 0).all()
+    least = 0 if selector.name == "oort" else 1e-300  # oort leaves out explored clients with low utilities
+    assert (selector.probabilities >= least).all()
     selector.remove_clients([1, 4])
     assert abs(selector.probabilities.sum() - 1) < 1e-12
     assert (selector.probabilities[[1, 4]] == 0).all()
-    assert (np.delete(selector.probabilities, [1, 4]) > 0).all()
+    assert (np.delete(selector.probabilities, [1, 4]) >= least).all()
 
 
 @pytest.mark.parametrize("who", [{}, {"available": [6, 0, 4, 7, 2]}, {"unavailable": [1, 3, 5]}])
