@@ -12,11 +12,15 @@ def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     planned = [Trial(name, {}, RunHistory(Path())) for name in "ba"]
     for seed, trial in enumerate(planned):
-        trial.run_config |= {"seed": seed, "output-dir": str(tmp_path / "run" / trial.name)}
+        trial.run_config |= {"selector": "md", "seed": seed, "output-dir": str(tmp_path / "run" / trial.name)}
     write_plan(tmp_path / "run", planned)
     moved = (tmp_path / "run").rename(tmp_path / "moved")
     assert [(trial.name, trial.run_config, trial.history.path) for trial in read_plan(moved)] == [
-        (name, {"seed": seed, "output-dir": str(moved / name)}, moved / name / "history.jsonl")
+        (
+            name,
+            {"selector": "md", "seed": seed, "output-dir": str(moved / name)},
+            moved / name / "history.jsonl",
+        )
         for seed, name in enumerate("ba")
     ]
 
