@@ -34,9 +34,9 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         reporters=settings.reporters(),
     )
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
         model = {name: array.numpy() for name, array in arrays.items()}
-        metrics = task.evaluate(model, test_data)
+        metrics = task.evaluate(model, test_data) if settings.evaluates(round) else None
         if rounds:
             clients = KnownClients(strategy.roster.ids(), strategy.roster.sizes(), strategy.groups())
             measured = {name: dict(record) for name, record in strategy.group_metrics.items()}
@@ -44,7 +44,7 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
             recording.round(round, model, metrics, rounds.pop(), clients, measured, traffic)
         else:
             recording.round(round, model, metrics)
-        return MetricRecord({"loss": metrics.loss, "accuracy": metrics.accuracy})
+        return metrics and MetricRecord({"loss": metrics.loss, "accuracy": metrics.accuracy})
 
     result = strategy.start(
         grid,

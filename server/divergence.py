@@ -75,7 +75,7 @@ class Divergence:
             symptom = "diverges: no client's update is finite"
         elif self._above >= ABOVE:
             symptom = f"diverges: for {ABOVE} rounds the test loss has been above the untrained model's"
-        elif number == STILL and self._lowest > LOWER * self._untrained:
+        elif number >= STILL and self._lowest > LOWER * self._untrained:
             symptom = f"stands still: no test loss was lower than {self._lowest:.4g}"
             likely = "too large, or too small"
         if not symptom or self._warned:

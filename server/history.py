@@ -7,7 +7,8 @@ type    content
 ======= ===============================================================================================
 run     the first line: ``version`` (of this format), every setting of the run, ``started`` (the time),
         ``flwr`` (the version of Flower)
-round   one line per round, with ``test_loss`` and ``test_accuracy``. Round 0 is the model before training.
+round   one line per round, with ``test_loss`` and ``test_accuracy`` if the model was evaluated after the
+        round (setting ``evaluate-every``). Round 0 is the model before training.
         The lines from round 1 on also hold:
         the selection: ``clients`` (indexes in draw order) and, aligned with ``clients``, ``client_ids``,
         ``counts``, ``probabilities``, ``importance``, ``weights``, ``responded``, ``update_norms``,

@@ -115,7 +115,7 @@ class Recording:
         self,
         number: int,
         model: Mapping[str, NDArray[Any]],
-        metrics: Metrics,
+        metrics: Metrics | None,
         record: RoundRecord | None = None,
         clients: KnownClients | None = None,
         group_metrics: Mapping[str, Mapping[str, Any]] | None = None,
@@ -132,8 +132,8 @@ class Recording:
             The round.
         model : mapping of str to array
             The model after the round.
-        metrics : Metrics
-            The model's metrics on the test data.
+        metrics : Metrics or None
+            The model's metrics on the test data; None if the round was not evaluated.
         record : RoundRecord, optional
             The record of the round; None for round 0, the model before training.
         clients : KnownClients, optional
@@ -144,7 +144,7 @@ class Recording:
         traffic : Traffic, optional
             The messages since the line of the previous round; None in a simulation without messages.
         """
-        test = {"test_loss": metrics.loss, "test_accuracy": metrics.accuracy}
+        test = {"test_loss": metrics.loss, "test_accuracy": metrics.accuracy} if metrics else {}
         if record is None or clients is None:
             self._history.write("round", round=number, **test)
         else:
@@ -155,6 +155,8 @@ class Recording:
             if not self._told_of_report and record.lacks(self._kind.report_used):
                 self._told_of_report = True
                 self._history.write("warning", round=number, reason=no_report(self._kind))
+        if metrics is None:
+            return
         self._models.offer(number, model, metrics)
         if warning := self._divergence.warning(number, metrics, record):
             log(WARNING, warning)

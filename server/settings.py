@@ -189,6 +189,7 @@ class RunSettings(BaseModel):
     status_deadline: Annotated[float, checked_by(Deadlines, "status")]  # s
     shortest_deadline: Annotated[float, checked_by(Deadlines, "shortest")]  # s
     poll_interval: float = Field(ge=0.01, le=60)  # s
+    evaluate_every: int = Field(ge=1)
     evaluate_share: float = Field(ge=0, le=1)
     target_accuracy: float = Field(ge=0, le=1)
     availability: str  # used and checked only by a batched simulation
@@ -223,6 +224,11 @@ class RunSettings(BaseModel):
             )
         if settings.resume and not settings.output_dir:
             raise ValueError("resume = True: needs output-dir, the folder of the run to resume")
+        if settings.evaluate_every > 1 and settings.evaluate_share:
+            raise ValueError(
+                f"evaluate-every = {settings.evaluate_every}: must be 1 with evaluate-share = "
+                f"{settings.evaluate_share:g}, since clients evaluate the model in every round"
+            )
         if settings.track and not settings.output_dir:
             raise ValueError(f"track = {settings.track!r}: needs output-dir, the folder of the run")
         check_trackers(settings.track)
@@ -288,6 +294,10 @@ class RunSettings(BaseModel):
             "masked_updates": self.masked_updates,
             "eligible": self.eligible or None,
         }
+
+    def evaluates(self, number: int) -> bool:
+        """Return whether the model is evaluated on the test data after this round; 0 is before training."""
+        return number % self.evaluate_every == 0 or number == self.num_rounds
 
     def reporters(self) -> list[Reporter]:
         """Return new reporters of the run; none if the run has no folder."""

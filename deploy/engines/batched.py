@@ -207,11 +207,18 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             began = time.monotonic()
             # All clients answer at once. So the seconds of a round are those of its computation.
             record = replace(simulator.step(), seconds=time.monotonic() - began)
-            metrics = simulator.evaluate(test_data)
+            evaluated = settings.evaluates(simulator.round)
+            if evaluated:
+                metrics = simulator.evaluate(test_data)
             by_group = simulator.evaluate_groups(clients.groups, settings.evaluate_share)
             measured = {name: quality._asdict() for name, quality in by_group.items()}
             recording.round(
-                simulator.round, simulator.arrays, metrics, record, clients, group_metrics=measured
+                simulator.round,
+                simulator.arrays,
+                metrics if evaluated else None,
+                record,
+                clients,
+                group_metrics=measured,
             )
             reporters.count(record, settings.num_clients)
             # A checkpoint is not saved after every round: if a round takes milliseconds, saving would take
@@ -223,7 +230,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
                 simulator.round,
                 record=record,
                 name_of=names.__getitem__,
-                metrics=metrics._asdict(),
+                metrics=metrics._asdict() if evaluated else None,
                 group_metrics=measured,
             )
         if folder is not None:

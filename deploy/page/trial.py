@@ -137,9 +137,13 @@ class Trial:
         if not isinstance(number, int) or number < 0:
             raise TypeError("round")
         self.round = number
+        numbers = {}
         for name in PER_ROUND:
-            self.series[name].add(number, _number(line.get(name)))
-        self.last = {name: _number(line.get(name)) for name in PER_ROUND}
+            # After a round without an evaluation, the page shows the numbers of the last evaluation.
+            kept = self.last.get(name) if name.startswith("test_") and name not in line else None
+            numbers[name] = _number(line.get(name)) if kept is None else kept
+            self.series[name].add(number, numbers[name])
+        self.last = numbers
         self._groups(number, line.get("group_metrics") or {})
         if number == 0:
             return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from server.history import Line, RunHistory
 
 BASELINE = "uniform"
-LAST = 5  # the number of last rounds that are averaged for a final value
+LAST = 5  # the number of last evaluated rounds that are averaged for a final value
 NOISE_WINDOW = 10  # the number of last changes between rounds from which the noise is estimated
 ONE_SEED = (
     "Other random draws alone can cause differences of this size; repeat with other values of --seed before "
@@ -34,9 +34,9 @@ class Summary:
     """Statistics of one trial. A number is NaN if the history has no finite value for it."""
 
     test_loss: float
-    """Mean test loss of the last `LAST` rounds; NaN if one of these losses is not finite."""
+    """Mean test loss of the last `LAST` evaluated rounds; NaN if one of these losses is not finite."""
     test_accuracy: float
-    """Mean test accuracy of the last `LAST` rounds, from 0 to 1; NaN if one of these values is missing."""
+    """Mean test accuracy of the last `LAST` evaluated rounds, from 0 to 1; NaN if one of them has none."""
     train_loss: float
     """Mean training loss of the last `LAST` rounds; rounds without a finite training loss do not count."""
     distinct: float
@@ -174,7 +174,7 @@ def verdict(trials: Sequence[RunHistory]) -> list[str]:
     others = [trial for trial in trials if trial is not baseline and trial.finished]
     if baseline is None or not others:
         return []
-    if min(len(trial.trained) for trial in (baseline, *others)) <= NOISE_WINDOW:
+    if min(len(_values(trial.trained, "test_loss")) for trial in (baseline, *others)) <= NOISE_WINDOW:
         return [f"Too few rounds to tell a difference from noise: more than {NOISE_WINDOW} are needed."]
     if not difference(baseline, baseline, "test_loss").known:
         return [_not_finite(baseline)]
@@ -226,7 +226,8 @@ def _counts(line: Line) -> dict[str, int]:
 
 
 def _values(rounds: Sequence[Line], key: str) -> list[float]:
-    return [math.nan if line.get(key) is None else float(line[key]) for line in rounds]
+    """Return the values of the rounds that have this key. A null stands for a number that is not finite."""
+    return [math.nan if line[key] is None else float(line[key]) for line in rounds if key in line]
 
 
 def _finite(values: Sequence[float]) -> list[float]:

@@ -158,8 +158,8 @@ def _state(trial: RunHistory) -> list[RenderableType]:
 def metrics(line: Line) -> Text:
     """Format a round's metrics: "test loss 0.612  accuracy 87.4 %  train loss 0.533  5.1 s"."""
     parts = [
-        f"test loss {number(line['test_loss'], '.3f')}",
-        f"accuracy {number(line['test_accuracy'], '.1f', ' %', scale=100)}",
+        f"test loss {number(line.get('test_loss'), '.3f')}",
+        f"accuracy {number(line.get('test_accuracy'), '.1f', ' %', scale=100)}",
     ]
     if "train_loss" in line:
         parts.append(f"train loss {number(line['train_loss'], '.3f')}")

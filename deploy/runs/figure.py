@@ -124,7 +124,7 @@ def _draw_curves(
                 continue
             found: dict[int, list[float]] = {}
             for trial in trials:
-                for line in trial.rounds:
+                for line in (each for each in trial.rounds if "test_loss" in each):
                     found.setdefault(line["round"], []).append(value(line))
             # A round counts if all seeds have reached it: a mean over fewer seeds would jump.
             rounds = [round for round, values in found.items() if len(values) == len(trials)]

@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 from deploy.cli import cli
 from deploy.engines import batched
 from deploy.processes.groups import wait_until
-from server.history import read_lines
+from deploy.runs.comparison import summarise
+from deploy.runs.display import metrics
+from deploy.runs.figure import draw
+from server.history import RunHistory, read_lines
 from strategies.checkpoint import CheckpointFolder
 
 from ...server.test_apps import federation
@@ -232,3 +235,33 @@ def test_the_seconds_of_a_round_are_those_of_its_computation(tmp_path: Path) -> 
     seconds = [line["seconds"] for line in rounds_of(tmp_path / "md") if line["round"]]
     assert all(each > 0 for each in seconds)
     assert sum(seconds) < time.monotonic() - began
+
+
+def test_the_model_is_evaluated_every_few_rounds_and_in_the_last(tmp_path: Path) -> None:
+    """Both engines: the rounds that are evaluated have the numbers of a run that evaluates every round."""
+    every = {"num_rounds": 7, "seed": 5, "selector": "md"}
+    federation(tmp_path / "apps", 8, **every, evaluate_every=3)
+    settings = {**SETTINGS, "num-rounds": 7, "selector": "md"}
+    batched.run({**settings, "output-dir": str(tmp_path / "batched"), "evaluate-every": 3})
+    batched.run({**settings, "output-dir": str(tmp_path / "all")})
+    whole = {line["round"]: line for line in rounds_of(tmp_path / "all")}
+    for name in ("apps", "batched"):
+        lines = rounds_of(tmp_path / name)
+        assert [line["round"] for line in lines] == list(range(8))
+        evaluated = [line for line in lines if "test_loss" in line]
+        assert [line["round"] for line in evaluated] == [0, 3, 6, 7]
+        for line in evaluated:
+            assert line["test_loss"] == pytest.approx(whole[line["round"]]["test_loss"], rel=1e-4)
+    history = RunHistory(tmp_path / "batched" / "history.jsonl")
+    history.read()
+    mean = sum(whole[number]["test_loss"] for number in (3, 6, 7)) / 3
+    assert summarise(history).test_loss == pytest.approx(mean)
+    draw([history], tmp_path / "figure.png")
+    assert "test loss –" in metrics(rounds_of(tmp_path / "batched")[1]).plain
+
+
+def test_clients_evaluate_in_every_round_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"evaluate-every = 2: must be 1 with evaluate-share = 0\.5"):
+        batched.run({**SETTINGS, "evaluate-every": 2, "evaluate-share": 0.5})
+    with pytest.raises(ValueError, match="evaluate-every = 0: must be greater than or equal to 1"):
+        batched.run({**SETTINGS, "evaluate-every": 0})

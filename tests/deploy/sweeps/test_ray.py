@@ -1,0 +1,67 @@
+"""`cohort sweep --on ray`, on a cluster of two nodes on this machine."""
+
+import csv
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .test_command import GRID, OWN
+
+pytestmark = pytest.mark.simulation
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    try:
+        yield cluster.address
+    finally:
+        cluster.shutdown()
+
+
+def test_a_sweep_on_two_nodes_gives_the_results_of_this_machine(tmp_path: Path, address: str) -> None:
+    (tmp_path / "sweep.toml").write_text(GRID.replace("[1, 3]", "1").replace('"md"', '"by-size"'))
+    (tmp_path / "my.py").write_text(OWN)
+    (tmp_path / "helper.py").write_text("POWER = 1.0\n")
+    found = {}
+    for where, environment in (("ray", {**os.environ, "RAY_ADDRESS": address}), ("local", os.environ)):
+        program = (sys.executable, "-c", "from deploy.cli import main; main()", "sweep", "sweep.toml")
+        command = [*program, "--out", where, "--on", where, "--import", "my.py"]
+        run = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+        with (tmp_path / where / "results.csv").open() as file:
+            found[where] = [
+                {name: value for name, value in row.items() if name != "seconds"}
+                for row in csv.DictReader(file)
+            ]
+    assert len(found["ray"]) == 4
+    assert found["ray"] == found["local"]
+    assert len(list(tmp_path.glob("ray/trials/*/history.jsonl"))) == 4
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    (tmp_path / "sweep.toml").write_text(GRID)
+    program = (sys.executable, "-c", "from deploy.cli import main; main()", "sweep", "sweep.toml")
+    run = subprocess.run(
+        [*program, "--out", "out", "--on", "ray"],
+        cwd=tmp_path,
+        env={**os.environ, "RAY_ADDRESS": "127.0.0.1:1", "RAY_gcs_rpc_server_reconnect_timeout_s": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert run.returncode == 1
+    assert "127.0.0.1:1" in run.stderr
