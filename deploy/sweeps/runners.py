@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from concurrent.futures import BrokenExecutor, as_completed
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,14 +76,14 @@ def on_ray(jobs: Sequence[Job]) -> Iterator[Outcome]:
         If there is no cluster at the address.
     """
     try:
-        import ray
+        ray: Any = import_module("ray")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("--on ray needs Ray: pip install 'cohort-app[simulation]'") from error
     ray.init(
         address=os.environ.get(ADDRESS) or "local",
         include_dashboard=None if os.environ.get(ADDRESS) else False,
         log_to_driver=False,
-        logging_level="WARNING",
+        logging_level=logging.WARNING,
         configure_logging=False,
     )
     try:
