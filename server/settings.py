@@ -194,6 +194,7 @@ class RunSettings(BaseModel):
     target_accuracy: float = Field(ge=0, le=1)
     availability: str  # used and checked only by a batched simulation
     availability_trace: str  # used and checked only by a batched simulation
+    response_times: str  # used and checked only by a batched simulation
     track: Annotated[str, AfterValidator(_known_trackers)]
     output_dir: str
     resume: bool

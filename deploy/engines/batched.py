@@ -19,7 +19,7 @@ from deploy.engines.engine import ProcessEngine, ProcessRun
 from deploy.flower.app_folder import CODE, app_folder
 from deploy.flower.config import default_config
 from deploy.processes.groups import Process, end_with_parent
-from deploy.runs.availability import availability_of
+from deploy.runs.availability import availability_of, response_times_of
 from strategies import extensions
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def check_batched(trials: Sequence[Trial]) -> None:
     from strategies.selectors import selector_type
 
     for trial in trials:
+        timed = bool(trial.run_config.get("response-times"))
         name, over = trial.run_config["selector"], trial.run_config.get("over-selection", 1)
         if selector_type(str(name)).part_names:
             raise ValueError(
@@ -97,9 +98,10 @@ def check_batched(trials: Sequence[Trial]) -> None:
                 f"selector = {name!r}: cannot be combined with --engine batched, which has no messages: its "
                 "clients decide for themselves"
             )
-        if over != 1:
+        if over != 1 and not timed:
             raise ValueError(
-                f"over-selection = {over}: must be 1 with --engine batched, where all clients answer at once"
+                f"over-selection = {over}: must be 1 with --engine batched, where all clients answer at "
+                "once, unless response-times is set"
             )
 
 
@@ -110,7 +112,8 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     ----------
     config : mapping
         The settings that differ from the defaults in pyproject.toml. The run is resumed if `resume` is set
-        and there is a checkpoint. Deadlines have no effect, because simulated clients reply immediately.
+        and there is a checkpoint. Deadlines have an effect only with ``response-times``: simulated clients
+        reply immediately otherwise.
     workers : int (default: 1)
         The number of processes that train, including this process; at least 1. This number changes
         the results at most by rounding.
@@ -135,10 +138,10 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     from strategies.selectors import selector_type
 
     settings = RunSettings.from_run_config({**default_config(app_folder()), **config})
-    if settings.over_selection != 1:
+    if settings.over_selection != 1 and not settings.response_times:
         raise ValueError(
             f"over-selection = {settings.over_selection}: must be 1 in a batched simulation, where all "
-            "clients answer at once"
+            "clients answer at once, unless response-times is set"
         )
     with ExitStack() as stack:
         recording = stack.enter_context(Recording(settings))
@@ -163,6 +166,8 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         clients = KnownClients(
             names, sizes, [None] * len(names) if groups is None else [str(group) for group in groups]
         )
+        numbers = None if data.groups is None else np.asarray(data.groups, dtype=np.int64)
+        times = response_times_of(config, settings.num_clients, settings.seed, numbers)
         simulator = Simulator(
             data,
             kernel,
@@ -176,6 +181,12 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             client_names=names,
             availability=availability_of(config, settings.num_clients, settings.seed),
             proximal_mu=settings.proximal_mu,
+            response_times=times,
+            **(
+                {"round_deadline": settings.round_deadline, "shortest_deadline": settings.shortest_deadline}
+                if times
+                else {}
+            ),
             **options,
         )
         fingerprint = {"engine": "batched", "seed": settings.seed, "selector": settings.selector}
@@ -205,8 +216,10 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             simulator.round and recording.is_good_enough(metrics.accuracy)
         ):
             began = time.monotonic()
-            # All clients answer at once. So the seconds of a round are those of its computation.
-            record = replace(simulator.step(), seconds=time.monotonic() - began)
+            record = simulator.step()
+            if times is None:
+                # All clients answer at once. So the seconds of a round are those of its computation.
+                record = replace(record, seconds=time.monotonic() - began)
             evaluated = settings.evaluates(simulator.round)
             if evaluated:
                 metrics = simulator.evaluate(test_data)

@@ -1,17 +1,30 @@
-"""The availability of the clients in a batched simulation, from the settings of a run."""
+"""Availability and response times of the clients in a batched simulation, from the settings of a run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from server.settings import parse_settings
+from strategies.selectors.checks import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from deploy.runs.trials import Trial
     from simulation.availability import Availability
+    from simulation.response_times import ResponseTimes
+    from strategies.numerics.arrays import Floats, Ints
 
+# The settings that need a batched simulation, and what replaces them with other engines.
+SIMULATED = {
+    "availability": "clients report their availability themselves",
+    "availability-trace": "clients report their availability themselves",
+    "response-times": "the time that clients take is real",
+}
+RESPONSE_TIMES = {"median", "sigma", "tail", "jitter", "dropout"}
+KNOWN = (*sorted(RESPONSE_TIMES), "group-factors")
 BIN = 3600.0  # seconds of a recorded trace that a round takes, unless the setting says otherwise
 
 
@@ -58,6 +71,67 @@ def availability_of(settings: Mapping[str, Any], num_clients: int, seed: int) ->
         raise ValueError(f"availability = {text!r}: {problem}") from error
 
 
+def response_times_of(
+    settings: Mapping[str, Any], num_clients: int, seed: int, groups: Ints | None = None
+) -> ResponseTimes | None:
+    """Return the clients' response times in a run, or None if all clients reply at once.
+
+    Parameters
+    ----------
+    settings : Mapping[str, Any]
+        The settings of the run, of which ``response-times`` is read. A missing setting counts as "".
+    num_clients : int
+        M, at least 1.
+    seed : int
+        The seed of the run.
+    groups : ndarray of int, shape (M,), optional
+        The number of each client's group, for the setting ``group-factors``. Without groups, this setting is
+        checked, but has no effect.
+
+    Raises
+    ------
+    ValueError
+        If the setting is wrong. The message names the setting.
+    """
+    text = str(settings.get("response-times", ""))
+    if not text:
+        return None
+    from simulation.response_times import ResponseTimes
+
+    own = parse_settings(text, "response-times")
+    try:
+        work = _work(own.pop("group_factors", None), groups)
+        if unknown := own.keys() - RESPONSE_TIMES:
+            name = sorted(unknown)[0].replace("_", "-")
+            raise ValueError(
+                f"{name}: unknown{did_you_mean(name, KNOWN)}; the settings are {', '.join(KNOWN)}"
+            )
+        for name, value in own.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"{name} = {value!r}: must be a number")
+        return ResponseTimes(num_clients, seed, work=work, **own)
+    except ValueError as error:
+        raise ValueError(f"response-times = {text!r}: {error}") from error
+
+
+def _work(factors: Any, groups: Ints | None) -> Floats | None:
+    """Return (M,) the factor of each client's group: "1/4" is 1 for group 0 and 4 for group 1."""
+    if factors is None:
+        return None
+    try:
+        numbers = np.array([float(each) for each in str(factors).split("/")])
+    except ValueError:
+        numbers = np.zeros(0)
+    if not (numbers.size and np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise ValueError(f"group-factors = {factors!r}: must be numbers above 0, one a group, such as 1/1/4")
+    if groups is None:
+        return None
+    if groups.max() >= numbers.size:
+        raise ValueError(f"group-factors = {factors!r}: must be {groups.max() + 1} numbers, one a group")
+    found: Floats = numbers[groups]
+    return found
+
+
 def check_availability(trials: Sequence[Trial], *, batched: bool) -> None:
     """Refuse settings of availability that are wrong, or that are not for the batched engine.
 
@@ -69,10 +143,10 @@ def check_availability(trials: Sequence[Trial], *, batched: bool) -> None:
     """
     for trial in trials:
         config = trial.run_config
-        for key in ("availability", "availability-trace"):
+        for key, really in SIMULATED.items():
             if config.get(key) and not batched:
                 raise ValueError(
-                    f"{key} = {config[key]!r}: needs simulate --engine batched; with other engines, clients "
-                    "report their availability themselves"
+                    f"{key} = {config[key]!r}: needs simulate --engine batched; with other engines, {really}"
                 )
+        response_times_of(config, int(config["num-clients"]), int(config["seed"]))
         availability_of(config, int(config["num-clients"]), int(config["seed"]))

@@ -265,3 +265,60 @@ def test_clients_evaluate_in_every_round_or_not_at_all(tmp_path: Path) -> None:
         batched.run({**SETTINGS, "evaluate-every": 2, "evaluate-share": 0.5})
     with pytest.raises(ValueError, match="evaluate-every = 0: must be greater than or equal to 1"):
         batched.run({**SETTINGS, "evaluate-every": 0})
+
+
+def test_clients_reply_late_by_group_and_the_round_goes_on(tmp_path: Path) -> None:
+    settings = {
+        **SETTINGS,
+        "selector": "uniform",
+        "partition": "groups:2",
+        "silence": False,
+        "round-deadline": 30.0,
+        "response-times": "median=10,sigma=0,jitter=0,group-factors=1/9",
+    }
+    batched.run({**settings, "output-dir": str(tmp_path / "late")})
+    lines = rounds_of(tmp_path / "late")[1:]
+    (roster,) = [line for line in read_lines(tmp_path / "late" / "history.jsonl") if line["type"] == "roster"]
+    slow = {m for m, group in enumerate(roster["client_groups"]) if group == "1"}
+    chosen = {client for line in lines for client in line["clients"]}
+    assert chosen & slow
+    assert chosen - slow
+    for line in lines:
+        assert {each["client"] for each in line["failures"]} == {
+            roster["client_ids"][m] for m in line["clients"] if m in slow
+        }
+        assert 0 < line["seconds"] <= 30
+    # With over-selection, the round continues with the first replies.
+    batched.run(
+        {
+            **settings,
+            "over-selection": 2.0,
+            "response-times": "median=10,sigma=1",
+            "output-dir": str(tmp_path / "over"),
+        }
+    )
+    assert {sum(line["counts"]) for line in rounds_of(tmp_path / "over")[1:]} == {6}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("medain=3", r"medain: unknown \(did you mean median\?\); the settings are dropout, jitter, median"),
+        ("median=-1", "median = -1: must be > 0"),
+        ("median=fast", "median = 'fast': must be a number"),
+        ("dropout=2", r"dropout = 2\.0: must be in \[0, 1\]"),
+        ("median", "must be of the form name=value"),
+        ("group-factors=1/x", "group-factors = '1/x': must be numbers above 0"),
+        ("group-factors=1", "group-factors = 1: must be 2 numbers, one a group"),
+    ],
+)
+def test_wrong_response_times_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"response-times = .*{message}"):
+        batched.run({**SETTINGS, "partition": "groups:2", "response-times": text})
+
+
+def test_response_times_need_the_batched_engine() -> None:
+    options = ["--engine", "ray", "--set", "response-times=median=3"]
+    result = CliRunner().invoke(cli, ["simulate", *options])
+    assert result.exit_code == 2
+    assert "response-times = 'median=3': needs simulate --engine batched" in result.output
