@@ -8,6 +8,7 @@ ServerApp: history, checkpoints and models.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -182,11 +183,8 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             availability=availability_of(config, settings.num_clients, settings.seed),
             proximal_mu=settings.proximal_mu,
             response_times=times,
-            **(
-                {"round_deadline": settings.round_deadline, "shortest_deadline": settings.shortest_deadline}
-                if times
-                else {}
-            ),
+            round_deadline=settings.round_deadline if times else math.inf,
+            shortest_deadline=settings.shortest_deadline if times else math.inf,
             **options,
         )
         fingerprint = {"engine": "batched", "seed": settings.seed, "selector": settings.selector}

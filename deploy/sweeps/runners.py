@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from concurrent.futures import BrokenExecutor, as_completed
 from importlib import import_module
 from pathlib import Path
@@ -79,6 +80,7 @@ def on_ray(jobs: Sequence[Job]) -> Iterator[Outcome]:
         ray: Any = import_module("ray")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("--on ray needs Ray: pip install 'cohort-app[simulation]'") from error
+    _check_address(os.environ.get(ADDRESS, ""))
     ray.init(
         address=os.environ.get(ADDRESS) or "local",
         include_dashboard=None if os.environ.get(ADDRESS) else False,
@@ -106,6 +108,17 @@ def on_ray(jobs: Sequence[Job]) -> Iterator[Outcome]:
                 yield outcome
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Raise an error if nothing listens at the address of a cluster. Ray itself would end this process."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not (colon and port.isdigit()):  # "auto" and "local" are no addresses
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"{ADDRESS} = {address!r}: there is no Ray cluster: {error}") from error
 
 
 def _write(folder: Path, outcome: Outcome) -> None:
