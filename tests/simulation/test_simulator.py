@@ -501,7 +501,8 @@ def test_a_client_must_be_available_in_round_1() -> None:
         InOrderOfArrival(Nobody(10), num_rounds=3)
 
 
-def test_silence_is_dealt_with_as_by_the_strategy() -> None:
+@pytest.mark.parametrize(("selector", "settings"), [("md", {}), ("oort", {"pace": 0.3})])
+def test_silence_is_dealt_with_as_by_the_strategy(selector: str, settings: dict[str, Any]) -> None:
     """One client never replies, one is slow, and the others drop out now and then."""
     dropout = np.full(10, 0.05)
     dropout[2] = 1.0
@@ -511,8 +512,9 @@ def test_silence_is_dealt_with_as_by_the_strategy() -> None:
     nodes = ({"partition-id": m, "num-partitions": 10} for m in range(10))
     kernel, records = Softmax(64, 10), []
     strategy = SelectionStrategy(
-        "md", min_available_clients=10, local_learning_rate=0.5, on_round=records.append,
-        deadlines=Deadlines(round=200), polling=Polling(ask_status=True, interval=0.01), **options,
+        selector, selector_settings=settings, min_available_clients=10, local_learning_rate=0.5,
+        on_round=records.append, deadlines=Deadlines(round=200),
+        polling=Polling(ask_status=True, interval=0.01), **options,
     )  # fmt: skip
     strategy.start(
         InProcessGrid(client_app, nodes, run_config=config, latency=times),
@@ -523,8 +525,9 @@ def test_silence_is_dealt_with_as_by_the_strategy() -> None:
 
     def simulator() -> Simulator:
         return Simulator(
-            digits(10, 5), kernel, "md", num_rounds=25, learning_rate=0.5, batch_size=16, local_steps=5,
-            response_times=times, round_deadline=200.0, shortest_deadline=3.0, **options,
+            digits(10, 5), kernel, selector, num_rounds=25, selector_settings=settings, learning_rate=0.5,
+            batch_size=16, local_steps=5, response_times=times, round_deadline=200.0,
+            shortest_deadline=3.0, **options,
         )  # fmt: skip
 
     begun, resumed = simulator(), simulator()
