@@ -7,6 +7,7 @@ import pytest
 
 from deploy.sweeps.grid import planned, read_sweep
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 SMALL = "num-clients = 5\nclients-per-round = 2\nnum-rounds = 2\n"
 
 
@@ -98,6 +99,13 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> Non
     with pytest.raises(ValueError, match=r"sweep\.toml: ") as error:
         read_sweep(file_with(tmp_path, text))
     assert message in str(error.value)
+
+
+def test_the_examples_are_right() -> None:
+    assert len(planned(read_sweep(EXAMPLES / "sweep.toml"), Path("out"))) == 27
+    mnist = read_sweep(EXAMPLES / "mnist.toml")
+    assert len(mnist.selectors) * len(mnist.cases) * len(mnist.seeds) == 45
+    assert len((EXAMPLES / "mnist.toml").read_text().splitlines()) == 10
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

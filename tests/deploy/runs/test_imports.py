@@ -1,0 +1,126 @@
+"""Selectors and tasks of the user: `--import` in each command, and entry points of installed packages."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strategies import extensions
+
+OWN = """\
+import numpy as np
+from flwr_cohort import ProbabilitySelector, Selector
+from flwr_cohort.selectors import register
+from tasks import register as register_task
+from tasks.softmax import Softmax
+import flwr_cohort.selectors.base, strategies
+
+assert Selector is strategies.Selector is flwr_cohort.selectors.base.Selector
+
+@register
+class BySize(ProbabilitySelector):
+    '''In proportion to the clients' sizes.'''
+
+    name = "by-size"
+    summary = "by size"
+
+    def _distribution(self):
+        p = np.where(self._registered, self.client_sizes, 0.0)
+        return p / p.sum()
+
+@register_task("plain", learning_rate=0.2)
+def plain(*, partition, data_dir):
+    return Softmax("digits", partition=partition, data_dir=data_dir, bias=False)
+"""
+PROGRAM = (sys.executable, "-c", "from deploy.cli import main; main()")
+SMALL = (
+    *("--clients", "3", "--rounds", "2", "--per-round", "2", "--task", "plain", "--selector", "by-size"),
+    *("--out", "out", "--quiet"),
+)
+
+
+def cohort(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my.py").write_text(OWN)
+    return tmp_path
+
+
+def losses(folder: Path) -> list[float]:
+    lines = map(json.loads, (folder / "out" / "by-size" / "history.jsonl").read_text().splitlines())
+    return [line["test_loss"] for line in lines if line["type"] == "round"]
+
+
+def test_simulate_trains_with_the_users_selector_and_task(folder: Path) -> None:
+    run = cohort(folder, "simulate", "--engine", "batched", *SMALL, "--import", "my.py")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert len(losses(folder)) == 3
+    run = cohort(folder, "simulate", "--engine", "batched", "--resume", "out")
+    assert run.returncode == 2
+    assert "selector = 'by-size': is not known; give the option --import of the run again" in run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_the_processes_of_up_import_the_users_file(folder: Path) -> None:
+    run = cohort(folder, "up", *SMALL, "--import", "my.py")
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = losses(folder)
+    assert len(found) == 3
+    assert found[-1] < found[0]
+
+
+def test_an_installed_package_registers_itself_and_a_broken_one_stops_nothing(folder: Path) -> None:
+    """Two packages on the path, one of them broken; a third registers the same name again."""
+    package = folder / "packages"
+    (package / "plug-1.0.dist-info").mkdir(parents=True)
+    (package / "plug-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\n")
+    (package / "plug-1.0.dist-info" / "entry_points.txt").write_text(
+        "[cohort.selectors]\nby-size = plug:BySize\nbroken = no_such_module:Thing\n"
+        "[cohort.tasks]\nplain = plug\n"
+    )
+    (package / "plug.py").write_text(OWN.replace("@register\nclass", "class"))
+    (folder / "sweep.toml").write_text(
+        'selector = "by-size"\ntask = "plain"\nnum-clients = 3\nclients-per-round = 2\nnum-rounds = 1\n'
+    )
+    run = cohort(folder, "sweep", "sweep.toml", "--dry-run", PYTHONPATH=str(package))
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "by-size seed 1" in run.stdout
+    assert "entry point broken = no_such_module:Thing cannot be loaded" in run.stderr
+
+
+def test_bench_takes_the_option(folder: Path) -> None:
+    (folder / "noisy.py").write_text("print('imported')")
+    run = cohort(folder, "bench", "--import", "noisy.py", "papers", "--list")
+    assert run.returncode == 0, run.stderr
+    assert "imported" in run.stdout
+    run = cohort(folder, "bench", "--import", "none.py", "papers", "--list")
+    assert run.returncode == 2
+    assert "none.py': cannot be imported: FileNotFoundError" in run.stderr
+
+
+def test_a_name_that_is_taken_is_refused(folder: Path) -> None:
+    (folder / "my.py").write_text(OWN.replace('"by-size"', '"uniform"'))
+    run = cohort(folder, "simulate", *SMALL, "--import", "my.py")
+    assert run.returncode == 2
+    assert "name = 'uniform': is taken by UniformSelector" in run.stderr
+    assert not (folder / "out").exists()
+
+
+def test_a_path_that_the_environment_variable_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(extensions.VARIABLE, "")
+    with pytest.raises(ValueError, match=f"must not contain '{os.pathsep}'"):
+        extensions.name_modules([f"a{os.pathsep}b.py"])
