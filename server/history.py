@@ -64,6 +64,8 @@ from flwr.common import log
 from strategies.checkpoint import replacing
 from strategies.reporters.lines import encoded, printable_line, round_line
 
+from .fields import checked
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -270,6 +272,7 @@ class RunHistory:
     end: Line | None = None
     starts: int = 0
     _offset: int = 0  # bytes read
+    _lines: int = 0  # lines read
     _file: int | None = None  # inode of the file that was read last
 
     @property
@@ -277,8 +280,8 @@ class RunHistory:
         """The name of the run in tables: the selector, with its settings if some were given."""
         if not self.settings:
             return self.path.parent.name
-        given = self.settings["selector_settings"]
-        return f"{self.settings['selector']} ({given})" if given else str(self.settings["selector"])
+        name, given = self.settings.get("selector", "?"), self.settings.get("selector_settings")
+        return f"{name} ({given})" if given else name
 
     @property
     def trained(self) -> list[Line]:
@@ -300,14 +303,15 @@ class RunHistory:
         Parameters
         ----------
         skip_damaged : bool (default: False)
-            True: each damaged line is left out with a warning. False: a damaged line raises an error. A line
-            is damaged if it is complete, but not a JSON object of the known form.
+            True: damaged lines are left out, with one warning. False: a damaged line raises an error. A line
+            is damaged if it is complete, but not a JSON object of the known form (see `server.fields`), or if
+            it contradicts earlier lines.
 
         Raises
         ------
         ValueError
             If a line is damaged and ``skip_damaged`` is False, or if the history is of another version. The
-            next call continues after this line.
+            message names the file and the number of the line. The next call continues after this line.
         """
         if not self.path.exists():
             return []
@@ -320,24 +324,27 @@ class RunHistory:
             file.seek(self._offset)
             written = file.read()
         complete = written[: written.rfind(b"\n") + 1]
-        lines = []
+        lines, problems = [], []
         for text in complete.split(b"\n")[:-1]:
             self._offset += len(text) + 1
+            self._lines += 1
             try:
-                line = json.loads(text)
-                _check_version(self.path, line)
+                line = _parsed(self.path, text)
                 if b"\\" in text:
                     line = printable_line(line)
                 self._take(line)
             except VersionError:
                 raise
-            except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-                problem = f"{self.path}: not a line of a history: {text[:80]!r}"
+            except ValueError as error:
+                problem = f"{self.path}, line {self._lines}: not a line of a history: {error}: {text[:80]!r}"
                 if not skip_damaged:
                     raise ValueError(problem) from error
-                log(WARNING, "%s; the line is left out", problem)
+                problems.append(problem)
                 continue
             lines.append(line)
+        if problems:
+            more = f" ({len(problems) - 1} more like this)" if len(problems) > 1 else ""
+            log(WARNING, "%s; the line is left out%s", problems[0], more)
         if replaced:
             since = max((at for at, line in enumerate(lines) if line["type"] == "resume"), default=0)
             return lines[since:]
@@ -354,17 +361,27 @@ class RunHistory:
                 self.end = None
                 self.starts += 1
             case "roster":
-                self.client_ids, self.client_sizes = line["client_ids"], line["client_sizes"]
-                self.client_groups = line.get("client_groups") or [None] * len(self.client_ids)
+                count = len(line["client_ids"])  # earlier rounds may have clients beyond this number
+                self.client_ids = line["client_ids"] + self.client_ids[count:]
+                self.client_groups = line["client_groups"] + self.client_groups[count:]
+                self.client_sizes = [*map(_size, line["client_sizes"]), *self.client_sizes[count:]]
             case "sizes":
+                self._check_clients(line)
+                if not self.client_ids:
+                    raise ValueError("there is no roster yet")
                 for client, size in zip(line["clients"], line["client_sizes"], strict=True):
-                    self.client_sizes[client] = size
+                    self.client_sizes[client] = _size(size)
             case "round":
-                if not isinstance(line["round"], int):
-                    raise TypeError("round")
+                self._check_clients(line)
+                if self.rounds and line["round"] < self.rounds[-1]["round"]:
+                    raise ValueError(f"round {line['round']} follows round {self.rounds[-1]['round']}")
                 self.rounds.append(line)
             case "end" | "error":
                 self.end = line
+
+    def _check_clients(self, line: Line) -> None:
+        if self.client_ids and max(line.get("clients", ()), default=-1) >= len(self.client_ids):
+            raise ValueError(f"clients holds {max(line['clients'])}, and {len(self.client_ids)} are known")
 
 
 class Tail:
@@ -420,12 +437,11 @@ class Tail:
         lines = []
         for text in complete.split(b"\n")[:-1]:
             try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):
+                lines.append(_parsed(self.path, text))
+            except VersionError:
+                raise
+            except ValueError:
                 continue
-            if isinstance(line, dict) and "type" in line:
-                _check_version(self.path, line)
-                lines.append(line)
         return lines
 
 
@@ -464,17 +480,40 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = []
     for text in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
+            lines.append(_parsed(path, text))
+        except VersionError:
+            raise
+        except ValueError:
             continue
-        if isinstance(line, dict) and "type" in line and isinstance(line.get("round", 0), int):
-            lines.append(line)
-            _check_version(path, line)
     return lines
 
 
+def _parsed(path: Path, text: bytes) -> Line:
+    """Return the line of a history that a text holds.
+
+    Raises
+    ------
+    VersionError
+        If the line says that the history is of another version.
+    ValueError
+        If the text is not JSON, or if a field is of the wrong kind.
+    """
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("must be JSON") from None
+    if isinstance(line, dict) and line.get("type") == "run":
+        _check_version(path, line)
+    return checked(line)
+
+
+def _size(value: float | None) -> float:
+    """Return the samples that a client holds; 0 if the number is not known."""
+    return 0.0 if value is None else max(0.0, value)
+
+
 def _check_version(path: Path, line: Line) -> None:
-    if line["type"] == "run" and line.get("version") != VERSION:
+    if line.get("version") != VERSION:
         raise VersionError(
             f"{path}: written by another version of Cohort (format {line.get('version', 1)}, this one reads "
             f"{VERSION}); start a new run"

@@ -82,10 +82,11 @@ def find_history(run: Path) -> RunHistory:
         try:
             if not history.settings:
                 raise ValueError(f"{path}: its first line, the settings of the run, is missing")
-            check_log(history.settings["selector"])
+            check_log(history.settings.get("selector", ""))
             found.append(history)
         except ValueError as error:
-            problems.append(str(error))
+            text = str(error)
+            problems.append(text if str(path) in text else f"{path}: {text}")
     if not found:
         raise ValueError("\n".join(problems))
     return min(found, key=lambda history: history.label != BASELINE)
@@ -103,8 +104,13 @@ def read_log(history: RunHistory) -> RunLog:
         return _read(history.path, history.settings)
     except KeyError as error:
         raise ValueError(f"{history.path}: cannot be studied, since it has no {error}") from None
-    except (AttributeError, IndexError, OverflowError, TypeError) as error:
-        raise ValueError(f"{history.path}: cannot be studied, since it is damaged: {error}") from None
+    except (AttributeError, IndexError, OverflowError, TypeError):
+        raise ValueError(
+            f"{history.path}: cannot be studied, since its lines contradict each other"
+        ) from None
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text if str(history.path) in text else f"{history.path}: {text}") from None
 
 
 def _read(path: Path, settings: Line) -> RunLog:
@@ -271,10 +277,15 @@ def advice_of(log: RunLog, names: Sequence[str] = ()) -> Findings:
     ValueError
         If a selector cannot be studied, or if the log is too short.
     """
-    selectors = candidates(log, names)
+    try:
+        selectors = candidates(log, names)
+    except KeyError as error:
+        raise ValueError(f"{log.path}: cannot be studied, since it has no {error}") from None
+    except ValueError as error:
+        raise ValueError(str(error) if names else f"{log.path}: {error}") from None
     try:
         return study(log.rounds, selectors, selector_type(log.settings["selector"]).data_independent)
-    except ValueError as error:
+    except (OverflowError, ValueError) as error:
         raise ValueError(f"{log.path}: {error}") from None
 
 
@@ -334,9 +345,10 @@ def sentence(findings: Findings) -> str:
         if advice.rounds:
             text += f" Roughly {advice.rounds:,} rounds would tell."
     if findings.never_drawn:
+        clients = "1 client" if findings.never_drawn == 1 else f"{findings.never_drawn} clients"
         text += (
-            f" {findings.never_drawn} client(s) never sent an update in the log. If their norms are unlike "
-            "those of the others, the intervals do not show it."
+            f" {clients} never sent an update in the log. If such a client's norms are unlike those of the "
+            "others, the intervals do not show it."
         )
     return text
 

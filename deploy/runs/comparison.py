@@ -90,6 +90,7 @@ def summarise(trial: RunHistory) -> Summary:
     rounds = trial.trained
     large = large_clients(trial.client_sizes)
     draws = [pair for line in rounds for pair in zip(line["clients"], line["counts"], strict=True)]
+    drawn = sum(count for _, count in draws)
     return Summary(
         test_loss=_mean(_values(rounds, "test_loss")[-LAST:]),
         test_accuracy=_mean(_values(rounds, "test_accuracy")[-LAST:]),
@@ -98,7 +99,7 @@ def summarise(trial: RunHistory) -> Summary:
         seconds=_mean(_finite(_values(rounds, "seconds"))),
         bytes=sum(_mean(_finite(_values(rounds, f"bytes_{way}"))) for way in ("sent", "received")),
         failures=sum(len(line["failures"]) for line in rounds),
-        large_share=_mean([float(client in large) for client, count in draws for _ in range(count)]),
+        large_share=sum(count for client, count in draws if client in large) / drawn if drawn else math.nan,
     )
 
 

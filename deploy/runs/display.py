@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Self
 
@@ -244,16 +245,27 @@ def report(trials: Sequence[RunHistory]) -> Group:
             str(sum(summary.failures for summary in found)),
             number(mean(lambda summary: summary.large_share), ".0f", " %", scale=100),
         )
-    notes = f"Losses and accuracy are means of the last {LAST} rounds."
+    evaluated = [sum("test_loss" in line for line in trial.trained) for trial in trials]
+    fewest = min(evaluated, default=0)
+    if fewest >= LAST:
+        notes = f"Losses and accuracy are means of the last {LAST} rounds."
+    else:
+        notes = (
+            f"Losses and accuracy are means of the last {LAST} rounds, or of all rounds if there are fewer."
+        )
     if seeds is not None:
         notes += " ±: 95 % interval of the mean over the seeds. Failed: the sum over the seeds."
     if sizes := next((trial.client_sizes for trial in trials if trial.client_sizes), None):
         large = large_clients(sizes)
-        share = sum(sizes[i] for i in large) / sum(sizes)
-        notes += (
-            f" To large: the share of draws that selected a large client. The {len(large)} largest of "
-            f"{len(sizes)} clients count as large; they hold {100 * share:.0f} % of the samples."
+        share = sum(sizes[i] for i in large) / (sum(sizes) or math.nan)
+        held = number(share, ".0f", " %", scale=100)
+        counted = (
+            f"The largest of {len(sizes)} clients counts as large; it holds {held} of the samples."
+            if len(large) == 1
+            else f"The {len(large)} largest of {len(sizes)} clients count as large; "
+            f"they hold {held} of the samples."
         )
+        notes += f" To large: the share of draws that selected a large client. {counted}"
     parts: list[RenderableType] = [table, Text(notes, style="dim")]
     if (groups := group_table(trials)) is not None:
         parts += [Text(), Text("Groups of clients", style="bold"), groups, Text(GROUP_NOTES, style="dim")]

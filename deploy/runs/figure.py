@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # styles distinguish the trials.
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
 FIGURE = "cohort.png"  # the file name of a comparison's figure
+MOST_COLUMNS = 4000  # of a panel with selections; several rounds share a column if there are more rounds
 MOST_ROWS = 40  # rows of a panel with selections; more clients than this share rows
 LONGEST_LABEL = 30  # characters of a group's name
 STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
@@ -190,15 +191,18 @@ def _range(sizes: Sequence[float], clients: Sequence[int]) -> str:
 
 
 def _draw_selections(trial: RunHistory, axes: Axes, title: str) -> None:
-    """Draw the selected clients of a trial: the rows of `rows_of`, and a column per round."""
+    """Draw the selected clients of a trial: the rows of `rows_of`, and a column per round or for several."""
     rows = rows_of(trial)
     row_of = {client: at for at, row in enumerate(rows) for client in row.clients}
     last = trial.trained[-1]["round"]
-    counts = np.zeros((len(rows), last))
+    columns = min(last, MOST_COLUMNS)
+    counts = np.zeros((len(rows), columns))
     missing = set()
     for line in trial.trained:
         for client, count, responded in zip(line["clients"], line["counts"], line["responded"], strict=True):
-            counts[row_of[client], line["round"] - 1] += count
+            if client not in row_of:  # the roster is damaged
+                continue
+            counts[row_of[client], (line["round"] - 1) * columns // last] += count
             if not responded:
                 missing.add((line["round"], row_of[client]))
     if missing:

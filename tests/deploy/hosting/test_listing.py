@@ -20,14 +20,17 @@ def line(
 ) -> dict[str, Any]:
     responded = [client not in late for client in weights]
     columns = {"client_ids": list(weights), "weights": list(weights.values()), "responded": responded}
-    return {"type": "round", "round": number, **columns, **more}
+    clients = range(len(weights))
+    return {"type": "round", "round": number, "clients": [*clients], **columns, **more}
 
 
 def write_run(folder: Path, *lines: dict[str, Any]) -> RunHistory:
     folder.mkdir(parents=True)
     settings = {"selector": "md", "selector_settings": "", "num_rounds": 9, "started": folder.name}
     with (folder / "history.jsonl").open("w") as file:
-        for each in ({"type": "run", "version": VERSION, **settings}, *lines):
+        names = ["a", "b", "c"]
+        roster = {"type": "roster", "client_ids": names, "client_sizes": [1.0] * len(names)}
+        for each in ({"type": "run", "version": VERSION, **settings}, roster, *lines):
             file.write(json.dumps(each) + "\n")
     history = RunHistory(folder / "history.jsonl")
     history.read()

@@ -84,7 +84,7 @@ def test_a_damaged_round_is_refused_with_the_name_of_the_file(
 ) -> None:
     result = cohort("advise", edited(each_round(**damage)))
     assert result.exit_code == 2, result.output
-    assert "history.jsonl: cannot be studied" in result.output
+    assert "history.jsonl: " in result.output  # the lines are left out, or contradict each other
 
 
 def test_a_foreign_history_cannot_make_advise_read_a_device_without_end(edited: Callable[..., Path]) -> None:

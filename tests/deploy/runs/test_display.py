@@ -50,7 +50,7 @@ def hostile(trial: Trial) -> None:
 def test_a_clients_terminal_escapes_are_shown_and_not_obeyed(trial: Trial) -> None:
     hostile(trial)
     lines = trial.history.read()
-    assert trial.history.client_ids == [SHOWN]
+    assert trial.history.client_ids[0] == SHOWN
     to, output = console()
     display = PlainDisplay(to, rounds=True)
     display.lines(trial, lines)
@@ -155,4 +155,4 @@ def test_the_report_marks_unfinished_trials(tmp_path: Path) -> None:
     text = output.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     assert text.count("not finished") == 1
-    assert "1 largest of 4 clients" in text
+    assert "The largest of 4 clients counts as large" in " ".join(text.split())

@@ -60,7 +60,9 @@ def height_of(path: Path) -> int:
 
 def test_many_clients_share_rows(tmp_path: Path) -> None:
     """A thousand clients had a figure of 26,676 pixels."""
-    trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0], clients=[[0, 999], [3, 500]])
+    trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
+    for line, clients in zip(trial.trained, ([0, 999], [3, 500]), strict=True):
+        line["clients"] = clients
     trial.client_ids = [f"client-{i:03d}" for i in range(1000)]
     trial.client_sizes = [float(1000 - i) for i in range(1000)]
     trial.client_groups = [None] * 1000

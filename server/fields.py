@@ -1,0 +1,213 @@
+"""Checks the fields of a history's lines, so that no reader meets a value of another kind.
+
+Histories may be damaged, edited, or written by other programs. A line with a field of the wrong kind is
+damaged as a whole. Fields that are missing get the value for "nothing known". Unknown fields and types of
+lines are not checked.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LARGEST = 1e50
+"""A larger number is read as null, like a number that is not finite: sums of their squares would overflow."""
+MOST = 2**31 - 1
+"""The largest whole number: of rounds, indexes and draws."""
+
+
+def _number(value: Any) -> int | float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number or null")
+    known = math.isfinite(value) if isinstance(value, float) else True
+    return value if known and abs(value) <= LARGEST else None
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+        raise ValueError(f"must be a whole number from 0 to {MOST}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    return value
+
+
+def _text_or_null(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    def read_list(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise ValueError("must be a list")
+        return [read(each) for each in value]
+
+    return read_list
+
+
+def _reason(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError("must have a client and a reason")
+    return {name: _text(value.get(name)) for name in ("client", "reason")}
+
+
+def _numbers_by_name(value: Any) -> dict[str, int | float | None]:
+    if not isinstance(value, dict):
+        raise ValueError("must be an object with numbers")
+    return {name: _number(each) for name, each in value.items()}
+
+
+def _metrics_by_group(value: Any) -> dict[str, dict[str, int | float | None]]:
+    if not isinstance(value, dict):
+        raise ValueError("must be an object with the metrics of groups")
+    nothing: dict[str, int | float | None] = {"loss": None, "accuracy": None}
+    return {group: nothing | _numbers_by_name(metrics) for group, metrics in value.items()}
+
+
+def _absent(value: Any) -> list[int] | None:
+    return None if value is None else _indexes(value)
+
+
+def _groups(value: Any) -> list[str | None] | None:
+    return None if value is None else _list_of(_text_or_null)(value)
+
+
+_numbers, _texts, _flags, _indexes = map(_list_of, (_number, _text, _flag, _whole))
+_reasons = _list_of(_reason)
+
+_RUN: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("num_rounds", "num_clients", "clients_per_round", "seed", "local_steps"), _whole),
+    **dict.fromkeys(
+        ("selector", "selector_settings", "started", "client_sizes", "correction", "task"), _text
+    ),
+    "guard": _flag,
+}
+_ALIGNED: dict[str, Callable[[Any], Any]] = {  # one entry for each selected client
+    "client_ids": _texts,
+    "counts": _indexes,
+    **dict.fromkeys(("probabilities", "importance", "weights", "update_norms"), _numbers),
+    "responded": _flags,
+}
+_MAYBE_ALIGNED = (
+    "reported_norms",
+    "train_losses",
+    "reply_seconds",
+    "training_seconds",
+    "batteries",
+)  # may be empty
+_ROUND: dict[str, Callable[[Any], Any]] = {
+    "round": _whole,
+    **dict.fromkeys(
+        (
+            *("test_loss", "test_accuracy", "train_loss", "seconds"),
+            *("messages_sent", "bytes_sent", "messages_received", "bytes_received"),
+        ),
+        _number,
+    ),
+    "clients": _indexes,
+    **_ALIGNED,
+    **dict.fromkeys(_MAYBE_ALIGNED, _numbers),
+    **dict.fromkeys(("failures", "clipped"), _reasons),
+    **dict.fromkeys(("quarantined", "silent"), _texts),
+    **dict.fromkeys(("skipped", "eligible"), _text),
+    **dict.fromkeys(("num_available", "num_ineligible"), _whole),
+    "phases": _numbers_by_name,
+    "absent": _absent,
+    "group_metrics": _metrics_by_group,
+}
+_KNOWN: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "run": _RUN,
+    "round": _ROUND,
+    "roster": {"client_ids": _texts, "client_sizes": _numbers, "client_groups": _groups},
+    "sizes": {"clients": _indexes, "client_sizes": _numbers},
+    "resume": {"round": _whole, "started": _text, "num_rounds": _whole},
+    "warning": {"round": _whole, "reason": _text},
+    "end": {"rounds": _whole, "seconds": _number, "reason": _text},
+    "error": {"reason": _text},
+}
+_NEEDED = {
+    "round": ("round",),
+    "roster": ("client_ids", "client_sizes"),
+    "sizes": ("clients", "client_sizes"),
+    "resume": ("round", "num_rounds"),
+    "warning": ("round", "reason"),
+    "error": ("reason",),
+}
+
+
+def checked(line: Any) -> dict[str, Any]:
+    """Return a line of a history with checked fields.
+
+    Parameters
+    ----------
+    line : object
+        The value of the line's JSON.
+
+    Raises
+    ------
+    ValueError
+        If the line is no object with a type, or if a field is of the wrong kind. The message names the field.
+    """
+    if not isinstance(line, dict) or not isinstance(line.get("type"), str):
+        raise ValueError("must be an object with a type")
+    kind = line["type"]
+    for name in _NEEDED.get(kind, ()):
+        if name not in line:
+            raise ValueError(f"{name} is missing")
+    found = dict(line)
+    for name, read in _KNOWN.get(kind, {}).items():
+        if name in line:
+            try:
+                found[name] = read(line[name])
+            except ValueError as error:
+                raise ValueError(f"{name} {error}") from None
+    match kind:
+        case "round":
+            return _aligned(found)
+        case "roster":
+            found["client_groups"] = found.get("client_groups") or [None] * len(found["client_ids"])
+            _same_length(found, "client_ids", ("client_sizes", "client_groups"))
+        case "sizes":
+            _same_length(found, "clients", ("client_sizes",))
+    return found
+
+
+def _aligned(line: dict[str, Any]) -> dict[str, Any]:
+    """Return the line of a round in which missing fields are filled in, and lists have the same length."""
+    evaluated = "test_loss" in line or "test_accuracy" in line
+    found = {**({"test_loss": None, "test_accuracy": None} if evaluated else {}), **line}
+    if line["round"] == 0:
+        return found
+    clients = line.get("clients", [])
+    empty: dict[str, list[Any]] = {name: [] for name in ("failures", "clipped", "quarantined")}
+    columns: dict[str, list[Any]] = {
+        "clients": clients,
+        "client_ids": [str(client) for client in clients],
+        "counts": [1] * len(clients),
+        "responded": [True] * len(clients),
+        "probabilities": [None] * len(clients),
+    }
+    found = {**empty, **columns, **found}
+    _same_length(found, "clients", tuple(name for name in _ALIGNED if name in found))
+    _same_length(found, "clients", tuple(name for name in _MAYBE_ALIGNED if found.get(name)))
+    return found
+
+
+def _same_length(line: dict[str, Any], first: str, others: tuple[str, ...]) -> None:
+    for name in others:
+        if len(line[name]) != len(line[first]):
+            raise ValueError(f"{name} must have one entry for each of {first}")
