@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import signal
-import sys
-from datetime import datetime
 from importlib.metadata import entry_points, version
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import click
 import typer
@@ -25,14 +21,12 @@ from rich.console import Console
 
 from deploy.device.cli import client
 from deploy.engines.batched import BatchedSimulation, check_batched
-from deploy.engines.cluster import MARK, LocalCluster
+from deploy.engines.cluster import LocalCluster
 from deploy.engines.engine import EngineError
 from deploy.engines.flower_simulation import RaySimulation
 from deploy.flower.app_folder import app_folder
-from deploy.flower.config import ConfigValue
 from deploy.hosting.cli import server
 from deploy.page.command import Page, PagePort, page, page_of
-from deploy.processes.groups import processes_with, wait_until
 from deploy.processes.signals import raise_on_signals
 from deploy.runs import advice
 from deploy.runs.advice import advice_of, find_history, read_log
@@ -41,27 +35,18 @@ from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follower import train
 from deploy.runs.imports import CommandWithImports
+from deploy.runs.planning import Comparison, claim, planned, resumed
 from deploy.runs.seeds import parse_seeds
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
-from deploy.runs.trials import (
-    Trial,
-    check_clients,
-    check_data,
-    groups_of,
-    parse_setting,
-    plan,
-    read_plan,
-    run_folder,
-    with_absolute_paths,
-    write_plan,
-)
+from deploy.runs.trials import run_folder
 from deploy.sweeps.command import sweep
 from server.history import FILE_NAME, RunHistory, read_run
-from server.tracking import check_trackers
 from strategies.selectors import available
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
+
+    from deploy.runs.trials import Trial
 
 COMMANDS = "cohort.commands"  # the entry-point group in which other packages register commands
 SELECTOR = "forecast"  # the default selector of `simulate`
@@ -71,31 +56,9 @@ OPEN_API = (
     "While Flower's simulation runs, every user of this machine can submit runs to it. These runs execute "
     "with your rights. --engine batched has no such interface."
 )
-RECLAIM_TIMEOUT = 30.0  # seconds that the old processes of a resumed comparison have to end
 # `up` runs all clients of several federations on the cores of one machine. There, an honest client may take
 # several times as long as usual. The user's settings come after this setting, so they can replace it.
 PATIENT = "shortest-deadline=30.0"
-# Parameters of `up` and `simulate`, and the run-config setting that each parameter sets.
-KEY_OF = {
-    "clients": "num-clients",
-    "rounds": "num-rounds",
-    "per_round": "clients-per-round",
-    "task": "task",
-    "seed": "seed",
-}
-# Run-config settings that have an option of their own, and this option. --set refuses these settings.
-OPTION_OF = {
-    "num-clients": "--clients",
-    "num-rounds": "--rounds",
-    "clients-per-round": "--per-round",
-    "selector": "--selector",
-    "selector-settings": "--selector",
-    "task": "--task",
-    "seed": "--seed",
-    "track": "--track",
-    "output-dir": "--out",
-    "resume": "--resume",
-}
 
 
 class _Commands(typer.core.TyperGroup):
@@ -268,7 +231,7 @@ def up(
     with _exit_on_bad_input():
         if resume is None:
             patient = [PATIENT, *(settings or [])]
-            comparison = _comparison(
+            comparison = planned(
                 clients,
                 rounds,
                 per_round,
@@ -280,10 +243,10 @@ def up(
                 track,
             )
         else:
-            comparison = _resumed(resume, _given(context))
+            comparison = resumed(resume, _given(context))
         check_availability(comparison.trials, batched=False)
         engine = LocalCluster(comparison.folder, comparison.clients, app=app_folder(), port=port)
-        _claim(comparison, again=resume is not None)
+        claim(comparison, again=resume is not None)
     with page_of(comparison.folder, show_page, page_port, typer.echo):
         _compare(engine, comparison, at_once=at_once, quiet=quiet)
 
@@ -320,7 +283,7 @@ def simulate(
     """Train the same federation without a network; once with each selector, one after another."""
     with _exit_on_bad_input():
         if resume is None:
-            comparison = _comparison(
+            comparison = planned(
                 clients,
                 rounds,
                 per_round,
@@ -332,7 +295,7 @@ def simulate(
                 track,
             )
         else:
-            comparison = _resumed(resume, _given(context))
+            comparison = resumed(resume, _given(context))
         if engine == "ray" and workers != 1:
             raise ValueError(f"workers = {workers}: must be 1 with --engine ray")
         simulation: RaySimulation | BatchedSimulation
@@ -343,79 +306,9 @@ def simulate(
             simulation = BatchedSimulation(comparison.folder, comparison.clients, workers)
             check_batched(comparison.trials)
         check_availability(comparison.trials, batched=engine == "batched")
-        _claim(comparison, again=resume is not None)
+        claim(comparison, again=resume is not None)
     with page_of(comparison.folder, show_page, page_port, typer.echo):
         _compare(simulation, comparison, at_once=False, quiet=quiet)
-
-
-class _Comparison(NamedTuple):
-    """The folder of a comparison, and its trials (at least one)."""
-
-    folder: Path
-    trials: list[Trial]
-
-    @property
-    def clients(self) -> int:
-        return int(self.trials[0].run_config["num-clients"])
-
-    @property
-    def by_seed(self) -> dict[ConfigValue, list[Trial]]:
-        """The trials of each seed."""
-        found: dict[ConfigValue, list[Trial]] = {}
-        for trial in self.trials:
-            found.setdefault(trial.run_config["seed"], []).append(trial)
-        return found
-
-    @property
-    def title(self) -> str:
-        settings = self.trials[0].run_config
-        seeds = list(self.by_seed)
-        shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
-        return (
-            f"{settings['num-clients']} clients · {settings['clients-per-round']} per round · "
-            f"{settings['task']} · {shown}"
-        )
-
-
-def _comparison(
-    clients: int,
-    rounds: int,
-    per_round: int,
-    selectors: Sequence[str],
-    task: str,
-    seeds: Sequence[int],
-    out: Path | None,
-    settings: Sequence[str] | None,
-    track: Sequence[str] | None,
-) -> _Comparison:
-    """Return the comparison that the command-line options describe. Nothing is written yet.
-
-    Raises
-    ------
-    ModuleNotFoundError, TypeError, ValueError
-        If an option or a setting is wrong, or if the task needs an extra that is not installed.
-    """
-    folder = (out or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
-    common: dict[str, ConfigValue] = {
-        "num-clients": clients,
-        "num-rounds": rounds,
-        "clients-per-round": per_round,
-        "task": task,
-        "seed": seeds[0],
-    }
-    for key, value in map(parse_setting, settings or []):
-        if key in OPTION_OF:
-            raise ValueError(f"set = {key}={value}: use {OPTION_OF[key]} for this setting")
-        common[key] = value
-    if track:
-        common["track"] = " ".join(track)
-    common = with_absolute_paths(common)
-    trials = plan(selectors, common, app_folder(), folder, seeds)
-    check_data(common)
-    for seed in seeds:
-        groups = groups_of({**common, "seed": seed})
-        check_clients([trial for trial in trials if trial.run_config["seed"] == seed], groups, groups)
-    return _Comparison(folder, trials)
 
 
 def _seeds(context: typer.Context, seed: int, seeds: str | None) -> list[int]:
@@ -435,55 +328,9 @@ def _given(context: typer.Context) -> dict[str, Any]:
     }
 
 
-def _resumed(run: str, given: Mapping[str, Any]) -> _Comparison:
-    """Return an earlier comparison, to resume it.
-
-    Parameters
-    ----------
-    run : str
-        The folder of the comparison, or "last" for the newest one in runs/.
-    given : Mapping[str, Any]
-        The options that the user gave, by parameter name. They must equal the saved settings, except for the
-        number of rounds: a larger number replaces the saved number, a smaller number is ignored.
-
-    Raises
-    ------
-    ValueError
-        If there is no such comparison, or if an option differs from the saved settings.
-    """
-    folder = run_folder(run)
-    if "seeds" in given:
-        raise ValueError(f"seeds = {given['seeds']!r}: a resumed run keeps its seeds")
-    if "out" in given:
-        raise ValueError(f"out = {given['out']}: a resumed run must stay in its folder")
-    trials = read_plan(folder)
-    changes = {key: given[name] for name, key in KEY_OF.items() if name in given}
-    changes |= dict(map(parse_setting, given.get("settings", ())))
-    if "track" in given:
-        changes["track"] = " ".join(given["track"])
-    rounds = changes.pop("num-rounds", 0)
-    for trial in trials:
-        for key, value in changes.items():
-            if trial.run_config.get(key) != value:
-                before = trial.run_config.get(key, "the default")
-                raise ValueError(f"{key} = {value}: the run to be resumed has {before}")
-        trial.run_config["num-rounds"] = max(rounds, trial.run_config["num-rounds"])
-        check_trackers(str(trial.run_config.get("track", "")))
-    if "selectors" in given:
-        seeds = list(dict.fromkeys(int(trial.run_config["seed"]) for trial in trials))
-        planned = plan(given["selectors"], trials[0].run_config, app_folder(), folder, seeds)
-        names = [trial.name for trial in planned]
-        if names != [trial.name for trial in trials]:
-            before = ", ".join(trial.name for trial in trials)
-            raise ValueError(
-                f"selector = {', '.join(given['selectors'])}: the run to be resumed has {before}"
-            )
-    return _Comparison(folder, trials)
-
-
 def _compare(
     engine: LocalCluster | RaySimulation | BatchedSimulation,
-    comparison: _Comparison,
+    comparison: Comparison,
     *,
     at_once: bool,
     quiet: bool,
@@ -497,7 +344,7 @@ def _compare(
     ----------
     engine : LocalCluster | RaySimulation | BatchedSimulation
         The engine, not yet started.
-    comparison : _Comparison
+    comparison : Comparison
         The trials, and the folder for the results.
     at_once : bool
         Whether the trials train at the same time, or one after another.
@@ -632,54 +479,6 @@ def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -
     console.print()
     for name, where in {"figure": figure, **files}.items():
         console.print(f"{name:<10} {where}", soft_wrap=True)
-
-
-def _claim(comparison: _Comparison, *, again: bool) -> None:
-    """Prepare the folder of a comparison, and write the plan into it.
-
-    Parameters
-    ----------
-    comparison : _Comparison
-        The comparison.
-    again : bool
-        Whether the comparison is resumed. Then its folder exists and is taken over. Otherwise the folder must
-        be missing or empty.
-
-    Raises
-    ------
-    ValueError
-        If the folder cannot be used.
-    """
-    folder = comparison.folder
-    try:
-        if again:
-            _reclaim(folder)
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ValueError(f"out = {folder}: must be a new or an empty folder")
-        (folder / "logs").mkdir(parents=True)
-        write_plan(folder, comparison.trials)
-    except OSError as error:
-        raise ValueError(f"out = {folder}: cannot be created or written: {error.strerror}") from error
-
-
-def _reclaim(folder: Path) -> None:
-    """Take over the folder of a comparison that has ended or was killed.
-
-    The state of the old processes is removed, and the folder of their logs is renamed.
-
-    Raises
-    ------
-    ValueError
-        If processes of the comparison's local cluster still run after `RECLAIM_TIMEOUT`.
-    """
-    # Wait for the old watchdog too: it would kill the new processes, which have the same mark.
-    if not wait_until(lambda: not processes_with(MARK, str(folder.resolve())), RECLAIM_TIMEOUT):
-        raise ValueError(f"resume = {folder}: this run is still going on; stop it first")
-    if sys.platform == "linux":  # on other systems, old processes may still use the state
-        shutil.rmtree(folder / "state", ignore_errors=True)
-    if (folder / "logs").exists():
-        number = next(n for n in count(1) if not (folder / f"logs-{n}").exists())
-        (folder / "logs").rename(folder / f"logs-{number}")
 
 
 def _short(path: Path) -> str:

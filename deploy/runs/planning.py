@@ -1,0 +1,223 @@
+"""Plans the comparison of `cohort up` and `cohort simulate`, resumes one, and claims its folder."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deploy.engines.cluster import MARK
+from deploy.flower.app_folder import app_folder
+from deploy.processes.groups import processes_with, wait_until
+from deploy.runs.trials import (
+    Trial,
+    check_clients,
+    check_data,
+    groups_of,
+    parse_setting,
+    plan,
+    read_plan,
+    run_folder,
+    with_absolute_paths,
+    write_plan,
+)
+from server.tracking import check_trackers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deploy.flower.config import ConfigValue
+
+RECLAIM_TIMEOUT = 30.0  # seconds that the old processes of a resumed comparison have to end
+# Parameters of `up` and `simulate`, and the run-config setting that each parameter sets.
+KEY_OF = {
+    "clients": "num-clients",
+    "rounds": "num-rounds",
+    "per_round": "clients-per-round",
+    "task": "task",
+    "seed": "seed",
+}
+# Run-config settings that have an option of their own, and this option. --set refuses these settings.
+OPTION_OF = {
+    "num-clients": "--clients",
+    "num-rounds": "--rounds",
+    "clients-per-round": "--per-round",
+    "selector": "--selector",
+    "selector-settings": "--selector",
+    "task": "--task",
+    "seed": "--seed",
+    "track": "--track",
+    "output-dir": "--out",
+    "resume": "--resume",
+}
+
+
+class Comparison(NamedTuple):
+    """A comparison of trials that train the same federation."""
+
+    folder: Path
+    """The folder of the comparison."""
+    trials: list[Trial]
+    """At least one trial."""
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return int(self.trials[0].run_config["num-clients"])
+
+    @property
+    def by_seed(self) -> dict[ConfigValue, list[Trial]]:
+        """The trials of each seed."""
+        found: dict[ConfigValue, list[Trial]] = {}
+        for trial in self.trials:
+            found.setdefault(trial.run_config["seed"], []).append(trial)
+        return found
+
+    @property
+    def title(self) -> str:
+        """The size of the federation, its task and the seeds, in one line."""
+        settings = self.trials[0].run_config
+        seeds = list(self.by_seed)
+        shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
+        return (
+            f"{settings['num-clients']} clients · {settings['clients-per-round']} per round · "
+            f"{settings['task']} · {shown}"
+        )
+
+
+def planned(
+    clients: int,
+    rounds: int,
+    per_round: int,
+    selectors: Sequence[str],
+    task: str,
+    seeds: Sequence[int],
+    out: Path | None,
+    settings: Sequence[str] | None,
+    track: Sequence[str] | None,
+) -> Comparison:
+    """Return the comparison that the command-line options describe. Nothing is written yet.
+
+    Raises
+    ------
+    ModuleNotFoundError, TypeError, ValueError
+        If an option or a setting is wrong, or if the task needs an extra that is not installed.
+    """
+    folder = (out or Path("runs") / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")).absolute()
+    common: dict[str, ConfigValue] = {
+        "num-clients": clients,
+        "num-rounds": rounds,
+        "clients-per-round": per_round,
+        "task": task,
+        "seed": seeds[0],
+    }
+    for key, value in map(parse_setting, settings or []):
+        if key in OPTION_OF:
+            raise ValueError(f"set = {key}={value}: use {OPTION_OF[key]} for this setting")
+        common[key] = value
+    if track:
+        common["track"] = " ".join(track)
+    common = with_absolute_paths(common)
+    trials = plan(selectors, common, app_folder(), folder, seeds)
+    check_data(common)
+    for seed in seeds:
+        groups = groups_of({**common, "seed": seed})
+        check_clients([trial for trial in trials if trial.run_config["seed"] == seed], groups, groups)
+    return Comparison(folder, trials)
+
+
+def resumed(run: str, given: Mapping[str, Any]) -> Comparison:
+    """Return an earlier comparison, to resume it.
+
+    Parameters
+    ----------
+    run : str
+        The folder of the comparison, or "last" for the newest one in runs/.
+    given : Mapping[str, Any]
+        The options that the user gave, by parameter name. They must equal the saved settings, except for the
+        number of rounds: a larger number replaces the saved number, a smaller number is ignored.
+
+    Raises
+    ------
+    ValueError
+        If there is no such comparison, or if an option differs from the saved settings.
+    """
+    folder = run_folder(run)
+    if "seeds" in given:
+        raise ValueError(f"seeds = {given['seeds']!r}: a resumed run keeps its seeds")
+    if "out" in given:
+        raise ValueError(f"out = {given['out']}: a resumed run must stay in its folder")
+    trials = read_plan(folder)
+    changes = {key: given[name] for name, key in KEY_OF.items() if name in given}
+    changes |= dict(map(parse_setting, given.get("settings", ())))
+    if "track" in given:
+        changes["track"] = " ".join(given["track"])
+    rounds = changes.pop("num-rounds", 0)
+    for trial in trials:
+        for key, value in changes.items():
+            if trial.run_config.get(key) != value:
+                before = trial.run_config.get(key, "the default")
+                raise ValueError(f"{key} = {value}: the run to be resumed has {before}")
+        trial.run_config["num-rounds"] = max(rounds, trial.run_config["num-rounds"])
+        check_trackers(str(trial.run_config.get("track", "")))
+    if "selectors" in given:
+        seeds = list(dict.fromkeys(int(trial.run_config["seed"]) for trial in trials))
+        again = plan(given["selectors"], trials[0].run_config, app_folder(), folder, seeds)
+        names = [trial.name for trial in again]
+        if names != [trial.name for trial in trials]:
+            before = ", ".join(trial.name for trial in trials)
+            raise ValueError(
+                f"selector = {', '.join(given['selectors'])}: the run to be resumed has {before}"
+            )
+    return Comparison(folder, trials)
+
+
+def claim(comparison: Comparison, *, again: bool) -> None:
+    """Prepare the folder of a comparison, and write the plan into it.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The comparison.
+    again : bool
+        Whether the comparison is resumed. Then its folder exists and is taken over. Otherwise the folder must
+        be missing or empty.
+
+    Raises
+    ------
+    ValueError
+        If the folder cannot be used.
+    """
+    folder = comparison.folder
+    try:
+        if again:
+            _reclaim(folder)
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"out = {folder}: must be a new or an empty folder")
+        (folder / "logs").mkdir(parents=True)
+        write_plan(folder, comparison.trials)
+    except OSError as error:
+        raise ValueError(f"out = {folder}: cannot be created or written: {error.strerror}") from error
+
+
+def _reclaim(folder: Path) -> None:
+    """Take over the folder of a comparison that has ended or was killed.
+
+    The state of the old processes is removed, and the folder of their logs is renamed.
+
+    Raises
+    ------
+    ValueError
+        If processes of the comparison's local cluster still run after `RECLAIM_TIMEOUT`.
+    """
+    # Wait for the old watchdog too: it would kill the new processes, which have the same mark.
+    if not wait_until(lambda: not processes_with(MARK, str(folder.resolve())), RECLAIM_TIMEOUT):
+        raise ValueError(f"resume = {folder}: this run is still going on; stop it first")
+    if sys.platform == "linux":  # on other systems, old processes may still use the state
+        shutil.rmtree(folder / "state", ignore_errors=True)
+    if (folder / "logs").exists():
+        number = next(n for n in count(1) if not (folder / f"logs-{n}").exists())
+        (folder / "logs").rename(folder / f"logs-{number}")
