@@ -53,7 +53,8 @@ OF_THE_START = {
 def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
     """Read "alpha=0.4 learning-rate-multiplier=100" as settings by name.
 
-    Values are JSON scalars (0.4, 100, true); every other value is taken as text.
+    Values are JSON scalars (0.4, 100, true); True and False count as true and false. Every other value is
+    taken as text.
 
     Parameters
     ----------
@@ -73,8 +74,8 @@ def parse_settings(text: str, of: str = "selector-settings") -> dict[str, Any]:
         if not (name and equals and value):
             raise ValueError(f"{of} = {text!r}: {part!r} must be of the form name=value")
         try:
-            parsed = json.loads(value)
-        except ValueError:
+            parsed = json.loads(value.lower() if value in ("True", "False") else value)
+        except (RecursionError, ValueError):
             parsed = value
         if not isinstance(parsed, SettingValue):
             raise ValueError(f"{of} = {text!r}: {part!r}: the value must be a number, true, false or text")

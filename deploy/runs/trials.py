@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PLAN = "run.json"  # the file in a comparison's folder with the settings with which its trials are resumed
 PLAN_VERSION = 1  # the version of this file's format
+LARGEST_PLAN = 16 << 20  # bytes; a larger file is no plan
 # The settings whose values are paths.
 PATHS = {"data-dir", "client-sizes", "client-settings", "removed-clients", "availability-trace"}
 FULL = 1 << 20  # bytes; a disk with less free space counts as full
@@ -236,16 +237,33 @@ def read_plan(folder: Path) -> list[Trial]:
         If the folder contains no comparison, or one that cannot be resumed.
     """
     try:
-        saved = json.loads((folder / PLAN).read_bytes())
+        with (folder / PLAN).open("rb") as file:
+            text = file.read(LARGEST_PLAN + 1)
+        if len(text) > LARGEST_PLAN:
+            raise ValueError(f"is larger than {LARGEST_PLAN >> 20} MiB")
+        saved = json.loads(text)
         if saved["version"] != PLAN_VERSION:
             raise ValueError(f"has version {saved['version']}, but this program reads version {PLAN_VERSION}")
+        for name, config in saved["trials"].items():
+            if re.fullmatch(r"[A-Za-z0-9.-]+", name) is None or set(name) == {"."}:
+                raise ValueError(f"trial = {name[:80]!r}: must be the name of a folder")
+            if not all(isinstance(value, ConfigValue) for value in config.values()):
+                raise ValueError(f"trial = {name!r}: its settings must be numbers, texts, true or false")
+            if isinstance(config["num-rounds"], bool) or not isinstance(config["num-rounds"], int):
+                raise ValueError(f"trial = {name!r}: num-rounds must be a whole number")
         trials = [
             Trial(name, {**config, "output-dir": str(folder / name)}, RunHistory(folder / name / FILE_NAME))
             for name, config in saved["trials"].items()
         ]
     except FileNotFoundError:
         raise ValueError(f"{folder}: holds no {PLAN}, so there is no comparison to resume") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except RecursionError:
+        raise ValueError(f"{folder / PLAN}: cannot be used: too many levels of brackets") from None
+    except KeyError as error:
+        raise ValueError(f"{folder / PLAN}: cannot be used: {error} is missing") from None
+    except (AttributeError, TypeError):
+        raise ValueError(f"{folder / PLAN}: cannot be used: must have trials with settings") from None
+    except (OSError, ValueError) as error:
         raise ValueError(f"{folder / PLAN}: cannot be used: {error}") from None
     for trial in trials:
         if (name := trial.run_config.get("selector")) not in available():

@@ -307,6 +307,7 @@ def test_a_missing_setting_is_named() -> None:
 
 
 def test_selector_settings_are_read_from_one_string() -> None:
+    assert parse_settings("tim-aware=True other=False") == {"tim_aware": True, "other": False}
     assert parse_settings("alpha=0.4 learning-rate-multiplier=100,replacement=false rates=v1") == {
         "alpha": 0.4,
         "learning_rate_multiplier": 100,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.runs.trials import Trial, read_plan, with_absolute_paths, write_plan
+from deploy.runs.trials import LARGEST_PLAN, Trial, read_plan, with_absolute_paths, write_plan
 from server.history import RunHistory
 
 
@@ -12,13 +12,14 @@ def test_a_plan_can_be_read_after_its_folder_was_moved(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     planned = [Trial(name, {}, RunHistory(Path())) for name in "ba"]
     for seed, trial in enumerate(planned):
-        trial.run_config |= {"selector": "md", "seed": seed, "output-dir": str(tmp_path / "run" / trial.name)}
+        trial.run_config |= {"selector": "md", "num-rounds": 9, "seed": seed}
+        trial.run_config["output-dir"] = str(tmp_path / "run" / trial.name)
     write_plan(tmp_path / "run", planned)
     moved = (tmp_path / "run").rename(tmp_path / "moved")
     assert [(trial.name, trial.run_config, trial.history.path) for trial in read_plan(moved)] == [
         (
             name,
-            {"selector": "md", "seed": seed, "output-dir": str(moved / name)},
+            {"selector": "md", "num-rounds": 9, "seed": seed, "output-dir": str(moved / name)},
             moved / name / "history.jsonl",
         )
         for seed, name in enumerate("ba")
@@ -29,3 +30,25 @@ def test_paths_hold_in_the_folders_of_the_apps(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     given = {"client-settings": "mine.json", "client-sizes": "", "data-dir": "/data", "task": "digits"}
     assert with_absolute_paths(given) == {**given, "client-settings": str(tmp_path / "mine.json")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "too many levels"),
+        ("[]", "must have trials with settings"),
+        ('{"version": 1}', "'trials' is missing"),
+        ('{"version": 1, "trials": {"md": 3}}', "must have trials with settings"),
+        ('{"version": 1, "trials": {"md": {"selector": "md"}}}', "'num-rounds' is missing"),
+        ('{"version": 1, "trials": {"md": {"selector": "md", "num-rounds": "9"}}}', "must be a whole number"),
+        ('{"version": 1, "trials": {"md": {"selector": [], "num-rounds": 9}}}', "settings must be numbers"),
+        ('{"version": 1, "trials": {"../../md": {"num-rounds": 9}}}', "must be the name of a folder"),
+        ('{"version": 1, "trials": {"..": {"num-rounds": 9}}}', "must be the name of a folder"),
+        ('{"note": "' + "x" * LARGEST_PLAN + '"}', "is larger than 16 MiB"),
+    ],
+)
+def test_a_damaged_or_foreign_plan_is_refused_with_its_name(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"run\.json: cannot be used: .*({message})") as refused:
+        read_plan(tmp_path)
+    assert len(str(refused.value)) < 500
