@@ -289,10 +289,10 @@ def writer(folder: Path) -> int:
 
 
 def kill_writer(folder: Path, what: Callable[[], str]) -> None:
-    wait_for(lambda: writer(folder), 10, lambda: f"there is no ServerApp to be killed:\n{what()}")
+    wait_for(lambda: writer(folder), 60, lambda: f"there is no ServerApp to be killed:\n{what()}")
     pid = writer(folder)
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: writer(folder) != pid, 10, lambda: f"{pid} is still there")
+    wait_for(lambda: writer(folder) != pid, 60, lambda: f"{pid} is still there")
 
 
 @pytest.fixture(scope="module")

@@ -171,7 +171,7 @@ def test_a_request_without_its_own_registered_key_is_refused_and_the_log_says_wh
             getattr(FleetStub(channel), method)(request, metadata=metadata, timeout=30)
         assert error.value.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
         new = lambda: federation.log[before:]  # noqa: E731
-        wait_for(lambda: re.search(rf"/flwr.proto.Fleet/{method}\].*{reason}", new(), re.DOTALL), 10, new)
+        wait_for(lambda: re.search(rf"/flwr.proto.Fleet/{method}\].*{reason}", new(), re.DOTALL), 60, new)
 
     own = shown(mallory, mallory)
     refused("ActivateNode", activate(absent), [], "Missing authentication metadata")
