@@ -20,6 +20,7 @@ from .delta.delta import DeltaSelector
 from .delta.fed_is import FedISSelector
 from .delta.prac_delta import PracDeltaSelector
 from .delta.prac_is import PracISSelector
+from .durations.timed import TimedForecastSelector, TimedMultinomialSelector
 from .flics.flics import FLICSSelector
 from .flics.flics_private import FLICSPrivateSelector
 from .flics.naive_group import NaiveGroupSelector
@@ -70,6 +71,8 @@ _SELECTORS: dict[str, type[Selector]] = {
         NaiveGroupSelector,
         OortSelector,
         ForecastSelector,
+        TimedMultinomialSelector,
+        TimedForecastSelector,
     )
 }
 

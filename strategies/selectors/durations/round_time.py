@@ -1,0 +1,117 @@
+"""How long a round of K draws is expected to take, and the draws for which variance times time is least."""
+
+from itertools import repeat
+
+import numpy as np
+
+from ...numerics.arrays import Floats
+
+STEPS, HALVINGS = 40, 25
+ENOUGH = 1e-4  # a step that lowers log V T by less is the last one
+
+
+def expected_maximum(seconds: Floats, masses: Floats, draws: int) -> float:
+    """Return the expected maximum of K independent draws from a discrete distribution of durations.
+
+    The maximum is at most d_i if all draws are, so with F_i = masses_1 + ... + masses_i ::
+
+        E[max] = sum_i d_i (F_i^K - F_{i-1}^K)
+
+    Parameters
+    ----------
+    seconds : ndarray, shape (n,)
+        The durations d, ascending.
+    masses : ndarray, shape (n,)
+        Their probabilities >= 0, which sum to 1.
+    draws : int
+        K >= 1.
+    """
+    below = np.minimum(np.cumsum(masses), 1.0) ** draws
+    below[-1] = 1.0
+    return float(seconds @ np.diff(below, prepend=0.0))
+
+
+def slopes(seconds: Floats, masses: Floats, draws: int) -> Floats:
+    """Return (n,) the derivatives of `expected_maximum` by the masses, up to a common constant.
+
+    E[max] = d_n - sum_{i<n} (d_{i+1} - d_i) F_i^K, so the derivative by mass j is
+    -K sum_{j<=i<n} (d_{i+1} - d_i) F_i^(K-1).
+    """
+    below = np.minimum(np.cumsum(masses), 1.0)[:-1]
+    terms = np.diff(seconds) * draws * below ** (draws - 1)
+    result: Floats = np.concatenate([-np.cumsum(terms[::-1])[::-1], [0.0]])
+    return result
+
+
+def best_masses(
+    shares: Floats, spread: Floats, seconds: Floats, draws: int, least: float, most: float
+) -> Floats:
+    """Return the masses P (G,) of groups of clients for which variance times time is least.
+
+    The clients of a group have about equal durations. q is a distribution in proportion to λ_m ||g_m||, the
+    best one for unbiased sampling if time costs nothing. Q_b is the sum of q over group b. Within a group, p
+    stays in proportion to q, so P_b is the sum of p. Then the second moment of the aggregate
+    sum_m N_m/(K p_m) λ_m g_m is, up to the constant (sum λ ||g||)² and terms that p does not change, ::
+
+        V(P) = sum_m q_m² / p_m = sum_b Q_b² / P_b,
+
+    The rounds that SGD needs grow in proportion to V where sampling noise dominates, and a round takes the
+    expected maximum T(P) of K draws' durations. The result minimises V(P) T(P) under
+    least Q_b <= P_b <= most Q_b, by exponentiated gradient steps that are only taken if they lower V T. V T
+    is not convex, so there are two starts: P = Q, and P in proportion to Q over the group's mean duration.
+    V T of the result is at most that of P = Q.
+
+    Parameters
+    ----------
+    shares : ndarray, shape (G,)
+        Q > 0, sum 1.
+    spread : ndarray, shape (G, n)
+        The distribution of the durations of each group's clients over `seconds`; rows sum to 1.
+    seconds : ndarray, shape (n,)
+        Durations > 0, ascending.
+    draws : int
+        K >= 1.
+    least, most : float
+        Bounds of P_b / Q_b; 0 < least <= 1 <= most.
+    """
+    low, high = least * shares, most * shares
+
+    def cost(masses: Floats) -> float:
+        return float(
+            np.log((shares**2 / masses).sum()) + np.log(expected_maximum(seconds, masses @ spread, draws))
+        )
+
+    best, least_cost = shares, cost(shares)
+    for start in (shares, _projected(shares / (spread @ seconds), low, high)):
+        masses, now, rate = start, cost(start), 1.0
+        for _ in repeat(None, STEPS):
+            over = masses @ spread
+            gradient = spread @ slopes(seconds, over, draws) / expected_maximum(seconds, over, draws)
+            gradient = gradient - (shares / masses) ** 2 / (shares**2 / masses).sum()
+            gradient -= gradient @ masses
+            new = _projected(masses * np.exp(np.clip(-rate * gradient, -2, 2)), low, high)
+            after = cost(new)
+            gained = now - after
+            if gained > 0:
+                masses, now, rate = new, after, rate * 1.5
+            else:
+                rate /= 3
+            if 0 < gained < ENOUGH or rate < ENOUGH:
+                break
+        if now < least_cost:
+            best, least_cost = masses, now
+    return best
+
+
+def _projected(masses: Floats, low: Floats, high: Floats) -> Floats:
+    """Return clip(c masses, low, high) for the c with which the sum is 1, up to rounding."""
+    smallest, largest = float((low / masses).min()), float((high / masses).max())
+    for _ in repeat(None, HALVINGS):
+        middle = (smallest * largest) ** 0.5
+        if np.minimum(np.maximum(middle * masses, low), high).sum() < 1:
+            smallest = middle
+        else:
+            largest = middle
+    clipped = np.clip(largest * masses, low, high)
+    result: Floats = clipped / clipped.sum()
+    return result
