@@ -207,7 +207,7 @@ class TimedMultinomialSelector(TimedSelector, MultinomialSelector):
     """`md`, with draws that take durations into account, see `TimedSelector`."""
 
     name = "timed-md"
-    summary = "in proportion to their data, slow ones less often"
+    summary = "by data and duration"
     equal_weight_draws = "never"  # type: ignore[assignment]
     data_independent = False
 
@@ -219,5 +219,5 @@ class TimedForecastSelector(TimedSelector, ForecastSelector):
     """
 
     name = "timed-forecast"
-    summary = "by forecasts of their norms, slow ones less often"
+    summary = "by norms and durations"
     state_axes = ForecastSelector.state_axes | TimedSelector.state_axes

@@ -23,7 +23,14 @@ def new(name, **settings):
 
 
 def test_who_asks():
-    assert ASKING == ["osmd", "adaptive-osmd", "adaptive-doubling-osmd", "avare", "forecast"]
+    assert ASKING == [
+        "osmd",
+        "adaptive-osmd",
+        "adaptive-doubling-osmd",
+        "avare",
+        "forecast",
+        "timed-forecast",
+    ]
 
 
 def test_two_samplers_have_no_common_bound():
@@ -116,7 +123,7 @@ def test_in_the_first_version_asking_has_no_effect_on_the_doubling():
     assert plain.probabilities.max() > 1.3 * plain.probabilities.min()
 
 
-@pytest.mark.parametrize("name", ["avare", "forecast"])
+@pytest.mark.parametrize("name", ["avare", "forecast", "timed-forecast"])
 def test_answers_are_known_norms(name):
     norms = np.array([3.0, 1.0, 4.0, 1.0, 5.0, 9.0])
     asked = new(name)
