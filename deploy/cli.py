@@ -298,6 +298,7 @@ def simulate(
             comparison = resumed(resume, _given(context))
         if engine == "ray" and workers != 1:
             raise ValueError(f"workers = {workers}: must be 1 with --engine ray")
+        check_availability(comparison.trials, batched=engine == "batched")
         simulation: RaySimulation | BatchedSimulation
         if engine == "ray":
             simulation = RaySimulation(comparison.folder, comparison.clients, app=app_folder())
@@ -305,7 +306,6 @@ def simulate(
         else:
             simulation = BatchedSimulation(comparison.folder, comparison.clients, workers)
             check_batched(comparison.trials)
-        check_availability(comparison.trials, batched=engine == "batched")
         claim(comparison, again=resume is not None)
     with page_of(comparison.folder, show_page, page_port, typer.echo):
         _compare(simulation, comparison, at_once=False, quiet=quiet)
