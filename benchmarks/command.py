@@ -134,15 +134,14 @@ def rounds(
     as_json: Json = False,
 ) -> None:
     """Measure rounds without work, beside Flower's own engine."""
-    from benchmarks import rounds as benchmark
-    from benchmarks.rounds import run
+    from benchmarks.rounds import measure as benchmark
 
     if per_round is not None and per_round > nodes:
         _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")
     if profile:
         print(benchmark.profile(nodes, per_round or nodes, rounds))
         return
-    run(nodes, per_round or nodes, rounds, no_stock, as_json)
+    benchmark.run(nodes, per_round or nodes, rounds, no_stock, as_json)
 
 
 @bench.command()
@@ -307,6 +306,27 @@ def over_selection(rounds: Rounds = 4000, seeds: Seeds = 5, as_json: Json = Fals
     from benchmarks.over_selection import run
 
     run(rounds, seeds, as_json)
+
+
+@bench.command()
+def time_to_accuracy(
+    seeds: Seeds = 5,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One setting, two seeds, a tenth of the time.")
+    ] = False,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="Real client processes that sleep, beside their simulation.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure how soon methods reach an accuracy with slow clients."""
+    from benchmarks.time_to_accuracy import processes as real
+    from benchmarks.time_to_accuracy import simulated
+
+    if processes:
+        real.run(seeds, as_json)
+    else:
+        simulated.run(seeds, quick, as_json)
 
 
 @bench.command()

@@ -1,4 +1,4 @@
-"""A Flower app whose clients do not train. `benchmarks.rounds` copies it and measures its rounds.
+"""A Flower app whose clients do not train. `benchmarks.rounds.measure` copies it and measures its rounds.
 
 The ServerApp waits for a file ``turn-N.json`` with a number of rounds, runs these rounds, writes the seconds
 of each to ``done-N.json``, and waits for the file of the next turn. A client may report the CPU seconds of

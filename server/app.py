@@ -19,10 +19,9 @@ def main(grid: Grid, context: Context) -> None:
     settings = RunSettings.from_run_config(context.run_config)
     if simulated := settings.availability or settings.availability_trace:
         raise ValueError(f"availability = {simulated!r}: must be '': the clients say when they are available")
-    if settings.response_times:
-        raise ValueError(
-            f"response-times = {settings.response_times!r}: must be '': the time that clients take is real"
-        )
+    for name in ("response-times", "device-speeds"):
+        if simulated := getattr(settings, name.replace("-", "_")):
+            raise ValueError(f"{name} = {simulated!r}: must be '': the time that clients take is real")
     with Recording(settings) as recording:
         _run(grid, settings, recording)
 

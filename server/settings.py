@@ -46,6 +46,7 @@ OF_THE_START = {
     "output_dir",
     "data_dir",
     "availability_trace",
+    "device_speeds",
     "resume",
 }  # entries of the ``run`` line that may differ at a resume, for example because folders have moved
 
@@ -196,6 +197,7 @@ class RunSettings(BaseModel):
     availability: str  # used and checked only by a batched simulation
     availability_trace: str  # used and checked only by a batched simulation
     response_times: str  # used and checked only by a batched simulation
+    device_speeds: str  # used and checked only by a batched simulation
     track: Annotated[str, AfterValidator(_known_trackers)]
     output_dir: str
     resume: bool

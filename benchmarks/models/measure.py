@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks import noop
-from benchmarks.rounds import PYPROJECT, Federation
+from benchmarks.rounds.measure import PYPROJECT, Federation
 from benchmarks.throughput.processes import cpu_seconds, tree
 from deploy.engines.cluster import LocalCluster
 

@@ -87,7 +87,7 @@ def check_batched(trials: Sequence[Trial]) -> None:
     from strategies.selectors import selector_type
 
     for trial in trials:
-        timed = bool(trial.run_config.get("response-times"))
+        timed = any(trial.run_config.get(key) for key in ("response-times", "device-speeds"))
         name, over = trial.run_config["selector"], trial.run_config.get("over-selection", 1)
         if selector_type(str(name)).part_names:
             raise ValueError(
@@ -102,7 +102,7 @@ def check_batched(trials: Sequence[Trial]) -> None:
         if over != 1 and not timed:
             raise ValueError(
                 f"over-selection = {over}: must be 1 with --engine batched, where all clients answer at "
-                "once, unless response-times is set"
+                "once, unless response-times or device-speeds is set"
             )
 
 
@@ -139,10 +139,10 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     from strategies.selectors import selector_type
 
     settings = RunSettings.from_run_config({**default_config(app_folder()), **config})
-    if settings.over_selection != 1 and not settings.response_times:
+    if settings.over_selection != 1 and not (settings.response_times or settings.device_speeds):
         raise ValueError(
             f"over-selection = {settings.over_selection}: must be 1 in a batched simulation, where all "
-            "clients answer at once, unless response-times is set"
+            "clients answer at once, unless response-times or device-speeds is set"
         )
     with ExitStack() as stack:
         recording = stack.enter_context(Recording(settings))
@@ -168,7 +168,14 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
             names, sizes, [None] * len(names) if groups is None else [str(group) for group in groups]
         )
         numbers = None if data.groups is None else np.asarray(data.groups, dtype=np.int64)
-        times = response_times_of(config, settings.num_clients, settings.seed, numbers)
+        times = response_times_of(
+            config,
+            settings.num_clients,
+            settings.seed,
+            numbers,
+            samples=settings.local_steps * settings.batch_size,
+            megabytes=2e-6 * sum(a.nbytes for a in kernel.initial_arrays(settings.seed).values()),
+        )
         simulator = Simulator(
             data,
             kernel,

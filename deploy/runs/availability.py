@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from deploy.runs.trials import Trial
     from simulation.availability import Availability
+    from simulation.device_speeds import DeviceSpeeds
     from simulation.response_times import ResponseTimes
     from strategies.numerics.arrays import Floats, Ints
 
@@ -22,8 +23,10 @@ SIMULATED = {
     "availability": "clients report their availability themselves",
     "availability-trace": "clients report their availability themselves",
     "response-times": "the time that clients take is real",
+    "device-speeds": "the time that clients take is real",
 }
-RESPONSE_TIMES = {"median", "sigma", "tail", "jitter", "dropout"}
+DISTRIBUTION = {"median", "sigma", "tail"}  # of the clients' seconds
+RESPONSE_TIMES = {*DISTRIBUTION, "jitter", "dropout"}
 KNOWN = (*sorted(RESPONSE_TIMES), "group-factors")
 BIN = 3600.0  # seconds of a recorded trace that a round takes, unless the setting says otherwise
 
@@ -72,14 +75,21 @@ def availability_of(settings: Mapping[str, Any], num_clients: int, seed: int) ->
 
 
 def response_times_of(
-    settings: Mapping[str, Any], num_clients: int, seed: int, groups: Ints | None = None
+    settings: Mapping[str, Any],
+    num_clients: int,
+    seed: int,
+    groups: Ints | None = None,
+    *,
+    samples: float = 1.0,
+    megabytes: float = 1.0,
 ) -> ResponseTimes | None:
     """Return the clients' response times in a run, or None if all clients reply at once.
 
     Parameters
     ----------
     settings : Mapping[str, Any]
-        The settings of the run, of which ``response-times`` is read. A missing setting counts as "".
+        The settings of the run, of which ``response-times`` and ``device-speeds`` are read. A missing setting
+        counts as "".
     num_clients : int
         M, at least 1.
     seed : int
@@ -87,14 +97,18 @@ def response_times_of(
     groups : ndarray of int, shape (M,), optional
         The number of each client's group, for the setting ``group-factors``. Without groups, this setting is
         checked, but has no effect.
+    samples, megabytes : float
+        The samples that a client trains on in a round, and the megabytes that a client receives and sends in
+        a round. With ``device-speeds``, the seconds of a client follow from both. (default: 1)
 
     Raises
     ------
     ValueError
-        If the setting is wrong. The message names the setting.
+        If the setting is wrong, or the file of devices is missing or has another form. The message names the
+        setting.
     """
-    text = str(settings.get("response-times", ""))
-    if not text:
+    text, file = (str(settings.get(key, "")) for key in ("response-times", "device-speeds"))
+    if not (text or file):
         return None
     from simulation.response_times import ResponseTimes
 
@@ -109,9 +123,29 @@ def response_times_of(
         for name, value in own.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"{name} = {value!r}: must be a number")
+        if file:
+            if twice := own.keys() & DISTRIBUTION:
+                raise ValueError(f"{min(twice)}: cannot be combined with device-speeds = {file!r}")
+            speeds = _speeds(file).assigned(num_clients, seed).seconds(samples, megabytes)
+            return ResponseTimes(
+                num_clients, seed, median=1, sigma=0, work=speeds if work is None else speeds * work, **own
+            )
         return ResponseTimes(num_clients, seed, work=work, **own)
     except ValueError as error:
+        if str(error).startswith("device-speeds"):
+            raise
         raise ValueError(f"response-times = {text!r}: {error}") from error
+
+
+def _speeds(file: str) -> DeviceSpeeds:
+    from simulation.device_speeds import read_device_speeds
+
+    try:
+        return read_device_speeds(file)
+    except OSError as error:
+        raise ValueError(f"device-speeds = {file!r}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"device-speeds = {error}") from error
 
 
 def _work(factors: Any, groups: Ints | None) -> Floats | None:

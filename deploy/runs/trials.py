@@ -28,7 +28,14 @@ PLAN = "run.json"  # the file in a comparison's folder with the settings with wh
 PLAN_VERSION = 1  # the version of this file's format
 LARGEST_PLAN = 16 << 20  # bytes; a larger file is no plan
 # The settings whose values are paths.
-PATHS = {"data-dir", "client-sizes", "client-settings", "removed-clients", "availability-trace"}
+PATHS = {
+    "data-dir",
+    "client-sizes",
+    "client-settings",
+    "removed-clients",
+    "availability-trace",
+    "device-speeds",
+}
 FULL = 1 << 20  # bytes; a disk with less free space counts as full
 
 

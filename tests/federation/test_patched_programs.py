@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import noop, rounds
+from benchmarks import noop
+from benchmarks.rounds import measure as rounds
 from benchmarks.throughput.processes import tree
 from deploy.engines.cluster import MARK, LocalCluster, Programs
 from deploy.processes.groups import processes_with, wait_until

@@ -317,8 +317,36 @@ def test_wrong_response_times_are_refused(text: str, message: str) -> None:
         batched.run({**SETTINGS, "partition": "groups:2", "response-times": text})
 
 
-def test_response_times_need_the_batched_engine() -> None:
-    options = ["--engine", "ray", "--set", "response-times=median=3"]
-    result = CliRunner().invoke(cli, ["simulate", *options])
+@pytest.mark.parametrize(("key", "value"), [("response-times", "median=3"), ("device-speeds", "speeds.json")])
+def test_response_times_need_the_batched_engine(key: str, value: str) -> None:
+    result = CliRunner().invoke(cli, ["simulate", "--engine", "ray", "--set", f"{key}={value}"])
     assert result.exit_code == 2
-    assert "response-times = 'median=3': needs simulate --engine batched" in result.output
+    assert f"{key} = '" in result.output
+    assert (
+        "needs simulate --engine batched; with other engines, the time that clients take is real"
+        in result.output
+    )
+
+
+def test_clients_take_as_long_as_measured_devices(tmp_path: Path) -> None:
+    """5 steps of 16 samples; softmax on digits has 650 numbers of 4 bytes. All devices are alike."""
+    devices = tmp_path / "capacity.json"
+    devices.write_text(
+        '{"a": {"computation": 100, "communication": 1}, "b": {"computation": 100, "communication": 1}}'
+    )
+    settings = {"device-speeds": str(devices), "response-times": "jitter=0", "num-rounds": 2}
+    batched.run({**SETTINGS, **settings, "output-dir": str(tmp_path / "run")})
+    seconds = [line["seconds"] for line in rounds_of(tmp_path / "run")[1:]]
+    np.testing.assert_allclose(seconds, 3 * 80 * 0.1 + 2 * 650 * 4 * 8 / 1000, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "device-speeds = 'missing.json': cannot be read: No such file or directory"),
+        ({"response-times": "median=3"}, "median: cannot be combined with device-speeds = 'missing.json'"),
+    ],
+)
+def test_device_speeds_that_cannot_be_used_are_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        batched.run({**SETTINGS, "device-speeds": "missing.json", **settings})

@@ -1,0 +1,1 @@
+"""The duration of a round without any training, see `measure`."""

@@ -1,0 +1,131 @@
+"""Time to accuracy over real processes, beside the simulation of the same federation.
+
+``cohort bench time-to-accuracy --processes [--seeds 3] [--json]``
+
+`CLIENTS` client processes train the digits over gRPC, as `cohort up` starts them. They are slowed down for
+real: each sleeps before it trains, for seconds that are lognormal over the clients (`slow_app`). The methods
+train at the same time, and a sleeping client uses no processor, so the methods hardly slow each other down.
+
+The simulation has the same data, selectors and typical seconds of the clients. To the seconds of its slowest
+client, a real round adds the work of the server, the network and the training.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.time_to_accuracy import slow_app
+from benchmarks.time_to_accuracy.simulated import METHODS, Method, Setting, first_at, moving_mean, play
+from deploy.engines.cluster import LocalCluster
+from deploy.flower.app_folder import app_folder
+from deploy.flower.submission import copy_app
+from server.history import FILE_NAME, read_lines
+
+CLIENTS, PER_ROUND, ROUNDS = 10, 3, 50
+COMPARED = ("uniform", "md", "timed-md", "timed-forecast", "oort")
+LEVEL = 90  # % of the best accuracy
+LONGEST = 30.0  # seconds that a round may take on average
+
+
+def app_with_slow_clients(folder: Path) -> Path:
+    """Copy this repository's app to a folder, replace its ClientApp by the slow one, return the folder."""
+    copy_app(app_folder(), folder, folder)
+    shutil.copyfile(
+        slow_app.__file__, folder / "client" / "slow_app.py"
+    )  # Flower ships client/ to every node
+    project = folder / "pyproject.toml"
+    fast, slow = 'clientapp = "client.app:app"', 'clientapp = "client.slow_app:app"'
+    text = project.read_text()
+    if fast not in text:
+        raise RuntimeError(f"{project}: {fast} is not in it")
+    project.write_text(text.replace(fast, slow))
+    return folder
+
+
+def train(seed: int, rounds: int, methods: Iterable[str], folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Train all methods at once on one cluster of slow clients; return the rounds of each method's history.
+
+    Raises
+    ------
+    RuntimeError
+        If a run fails or does not end.
+    """
+    app = app_with_slow_clients(folder / "app")
+    with LocalCluster(folder / "cluster", CLIENTS, app=app) as cluster:
+        runs = {
+            name: cluster.submit(_config(METHODS[name], seed, rounds, folder / name), name)
+            for name in methods
+        }
+        for run in runs.values():
+            run.wait(LONGEST * rounds)
+    found = {}
+    for name, run in runs.items():
+        lines = read_lines(folder / name / FILE_NAME)
+        if not lines or lines[-1]["type"] != "end":
+            raise RuntimeError(f"{name}: the run did not end:\n{run.log.read_text()[-3000:]}")
+        found[name] = [line for line in lines if line["type"] == "round" and line["round"]]
+    return found
+
+
+def _config(method: Method, seed: int, rounds: int, folder: Path) -> dict[str, Any]:
+    return {
+        "selector": method.selector,
+        "selector-settings": " ".join(f"{name}={value}" for name, value in method.settings.items()),
+        "num-clients": CLIENTS,
+        "clients-per-round": PER_ROUND,
+        "num-rounds": rounds,
+        "partition": "dirichlet:0.3",
+        "guard": False,
+        "seed": seed,
+        "output-dir": str(folder),
+    }
+
+
+def measure(seeds: Iterable[int], rounds: int = ROUNDS) -> dict[str, dict[str, list[float]]]:
+    """Return for each method the values of the seeds, in their order.
+
+    The values are "real_s" and "simulated_s", the seconds to `LEVEL` % of the best accuracy of any method
+    (infinite if never), and "real_round_s" and "simulated_round_s", the mean seconds of a round.
+    """
+    names = ("real_s", "simulated_s", "real_round_s", "simulated_round_s")
+    found: dict[str, dict[str, list[float]]] = {method: {name: [] for name in names} for method in COMPARED}
+    for seed in seeds:
+        folder = Path(tempfile.mkdtemp(prefix="cohort-slow-"))
+        try:
+            lines = train(seed, rounds, COMPARED, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        real = {
+            method: (
+                np.cumsum([line["seconds"] for line in each]),
+                moving_mean([line["test_accuracy"] for line in each]),
+            )
+            for method, each in lines.items()
+        }
+        typical = tuple(slow_app.typical(seed, m) for m in range(CLIENTS))
+        setting = Setting(clients=CLIENTS, per_round=PER_ROUND, typical=typical)
+        simulated = {method: play(setting, METHODS[method], seed, rounds=rounds)[:2] for method in COMPARED}
+        for kind, curves in (("real", real), ("simulated", simulated)):
+            best = max(float(accuracy.max()) for _, accuracy in curves.values())
+            for method, (seconds, accuracy) in curves.items():
+                found[method][f"{kind}_s"].append(first_at(LEVEL / 100 * best, seconds, accuracy))
+                found[method][f"{kind}_round_s"].append(float(seconds[-1]) / len(seconds))
+    return found
+
+
+def run(seeds: int, as_json: bool) -> None:
+    """Print a table, or a JSON object: method -> values of the seeds (see `measure`)."""
+    found = measure(range(1, seeds + 1))
+    if as_json:
+        print(json.dumps(found))
+        return
+    print(f"M = {CLIENTS}, K = {PER_ROUND}, {seeds} seeds; seconds, means over the seeds")
+    print(f"{'':16}{f'to {LEVEL} %: real':>16}{'simulated':>11}{'a round: real':>15}{'simulated':>11}")
+    for method, values in found.items():
+        real, simulated, round_real, round_simulated = (float(np.mean(each)) for each in values.values())
+        print(f"{method:16}{real:16.0f}{simulated:11.0f}{round_real:15.2f}{round_simulated:11.2f}")
