@@ -79,7 +79,7 @@ def papers(
     list_them: ListThem = False,
     coverage: Coverage = False,
 ) -> None:
-    """Run the papers' experiments: all of them, or the named ones.
+    """Run the papers' experiments: all, or the named ones.
 
     Finished seeds are kept: after Ctrl-C the same command goes on where it stopped.
     """
@@ -319,7 +319,7 @@ def time_to_accuracy(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure how soon methods reach an accuracy with slow clients."""
+    """Measure the time to an accuracy with slow clients."""
     from benchmarks.time_to_accuracy import processes as real
     from benchmarks.time_to_accuracy import simulated
 
@@ -360,7 +360,7 @@ def liars(
     rounds: Rounds = 60,
     as_json: Json = False,
 ) -> None:
-    """Measure what three liars of twenty cost under each selector."""
+    """Measure what three liars of twenty cost each selector."""
     from benchmarks.liars import run
 
     run(range(first_seed, first_seed + seeds), rounds, as_json)

@@ -29,6 +29,7 @@ COMMANDS = (
     "population",
     "throughput",
     "over-selection",
+    "time-to-accuracy",
     "privacy",
     "disturbed",
     "liars",
