@@ -335,10 +335,8 @@ class Simulator:
         arrays, skipped = self._server_step(outcome)
         if arrays is not None:
             self.arrays = arrays
-        record = replace(
-            outcome.closed(skipped, seconds),
-            eligible=str(self._eligible[0]),
-            num_ineligible=self._num_ineligible,
+        record = outcome.closed(
+            skipped, seconds, eligible=str(self._eligible[0]), num_ineligible=self._num_ineligible
         )
         self.round = number
         self.seconds += seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from inspect import signature
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any, Literal, Never
@@ -809,8 +809,10 @@ class SelectionStrategy(Strategy):
             "train": arrived - training.asked,
             "aggregate": now - arrived,
         }
-        record = replace(
-            outcome.closed(stepped.skipped, now - training.began, phases),
+        record = outcome.closed(
+            stepped.skipped,
+            now - training.began,
+            phases,
             eligible=str(self._eligible.conditions),
             num_ineligible=self._attendance.num_ineligible,
         )

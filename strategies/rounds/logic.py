@@ -295,11 +295,13 @@ class RoundLogic:
             if the step is not finite, or if updates are masked and a reply is missing.
         """
         selection, model = chosen.selection, Model(arrays, exact=self.variates is not None)
+        sent = sent_arrays(replies, selection.clients.size)
+        weights = self._weights(selection, sent)
         examined = examine(
             model,
             selection,
             replies,
-            self._coefficients(self._weights(selection, sent_arrays(replies, selection.clients.size))),
+            self._coefficients(weights),
             self.local_learning_rate,
             variates=self.variates,
             masked=self.updates == "masked",
@@ -308,7 +310,8 @@ class RoundLogic:
         if self.guard is not None:
             self._judge(chosen, examined, self.guard)
         usable = examined.usable()
-        weights = self._weights(selection, usable)
+        if not np.array_equal(usable, sent):
+            weights = self._weights(selection, usable)
         diversities = np.full(usable.size, nan)
         moved, skipped = None, self._why_skipped(usable)
         if not skipped:
@@ -365,7 +368,7 @@ class RoundLogic:
         self.selector.update(opened.number, selection, feedback)
         known, train_loss = np.isfinite(feedback.losses) & (weights > 0), nan
         if known.any():
-            train_loss = float(np.average(feedback.losses[known], weights=weights[known]))
+            train_loss = float((feedback.losses[known] * weights[known]).sum() / weights[known].sum())
         return RoundRecord(
             round=opened.number,
             num_available=opened.num_available,

@@ -121,7 +121,15 @@ class Outcome:
             if model is not None:
                 yield position, model
 
-    def closed(self, skipped: str, seconds: float, phases: Mapping[str, float] | None = None) -> RoundRecord:
+    def closed(
+        self,
+        skipped: str,
+        seconds: float,
+        phases: Mapping[str, float] | None = None,
+        *,
+        eligible: str = "",
+        num_ineligible: int = 0,
+    ) -> RoundRecord:
         """Return the complete record.
 
         Parameters
@@ -132,5 +140,16 @@ class Outcome:
             The time from the poll to the new model.
         phases : mapping of str to float, optional
             The seconds of each part of this time, see `RoundRecord` (default: unknown).
+        eligible : str (default: "")
+            The conditions of `Eligibility`; "" if every client is eligible.
+        num_ineligible : int (default: 0)
+            The number of available clients that do not meet these conditions.
         """
-        return replace(self.record, skipped=skipped, seconds=seconds, phases=dict(phases or {}))
+        return replace(
+            self.record,
+            skipped=skipped,
+            seconds=seconds,
+            phases=dict(phases or {}),
+            eligible=eligible,
+            num_ineligible=num_ineligible,
+        )
