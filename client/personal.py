@@ -2,14 +2,15 @@
 
 Zhao, Wang, Kolar, "Adaptive Client Sampling in Federated Learning via Online Learning with Bandit Feedback",
 appendix H.1 (v1), D.1 (v2), eq. 46. The objective h of the global model w has two levels: each client's
-personal model β_m minimises the loss on the client's samples and stays near w. The paper's φ is any function;
-this one, with a β_m of w's shape, is chosen here::
+personal model β_m minimises the loss on the client's samples and stays near w. The paper leaves the
+function φ open. This module uses the following φ, in which β_m has the same shape as w::
 
     φ(w, β; D) = loss of β on D + μ/2 ||β - w||²
     h(w) = sum_m λ_m φ(w, β_m(w); D_m),   β_m(w) = argmin_β φ(w, β; D'_m)
 
 The samples D'_m train the personal model; the samples D_m are held out for the global model. If D_m and D'_m
-were the same samples, the second part of the update would be 0, since β_m(w) minimises φ on D'_m.
+were the same samples, the second part of the update (g_2, see `personal_update`) would be 0, since β_m(w)
+minimises φ on D'_m.
 """
 
 from collections.abc import Callable
@@ -96,8 +97,8 @@ def personal_update(
     β stands for β_m(w), but it is the result of the local steps of SGD, not the minimiser. So g_1 and g_2 are
     estimates, and the same w may have another β in another round.
 
-    H is the Hessian of the loss G_m with which β is fitted, as in the paper's later version (D.1); the first
-    version prints that of F_m (eq. 47).
+    The paper calls the loss on D' G_m, and the loss on D F_m. H is the Hessian of G_m, as in the paper's
+    later version (D.1). The first version prints the Hessian of F_m (eq. 47).
 
     The method of conjugate gradients solves the linear system for g_2, see `solve`. It needs only products
     of H with vectors. Each product is estimated by a difference of gradients, so H itself is not computed.
@@ -127,7 +128,7 @@ def personal_update(
     start = model if personal is None else personal
     shapes = {name: array.shape for name, array in model.items()}
     if {name: array.shape for name, array in start.items()} != shapes:
-        raise ValueError(f"the personal model has other arrays than the model, {shapes}")
+        raise ValueError(f"the arrays of the personal model must be those of the global model: {shapes}")
     mine, held_out = data
     # The term with proximal_mu pulls the model towards the start β_0 of SGD: its gradient is μ (β - β_0).
     # Adding μ (β_0 - w) gives μ (β - w), which pulls the model towards w.

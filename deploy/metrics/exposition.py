@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from deploy.metrics.names import METRICS
+from deploy.metrics.catalogue import METRICS
 from strategies.clients.printable import LONGEST_NAME, printable
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 A result of an earlier sweep is used again only if its digest is the same. The digest covers the settings and
 the seed, the content of the files that settings name, the data, the sources of this installation that a
-batched simulation runs, the versions of the packages that compute, and the files that the user imports.
+batched simulation runs, the versions of the packages that affect the numbers, and the files that the user
+imports.
 """
 
 from __future__ import annotations

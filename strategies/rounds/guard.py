@@ -66,27 +66,30 @@ class Guard:
     the square of the norm. These limits rise no further once the norm exceeds its own limit. The limit of
     signed losses does not rise with the norm.
 
-    **Directions.** The agreement of a client is the cosine of its update with the mean direction of other
-    clients, averaged over the client's recent replies. The other clients are the clients of this round and up
-    to 64 earlier clients. Each of them counts once, see `recent_values.RecentDirections`. An update opposes
-    the others if
+    **Directions.** Updates are compared by their sketches, which are random projections to 256 numbers or
+    fewer (`numerics.sketches`). The agreement of a client is the cosine of its update with the mean direction
+    of other clients, averaged over the client's recent replies. The other clients are the clients of this
+    round and up to 64 earlier clients. Each of them counts once, see `recent_values.RecentDirections`. An
+    update opposes the others if
 
     - its client's agreement is more than `direction_deviations` standard deviations, and more than 0.2, below
       the centre of all agreements, and
-    - the agreement is below -4/sqrt(D), where D is the smaller of 256 and the model's number of parameters.
-      The agreements of random directions are hardly ever below this number.
+    - the agreement is below -4/sqrt(D), where D is the number of numbers in a sketch: 256, or the model's
+      number of parameters if this is smaller. The agreements of random directions are hardly ever below this
+      number.
 
     The allowed distance below the centre is 5/3 times as large for a client that has sent only one reply. It
     is half as large for a client that would be quarantined for its next offence.
 
-    A standard deviation above 0.23 is replaced by 0.23, because liars may be drawn often. They are then many
-    of the first known clients, and increase the spread. There is one exception: if with 0.23 more than
-    n/4 + 1 of the n known clients would be too far below the centre, the standard deviation is not replaced.
+    A standard deviation above 0.23 is replaced by 0.23, because liars may be drawn often. While few
+    clients are known, many of these may be liars, who increase the spread. There is one exception: the
+    standard deviation is kept if its replacement would put more than n/4 + 1 of the n known clients too far
+    below the centre.
 
     A model with 16 parameters or fewer is never judged by direction. If honest directions differ much, for
     example because each client has one or two classes, the agreements spread widely. Then no update opposes
     the others, whether it is honest or not. An attacker can craft an update that agrees with the others,
-    because the signs of the sketches are public. The guard does not notice such an update.
+    because the random signs that make the sketches are public. The guard does not notice such an update.
 
     **What the guard cannot do.** It cannot distinguish a lie from an honest value of the same size. If
     clients differ widely, a client that claims a value ten times larger than its true value is believed.
@@ -95,11 +98,11 @@ class Guard:
 
     **Draws.** Some selectors prefer clients with large losses and do not correct for this preference. With
     such a selector, the guard compares the number of a client's draws with the client's share. The share in a
-    round is K times the client's part of the data of all selectable clients. If this part is smaller than
-    the part of an average client, the part of an average client is used. A client that was drawn more than
-    `draws` times its share rests for some rounds (`RoundLogic.open`), so a lie does not earn the client more
-    draws. No client rests if more than half of the clients would rest, or if fewer than K clients, or fewer
-    than the quorum, would be left.
+    round is K times the client's part of the data of all selectable clients. If this part is smaller than the
+    part of an average client, the part of an average client is used. If a client was drawn more often than
+    `draws` times its share, it rests for some rounds (`RoundLogic.open`). So a lie does not earn the client
+    more draws. No client rests if more than half of the clients would rest, or if fewer than K clients, or
+    fewer than the quorum, would be left.
 
     **Offences.** A reply is an offence if
 
@@ -120,8 +123,8 @@ class Guard:
 
     **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for
     `quarantine` rounds. After these rounds it is selectable again. Its next offence quarantines it for twice
-    as long, up to `longest_quarantine` rounds. The next quarantine is halved after each trained reply if the
-    client's last `memory` replies hold no offence.
+    as long, up to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
+    model if the client's last `memory` replies hold no offence.
 
     **Cost for honest clients.** The cost was measured on the least squares of the OSMD paper's appendix F
     (σ = 1, 3, 10; 100 clients, 600 rounds, `uniform`, `avare`, `forecast`; 6 seeds). At most 0.07 % of the
@@ -237,9 +240,9 @@ class Guard:
             self._limits.place(self._recent, kind, indexes, values, remarks)
             for kind, values in zip(TRAINED, sent, strict=True)
         )
-        # A large loss and a large norm explain each other. If a norm is beyond its limit, the excess does not
-        # raise the limits of the other values, so they are clipped. But the norm explains these values, so
-        # they are not offences.
+        # A large loss and a large norm explain each other. A norm above its limit raises the limits
+        # of the other values no further than a norm at its limit would, so larger values are clipped. But
+        # these values are not offences if the full norm explains them.
         absurd = norm.flagrant(np.minimum(loss.excess, norm.margin + log(_ABSURD)))
         opposed = self._opposed(indexes, unusable, sketches, rejected)
         offence = unusable | absurd | opposed | norm.impossible | loss.impossible | variance.impossible
@@ -411,8 +414,8 @@ class Guard:
         opposed: Bools = agreements < least
         for i in np.flatnonzero(opposed):
             rejected[int(i)] = (
-                f"update against those of the others: agreement {agreements[i]:.2f}, must be {least[i]:.2f} "
-                "or more"
+                "the update points against the other clients' updates: "
+                f"agreement {agreements[i]:.2f}, must be {least[i]:.2f} or more"
             )
         return opposed
 

@@ -10,9 +10,10 @@ again, but the first attempt may already have changed the SuperLink's state. Thi
   before the last part has arrived. The ServerApp then waits for that part for three minutes, even if the
   round's deadline is earlier. The SuperLink refuses the SuperNode's second attempt to send the reply, because
   the reply was handed out. Here a ServerApp receives only complete replies.
-- Stock Flower refuses a part of a reply if the database is locked. It also refuses a part that is sent again
-  because the answer to the first attempt was lost. In both cases the SuperNode gives up the reply. Here the
-  SuperLink tries again to store the part, and a part that is already stored counts as stored.
+- Stock Flower refuses a part of a reply if the database is locked. If the answer to the first attempt is
+  lost, the SuperNode sends the part again, and stock Flower refuses this second copy. In both cases the
+  SuperNode gives up the reply. Here the SuperLink tries again to store the part, and a part that is already
+  stored counts as stored.
 - A SuperNode that restarts has forgotten the messages that it received. Here the ServerApp receives an error
   reply to each of these messages at once.
 """

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from deploy.metrics.names import METRICS
+from deploy.metrics.catalogue import METRICS
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "cohort.json").read_text())

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from deploy.metrics.catalogue import METRICS
 from deploy.metrics.exposition import Sample, exposition
-from deploy.metrics.names import METRICS
 
 from .samples import GROUP, append, collector_of, roster, round_line, run_line
 
