@@ -84,7 +84,8 @@ class Simulator:
     selector_settings : mapping, optional
         The selector's settings. ``groups`` are names or numbers, one per client (default: the data's groups).
     client_sizes : array_like, shape (M,), optional
-        The sizes to which λ is proportional (default: the number of samples of each client).
+        The data sizes; the share λ_m of client m in the aggregate is proportional to its size (default: the
+        number of samples of each client).
     availability : Availability, optional
         Which clients are available in each round (default: all).
     eligible : Eligibility, str or callable, optional
@@ -104,8 +105,8 @@ class Simulator:
     variates : {"fedvarp", "scaffold"}, optional
         The kind of array that the server remembers for each client (default: none).
     proximal_mu : float (default: 0.0)
-        μ of FedProx, >= 0. If it is 0, the μ of the server strategy is used if this is Flower's FedProx;
-        with any other server strategy, there is no proximal term.
+        μ of FedProx, >= 0. If 0, the μ of a server strategy FedProx is used; any other server strategy then
+        has no proximal term.
     masked_updates : bool (default: False)
         Whether the server sees only the sum of the updates, as in `SelectionStrategy`. If so, clients report
         the norms, and a round in which a reply is missing is skipped.
@@ -206,7 +207,7 @@ class Simulator:
         self._conditions = None if eligible is None else Eligibility.of(eligible)
         names = [f"client-{m}" for m in range(held.size)] if client_names is None else list(client_names)
         if len(names) != held.size:
-            raise ValueError(f"client_names holds {len(names)} names: must hold {held.size}, one a client")
+            raise ValueError(f"client_names holds {len(names)} names: must hold {held.size}, one per client")
         labels = [None] * held.size if data.groups is None else np.asarray(data.groups).tolist()
         self._known_as = [
             (name, {} if label is None else {"group": str(label)})
@@ -214,7 +215,7 @@ class Simulator:
         ]
         self._eligible: tuple[Eligibility, Bools] = Eligibility(), np.ones(held.size, dtype=np.bool_)
         if self._conditions is not None:
-            self._eligible_in(1)  # refuse conditions that no client meets now
+            self._eligible_in(1)  # refuse now, before round 1, conditions that no client meets
         self._num_ineligible = 0
         self.data, self.kernel, self.seed = data, kernel, seed
         self.availability, self.response_times = availability, response_times
@@ -234,7 +235,7 @@ class Simulator:
         }
         for name, values in self._per_client.items():
             if values.shape != held.shape:
-                raise ValueError(f"{name} of shape {values.shape}: must be {held.shape}, one a client")
+                raise ValueError(f"{name} of shape {values.shape}: must be {held.shape}, one per client")
         known = held.size if availability is None else availability.num_registered(1)
         chosen = create(
             selector,
@@ -428,7 +429,8 @@ class Simulator:
         names : sequence of str or None
             (M,) the group of each client, None if it has none.
         share : float (default: 1.0)
-            The share of all clients that evaluate, from 0 to 1. `SelectionStrategy` draws the same clients.
+            How large a share of all clients evaluates, from 0 to 1. `SelectionStrategy` draws the same
+            clients.
         """
         drawn = evaluators(self.seed, self.round, np.arange(self.data.num_clients), share)
         found = {}
@@ -472,10 +474,11 @@ class Simulator:
             return {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
 
         model = part("model/")
-        if {name: array.shape for name, array in model.items()} != {
-            name: array.shape for name, array in self.arrays.items()
-        }:
-            raise ValueError(f"state has a model of {sorted(model)}: must be as {sorted(self.arrays)}")
+        saved, own = (
+            {name: array.shape for name, array in arrays.items()} for arrays in (model, self.arrays)
+        )
+        if saved != own:
+            raise ValueError(f"the saved model has the arrays {saved}: must have those of this run, {own}")
         self._logic.load_state_dict(part("logic/"))
         if self._server is not None:
             self._server.load_state_dict(part("step/"))

@@ -242,7 +242,7 @@ class SelectionStrategy(Strategy):
         self.on_round = on_round
         self._reporters = Reporters(reporters)
         self._record: RoundRecord | None = None  # the record of the last round
-        self._told_of_report = False  # whether the log says that clients lack the selector's report
+        self._told_of_report = False  # whether a warning said that no client reports what the selector needs
         self._variates = create_variates(variates) if variates else None
         self._step = ServerStep(
             server_strategy or _fedavg(),
@@ -435,7 +435,7 @@ class SelectionStrategy(Strategy):
             if record is not None:
                 self._reporters.count(record, len(self.roster))
             self._save(progress)
-            # After the checkpoint: no resume trains a round again that the reporters were told about.
+            # After the checkpoint, so that no resume repeats a round that reporters have heard about.
             self._reporters.round(
                 number,
                 record=record,
@@ -627,7 +627,7 @@ class SelectionStrategy(Strategy):
         return each
 
     def _needs_status(self) -> bool:
-        """Return whether the selector needs what clients of another app than Cohort's do not report."""
+        """Return whether the run needs values of a status report, which other apps may not send."""
         settings = self._kind.settings_type.of(self.selector_settings)
         groups = {GROUPS}.intersection(self._kind.per_client)
         reported = groups | settings.needs_per_client
@@ -697,16 +697,17 @@ class SelectionStrategy(Strategy):
         return messages
 
     def _log_eligible(self, round: int, count: int) -> None:
-        """Log over which clients the aggregate of a round is an estimate, whenever this changes."""
+        """Log which clients the aggregate of a round describes, whenever this set changes."""
         conditions, others = self._eligible.conditions, self._attendance.num_ineligible
         now = (str(conditions), count, others)
         if not conditions or now == self._logged_eligible:
             return
         self._logged_eligible = now
         target = {
-            "round": "the aggregate is an unbiased estimate of their mean update",
-            "long-run": "the aggregate is, over the rounds, an unbiased estimate of their mean update",
-            "none": f"{self.selector_name} selects among them, and is biased on purpose",
+            "round": "the aggregate is an unbiased estimate of the mean update of the eligible clients",
+            "long-run": "over the rounds, the aggregate is an unbiased estimate of the mean update of the "
+            "eligible clients",
+            "none": f"{self.selector_name} selects among the eligible clients, and is biased on purpose",
         }[self._kind.unbiased]
         log(
             INFO,
@@ -778,7 +779,7 @@ class SelectionStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the replies to the new model, let the selector learn, and return the model and metrics.
+        """Combine the replies into the new model, let the selector learn, and return the model and metrics.
 
         Clients that failed, were late, or sent an unusable reply are left out. If the round is skipped, the
         result is (None, None), and the model does not change.
@@ -892,7 +893,7 @@ class SelectionStrategy(Strategy):
         left out.
         """
         if not self._step.fraction_evaluate:
-            return []  # without a list of all nodes, which takes long among a million
+            return []  # before nodes are listed, which takes long with a million nodes
         here = self._attendance.eligible_among(self.roster.available(grid.get_node_ids()))
         if self._logic is not None:
             here = np.setdiff1d(here, self._logic.silent(server_round + 1))

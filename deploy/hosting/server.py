@@ -32,7 +32,7 @@ CONNECTION = "cohort-server"  # the name of the SuperLink in Flower's config.tom
 FILE = "server.json"  # the file with the settings of a server
 REVOKED = "revoked.json"  # the file with the names of revoked clients
 DATA = "COHORT_DATA"  # the environment variable with the folder of the data
-STRANGER = "node-"  # begins the names of nodes that are not registered here; no client's name begins so
+STRANGER = "node-"  # the prefix of names of nodes that are not registered here; no client's name has it
 _NEVER = "N/A"  # how Flower writes a missing time
 FLEET_PORT, CONTROL_PORT = 9092, 9093  # Flower's defaults
 PAGE_PORT = 9094  # of the live page
@@ -74,7 +74,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The first host with the port for devices, as host:port, or [address]:port for an IPv6 address."""
+        """The first host and the port for devices, as host:port, or [address]:port for an IPv6 address."""
         host = self.hosts[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
@@ -100,7 +100,7 @@ class Server:
         return self.folder / "pki" / "control.secret"
 
     def page_token(self) -> str:
-        """Return the secret of the live page's address. The first call makes it.
+        """Return the secret that is part of the live page's address. The first call creates the secret.
 
         The address stays the same when the server is started again.
         """
@@ -370,7 +370,7 @@ class Server:
             if withdrawn:
                 return
             known = ", ".join(self.registry.clients()) or "none"
-            raise ServerError(f"name = {name}: must be a registered client: {known}")
+            raise ServerError(f"name = {name}: no such client; registered clients: {known}")
         self.flwr("supernode", "unregister", self.registry.clients()[name])
         self._write_revoked(self._revoked() | {name})
         file.unlink()
@@ -421,7 +421,7 @@ class Server:
         return found
 
     def stop(self, flower_run: str) -> None:
-        """Stop a run of the SuperLink, whose ServerApp then ends.
+        """Stop a Flower run; its ServerApp then ends.
 
         Parameters
         ----------

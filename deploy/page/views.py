@@ -52,15 +52,15 @@ def summary(trial: Trial, state: str) -> View:
 
 
 def curves(trial: Trial, start: int = 0, width: int = 1) -> View:
-    """Return the numbers over the rounds.
+    """Return the curves of a trial: each number of its rounds, over the rounds.
 
     Parameters
     ----------
     trial : Trial
         The trial.
     start, width : int
-        The bins that the browser has, and their width. If the width is still the same, only the bins from
-        ``start`` on are returned.
+        How many bins the browser already has, and how many neighbouring rounds a bin combines. If the width
+        is still the same, only the bins from ``start`` on are returned.
     """
     found = {}
     for name, series in trial.series.items():
@@ -79,7 +79,7 @@ def members(trial: Trial) -> Mapping[str, list[int]]:
 
 
 def selections(trial: Trial, order: str) -> View:
-    """Return how often which clients were drawn when: at most `ROWS` rows of clients, and columns of rounds.
+    """Return the number of draws of each row of clients in each column of rounds; at most `ROWS` rows.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def clients_page(
 
 
 def _state(trial: Trial, nodes: Mapping[str, Node] | None, client: int, now: float) -> str:
-    """Return the state of a client: what the SuperLink says comes first, then what the last round says."""
+    """Return the state of a client: offline if the SuperLink says so, else what the last round says."""
     name = trial.client_ids[client]
     if nodes is not None:
         node = nodes.get(name)
@@ -288,7 +288,7 @@ def timeline(trial: Trial, number: int | None) -> View:
 
 
 def notes(trial: Trial) -> Sequence[View]:
-    """Return the events of the run that are more than rounds, the newest first."""
+    """Return the notable events of the run other than ordinary rounds, the newest first."""
     return list(trial.notes)[::-1]
 
 

@@ -614,7 +614,7 @@ def test_the_norm_of_one_step_is_that_of_the_product(size: int) -> None:
     ("options", "message"),
     [
         ({"local_steps": 2.5}, "local_steps = 2.5: must be a whole number"),
-        ({"client_sizes": [1.0] * 11}, r"client_sizes of shape \(11,\): must be \(10,\), one a client"),
+        ({"client_sizes": [1.0] * 11}, r"client_sizes of shape \(11,\): must be \(10,\), one per client"),
         ({"faults": Faults(quorum=4)}, "faults.quorum = 4: must be between 1 and 3"),
         ({"round_deadline": -1.0}, "round_deadline = -1.0"),
         ({"proximal_mu": np.inf}, "proximal_mu = inf"),

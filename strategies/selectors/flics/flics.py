@@ -1,4 +1,4 @@
-"""FLICS: each group takes part, over time, as closely to its share as availability allows.
+"""FLICS: over time, each group's participation is as close to its share as availability allows.
 
 Ribero, Vikalo, de Veciana, "Federated Learning at Scale: Addressing Client Intermittency and Resource
 Constraints", Algorithm 1 with problem Var (eqs. 5 and 6).
@@ -23,7 +23,10 @@ from .groups import ByGroup, GroupSelector, GroupSettings, group_numbers
 
 @dataclass(frozen=True)
 class FLICSSettings(GroupSettings):
-    """Settings of FLICS. `cost_budget` and a single `energy_budgets` need cvxpy, the extra ``optim``."""
+    """Settings of FLICS.
+
+    `cost_budget`, and `energy_budgets` given as one number, need cvxpy (install the extra ``optim``).
+    """
 
     min_shares: ByGroup = group_numbers(
         low=0.0,
@@ -34,16 +37,16 @@ class FLICSSettings(GroupSettings):
         0.0,
         low=0.0,
         high=1e6,
-        doc="β, the number of participants that is added to each group's count (the paper: small)",
+        doc="β, the number of participants that is added to each group's count (small in the paper)",
     )
     design: str = setting(
         "coins",
         choices=("coins", "numbers"),
-        doc="a coin for each client, or a drawn number of clients of each group: r, rounded up or down at "
-        "random (Remark 4)",
+        doc="coins: each client is selected independently; numbers: the number of clients of each group is "
+        "drawn first, which is the expected number rounded up or down at random (Remark 4)",
     )
     cost_budget: float | None = setting(
-        None, low=0.0, doc="limit of the mean total of the participants' `costs` in a round"
+        None, low=0.0, doc="limit of the expected total of the selected clients' `costs` in a round"
     )
     energy_budgets: ByGroup | float | None = group_numbers(
         low=0.0,
@@ -101,24 +104,25 @@ class FLICSSelector(GroupSelector):
     """Chooses the mean number of participants of each group so that the aggregate has the least variance.
 
     A participant is a selected client that responds. a_j is the number of available clients of group j, K the
-    budget, rounded down (the paper's k(t) limits a mean, and need not be a whole number), ŝ_j the mean number
-    of participants of group j per round, and g(m) the group of client m. In round t::
+    budget, rounded down, p_j the target share of group j, ŝ_j the mean number of participants of group j per
+    round, g(m) the group of client m, and S the set of selected clients. (In the paper, k(t) limits an
+    expected number, so it may be fractional.) In round t::
 
         r    = argmin sum_j p_j²/ŝ_j(t),  ŝ(t) = ((t - 1) ŝ(t - 1) + r)/t,  0 <= r <= a,  sum r <= K    (5, 6)
-        each available client of group j is selected with probability r_j/a_j      (so S may exceed K)
+        each available client of group j is selected with probability r_j/a_j      (so |S| may exceed K)
         ŝ(t) = ((t - 1) ŝ(t - 1) + r̂)/t,  where r̂_j is the number of participants of group j in this round
         Δ    = sum_{m in S} p_g(m)/ŝ_g(m)(t) u_m
 
     With ``design="numbers"`` the server draws a number of clients of each group instead (Remark 4): r_j,
-    rounded up or down at random so that its mean is r_j and S is at most K. The clients of a group are drawn
-    with equal probability. The probability of a client stays r_j/a_j, and the numbers vary less.
+    rounded up or down at random so that its mean is r_j and |S| is at most K. The clients of a group are
+    drawn with equal probability. The probability of a client stays r_j/a_j, and the numbers vary less.
 
-    Δ is not unbiased in each round, but over time: the mean weight of a group over the rounds is p_j, within
-    2 % after some 60 rounds on average over availability processes. In one run, the weight of a group that is
-    often absent may be off by a quarter, even after 2000 rounds. Algorithm 1 of the paper is printed with
-    three errors. Line 7 divides by t - 1, which is 0 at t = 1. Lines 12 and 14 both scale. The algorithm also
-    divides by the size of S. With these errors the step is too small by orders of magnitude. If K depends on
-    the availability, the direction of the step is wrong, too.
+    Δ is not unbiased in each round, but over time: the mean weight of a group over the rounds is p_j. After
+    about 60 rounds it is within 2 % of p_j, averaged over the availability processes that were tried. In one
+    run, the weight of a group that is often absent may be off by a quarter, even after 2000 rounds. Algorithm
+    1 of the paper is printed with three errors. Line 7 divides by t - 1, which is 0 at t = 1. Lines 12 and 14
+    apply the same scaling twice. Line 14 also divides by |S|. With these errors the step is too small by
+    orders of magnitude. If K depends on the availability, the direction of the step is wrong, too.
 
     A group without a participant so far has no weight and no share in Δ. When the group has its first r̂_j
     participants in round t, they make up for all missed rounds at once: each of them has the weight
@@ -133,7 +137,7 @@ class FLICSSelector(GroupSelector):
     The paper's constraints are the available clients and K(t), which is the `budget` of `select`. The paper's
     offline problem also has a lower bound of ŝ. Cohort adds three optional constraints. `min_shares` sets the
     least share of a group among all participants so far: r_j gets a lower bound with which the group catches
-    up as far as its clients are available. `cost_budget` limits the mean total `costs` of the selected
+    up as far as its clients are available. `cost_budget` limits the expected total `costs` of the selected
     clients in a round. `energy_budgets` limits the `energies` spent from the first round up to each round, by
     all clients together or by each group. Unused energy may be spent in later rounds, and overspent energy is
     subtracted there. If `cost_budget` or the energy budget of all clients is a tighter limit than K, r is
@@ -143,8 +147,9 @@ class FLICSSelector(GroupSelector):
 
     Examples
     --------
-    There are two groups of four clients, and group 1 has a hundredth of the weight. With ``each``, a client
-    of group 1 costs, or uses energy, five times as much as a client of group 0.
+    There are two groups of four clients, and group 1 has a hundredth of the weight. The list ``each`` says
+    that a client of group 1 costs five times as much, or uses five times as much energy, as a client of
+    group 0.
 
     >>> def flics(**settings):
     ...     return FLICSSelector(8, groups=[0] * 4 + [1] * 4, clients_per_round=4, **settings)
@@ -210,8 +215,8 @@ class FLICSSelector(GroupSelector):
     def finalize(self, selection: Selection, responded: npt.ArrayLike) -> Floats:
         """Return p_j/ŝ_j for the clients that responded, and 0 for the other selected clients.
 
-        ŝ_j counts only clients that responded. So, other than `Selector.finalize`, this also corrects for
-        groups whose clients fail more often than others.
+        ŝ_j counts only clients that responded. So, unlike `Selector.finalize`, this also corrects for groups
+        whose clients fail more often than others.
         """
         clients = checks.indexes("selection.clients", selection.clients, self.num_clients)
         answered = checks.bools("responded", responded, clients.size)
@@ -259,10 +264,11 @@ class FLICSSelector(GroupSelector):
         return np.pad(array, (0, self._num_groups() - array.size))
 
     def _rates(self, context: RoundContext, a: Ints) -> Floats:
-        """Return r (G,), the expected number of selected clients among the a (G,) available of each group."""
+        """Return r (G,), the expected number of selected clients of each group; a (G,) are available."""
         given, k = self._settings, context.k
         n = self._per_group("participants").astype(np.float64)
-        # r minimises the sum of p_j² t_j/(n_j + r_j), where n_j participants took part in t_j rounds so far.
+        # r minimises the sum of p_j² t_j/(n_j + r_j), where n_j participants took part so far, and
+        # t_j counts the rounds so far and this one.
         # t_j is equal for all groups but groups that joined late.
         targets = self._shares()[0] * np.sqrt(self._per_group("rounds") + 1)
         upper: Floats = a.astype(np.float64)
@@ -294,7 +300,7 @@ class FLICSSelector(GroupSelector):
         if (rows @ rates > limits * (1 + 1e-9)).any():
             try:
                 rates = fill_with_budgets(targets, n + given.beta, upper, lower, rows, limits)
-            except RuntimeError:  # The solver failed: costs differ too much. Scale r down to all budgets.
+            except RuntimeError:  # The solver failed: costs differ too much. Reduce r until all budgets hold.
                 more = rates - lower
                 taken, left = rows @ more, np.maximum(0.0, limits - rows @ lower)
                 rates = (
@@ -309,7 +315,7 @@ class FLICSSelector(GroupSelector):
 
 
 def _round_at_random(rates: Floats, rng: np.random.Generator) -> Ints:
-    """Return the rates (G,), rounded up or down at random so that their means and, up to 1, the sum stay."""
+    """Return the rates (G,), rounded up or down at random; expected values stay, the sum changes by < 1."""
     total = float(rates.sum())
     rest = np.ceil(total - 1e-9) - total  # budgets of costs and energies may leave a fraction of a client
     return round_to_total(np.append(rates, max(0.0, rest)), rng)[:-1]
