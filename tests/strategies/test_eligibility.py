@@ -208,7 +208,7 @@ def test_the_log_says_over_whom_the_aggregate_is_unbiased(caplog: pytest.LogCapt
     (line,) = {line for line in caplog.messages if "are eligible" in line}
     assert line == (
         "From round 1 on, 4 of 5 available clients are eligible (site-*): the aggregate is an unbiased "
-        "estimate of their mean update"
+        "estimate of the mean update of the eligible clients"
     )
 
 
