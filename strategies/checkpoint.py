@@ -128,7 +128,7 @@ class CheckpointFolder:
         if self._lock is not None:
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = self._lock_file.open("a+")
+        lock = open(self._lock_file, "a+", opener=_private)  # noqa: SIM115
         deadline = time.monotonic() + wait
         while not _locked(lock):
             if time.monotonic() > deadline:
@@ -393,6 +393,15 @@ def _differences(stored: Any, given: Any, name: str) -> Iterator[str]:
         yield f"{name} = {given!r}: the run to be resumed has none"
     elif stored != given:
         yield f"{name} = {given!r}: the run to be resumed has {stored!r}"
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that no other user may open: whoever can read a file can lock it."""
+    descriptor = os.open(path, flags, 0o600)
+    if sys.platform != "win32":
+        with suppress(OSError):  # a file of another user, or a file system without modes
+            os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def _locked(lock: IO[str]) -> bool:

@@ -16,6 +16,7 @@ from deploy.flower.submission import run_command
 from deploy.processes.groups import Process
 from deploy.processes.marked import MarkedProcesses
 from deploy.processes.ports import free_ports
+from deploy.processes.ray_token import ray_token
 from deploy.tls import certificates
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class RaySimulation(ProcessEngine):
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_ports(1)[0]),
             "RAY_TMPDIR": str(self._ray),
+            **ray_token(),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         self._marked.watch(self.logs / "watchdog.log", self._environment)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deploy.metrics.collector import Sources
 
 PORT = 9464  # the usual port of Prometheus exporters that belong to an application
-MOST = 64  # connections at a time; further ones are closed at once
+MOST = 64  # connections at a time; the oldest one gives way to a further one
 PATIENCE = 5.0  # s from the first byte of a connection to its last
 LARGEST = 8192  # bytes of a request
 PLAIN = "text/plain; charset=utf-8"
@@ -114,7 +114,7 @@ class Endpoint:
         self._collector = collector
         self._socket = _listening(address)
         self._loop = asyncio.new_event_loop()
-        self._open = 0  # connections
+        self._open: dict[asyncio.StreamWriter, None] = {}  # the connections, the oldest first
         self._thread = threading.Thread(target=self._serve, name="metrics endpoint", daemon=True)
 
     def __enter__(self) -> Self:
@@ -141,19 +141,22 @@ class Endpoint:
         self._loop.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        self._open[writer] = None
+        if len(self._open) > MOST:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
         try:
-            if self._open <= MOST:
-                async with asyncio.timeout(PATIENCE):
-                    request = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(request))
-                    await writer.drain()
-                    writer.write_eof()
-                    await reader.read(1)  # until the other side has closed, so that it gets the whole answer
+            async with asyncio.timeout(PATIENCE):
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(request))
+                await writer.drain()
+                writer.write_eof()
+                await reader.read(1)  # until the other side has closed, so that it gets the whole answer
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # too slow, too long or gone
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.transport.abort()
 
     def _answer(self, request: bytes) -> bytes:

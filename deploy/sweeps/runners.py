@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploy.processes.ray_token import ray_token
 from deploy.sweeps.work import Job, Outcome, begin, execute, execute_elsewhere, ship
 from strategies.checkpoint import replacing
 
@@ -66,8 +67,9 @@ def on_ray(jobs: Sequence[Job]) -> Iterator[Outcome]:
     """Train trials on a Ray cluster, and yield each outcome as soon as there is one.
 
     The cluster is the one whose address the environment variable `ADDRESS` holds. Without the variable, Ray
-    starts on this machine. A trial occupies one CPU of the cluster. The machines of the cluster need the same
-    installation of Cohort, but not the sweep's folder: a trial's files come back with its outcome.
+    starts on this machine, and serves this command only. A trial occupies one CPU of the cluster. The
+    machines of the cluster need the same installation of Cohort, but not the sweep's folder: a trial's files
+    come back with its outcome.
 
     Raises
     ------
@@ -76,6 +78,8 @@ def on_ray(jobs: Sequence[Job]) -> Iterator[Outcome]:
     ConnectionError
         If there is no cluster at the address.
     """
+    if not os.environ.get(ADDRESS):
+        os.environ.update(ray_token())  # before Ray reads its settings
     try:
         ray: Any = import_module("ray")
     except ModuleNotFoundError as error:

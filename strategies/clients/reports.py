@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -75,6 +76,13 @@ def _ascii(name: str) -> str:
     if not name.isascii():
         raise ValueError("must be ASCII")
     return name
+
+
+def _few(properties: Any) -> Any:
+    """Refuse too many properties unread: an error for each of them takes seconds, and a kilobyte."""
+    if isinstance(properties, Mapping) and len(properties) > _MOST_PROPERTIES:
+        raise ValueError(f"must be {_MOST_PROPERTIES} properties at most")
+    return properties
 
 
 _Name = Annotated[StrictStr, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_plain)]
@@ -160,7 +168,7 @@ class Report(BaseModel):
     accepts: bool | None = None
     training_seconds: float | None = Field(default=None, ge=0, le=1e9)
     battery: float | None = Field(default=None, ge=0, le=100)
-    properties: Annotated[dict[_Name, _Property], Field(max_length=_MOST_PROPERTIES)] | None = None
+    properties: Annotated[dict[_Name, _Property], BeforeValidator(_few)] | None = None
     available: bool = True
 
     @classmethod

@@ -519,6 +519,18 @@ def test_two_processes_do_not_write_one_runs_checkpoints(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+def test_no_other_user_can_lock_the_folder(tmp_path: Path) -> None:
+    """Whoever can read a file can lock it, and so keep a run from being continued after a kill."""
+    (tmp_path / "lock").touch(mode=0o644)  # as earlier versions left it
+    (tmp_path / "lock").chmod(0o644)
+    for path in (tmp_path, tmp_path / "new"):
+        folder = CheckpointFolder(path)
+        folder.claim()
+        assert (path / "lock").stat().st_mode & 0o777 == 0o600
+        folder.release()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 @pytest.mark.parametrize("end", ["killed", "released"])
 def test_other_processes_see_that_the_owner_was_killed(tmp_path: Path, end: str) -> None:
     folder = CheckpointFolder(tmp_path)

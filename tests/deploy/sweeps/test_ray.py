@@ -66,3 +66,32 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert run.returncode == 1
     assert "RAY_ADDRESS = '127.0.0.1:1': there is no Ray cluster: " in run.stderr
     assert "Traceback" not in run.stderr
+
+
+ATTACK = """
+import os, subprocess, sys
+import deploy.sweeps.runners as runners
+
+def attack():
+    import ray
+    address = ray.get_runtime_context().gcs_address
+    stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    command = [sys.executable, "-c", f"import ray; ray.init(address={address!r})"]
+    print(subprocess.run(command, env=stranger, capture_output=True, text=True).stderr)
+
+runners.ship = attack
+print(list(runners.on_ray([])))
+"""
+
+
+def test_a_cluster_that_starts_here_serves_nobody_else() -> None:
+    """Without a secret, whoever reached the machine's ports could run programs as its user."""
+    pytest.importorskip("ray")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    run = subprocess.run(
+        [sys.executable, "-c", ATTACK],
+        env=environment, capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert "ConnectionError: Failed to connect to Ray cluster" in run.stdout
+    assert "uthentication" in run.stdout
+    assert run.stdout.endswith("[]\n")

@@ -203,7 +203,13 @@ def test_without_a_guard_liars_gain_more(name: str, lie: str, least: float) -> N
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("pow-d", {"num_candidates": M}), ("adapow-d", {"drop_at": ROUNDS + 1}), ("rpow-d", {}), ("afl", {})],
+    [
+        ("pow-d", {"num_candidates": M}),
+        ("adapow-d", {"drop_at": ROUNDS + 1}),
+        ("rpow-d", {}),
+        ("afl", {}),
+        ("oort", {}),
+    ],
 )
 def test_a_liar_that_reports_the_largest_losses_is_drawn_twice_as_often_as_its_share_at_most(
     name: str, settings: dict[str, object]

@@ -2,7 +2,9 @@
 
 Every user of the machine can connect to these APIs. uvicorn, the HTTP server of Flower, limits neither the
 head of a request (its method, URL and headers), which it keeps in memory until the head is complete, nor the
-number of connections, nor how long a connection may exist without a request.
+number of connections, nor how long a connection may exist without a request. It notes any number of requests
+that are sent at once, 13 MB for 256 kB of them. Its TLS handles any number of changes of the keys in one step
+(`tls_records`).
 
 A stranger is a connection over which no request of a known sender has come (`local_apis.Guard`).
 """
@@ -13,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from deploy.flower.patches.guards.refusal_log import limit_uvicorn
+from deploy.flower.patches.guards.tls_records import limit_records
 from deploy.flower.patches.shared import replace
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ HEAD = 64 * 1024  # the most bytes of a request's head; one more read of the soc
 # The most connections of strangers. If there are more, the oldest are closed. All strangers are on this
 # machine, so they count together.
 STRANGERS = 256
+# The most requests of a connection that wait for the end of an answer. A client that has the whole answer may
+# send its next request before uvicorn has noted the end.
+AHEAD = 4
 FIRST_REQUEST = 15.0  # s after which a connection is closed if it brought no request of a known sender
 HANDSHAKE = 5.0  # s that the handshake of TLS may take; uvicorn allows 60
 
@@ -73,7 +79,7 @@ def limit() -> None:
     protocol = importlib.import_module(_PROTOCOL).AutoHTTPProtocol
     replace(_PROTOCOL, AutoHTTPProtocol=limited(protocol))
     make = importlib.import_module(_LOOP).auto_loop_factory
-    replace(_LOOP, auto_loop_factory=lambda **settings: with_short_handshakes(make(**settings)))
+    replace(_LOOP, auto_loop_factory=lambda **settings: with_limited_tls(make(**settings)))
     limit_uvicorn()
 
 
@@ -95,6 +101,8 @@ def limited(protocol: Any) -> Any:
             super().connection_lost(exc)
 
         def on_message_begin(self) -> None:
+            if len(self.pipeline) >= AHEAD:
+                raise ValueError("too many requests before an answer")  # the connection is closed
             self._head = 0
             super().on_message_begin()
 
@@ -116,8 +124,11 @@ def limited(protocol: Any) -> Any:
     return Limited
 
 
-def with_short_handshakes(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that makes an event loop as `make` does, whose servers end slow handshakes of TLS."""
+def with_limited_tls(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that makes an event loop as `make` does, whose servers limit TLS.
+
+    They end slow handshakes, and connections with many records of TLS without data.
+    """
 
     def made() -> Any:
         loop = make()
@@ -126,8 +137,9 @@ def with_short_handshakes(make: Callable[[], Any]) -> Callable[[], Any]:
 
         class Loop(kind):  # type: ignore[valid-type, misc]
             async def create_server(self, *arguments: Any, **settings: Any) -> Any:
-                if settings.get("ssl"):
+                if context := settings.get("ssl"):
                     settings.setdefault("ssl_handshake_timeout", HANDSHAKE)
+                    limit_records(context)
                 return await super().create_server(*arguments, **settings)
 
         return Loop()

@@ -1,22 +1,25 @@
-"""The gate's side of TLS: it decrypts one record at a time, and limits the records without data.
+"""The server's side of TLS: it decrypts one record at a time, and limits the records without data.
 
 Some records of TLS hold no data of the application: a part of the handshake, a change of the keys (KeyUpdate
 in TLS 1.3), an attempt to negotiate again (TLS 1.2), or a warning. OpenSSL handles any number of such records
 in one call, which does not return while more arrive, and a change of the keys takes it 30 us or more. When
 OpenSSL read the socket itself, a stranger stopped the gate with 0.4 MB of such records a second.
+
+`TlsPeer` is for the gate. `limit_records` is for servers of asyncio and uvloop.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deploy.flower.patches.guards.settings_check import NotAllowedError
 
 if TYPE_CHECKING:
     import asyncio
     import socket
+    from collections.abc import Callable
 
 RECORD = 16 * 1024  # the most bytes of data in a record (RFC 8446, section 5.1)
 # The most records without data in the life of a connection, and the most bytes of them. A handshake has up
@@ -132,8 +135,8 @@ class TlsPeer:
         """Return the next record, or None if its end has not arrived."""
         if len(self._encrypted) < _HEAD:
             return None
-        length = int.from_bytes(self._encrypted[3:_HEAD])
-        if self._encrypted[0] not in _KINDS or self._encrypted[1] != 3 or length > _LONGEST:
+        length = _content_length(self._encrypted)
+        if length is None:
             raise NotAllowedError("the peer does not speak TLS")
         if len(self._encrypted) < _HEAD + length:
             return None
@@ -160,3 +163,76 @@ class TlsPeer:
         self._empty_bytes += len(record)
         if self._empty_records > EMPTY_RECORDS or self._empty_bytes > EMPTY_BYTES:
             raise NotAllowedError("too many records of TLS without data")
+
+
+def limit_records(context: ssl.SSLContext) -> None:
+    """Let asyncio or uvloop end connections with this context after too many records without data."""
+    context.sslobject_class = _OneRecordAtATime
+
+
+class _OneRecordAtATime(ssl.SSLObject):
+    """A connection for which OpenSSL gets one record after another from what has been received."""
+
+    _received: ssl.MemoryBIO  # what the event loop has received
+    _record: ssl.MemoryBIO  # from which OpenSSL reads
+    _head = b""  # the head of the record that has not arrived as a whole
+    _empty_records = _empty_bytes = 0
+
+    @classmethod
+    def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **settings: Any) -> _OneRecordAtATime:
+        record = ssl.MemoryBIO()
+        made: _OneRecordAtATime = super()._create(record, outgoing, **settings)  # type: ignore[misc]
+        made._received, made._record = incoming, record
+        return made
+
+    def read(self, *arguments: Any) -> Any:
+        return self._call(super().read, *arguments)
+
+    def do_handshake(self) -> None:
+        self._call(super().do_handshake)
+
+    def unwrap(self) -> None:
+        self._call(super().unwrap)
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of OpenSSL, and give it a record each time it wants more.
+
+        A record after which it wants more had no data.
+
+        Raises
+        ------
+        ssl.SSLError
+            As the function does; or if the peer does not speak TLS, or sends too many records without data.
+        """
+        given = 0  # bytes of the last record
+        while True:
+            try:
+                return function(*arguments)
+            except ssl.SSLWantReadError:
+                self._empty_records += given > 0
+                self._empty_bytes += given
+                if self._empty_records > EMPTY_RECORDS or self._empty_bytes > EMPTY_BYTES:
+                    raise ssl.SSLError("too many records of TLS without data") from None
+                given = self._give()
+                if not given:
+                    raise
+
+    def _give(self) -> int:
+        """Give OpenSSL the next record, and return how many bytes it has; 0 if its end has not arrived."""
+        self._head += self._received.read(_HEAD - len(self._head)) if len(self._head) < _HEAD else b""
+        if len(self._head) < _HEAD:
+            return 0
+        length = _content_length(self._head)
+        if length is None:
+            raise ssl.SSLError("the peer does not speak TLS")
+        if self._received.pending < length:
+            return 0
+        self._record.write(self._head + self._received.read(length))
+        self._head = b""
+        return _HEAD + length
+
+
+def _content_length(head: bytes | bytearray) -> int | None:
+    """Return how long the content of the record with this head is; None if this is no head of TLS."""
+    length = int.from_bytes(head[3:_HEAD])
+    return length if head[0] in _KINDS and head[1] == 3 and length <= _LONGEST else None
