@@ -3,6 +3,7 @@
 Every field is optional, so that a ClientApp of another project may report ``num-examples`` alone.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -61,6 +62,7 @@ UPDATE_SCALES = "update-scales"
 
 _NAMES = {"client_id", "group"}  # fields that may be text
 _MOST_PROPERTIES = 32  # the most properties of a client, and the most tags
+_MOST_TEXT = 8192  # bytes of a client's properties as JSON, as every checkpoint holds them
 _MOST = 1e12  # the largest number of samples, steps or parts, and the largest cost or energy
 
 
@@ -82,6 +84,13 @@ def _few(properties: Any) -> Any:
     """Refuse too many properties unread: an error for each of them takes seconds, and a kilobyte."""
     if isinstance(properties, Mapping) and len(properties) > _MOST_PROPERTIES:
         raise ValueError(f"must be {_MOST_PROPERTIES} properties at most")
+    return properties
+
+
+def _short(properties: dict[str, Any]) -> dict[str, Any]:
+    """Refuse properties that would make each checkpoint much larger."""
+    if len(json.dumps(properties)) > _MOST_TEXT:
+        raise ValueError(f"must have {_MOST_TEXT} bytes at most as JSON")
     return properties
 
 
@@ -137,7 +146,8 @@ class Report(BaseModel):
         The charge of the device's battery, %, in [0, 100].
     properties : mapping of str to value or None
         What `Eligibility` may depend on: up to 32 properties by name, each of them True, False, a finite
-        number, a text of up to 128 printable characters, or a list of up to 32 such texts, such as ``tags``.
+        number, a text of up to 128 printable characters, or a list of up to 32 such texts, such as ``tags``;
+        together up to 8,192 bytes as JSON.
     available : bool
         Whether the client can train now. It is False, for example, if the battery is low, the network is
         metered, or the device is busy.
@@ -168,7 +178,7 @@ class Report(BaseModel):
     accepts: bool | None = None
     training_seconds: float | None = Field(default=None, ge=0, le=1e9)
     battery: float | None = Field(default=None, ge=0, le=100)
-    properties: Annotated[dict[_Name, _Property], BeforeValidator(_few)] | None = None
+    properties: Annotated[dict[_Name, _Property], BeforeValidator(_few), AfterValidator(_short)] | None = None
     available: bool = True
 
     @classmethod
