@@ -283,6 +283,7 @@ class Selector(ABC):
         candidates: npt.ArrayLike | None = None,
         reports: Mapping[str, Floats] | None = None,
         budget: float | None = None,
+        draw: int = 0,
     ) -> Selection:
         """Select the clients that train in this round. Equal arguments and state give an equal selection.
 
@@ -302,6 +303,9 @@ class Selector(ABC):
             The reports of the candidates, by name; NaN = no answer.
         budget : float, optional
             K in this round, finite and >= 0, rounded down (default: clients_per_round).
+        draw : int (default: 0)
+            How many selections this round had before, >= 0. Buffered rounds have several, and each has random
+            numbers of its own.
 
         Returns
         -------
@@ -315,7 +319,7 @@ class Selector(ABC):
         """
         if self.asks_norms:
             raise ValueError(f"{self.name} asks for norms: learn_norms must be called before the selection")
-        context = self._context(round, available, unavailable, budget)
+        context = self._context(round, available, unavailable, budget, draw)
         if context.k == 0 or context.available.count == 0:
             return Selection.nobody()
         needed = self.polls_for | {"accepts"} if self.clients_decide else self.polls_for
@@ -633,12 +637,14 @@ class Selector(ABC):
         available: npt.ArrayLike | None = None,
         unavailable: npt.ArrayLike | None = None,
         budget: float | None = None,
+        draw: int = 0,
     ) -> RoundContext:
         return RoundContext(
             seed=self._seed,
             round=checks.integer("round", round, low=0),
             available=self._presence(available, unavailable),
             k=self._clients_per_round if budget is None else int(checks.real("budget", budget, low=0)),
+            draw=checks.integer("draw", draw, low=0),
         )
 
     def _polled(
