@@ -779,6 +779,7 @@ class SelectionStrategy(Strategy):
             buffer.end(client, not answer.failure)
 
         buffer.begin(number)
+        self._in_flight.round = number
         for client in self._ask_again(config, grid):
             settle(client, None)
         self._models[number] = arrays

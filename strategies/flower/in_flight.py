@@ -45,9 +45,9 @@ class _Exchange:
         """Return when the clients without a reply lose their places, s on the clock."""
         return self.began + (self.limit if self.wait is None else min(self.limit, self.wait.end()))
 
-    def close(self, now: float) -> None:
+    def close(self, now: float, round: int) -> None:
         if self.wait is not None and not self.closed:
-            self.wait.close(now - self.began)
+            self.wait.close(now - self.began, round)
         self.closed = True
 
 
@@ -70,8 +70,14 @@ class InFlight:
 
     Replies that one look finds are returned in the order in which their messages were sent. Replies that are
     not asked for in a round stay for the next round.
+
+    Attributes
+    ----------
+    round : int
+        The current round, in which a quarantine for silence begins.
     """
 
+    round: int = 0
     _sent: dict[str, _Sent] = field(default_factory=dict)  # by the message's id, in the order of sending
     _events: deque[Event] = field(default_factory=deque)
     _last: float = -inf  # when something happened last, s on the clock
@@ -142,7 +148,7 @@ class InFlight:
             elif own and exchange.wait.expects_late:
                 exchange.wait.late(sent.position, seconds)
         if not exchange.open:
-            exchange.close(now)
+            exchange.close(now, self.round)
 
     def _end_waits(self, now: float) -> None:
         """Make the events of the waits that have ended."""
@@ -150,7 +156,7 @@ class InFlight:
             exchange = sent.exchange
             gives_up = now >= exchange.began + exchange.limit
             if now >= exchange.end() or exchange.closed:
-                exchange.close(now)
+                exchange.close(now, self.round)
                 if gives_up:
                     del self._sent[message_id]
                 if gives_up or not sent.overdue:
