@@ -1,20 +1,23 @@
 """Buffered rounds of `SelectionStrategy` on the in-process grid, in simulated time."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi, Result
 
 from simulation.grid import Handler, InProcessGrid
 from strategies import Buffered, SelectionStrategy
+from strategies.checkpoint import CheckpointError
 from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
-from strategies.options import Checkpoints, Deadlines, Faults, Polling
+from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
 from strategies.rounds.record import RoundRecord
+from strategies.selectors import available, selector_type
 
 from .test_resume import assert_same, trainer
 from .test_strategy import model
@@ -296,3 +299,97 @@ def test_clients_whose_models_are_too_old_are_not_asked_again(tmp_path: Path) ->
     assert stale
     again = 6 - records[0].num_stale
     assert not stale & {client for client, _ in grid.trained[:again]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "options", "message"),
+    [
+        ("pow-d", {}, "selector = 'pow-d' with mode = Buffered(...): asks candidates before each selection"),
+        ("optimal", {}, "use forecast, or rpow-d instead of pow-d"),
+        ("flics-private", {"selector_settings": {"group_shares": "1/1"}}, "asks candidates"),
+        ("flics", {}, "counts who takes part in whole rounds; use cluster-is, md or forecast"),
+        ("personalised-osmd", {}, "cannot be told new scales for the parts of its update; use adaptive-osmd"),
+        ("rpow-d", {"selector_settings": {"averaging": "sizes"}}, "averaging = 'sizes' with selector"),
+        ("md", {"masked_updates": True}, "masked_updates = True with mode = Buffered(...): the masks cancel"),
+        ("md", {"variates": "fedvarp"}, "variates = 'fedvarp' with mode = Buffered(...): the variates"),
+        ("md", {"budget": 5}, "budget = 5 with mode = Buffered(...): must be left out; concurrency says"),
+        (
+            "md",
+            {"faults": Faults(over_selection=1.5)},
+            "faults.over_selection = 1.5 with mode = Buffered(...): must be 1; choose a concurrency above",
+        ),
+        (
+            "md",
+            {"faults": Faults(correction="rates")},
+            "faults.correction = 'rates' with mode = Buffered(...): must be 'equal', since a slow reply is",
+        ),
+        ("md", {"mode": Buffered(concurrency=1)}, "mode.concurrency = 1: must be at least the 2 arrivals"),
+        (
+            "md",
+            {"mode": Buffered(concurrency=4, size=1), "faults": Faults(quorum=2)},
+            "faults.quorum = 2: must be at most the 1 arrivals of a round",
+        ),
+        (
+            "md",
+            {"server_strategy": FedMedian()},
+            "server_strategy = FedMedian() with mode = Buffered(...): needs the replies of one round; use",
+        ),
+    ],
+)
+def test_what_needs_whole_rounds_is_refused_at_construction(
+    selector: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        strategy(selector, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": 0}, "mode.concurrency = 0: must be between 1 and 1e+06"),
+        ({"concurrency": 2.5}, "mode.concurrency = 2.5: must be an integer"),
+        ({"size": 0}, "mode.size = 0: must be between 1 and 1e+06"),
+        ({"max_staleness": -1}, "mode.max_staleness = -1: must be between 0 and 1e+06"),
+        ({"staleness_power": float("nan")}, "mode.staleness_power = nan: must be finite"),
+        ({"staleness_power": -0.5}, "mode.staleness_power = -0.5: must be"),
+        ({"draw_from": "busy"}, "mode.draw_from = 'busy': must be 'available' or 'idle'"),
+    ],
+)
+def test_wrong_settings_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        Buffered(**{"concurrency": 4, **options})
+
+
+def test_a_mode_of_another_kind_and_a_misplaced_setting_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"mode = 'buffered': must be a Buffered, such as Buffered\(concurr"):
+        strategy(mode="buffered")
+    with pytest.raises(TypeError, match=r"concurrency = 4: .* has mode=Buffered\(concurrency=...\) instead"):
+        strategy(concurrency=4)
+    made, _ = strategy()
+    with pytest.raises(RuntimeError, match="its rounds are run by start"):
+        made.configure_train(1, model(0, 0), ConfigRecord(), SlowGrid())
+
+
+def test_a_resume_with_another_mode_is_refused(tmp_path: Path) -> None:
+    run(SlowGrid(), 2, checkpoints=Checkpoints(tmp_path))
+    with pytest.raises(CheckpointError, match="mode"):
+        run(SlowGrid(), 4, checkpoints=Checkpoints(tmp_path, resume=True), mode=Buffered(concurrency=5))
+
+
+@pytest.mark.parametrize("selector", available())
+def test_every_selector_runs_or_is_refused_in_one_line(selector: str) -> None:
+    kind = selector_type(selector)
+    options: dict[str, Any] = {}
+    if selector == "lipschitz-is":
+        options["overrides"] = Overrides(settings={"lipschitz": {"c1": 2.0}})
+    refused = kind.polls_for or kind.part_names or kind.unbiased == "long-run"
+    if refused:
+        if selector == "flics-private":
+            options["selector_settings"] = {"group_shares": "1/1"}
+        with pytest.raises(ValueError, match="with mode = Buffered"):
+            strategy(selector, **options)
+        return
+    _, records = run(SlowGrid(), 8, selector=selector, deadlines=PATIENT, **options)
+    assert not any(record.skipped for record in records)
+    assert all(record.feedback.responded.sum() == 2 for record in records)
