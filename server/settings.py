@@ -199,7 +199,7 @@ class RunSettings(BaseModel):
     buffer_size: int = Field(ge=0, le=MOST_CLIENTS)  # 0: clients-per-round
     max_staleness: int = Field(ge=0, le=MOST_STEPS)
     staleness_power: float = Field(ge=0, le=10)
-    draw_from: Literal["available", "idle"]
+    count_busy: bool
     client_sizes: str
     client_settings: str
     removed_clients: str
@@ -366,7 +366,7 @@ class RunSettings(BaseModel):
             size=self.buffer_size or None,
             max_staleness=self.max_staleness,
             staleness_power=self.staleness_power,
-            draw_from=self.draw_from,
+            count_busy=self.count_busy,
         )
 
     @property

@@ -17,8 +17,8 @@ For each method:
 - The accuracy at the end, and that on the samples of the slowest quarter of the clients.
 - The bias: 1 - (the share of the aggregate's weights that the slowest quarter has) / (its share of the data
   of the available clients). The weights of a buffered round include the staleness factor, and their sum is
-  below 1, so their share of this sum counts. An unbiased method has the expectation 0. At 1, the slowest quarter counts for
-  nothing.
+  below 1, so their share of this sum counts. An unbiased method has the expectation 0. At 1, the slowest
+  quarter counts for nothing.
 - The megabytes that clients received and sent until 90 %.
 """
 
@@ -70,18 +70,18 @@ class Method(NamedTuple):
     settings: Mapping[str, Any] = {}
     over_selection: float = 1.0
     correction: Literal["equal", "rates"] = "equal"
-    draw_from: Literal["", "available", "idle"] = ""  # of buffered rounds; "": rounds are not buffered
+    buffered: Literal["", "fair", "fedbuff"] = ""  # "fair": draws count for busy clients, see `Buffered`
     staleness_power: float = 0.5  # of buffered rounds
 
     def mode(self, per_round: int) -> Buffered | None:
         """Return the buffered rounds, with as many busy clients as a round of another method selects."""
-        if not self.draw_from:
+        if not self.buffered:
             return None
         return Buffered(
             concurrency=per_round,
             size=max(1, per_round // 2),
             staleness_power=self.staleness_power,
-            draw_from=self.draw_from,
+            count_busy=self.buffered == "fair",
         )
 
 
@@ -111,10 +111,10 @@ METHODS = {
     "md, 1.3 K": Method("md", over_selection=1.3),
     "md, 1.3 K, rates": Method("md", over_selection=1.3, correction="rates"),
     "timed-md, 1.3 K, rates": Method("timed-md", over_selection=1.3, correction="rates"),
-    "fedbuff": Method("uniform", draw_from="idle"),
-    "buffered-md": Method("md", draw_from="available"),
-    "buffered-forecast": Method("forecast", draw_from="available"),
-    "buffered-forecast, power 0": Method("forecast", draw_from="available", staleness_power=0),
+    "fedbuff": Method("uniform", buffered="fedbuff"),
+    "buffered-md": Method("md", buffered="fair"),
+    "buffered-forecast": Method("forecast", buffered="fair"),
+    "buffered-forecast, power 0": Method("forecast", buffered="fair", staleness_power=0),
 }
 
 
@@ -152,7 +152,7 @@ def play(
     seconds: list[float] = []
     accuracy: list[float] = []
     megabytes, given, given_of, due, used = [0.0], 0.0, 0.0, 0.0, 0
-    most = rounds * (ROUNDS_PER_ROUND if method.draw_from else 1)
+    most = rounds * (ROUNDS_PER_ROUND if method.buffered else 1)
     while simulator.seconds < budget and len(seconds) < most:
         record = simulator.step()
         seconds.append(simulator.seconds)
@@ -163,7 +163,7 @@ def play(
         if not record.skipped:
             used += 1
             given += float(record.weights[slow[clients]].sum())
-            given_of += float(record.weights.sum()) if method.draw_from else 1.0
+            given_of += float(record.weights.sum()) if method.buffered else 1.0
             due += float(sizes[here][slow[here]].sum() / sizes[here].sum())
     return Result(
         np.array(seconds),

@@ -40,10 +40,14 @@ class _Exchange:
     wait: Wait | None
     open: int  # how many of its messages have no reply yet
     closed: bool = False  # whether the places of its clients without a reply are free
+    end: float = inf  # when its clients without a reply lose their places, s on the clock; see `update`
 
-    def end(self) -> float:
-        """Return when the clients without a reply lose their places, s on the clock."""
-        return self.began + (self.limit if self.wait is None else min(self.limit, self.wait.end()))
+    def update(self) -> None:
+        """Compute ``end`` again, since other exchanges teach how long clients take."""
+        if self.wait is not None:
+            self.wait.renew()
+        if not self.closed:
+            self.end = self.began + (self.limit if self.wait is None else min(self.limit, self.wait.end()))
 
     def close(self, now: float, round: int) -> None:
         if self.wait is not None and not self.closed:
@@ -127,16 +131,18 @@ class InFlight:
                 seconds = now - sent.exchange.began if own else inf
                 self._events.append(Event(sent.client, sent.message, reply, seconds, gives_up=True))
                 self._last = now
+            for exchange in {id(sent.exchange): sent.exchange for sent in self._sent.values()}.values():
+                exchange.update()
             self._end_waits(now)
             if not self._events:
                 ends = [self._end_of(each) for each in self._sent.values()]
                 pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - self._last)), grid.interval)
-                clock.sleep(max(0.0, min(looked + pause, *ends) - now))
+                clock.sleep(max(0.0, min([looked + pause, *ends]) - now))
         return self._events.popleft()
 
     def _end_of(self, sent: _Sent) -> float:
         """Return when something happens to a message without a reply, s on the clock."""
-        return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end()
+        return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
 
     def _settle(self, sent: _Sent, now: float, *, own: bool) -> None:
         """Let the wait learn that a message has a reply: the client's own, or an error in its place."""
@@ -155,7 +161,7 @@ class InFlight:
         for message_id, sent in list(self._sent.items()):
             exchange = sent.exchange
             gives_up = now >= exchange.began + exchange.limit
-            if now >= exchange.end() or exchange.closed:
+            if now >= exchange.end or exchange.closed:
                 exchange.close(now, self.round)
                 if gives_up:
                     del self._sent[message_id]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from ..selectors import checks
-from .types import choice
+from .types import boolean
 
 MOST_CLIENTS = 10**6
 MOST_STEPS = 10**6
@@ -40,11 +39,11 @@ class Buffered:
         The weight of an update is multiplied by (1 + τ)^-staleness_power, in [0, 10]. 0.5 is FedBuff's
         default. Stale updates are mostly those of slow clients, so any power above 0 biases the aggregate
         against them; 0 does not.
-    draw_from : {"available", "idle"} (default: "available")
-        "available": the selector draws from all available clients, busy ones included. A draw that hits a
-        busy client counts as one more draw of the update that the client is working on. "idle": the selector
-        draws from the idle clients only, as in FedBuff. This is biased to fast clients, which are idle more
-        often. Selectors that are biased on purpose always draw from the idle clients.
+    count_busy : bool (default: True)
+        Whether each draw also counts for the clients that are busy, in the update that they are working on.
+        This keeps the aggregate unbiased although only idle clients can be drawn. With False, as in FedBuff,
+        it is biased to fast clients, which are idle more often. With selectors that are biased on purpose, no
+        draw counts for busy clients.
 
     Raises
     ------
@@ -56,7 +55,7 @@ class Buffered:
     size: int | None = None
     max_staleness: int = 100
     staleness_power: float = 0.5
-    draw_from: Literal["available", "idle"] = "available"
+    count_busy: bool = True
 
     def __post_init__(self) -> None:
         checks.integer("mode.concurrency", self.concurrency, low=1, high=MOST_CLIENTS)
@@ -64,4 +63,4 @@ class Buffered:
             checks.integer("mode.size", self.size, low=1, high=MOST_CLIENTS)
         checks.integer("mode.max_staleness", self.max_staleness, low=0, high=MOST_STEPS)
         checks.real("mode.staleness_power", self.staleness_power, low=0, high=10)
-        choice("mode.draw_from", self.draw_from, ("available", "idle"))
+        boolean("mode.count_busy", self.count_busy)

@@ -126,9 +126,8 @@ class RoundLogic:
         self.updates = updates
         self.buffer: Buffer | None = None
         if mode is not None:
-            idle_only = mode.draw_from == "idle" or selector.unbiased == "none"
             size = mode.size or selector.clients_per_round
-            self.buffer = Buffer(mode, size, idle_only=idle_only)
+            self.buffer = Buffer(mode, size, counts_busy=mode.count_busy and selector.unbiased == "round")
 
     # --- clients that come and go ------------------------------------------------------------------------
 
@@ -279,7 +278,13 @@ class RoundLogic:
     def fill(self, opened: Opened) -> list[int]:
         """Return the clients to ask now in a buffered round, in this order. See `Buffer.fill`."""
         assert self.buffer is not None
-        return self.buffer.fill(opened, lambda now: self.choose(now).selection)
+        return self.buffer.fill(
+            opened,
+            lambda idle: self.choose(idle).selection,
+            lambda busy: self.selector.shares_of(
+                busy, available=opened.available, unavailable=opened.unavailable
+            ),
+        )
 
     def gather(self, opened: Opened, num_stale: int = 0) -> Chosen:
         """End a buffered round: return the clients whose training ended, for `finish`.

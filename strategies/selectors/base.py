@@ -210,6 +210,33 @@ class Selector(ABC):
         shares: Floats = sizes / (sizes.sum() or 1.0)
         return shares
 
+    def shares_of(
+        self,
+        clients: npt.ArrayLike,
+        *,
+        available: npt.ArrayLike | None = None,
+        unavailable: npt.ArrayLike | None = None,
+    ) -> Floats:
+        """Return (n,) the share of some clients in the sum of the available clients' sizes.
+
+        For a selector that is unbiased in every round, these are entries of `target_shares`. If few clients
+        are unavailable, no pass over all clients is needed.
+
+        Parameters
+        ----------
+        clients : array_like of int, shape (n,)
+            Distinct indexes of registered clients. The share of an unavailable client is 0.
+        available, unavailable : array_like of int, optional
+            As for `select`.
+        """
+        indexes, presence = (
+            self._registered_indexes("clients", clients),
+            self._presence(available, unavailable),
+        )
+        here = presence.mask[indexes] if presence.listed is not None else presence.holds(indexes)
+        shares: Floats = np.where(here, self.client_sizes[indexes], 0.0) / (presence.total_size or 1.0)
+        return shares
+
     def learn_norms(self, clients: npt.ArrayLike, update_norms: npt.ArrayLike) -> None:
         """Learn the norms for which the available clients were asked before the first selection.
 

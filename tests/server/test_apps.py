@@ -237,7 +237,7 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         ({"buffer-size": 1.5}, r"^buffer-size = 1.5: must be a valid integer"),
         ({"max-staleness": -1}, r"^max-staleness = -1: must be greater than or equal to 0"),
         ({"staleness-power": 11.0}, r"^staleness-power = 11.0: must be less than or equal to 10"),
-        ({"draw-from": "all"}, r"^draw-from = 'all': .*'available' or 'idle'"),
+        ({"count-busy": 1}, r"^count-busy = 1: must be a valid boolean"),
         (
             {"mode": "buffered", "concurrency": 6, "selector": "pow-d"},
             r"^selector = 'pow-d' with mode = 'buffered': asks candidates",

@@ -353,7 +353,7 @@ def test_what_needs_whole_rounds_is_refused_at_construction(
         ({"max_staleness": -1}, "mode.max_staleness = -1: must be between 0 and 1e+06"),
         ({"staleness_power": float("nan")}, "mode.staleness_power = nan: must be finite"),
         ({"staleness_power": -0.5}, "mode.staleness_power = -0.5: must be"),
-        ({"draw_from": "busy"}, "mode.draw_from = 'busy': must be 'available' or 'idle'"),
+        ({"count_busy": 1}, "mode.count_busy = 1: must be True or False"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, Any], message: str) -> None:

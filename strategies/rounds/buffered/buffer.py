@@ -15,7 +15,7 @@ from ...selectors import Selection
 from ..stages import Opened
 
 TRIES = 20
-"""How many draws in a row may hit only busy clients. Then the place stays free until the next arrival."""
+"""How many selections in a row may be empty. Then the places stay free until the next arrival."""
 
 
 class State(IntEnum):
@@ -32,10 +32,10 @@ class State(IntEnum):
 class _Drawn:
     """A drawn client, and the sums over its draws since its last update was used."""
 
-    count: int  # how often it was drawn
-    probability: float  # in its first draw
-    importance: float  # the sum of n W
-    weight: float  # the sum of n c, where W and c are those of a selection with the budget n
+    count: int  # how often it was drawn while it was idle
+    probability: float  # in its first draw, among the idle clients
+    importance: float  # the sum of n W, where W is the importance in a selection with the budget n; n if busy
+    weight: float  # its credit
     state: State = State.WAITING
     version: int = 0  # the round in which it was asked; 0: not asked yet
 
@@ -43,32 +43,37 @@ class _Drawn:
 class Buffer:
     """The bookkeeping of buffered rounds, on arrays. It decides who is asked, and the weights of arrivals.
 
-    **What unbiased means.** Let u_m be fixed updates and λ the selector's target shares. A selector that is
-    unbiased in every round returns, for a budget of n draws, weights with E[Σ_m c_m u_m] = Σ_m λ_m u_m.
-    Call n c_m the *credit* of client m in this selection: the credits have the expectation n Σ λ_m u_m.
+    **What unbiased means.** Let u_m be fixed updates and λ_m the target shares of the available clients. A
+    selector that is unbiased in every round returns weights with E[Σ_m c_m u_m] = Σ_m λ_m u_m. With a budget
+    of n draws, call n c_m the *credit* of client m. So the credits of a selection have the expectation
+    n Σ λ_m u_m, and a run is unbiased if this holds for the credits of all its draws, and if each credit
+    becomes part of one update.
 
-    **Draws from idle clients are biased.** If the selector draws from the clients that are idle, a client
-    cannot be drawn while it trains. A client with a duration ten times as long is idle in a smaller share of
-    the draws. So its share of the draws is below p_m, while its weight still is λ_m/p_m: its share of the
-    aggregate is too small. Nothing that is known at one draw repairs this, since the share depends on all
-    durations.
+    **A client cannot be drawn while it trains.** A client with a duration ten times as long is idle at a
+    smaller share of the draws. If weights are made for the idle clients only, as in FedBuff, its updates are
+    too few for their weights, and its share of the aggregate is too small. The selector cannot repair this,
+    since the shares depend on all durations.
 
-    **Here the selector draws from all available clients, busy or not.** n is the number of free places. A
-    drawn client that is idle is asked, with its credit. If a drawn client is busy, its credit is added to the
-    credit of the update that it is working on, and the place stays free for the next draw. In this way each
-    credit becomes part of exactly one update. n is known before the draw, and so is the decision to draw at
-    all. So Σ (credits · u) - Σ n · (Σ λ_m u_m), summed over the draws, is a martingale with the mean 0, and
-    by optional stopping this holds at the end of every round, whatever the durations are, even if they depend
-    on the clients and on u. The sum over the used updates lacks only the credits of the updates that have
-    not arrived. These are the draws of about one longest duration, a number that does not grow with the run.
-    So after N draws, the shares of the clients in all that was aggregated are λ, up to O(1/N).
+    **Here each draw also counts for the clients that are busy.** When n places are free, the selector draws
+    from the idle clients. Let Λ be the sum of λ_m over the idle clients. What the selector returns estimates
+    Σ λ_m/Λ u_m over them, so ``n Λ c_m`` is the credit of a drawn client, and the expectation of all these
+    credits is n Σ λ_m u_m over the idle clients. A busy client gets ``n λ_m`` as additional credit for the
+    update that it is working on. This is the expected credit of a draw that could hit it. So the expectation
+    of all new credit is n Σ λ_m u_m over all available clients, whoever is busy, and each credit becomes part
+    of exactly one update. n, and who is busy, are known before the draw. So Σ (credits · u) - Σ n Σ λ_m u_m,
+    summed over the draws, is a martingale with the mean 0, and by optional stopping this holds at the end of
+    every round, whatever the durations are, even if they depend on the clients and on u. The sum over the
+    used updates lacks only the credits of the updates that have not arrived. These are the credits of about
+    one longest duration, a number that does not grow with the run. So after N draws, the shares of the
+    clients in all that was aggregated are λ, up to O(1/N).
 
     **What happens to slow clients.** All clients get credit at the same rate per unit of time, in proportion
     to λ. A slow client sends fewer updates, and each of them has the weight of all draws during its training.
     So C clients are busy all the time, and no queue grows before a slow client, as it would if every draw
-    were a training of its own (generalised AsyncSGD, Leconte et al. 2024). The price is variance: few updates
-    with large weights vary more than many with small weights. One more assumption is behind the word "fixed":
-    if a client's update depends on how long this one training took, long trainings count more.
+    were a training of its own (generalised AsyncSGD, Leconte et al. 2024, Queuing dynamics of asynchronous
+    federated learning). The price is variance: few updates with large weights vary more than many with small
+    ones. One assumption is behind the word "fixed": if a client's update depends on how long this one
+    training took, long trainings count more.
 
     **Weights.** Let N be all draws (the sum of n) and A the number of clients asked so far. A step of S
     updates has the weights ``c_m = credit_m / (S N/A) · (1 + τ_m)^-power``. N/A is the mean number of draws
@@ -79,12 +84,11 @@ class Buffer:
 
     **What is biased.** The staleness factor: the mean weight of a client is λ_m E[(1 + τ_m)^-power], which is
     smaller for slow clients. A rejection because of `max_staleness`, and a client that fails more often than
-    others, take away their credit. `draw_from="idle"`. Selectors that are biased on purpose.
+    others, take away their credit. ``counts_busy=False``. Selectors that are biased on purpose.
 
-    **Bounded.** Each client is used at most once in a round: if it is drawn again while its update waits in
-    the buffer, the credit is added to that update. So a client that fails at once is asked at most once in a
-    round, and memory is bounded by the clients drawn. If `TRIES` draws in a row hit busy clients only, the
-    place stays free until the next arrival.
+    **Bounded.** Each client is used at most once in a round: while its update waits in the buffer, or after
+    it has failed, it counts as busy until the round ends. So a client that fails at once is asked at most
+    once in a round, and memory is bounded by the clients that were asked.
 
     Parameters
     ----------
@@ -92,8 +96,8 @@ class Buffer:
         The settings.
     size : int
         K, the number of arrivals that end a round, >= 1.
-    idle_only : bool
-        Whether draws are from the idle clients.
+    counts_busy : bool (default: True)
+        Whether draws also count for busy clients. The selector must be unbiased in every round.
 
     Attributes
     ----------
@@ -103,8 +107,8 @@ class Buffer:
         A.
     """
 
-    def __init__(self, mode: Buffered, size: int, *, idle_only: bool = False) -> None:
-        self.mode, self.size, self.idle_only = mode, size, idle_only
+    def __init__(self, mode: Buffered, size: int, *, counts_busy: bool = True) -> None:
+        self.mode, self.size, self.counts_busy = mode, size, counts_busy
         self.num_draws, self.num_asked = 0.0, 0
         self._drawn: dict[int, _Drawn] = {}  # in the order of the first draw
         self._ended: list[int] = []  # the clients whose training has ended in this round, in this order
@@ -116,7 +120,9 @@ class Buffer:
 
     # --- asking -----------------------------------------------------------------------------------------
 
-    def fill(self, opened: Opened, choose: Callable[[Opened], Selection]) -> list[int]:
+    def fill(
+        self, opened: Opened, choose: Callable[[Opened], Selection], shares: Callable[[Ints], Floats]
+    ) -> list[int]:
         """Draw clients for the free places, and return the clients to ask now, in this order.
 
         `begin` must have been called for the round.
@@ -126,8 +132,10 @@ class Buffer:
         opened : Opened
             The round.
         choose : callable
-            Selects for an `Opened` whose ``budget`` is the number of free places. ``draw`` is the number of
-            the selection in this round, so that equal rounds do not draw equal clients.
+            Selects among the idle clients, for an `Opened` whose ``budget`` is the number of free places.
+            ``draw`` is the number of the selection in this round, so that no two have equal random numbers.
+        shares : callable
+            Returns λ (n,) of clients (n,), as shares of all available clients.
         """
         asked: list[int] = []
         tries = 0
@@ -141,34 +149,40 @@ class Buffer:
             if waiting:
                 tries = 0
                 continue
-            among = self._among(opened)
-            if tries == TRIES or among is None:
+            idle = self._idle(opened)
+            if tries == TRIES or idle is None:
                 break
             tries += 1
-            self._credit(choose(replace(among, budget=float(free), draw=self._draws_in_round)), free)
+            part = 1.0  # Λ
+            if self.counts_busy:
+                busy = np.fromiter(self._drawn, dtype=np.int64, count=len(self._drawn))
+                held = shares(busy)
+                for each, share in zip(self._drawn.values(), held.tolist(), strict=True):
+                    each.importance += free * (share > 0)
+                    each.weight += free * share
+                part = max(0.0, 1 - float(held.sum()))
+            self._credit(choose(replace(idle, budget=float(free), draw=self._draws_in_round)), free, part)
             self._draws_in_round += 1
         return asked
 
-    def _among(self, opened: Opened) -> Opened | None:
-        """Return the round with the clients among which to draw; None if no client is idle."""
+    def _idle(self, opened: Opened) -> Opened | None:
+        """Return the round with its idle clients as the available ones; None if no client is idle."""
         busy = np.sort(np.fromiter(self._drawn, dtype=np.int64, count=len(self._drawn)))
         if opened.available is None:
             away = np.empty(0, dtype=np.int64) if opened.unavailable is None else opened.unavailable
             union = np.union1d(away, busy)
-            num_idle = opened.num_available - (union.size - away.size)
-            idle = replace(opened, unavailable=union, num_available=num_idle)
+            number = opened.num_available - (union.size - away.size)
+            idle = replace(opened, unavailable=union, num_available=number)
         else:
             at = np.searchsorted(opened.available, busy)
             inside = at < opened.available.size
             at = at[inside][opened.available[at[inside]] == busy[inside]]
-            num_idle = opened.num_available - at.size
-            idle = replace(opened, available=np.delete(opened.available, at), num_available=num_idle)
-        if num_idle <= 0:
-            return None
-        return idle if self.idle_only else opened
+            number = opened.num_available - at.size
+            idle = replace(opened, available=np.delete(opened.available, at), num_available=number)
+        return idle if number > 0 else None
 
-    def _credit(self, selection: Selection, draws: int) -> None:
-        """Add the credits of a selection with the budget ``draws``."""
+    def _credit(self, selection: Selection, draws: int, part: float) -> None:
+        """Add the credits of a selection with the budget ``draws`` from clients with the share ``part``."""
         self.num_draws += draws
         for client, count, probability, importance, weight in zip(
             selection.clients.tolist(),
@@ -181,7 +195,7 @@ class Buffer:
             each = self._drawn.setdefault(client, _Drawn(0, probability, 0.0, 0.0))
             each.count += count
             each.importance += draws * importance
-            each.weight += draws * weight
+            each.weight += draws * part * weight
 
     # --- the replies ------------------------------------------------------------------------------------
 

@@ -150,6 +150,10 @@ class Wait:
             self._end = float(self._allowed()[awaited].max(initial=0.0))
         return self._end
 
+    def renew(self) -> None:
+        """Let `end` take into account what other exchanges have taught about the pace since its last call."""
+        self._end = None
+
     def close(self, waited: float, round: int | None = None) -> None:
         """End the exchange after ``waited`` seconds, and learn from its answers.
 

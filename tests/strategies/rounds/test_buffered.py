@@ -109,9 +109,9 @@ def test_full_participation_has_the_same_shares() -> None:
     assert run.weights / run.weights.sum() == pytest.approx(np.full(M, 1 / M), rel=0.02)
 
 
-def test_draws_from_idle_clients_are_biased_to_fast_clients() -> None:
-    """FedBuff's draws fail the same test by far: a slow client gets a fifth of its share or so."""
-    run = simulated(SECONDS, Buffered(**{**vars(FAIR), "draw_from": "idle"}), 600)
+def test_weights_of_the_idle_clients_only_are_biased_to_fast_clients() -> None:
+    """FedBuff's weights fail the same test by far."""
+    run = simulated(SECONDS, Buffered(**{**vars(FAIR), "count_busy": False}), 600)
     truth = float(UPDATES.mean())
     assert truth == 0.25
     assert float(run.weights @ UPDATES) / run.rounds < 0.75 * truth
@@ -177,71 +177,95 @@ def drawing(*draws: list[int]) -> Callable[[Opened], Selection]:
     return choose
 
 
-def test_a_draw_of_a_busy_client_is_one_more_draw_of_its_update() -> None:
+def tenth(clients: np.ndarray) -> np.ndarray:
+    """Each client has a tenth of the data."""
+    return np.full(clients.size, 0.1)
+
+
+def test_draws_also_count_for_busy_clients() -> None:
     buffer = Buffer(Buffered(concurrency=2), 2)
     buffer.begin(1)
-    assert buffer.fill(opened(), drawing([3, 5])) == [3, 5]
+    assert buffer.fill(opened(), drawing([3, 5]), tenth) == [3, 5]
     buffer.end(5, usable=True)
-    # One place is free: the first two draws hit client 3, which trains, and client 5, which waits.
-    assert buffer.fill(opened(), drawing([3], [5], [7])) == [7]
+    # One place is free. Client 3 trains and client 5 waits for the end of the round: each gets 0.1, and the
+    # drawn client stands for the remaining 0.8.
+    assert buffer.fill(opened(), drawing([7]), tenth) == [7]
     buffer.end(3, usable=True)
     assert buffer.is_full
     selection, staleness = buffer.take()
     assert selection.clients.tolist() == [5, 3]
-    assert selection.counts.tolist() == [2, 2]
-    # 5 draws, 3 asked: an update stands for 5/3 draws, and the two updates for 2 draws each.
-    assert selection.weights == pytest.approx([2 / (2 * 5 / 3)] * 2)
-    assert selection.importance == pytest.approx([20 / (2 * 5 / 3)] * 2)
+    assert selection.counts.tolist() == [1, 1]
+    # Two draws with 1/2 each, and 0.1 of the third. 3 draws, 3 asked: an update stands for one draw.
+    assert selection.weights == pytest.approx([(2 * 0.5 + 0.1) / 2] * 2)
+    assert selection.importance == pytest.approx([(2 * 5 + 1) / 2] * 2)
     assert staleness.tolist() == [0, 0]
     buffer.begin(2)
-    assert buffer.fill(opened(2), drawing([7], [5])) == [5]
+    assert buffer.fill(opened(2), drawing([5]), tenth) == [5]
     assert buffer.staleness(7) == 1
     assert buffer.staleness(5) == 0
+    buffer.end(7, usable=True)
+    assert buffer.take()[0].weights == pytest.approx([(0.8 + 0.1) / (4 / 4)])
+
+
+def test_without_counting_the_busy_the_drawn_stand_for_the_idle_only() -> None:
+    buffer = Buffer(Buffered(concurrency=2), 2, counts_busy=False)
+    buffer.begin(1)
+    buffer.fill(opened(), drawing([3, 5]), tenth)
+    buffer.end(5, usable=True)
+    buffer.fill(opened(), drawing([7]), tenth)
+    buffer.end(7, usable=True)
+    assert buffer.take()[0].weights.tolist() == [0.5, 0.5]
 
 
 def test_more_draws_than_places_wait_for_a_place() -> None:
     buffer = Buffer(Buffered(concurrency=2), 2)
     buffer.begin(1)
-    assert buffer.fill(opened(), drawing([0, 1, 2, 3])) == [0, 1]
+    assert buffer.fill(opened(), drawing([0, 1, 2, 3]), tenth) == [0, 1]
     buffer.end(1, usable=False)
-    assert buffer.fill(opened(), drawing()) == [2]
+    assert buffer.fill(opened(), drawing(), tenth) == [2]
     assert not buffer.is_full
 
 
-def test_nobody_is_drawn_if_nobody_is_idle_and_draws_of_the_busy_end() -> None:
+def test_nobody_is_drawn_if_nobody_is_idle_and_empty_selections_end() -> None:
     buffer = Buffer(Buffered(concurrency=3), 2)
     buffer.begin(1)
-    assert buffer.fill(opened(among=2), drawing([0, 1])) == [0, 1]
-    assert buffer.fill(opened(among=2), drawing()) == []
-    assert buffer.fill(opened(among=3), drawing(*[[0]] * TRIES)) == []
+    assert buffer.fill(opened(among=2), drawing([0, 1]), tenth) == [0, 1]
+    assert buffer.fill(opened(among=2), drawing(), tenth) == []
+    assert buffer.fill(opened(among=3), drawing(*[[]] * TRIES), tenth) == []
     assert buffer.num_draws == 3 + TRIES
 
 
-def test_idle_draws_leave_out_busy_clients() -> None:
-    buffer = Buffer(Buffered(concurrency=3), 2, idle_only=True)
+def test_the_selector_sees_the_idle_clients() -> None:
+    buffer = Buffer(Buffered(concurrency=3), 2)
     buffer.begin(1)
-    seen = []
+    seen: list[Opened] = []
 
     def choose(now: Opened) -> Selection:
-        seen.append((now.available, now.unavailable, now.num_available))
+        seen.append(now)
         return drawing([4])(now) if len(seen) == 1 else drawing([2, 6])(now)
 
-    asked = buffer.fill(Opened(1, None, None, np.array([2, 4, 6]), None, 3, NOBODY, NOBODY), choose)
+    asked = buffer.fill(Opened(1, None, None, np.array([2, 4, 6]), None, 3, NOBODY, NOBODY), choose, tenth)
     assert asked == [4, 2, 6]
-    assert seen[0][0].tolist() == [2, 4, 6]
-    assert seen[1][0].tolist() == [2, 6]
-    assert seen[1][2] == 2
+    assert [each.draw for each in seen] == [0, 1]
+    assert [each.budget for each in seen] == [3, 2]
+    assert [each.available.tolist() for each in seen] == [[2, 4, 6], [2, 6]]  # type: ignore[union-attr]
+    assert seen[1].num_available == 2
+    buffer.end(2, usable=True)
+    away = Opened(1, None, None, None, np.array([4, 9]), 8, NOBODY, NOBODY)
+    buffer.fill(away, lambda now: seen.append(now) or drawing([7])(now), tenth)  # type: ignore[func-returns-value]
+    assert seen[2].unavailable.tolist() == [2, 4, 6, 9]  # type: ignore[union-attr]
+    assert seen[2].num_available == 6
 
 
 def test_an_overdue_client_frees_its_place_and_its_update_still_counts() -> None:
     buffer = Buffer(Buffered(concurrency=1), 1)
     buffer.begin(1)
-    assert buffer.fill(opened(), drawing([3])) == [3]
+    assert buffer.fill(opened(), drawing([3]), tenth) == [3]
     buffer.free_place(3)
-    assert buffer.fill(opened(), drawing([3], [4])) == [4]
+    assert buffer.fill(opened(), drawing([4]), tenth) == [4]
     assert buffer.in_flight == {3: 1, 4: 1}
     buffer.end(3, usable=True)
-    assert buffer.take()[0].counts.tolist() == [2]
+    assert buffer.take()[0].weights == pytest.approx([1.1])
 
 
 def test_rebased_models_hold_the_update_and_keep_the_types() -> None:
@@ -286,7 +310,7 @@ def test_every_draw_counts_once(seconds: list[float], concurrency: int, size: in
         assert selection.clients.size >= min(size, clients)
         taken += float(selection.weights.sum()) * scale
     left = sum(each.weight for each in buffer._drawn.values())
-    assert taken + left == pytest.approx(buffer.num_draws)
+    assert taken + left == pytest.approx(buffer.num_draws)  # all clients are equal, so each draw gives 1
 
 
 def test_the_state_is_restored_exactly_and_a_wrong_one_is_refused() -> None:
