@@ -26,7 +26,7 @@ from .flower.attendance import Attendance
 from .flower.contents import of_kind
 from .flower.grids import NodesGrid, PollingGrid
 from .flower.in_flight import BUFFERED_GROUP, InFlight
-from .flower.messages import CLOCKS_DIFFER, TrainingRound, read_usable, timed
+from .flower.messages import CLOCKS_DIFFER, TrainingRound, read_reply, read_usable, timed
 from .flower.metrics import averaged, has_size
 from .flower.polling import Poll
 from .flower.traffic import Traffic
@@ -762,17 +762,21 @@ class SelectionStrategy(Strategy):
         seconds: dict[int, float] = {}
         num_stale = 0
 
-        def settle(client: int, message: Message | None, waited: float = nan) -> None:
+        def settle(client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
+            """End a client's training; ``lost``: it is too stale to be asked again after a resume."""
             nonlocal num_stale
+            key, version = self._step.base.weighted_by_key, buffer.in_flight[client]
+            answer = Reply(failure="no answer by the deadline")
             if buffer.is_too_stale(client):
-                num_stale += 1
-                most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
-                answer = Reply(failure=f"staleness {buffer.staleness(client)}: {most}")
-            elif message is None:
-                answer = Reply(failure="no answer by the deadline")
-            else:
-                base = self._models[buffer.in_flight[client]]
-                answer = read_usable(message, base, self._step.base.weighted_by_key)
+                if message is not None:
+                    answer = read_reply(message, key)
+                if lost or not answer.failure:
+                    num_stale += 1
+                    most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
+                    answer = Reply(failure=f"staleness {buffer.staleness(client)}: {most}")
+            elif message is not None:
+                base = self._models[version]
+                answer = read_usable(message, base, key)
                 if answer.arrays is not None and base is not arrays:
                     answer = replace(answer, arrays=Rebased(answer.arrays, ReceivedArrays(base), now))
             answers[client], seconds[client] = answer, waited
@@ -781,7 +785,7 @@ class SelectionStrategy(Strategy):
         buffer.begin(number)
         self._in_flight.round = number
         for client in self._ask_again(config, grid):
-            settle(client, None)
+            settle(client, None, lost=True)
         self._models[number] = arrays
         asked_at = None
         while not buffer.is_full:
@@ -828,6 +832,8 @@ class SelectionStrategy(Strategy):
         for message in messages:
             # Not a number: else the SuperLink would delete the message when a later round begins.
             message.metadata.group_id = BUFFERED_GROUP
+        names = listed([self.roster.id_of(client) for client in clients])
+        log(INFO, "Asked in round %d to train from its model: %s", number, names)
         wait = self._known.wait("train", number, indexes, self._wait)
         self._in_flight.ask(grid, clients, messages, self._wait, wait)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 BUFFERED_GROUP = "buffered"
 """The group of these messages. It is no number, since they do not belong to one round: the SuperLink deletes
 undelivered messages of past rounds (`deploy/flower/patches/storage/past_rounds.py`)."""
+_AFTER_FAILURE = 1.0  # s, the pause if no message can be sent: the next ones are sent at once
 _FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05  # as in `PollingGrid.send_and_receive`
 
 
@@ -101,6 +102,8 @@ class InFlight:
         if not messages:
             return
         message_ids = (grid.send(list(messages)) + [""] * len(messages))[: len(messages)]
+        if not any(message_ids):
+            grid.clock.sleep(_AFTER_FAILURE)
         now = grid.clock.monotonic()
         exchange = _Exchange(now, limit, wait, len(messages))
         for position, (client, message, message_id) in enumerate(

@@ -146,7 +146,7 @@ def read_loss(content: RecordDict, wanted: str | None) -> float:
     return float(value) if isinstance(value, int | float) and isfinite(value) else nan
 
 
-def _read_reply(message: Message, size_key: str) -> Reply:
+def read_reply(message: Message, size_key: str) -> Reply:
     """Read a TRAIN reply. If it has an error, the error becomes its ``failure``. Arrays are decoded later."""
     if message.has_error():
         return Reply(failure=why_failed(message))
@@ -170,7 +170,7 @@ def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
     ``model`` is the model that was sent to the client. If the arrays cannot be used, the reason becomes the
     reply's ``failure``, and no other use of them is made.
     """
-    reply = _read_reply(message, size_key)
+    reply = read_reply(message, size_key)
     if reply.arrays is None:
         return reply
     received = ReceivedArrays(model)
@@ -231,7 +231,7 @@ class TrainingRound:
         return self._usable[answered]
 
     def _can_be_used(self, message: Message) -> bool:
-        reply = _read_reply(message, self.size_key)
+        reply = read_reply(message, self.size_key)
         if reply.arrays is None:
             return False
         try:
@@ -256,7 +256,7 @@ class TrainingRound:
             answer is not None and self.is_usable(answer) for answer in answers
         )
         missing = Reply(failure="enough others had answered" if cut else "no answer by the deadline")
-        return [missing if answer is None else _read_reply(answer, self.size_key) for answer in answers]
+        return [missing if answer is None else read_reply(answer, self.size_key) for answer in answers]
 
     def reply_seconds(self) -> NDArray[np.float64]:
         """Return (S,) the seconds until the server had each reply, NaN for none; empty if all are NaN."""

@@ -21,8 +21,8 @@ def test_cohort_up_runs_buffered_rounds_over_grpc(tmp_path: Path) -> None:
     process = subprocess.run(
         [
             Path(sys.executable).parent / "cohort",
-            *"up --clients 6 --per-round 2 --rounds 8 --selector forecast --out".split(),
-            tmp_path / "run",
+            *("up", "--clients", "6", "--per-round", "2", "--rounds", "8", "--selector", "forecast"),
+            *("--out", tmp_path / "run"),
             *(part for each in settings for part in ("--set", each)),
         ],
         capture_output=True,

@@ -11,11 +11,12 @@ from flwr.app import ConfigRecord, Message
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi, Result
 
 from simulation.grid import Handler, InProcessGrid
-from strategies import Buffered, SelectionStrategy
+from strategies import Buffered, Forecast, Reporter, RoundReport, SelectionStrategy
 from strategies.checkpoint import CheckpointError
 from strategies.clients.reports import Report
 from strategies.flower.messages import write_report
 from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
+from strategies.reporters.scalars import scalars
 from strategies.rounds.record import RoundRecord
 from strategies.selectors import available, selector_type
 
@@ -232,6 +233,57 @@ def test_stale_updates_are_rejected_counted_and_recorded() -> None:
     assert "must be at most 2 (max_staleness)" in next(iter(stale[0].failures.values()))
 
 
+def test_a_client_whose_node_leaves_loses_its_place_and_comes_back() -> None:
+    grid = SlowGrid()
+    grid.offline_after = 2.0
+    left: list[int] = []
+
+    def leave(record: RoundRecord) -> None:
+        if record.round == 3:
+            busy = {client for client, at in grid.trained if grid.clock.monotonic() - at < 0.9}
+            left.append(min(busy))
+            grid.remove_node(grid._node_of[left[0]])
+        if record.round == 20:
+            grid.add_node(handler=trainer(left[0]))
+
+    records: list[RoundRecord] = []
+    made, _ = strategy(on_round=lambda record: (records.append(record), leave(record))[0])
+    made.start(grid, model(1, 2), num_rounds=60)
+    reasons = [each.failures[left[0]] for each in records if left[0] in each.failures]
+    assert any("not online" in why for why in reasons)
+    assert left[0] in used(records[20:])
+    assert all(record.feedback.responded.sum() == 2 for record in records)
+
+
+def test_a_removed_client_is_forgotten_while_it_trains(tmp_path: Path) -> None:
+    file = tmp_path / "removed.json"
+    file.write_text("[]")
+
+    def remove(record: RoundRecord) -> None:
+        if record.round == 3:
+            file.write_text('["c6", "c7"]')
+
+    made, _ = strategy(on_round=remove, overrides=Overrides(removed=str(file)), deadlines=PATIENT)
+    made.start(SlowGrid(), model(1, 2), num_rounds=25)
+    buffer = made._known.buffer
+    assert buffer is not None
+    assert not set(SLOW) & set(buffer.in_flight)
+
+
+def test_messages_that_cannot_be_sent_end_no_run() -> None:
+    class Busy(SlowGrid):
+        def push_messages(self, messages: Any) -> list[str]:
+            messages = list(messages)
+            training = any(message.metadata.message_type == "train" for message in messages)
+            if training and 2 < self.clock.monotonic() < 4.2:
+                raise RuntimeError("the SuperLink is busy")
+            return super().push_messages(messages)
+
+    _, records = run(Busy(), 20)
+    assert len(records) == 20
+    assert any("no answer by the deadline" in each.failures.values() for each in records)
+
+
 def test_fewer_clients_than_places() -> None:
     _, records = run(SlowGrid(), 10, mode=Buffered(concurrency=20, size=8), deadlines=PATIENT)
     assert all(record.feedback.responded.sum() == CLIENTS for record in records)
@@ -393,3 +445,20 @@ def test_every_selector_runs_or_is_refused_in_one_line(selector: str) -> None:
     _, records = run(SlowGrid(), 8, selector=selector, deadlines=PATIENT, **options)
     assert not any(record.skipped for record in records)
     assert all(record.feedback.responded.sum() == 2 for record in records)
+
+
+def test_a_preset_takes_the_mode_and_a_reporter_is_told_the_staleness() -> None:
+    reports: list[RoundReport] = []
+
+    class Listener(Reporter):
+        def round(self, report: RoundReport) -> None:
+            reports.append(report)
+
+    made = Forecast(
+        2, min_available_clients=CLIENTS, mode=MODE, seed=5, polling=Polling(ask_status=True, interval=0.05),
+        reporters=[Listener()], deadlines=PATIENT,
+    )  # fmt: skip
+    made.start(SlowGrid(), model(1, 2), num_rounds=20)
+    numbers = [scalars(report) for report in reports if report.record is not None]
+    assert max(each.get("round/staleness", 0) for each in numbers) >= 1
+    assert all(each["round/stale"] == 0 for each in numbers)
