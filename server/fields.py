@@ -108,6 +108,7 @@ _MAYBE_ALIGNED = (
     "reply_seconds",
     "training_seconds",
     "batteries",
+    "staleness",
 )  # may be empty
 _ROUND: dict[str, Callable[[Any], Any]] = {
     "round": _whole,
@@ -124,7 +125,7 @@ _ROUND: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("failures", "clipped"), _reasons),
     **dict.fromkeys(("quarantined", "silent"), _texts),
     **dict.fromkeys(("skipped", "eligible"), _text),
-    **dict.fromkeys(("num_available", "num_ineligible"), _whole),
+    **dict.fromkeys(("num_available", "num_ineligible", "num_stale"), _whole),
     "phases": _numbers_by_name,
     "absent": _absent,
     "group_metrics": _metrics_by_group,

@@ -15,6 +15,8 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         ``reported_norms`` (the norms as the clients report them, before the guard), ``train_losses``,
         ``reply_seconds`` (from the TRAIN messages until the server had the reply), ``training_seconds`` and
         ``batteries`` (%), both as the clients report them; the last three are empty if nothing is known;
+        ``staleness``: how many rounds ended while each client trained, and ``num_stale``: the updates that
+        were rejected because of it (``mode = "buffered"``; otherwise empty and 0);
         ``failures`` and ``clipped``: lists of a ``client`` and a ``reason``;
         ``quarantined``: ids of the online clients that were in quarantine;
         ``silent``: ids of the clients in ``quarantined`` that did not answer in time; the other quarantined

@@ -11,7 +11,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 import tasks
 from strategies import Reporter, SelectionStrategy
-from strategies.options import Budgets, Deadlines, Eligibility, Faults, Overrides, Polling, read_rates
+from strategies.options import (
+    Budgets,
+    Buffered,
+    Deadlines,
+    Eligibility,
+    Faults,
+    Overrides,
+    Polling,
+    read_rates,
+)
+from strategies.options.mode import MOST_CLIENTS, MOST_STEPS
 from strategies.selectors import available, selector_type, settings_of_run
 from strategies.selectors.checks import did_you_mean
 from strategies.selectors.settings import Schedule
@@ -29,6 +39,11 @@ _NAMES = {
     "faults.over_selection": "over-selection",
     "faults.correction": "correction",
     "local_learning_rate": "learning-rate",
+    "mode.size": "buffer-size",
+    "mode.concurrency": "concurrency",
+    "mode = Buffered(...)": "mode = 'buffered'",
+    "mode=None": "mode = 'rounds'",
+    "(max_staleness)": "(max-staleness)",
 }
 SettingValue = str | int | float | bool
 CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints, inside output-dir
@@ -179,6 +194,12 @@ class RunSettings(BaseModel):
     personal_holdout: float = Field(gt=0, lt=1)
     masked_updates: bool
     correction: Annotated[Literal["equal", "rates"], checked_by(Faults, "correction")]
+    mode: Literal["rounds", "buffered"]
+    concurrency: int = Field(ge=0, le=MOST_CLIENTS)  # 0 with mode = "rounds"
+    buffer_size: int = Field(ge=0, le=MOST_CLIENTS)  # 0: clients-per-round
+    max_staleness: int = Field(ge=0, le=MOST_STEPS)
+    staleness_power: float = Field(ge=0, le=10)
+    count_busy: bool
     client_sizes: str
     client_settings: str
     removed_clients: str
@@ -236,6 +257,14 @@ class RunSettings(BaseModel):
         if settings.track and not settings.output_dir:
             raise ValueError(f"track = {settings.track!r}: needs output-dir, the folder of the run")
         check_trackers(settings.track)
+        if settings.mode == "rounds":
+            for name, value in (("concurrency", settings.concurrency), ("buffer-size", settings.buffer_size)):
+                if value:
+                    raise ValueError(f"{name} = {value}: needs mode = 'buffered'")
+        elif not settings.concurrency:
+            raise ValueError(
+                "concurrency = 0: must be at least 1 with mode = 'buffered': how many clients train at once"
+            )
         asked = selector_type(settings.selector).polls_for if settings.selector in available() else ()
         if "gradient_variance" in asked and settings.local_steps == 1:
             raise ValueError(
@@ -297,6 +326,7 @@ class RunSettings(BaseModel):
             "variates": self.variates or None,
             "masked_updates": self.masked_updates,
             "eligible": self.eligible or None,
+            "mode": self.buffered,
         }
 
     def evaluates(self, number: int) -> bool:
@@ -325,6 +355,19 @@ class RunSettings(BaseModel):
     def budgets(self) -> Budgets:
         """K of each round."""
         return Budgets(self.clients_per_round, None if self.budget == "" else self.budget)
+
+    @property
+    def buffered(self) -> Buffered | None:
+        """How rounds are buffered; None if they are not."""
+        if self.mode == "rounds":
+            return None
+        return Buffered(
+            concurrency=self.concurrency,
+            size=self.buffer_size or None,
+            max_staleness=self.max_staleness,
+            staleness_power=self.staleness_power,
+            count_busy=self.count_busy,
+        )
 
     @property
     def learning_rates(self) -> Schedule:
@@ -455,7 +498,6 @@ def _explain(details: Any) -> str:
 
 def _in_names_of_the_run(message: str) -> str:
     """Replace the names of the strategy's parameters in a message by the names of the run's settings."""
-    message = message.removeprefix("faults.")
     for parameter, name in _NAMES.items():
         message = message.replace(parameter, name)
-    return message.replace("() with", " with")
+    return message.removeprefix("faults.").replace("() with", " with")

@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from strategies.clients.overrides import Groups, numbered
 from strategies.clients.printable import listed
 from strategies.numerics.robust import mean_weights
-from strategies.options import Budget, Budgets, Eligibility, Eligible, Faults, Overrides
+from strategies.options import Budget, Budgets, Buffered, Eligibility, Eligible, Faults, Overrides
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord
 from strategies.rounds.replies import Reply
 from strategies.rounds.seeds import client_seed, evaluators
-from strategies.rounds.trained_clients import ClientUpdates, TrainedClients, WeightedUpdates
+from strategies.rounds.trained_clients import ClientUpdates, JoinedUpdates, TrainedClients, WeightedUpdates
 from strategies.rounds.variates import create_variates
 from strategies.selectors import Selector, create, selector_type, settings_of_run
-from strategies.server_steps.compatibility import check_masked
+from strategies.server_steps.compatibility import check_buffered, check_masked
 from tasks.base import Arrays, Metrics, batches
 from tasks.data import Dataset, FederatedData, federate
 
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
 
     from strategies.numerics.arrays import Bools, Floats, Ints
-    from strategies.rounds.stages import Chosen, Outcome
+    from strategies.rounds.buffered.buffer import Buffer
+    from strategies.rounds.stages import Chosen, Opened, Outcome
 
     from .availability import Availability
     from .kernels import Kernel
@@ -107,6 +108,10 @@ class Simulator:
     proximal_mu : float (default: 0.0)
         μ of FedProx, >= 0. If 0, the μ of a server strategy FedProx is used; any other server strategy then
         has no proximal term.
+    mode : Buffered, optional
+        Rounds are buffered, as in `SelectionStrategy`; needs ``response_times``. A client without a reply
+        loses its place after ``round_deadline``; deadlines are not learned. Each round is a round of the
+        availability, however short it is.
     masked_updates : bool (default: False)
         Whether the server sees only the sum of the updates, as in `SelectionStrategy`. If so, clients report
         the norms, and a round in which a reply is missing is skipped.
@@ -173,6 +178,7 @@ class Simulator:
         server_strategy: Strategy | None = None,
         variates: Literal["fedvarp", "scaffold"] | None = None,
         proximal_mu: float = 0.0,
+        mode: Buffered | None = None,
         masked_updates: bool = False,
         initial_arrays: Arrays | None = None,
         faults: Faults | None = None,
@@ -271,6 +277,23 @@ class Simulator:
             )
         if masked_updates:
             check_masked(kind, server_strategy, variates, self.faults)
+        if mode is not None:
+            check_buffered(
+                mode,
+                kind,
+                settings,
+                server_strategy,
+                self.faults,
+                size=mode.size or clients_per_round,
+                variates=variates,
+                masked_updates=masked_updates,
+                budget=budget,
+            )
+            if response_times is None:
+                raise ValueError(
+                    "mode = Buffered(...): needs response_times in a batched simulation, where all clients "
+                    "answer at once without them"
+                )
         self._masked = masked_updates
         self._proximal_mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
         self._logic = RoundLogic(
@@ -280,6 +303,7 @@ class Simulator:
             budgets=budgets,
             shortest_deadline=shortest_deadline,
             updates="masked" if masked_updates else "noised" if self._is_private else "open",
+            mode=mode,
         )
         self.arrays: Arrays = kernel.initial_arrays(seed) if initial_arrays is None else dict(initial_arrays)
         self.round = 0
@@ -288,6 +312,10 @@ class Simulator:
         # (n, 4) replies that arrive after the end of their round: simulated time of arrival (s), round,
         # client, response time (s).
         self._late = np.empty((0, 4))
+        # Of buffered rounds: the clients in flight, in the order in which they were asked -> (when the
+        # training ends, simulated s; how long it takes, s); and round -> the model from which they train.
+        self._in_flight: dict[int, tuple[float, float]] = {}
+        self._models: dict[int, Arrays] = {}
 
     @property
     def _is_private(self) -> bool:
@@ -311,27 +339,20 @@ class Simulator:
     def step(self) -> RoundRecord:
         """Run one round."""
         number = self.round + 1
-        rate = self._learning_rate(number)
-        self._logic.local_learning_rate = rate
-        plan = Plan(
-            seed=self.seed,
-            round=number,
-            learning_rate=rate,
-            batch_size=self._batch_size,
-            steps=self._steps,
-            epochs=self._epochs,
-            proximal_mu=self._proximal_mu,
-            measure_variance=self._measures_variance,
-        )
+        plan = self._plan(number)
+        self._logic.local_learning_rate = plan.learning_rate
         available = self._available(number)
         self._hear_late_replies()
         opened = self._logic.open(number, available)
         if self.selector.asks_norms:
             clients = opened.selectable(self.selector.registered)
             self._logic.learn_norms(opened, clients, self._norms(replace(plan, round=0), clients))
-        reports = None if opened.candidates is None else self._reports(plan, opened.candidates)
-        chosen = self._logic.choose(opened, reports)
-        replies, seconds, measured = self._train(plan, chosen)
+        if self._logic.buffer is not None:
+            chosen, replies, seconds, measured = self._train_buffered(opened, self._logic.buffer)
+        else:
+            reports = None if opened.candidates is None else self._reports(plan, opened.candidates)
+            chosen = self._logic.choose(opened, reports)
+            replies, seconds, measured = self._train(plan, chosen)
         outcome = self._logic.finish(chosen, self.arrays, replies, measured)
         arrays, skipped = self._server_step(outcome)
         if arrays is not None:
@@ -343,6 +364,19 @@ class Simulator:
         self.seconds += seconds
         self.history.append(record)
         return record
+
+    def _plan(self, number: int) -> Plan:
+        """Return how clients train that are asked in a round."""
+        return Plan(
+            seed=self.seed,
+            round=number,
+            learning_rate=self._learning_rate(number),
+            batch_size=self._batch_size,
+            steps=self._steps,
+            epochs=self._epochs,
+            proximal_mu=self._proximal_mu,
+            measure_variance=self._measures_variance,
+        )
 
     def _available(self, number: int) -> Ints | None:
         """Let new clients join, and return the clients that may be selected in a round; None for all."""
@@ -458,6 +492,11 @@ class Simulator:
         state |= {f"logic/{name}": array for name, array in self._logic.state_dict().items()}
         if self._server is not None:
             state |= {f"step/{name}": array for name, array in self._server.state_dict().items()}
+        state["in_flight"] = np.array(
+            [(client, *times) for client, times in self._in_flight.items()], dtype=np.float64
+        ).reshape(-1, 3)
+        for number, model in self._models.items():
+            state |= {f"models/{number}/{name}": array.copy() for name, array in model.items()}
         own = {"round": np.array(self.round), "seconds": np.array(self.seconds), "late": self._late.copy()}
         return state | own
 
@@ -485,6 +524,11 @@ class Simulator:
         self.arrays = {name: array.copy() for name, array in model.items()}
         self.round, self.seconds = int(state["round"]), float(state["seconds"])
         self._late = np.array(state["late"])
+        self._in_flight = {int(client): (end, took) for client, end, took in state["in_flight"].tolist()}
+        self._models = {}
+        for key, array in part("models/").items():
+            number, _, name = key.partition("/")
+            self._models.setdefault(int(number), {})[name] = array.copy()
         self.history = [record for record in self.history if record.round <= self.round]
 
     # --- a round ---------------------------------------------------------------------------------------
@@ -583,6 +627,104 @@ class Simulator:
             dict.fromkeys(np.flatnonzero(~answered).tolist(), _LATE),
         )
         return replies, waited, measured
+
+    def _train_buffered(
+        self, opened: Opened, buffer: Buffer
+    ) -> tuple[Chosen, TrainedClients | list[Reply], float, Floats | None]:
+        """Keep clients busy until the buffer is full.
+
+        Returns
+        -------
+        Chosen
+            The clients whose training ended.
+        TrainedClients or list of Reply, float, ndarray
+            The replies, the seconds of the wait, and the seconds until each reply, as `_train` returns them.
+        """
+        assert self.response_times is not None
+        number, now = opened.number, self.seconds
+        failures: dict[int, str] = {}
+        took: dict[int, float] = {}
+        num_stale = 0
+        buffer.begin(number)
+        self._models[number] = self.arrays
+        versions: dict[int, int] = {}
+        while not buffer.is_full:
+            asked = self._logic.fill(opened)
+            for client, seconds in zip(
+                asked, self.response_times.seconds(number, asked).tolist(), strict=True
+            ):
+                waits = min(seconds, self.round_deadline)
+                self._in_flight[client] = (now + waits, seconds if seconds <= self.round_deadline else inf)
+            if not self._in_flight:
+                break
+            client = min(self._in_flight, key=lambda each: self._in_flight[each][0])
+            now, took[client] = self._in_flight.pop(client)
+            versions[client] = buffer.in_flight[client]
+            if buffer.is_too_stale(client):
+                num_stale += 1
+                most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
+                failures[client] = f"staleness {buffer.staleness(client)}: {most}"
+            elif took[client] == inf:
+                failures[client] = _LATE
+            buffer.end(client, client not in failures)
+        waited = now - self.seconds if now < inf else inf
+        chosen = self._logic.gather(opened, num_stale)
+        clients = chosen.selection.clients
+        measured = np.array([took[client] for client in clients.tolist()])
+        measured[np.isinf(measured)] = np.nan
+        positions = np.array([i for i, client in enumerate(clients.tolist()) if client not in failures], int)
+        parts = self._trained_from(
+            np.array([versions[client] for client in clients[positions].tolist()]), clients[positions]
+        )
+        kept = buffer.kept_versions(number + 1)
+        models = self._models
+        self._models = {version: model for version, model in models.items() if version in kept}
+        if not positions.size:
+            replies = [Reply(failure=failures[client]) for client in clients.tolist()]
+            return chosen, replies, waited, measured
+        joined = JoinedUpdates(
+            [rows for _, rows, _ in parts],
+            [trained.updates for _, _, trained in parts],
+            [models[version] for version, _, _ in parts],
+            self.arrays,
+        )
+
+        def spread(values: Callable[[Any], Any]) -> Any:
+            each = np.empty(positions.size)
+            for _, rows, trained in parts:
+                each[rows] = values(trained)
+            return each
+
+        held = self.data.offsets[clients[positions] + 1] - self.data.offsets[clients[positions]]
+        return (
+            chosen,
+            TrainedClients(
+                positions,
+                joined,
+                spread(lambda trained: trained.losses),
+                self._plan(number).num_steps(held),
+                spread(lambda trained: trained.gradient_variances),
+                {
+                    int(i): failures[int(clients[i])]
+                    for i in range(clients.size)
+                    if int(clients[i]) in failures
+                },
+            ),
+            waited,
+            measured,
+        )
+
+    def _trained_from(self, versions: Ints, clients: Ints) -> list[tuple[int, Ints, Any]]:
+        """Train clients (n,), each from the model of the round ``versions`` (n,) in which it was asked.
+
+        Return for each of these rounds: the round, the positions of its clients, and their training.
+        """
+        parts = []
+        for version in np.unique(versions).tolist():
+            rows = np.flatnonzero(versions == version)
+            trained = self.kernel.train(self._models[version], self.data, clients[rows], self._plan(version))
+            parts.append((version, rows, trained))
+        return parts
 
 
 def _group_numbers(

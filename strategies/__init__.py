@@ -6,7 +6,7 @@ from .flower.attendance import NotEnoughClientsError
 from .flower.client_app import ReportingClientApp
 from .flower.messages import read_report, write_report
 from .flower.polling import MissingHandlerError
-from .options import Checkpoints, Deadlines, Eligibility, Faults, GuardSettings, Overrides, Polling
+from .options import Buffered, Checkpoints, Deadlines, Eligibility, Faults, GuardSettings, Overrides, Polling
 from .presets import AdaptiveOSMD, Delta, Flics, Forecast, PersonalisedOSMD, PowerOfChoice
 from .reporters import JSONLines, MLflow, Prometheus, Reporter, RoundReport, RunInfo, TensorBoard, WandB
 from .rounds.record import RoundRecord
@@ -16,6 +16,7 @@ from .strategy import SelectionStrategy
 
 __all__ = [
     "AdaptiveOSMD",
+    "Buffered",
     "CheckpointError",
     "Checkpoints",
     "Deadlines",

@@ -15,7 +15,17 @@ from typing import Any, Literal, TypedDict, Unpack
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from .options import Budget, Checkpoints, Deadlines, Eligible, Faults, Overrides, Polling, check_kind
+from .options import (
+    Budget,
+    Buffered,
+    Checkpoints,
+    Deadlines,
+    Eligible,
+    Faults,
+    Overrides,
+    Polling,
+    check_kind,
+)
 from .reporters import Reporter
 from .rounds.record import RoundRecord
 from .strategy import SelectionStrategy
@@ -39,6 +49,7 @@ class Options(TypedDict, total=False):
     eligible: Eligible | None
     checkpoints: Checkpoints | None
     variates: Literal["fedvarp", "scaffold"] | None
+    mode: Buffered | None
     masked_updates: bool
     stop: Callable[[int, MetricRecord | None], bool] | None
     on_round: Callable[[RoundRecord], None] | None

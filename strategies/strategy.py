@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from inspect import signature
 from logging import INFO, WARNING
+from math import nan
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
@@ -20,11 +21,12 @@ from .clients.eligible import EligibleClients
 from .clients.overrides import Groups, Removals, per_client, sizes_of
 from .clients.printable import listed
 from .clients.reports import LEARNING_RATE, PART_SCALES, REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
-from .flower.arrays import ReceivedArrays, to_record
+from .flower.arrays import ReceivedArrays, encode, to_record
 from .flower.attendance import Attendance
 from .flower.contents import of_kind
 from .flower.grids import NodesGrid, PollingGrid
-from .flower.messages import CLOCKS_DIFFER, TrainingRound
+from .flower.in_flight import BUFFERED_GROUP, InFlight
+from .flower.messages import CLOCKS_DIFFER, TrainingRound, read_reply, read_usable, timed
 from .flower.metrics import averaged, has_size
 from .flower.polling import Poll
 from .flower.traffic import Traffic
@@ -33,6 +35,7 @@ from .options import (
     GROUPS,
     Budget,
     Budgets,
+    Buffered,
     Checkpoints,
     Deadlines,
     Eligible,
@@ -48,15 +51,16 @@ from .options.types import boolean
 from .progress import Progress, state_of
 from .reporters import Reporter, Reporters, RunInfo
 from .rounds.aggregation import Arrays
+from .rounds.buffered.rebased import Rebased
 from .rounds.limits import believed_numbers, believed_sizes
 from .rounds.logic import RoundLogic
 from .rounds.record import RoundRecord, no_report
 from .rounds.replies import Reply
 from .rounds.seeds import client_seed, evaluators
-from .rounds.stages import Chosen, Opened, Outcome
+from .rounds.stages import Opened, Outcome
 from .rounds.variates import CONTROL, create_variates
-from .selectors import checks
-from .server_steps.compatibility import check_masked
+from .selectors import Selection, checks
+from .server_steps.compatibility import check_buffered, check_masked
 from .server_steps.replies import contributions_of
 from .server_steps.step import ServerStep, Step
 
@@ -70,6 +74,7 @@ _EXAMPLES = {
     Faults: "quorum=2",
     Overrides: 'sizes={"client-1": 120}',
     Checkpoints: '"runs/1"',
+    Buffered: "concurrency=30",
 }
 
 
@@ -126,6 +131,9 @@ class SelectionStrategy(Strategy):
     variates : {"fedvarp", "scaffold"}, optional
         The control variates: arrays of each client, which the server remembers in order to reduce variance
         (FedVARP) or client drift (SCAFFOLD), see `rounds.variates` (default: none).
+    mode : Buffered, optional
+        Rounds do not wait for slow clients: the model moves after every K arrivals, while C clients are kept
+        busy, see `Buffered` (default: a round ends before the next begins).
     masked_updates : bool (default: False)
         Whether clients mask their updates, so that the server sees only the sum of the updates. Each client
         receives its weight (``update-weight``), multiplies its update by the weight, and then adds its mask.
@@ -178,6 +186,7 @@ class SelectionStrategy(Strategy):
         eligible: Eligible | None = None,
         checkpoints: Checkpoints | None = None,
         variates: Literal["fedvarp", "scaffold"] | None = None,
+        mode: Buffered | None = None,
         masked_updates: bool = False,
         stop: Callable[[int, MetricRecord | None], bool] | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
@@ -202,6 +211,7 @@ class SelectionStrategy(Strategy):
             ("faults", faults, Faults),
             ("overrides", overrides, Overrides),
             ("checkpoints", checkpoints, Checkpoints),
+            ("mode", mode, Buffered),
         ):
             check_kind(name, value, kind, f"a {kind.__name__}, such as {kind.__name__}({_EXAMPLES[kind]})")
         check_kind("stop", stop, abc.Callable, "a function of the round and the metrics")
@@ -231,6 +241,19 @@ class SelectionStrategy(Strategy):
             )
         if masked_updates:
             check_masked(self._kind, server_strategy, variates, self.faults)
+        self.mode = mode
+        if mode is not None:
+            check_buffered(
+                mode,
+                self._kind,
+                selector_settings or {},
+                server_strategy,
+                self.faults,
+                size=mode.size or clients_per_round,
+                variates=variates,
+                masked_updates=masked_updates,
+                budget=budget,
+            )
         self.selector_name = selector
         self.selector_settings = dict(selector_settings or {})
         self.clients_per_round = clients_per_round
@@ -286,6 +309,10 @@ class SelectionStrategy(Strategy):
         self._logged_eligible: tuple[str, int, int] | None = None
         self._seen_changes = -1  # the value of `Roster.changes` when the selector was last updated
         self._training: TrainingRound | None = None
+        self._in_flight = InFlight()  # the messages of buffered rounds
+        # Of buffered rounds: round -> w_t, the model from which the clients asked in this round train.
+        self._models: dict[int, ArrayRecord] = {}
+        self._resumes = False  # whether the clients that were in flight at the checkpoint must be asked again
         self._wait = self.deadlines.round  # s; less if `start` gets a smaller timeout
         self._evaluate_config = ConfigRecord()
 
@@ -418,11 +445,14 @@ class SelectionStrategy(Strategy):
             number = progress.round + 1
             log(INFO, "")
             log(INFO, "[ROUND %d/%d]", number, num_rounds)
-            messages = list(self.configure_train(number, progress.arrays, train_config, polling))
-            replies = self._trained(polling, messages)
-            del messages  # frees memory: each message holds the model
-            arrays, metrics = self.aggregate_train(number, replies)
-            del replies
+            if self.mode is not None:
+                arrays, metrics = self._buffered_round(number, progress.arrays, train_config, polling)
+            else:
+                messages = list(self.configure_train(number, progress.arrays, train_config, polling))
+                replies = self._trained(polling, messages)
+                del messages  # frees memory: each message holds the model
+                arrays, metrics = self.aggregate_train(number, replies)
+                del replies
             progress.move(arrays)
             progress.note("train_metrics_clientapp", number, metrics)
             messages = list(self.configure_evaluate(number, progress.arrays, self._evaluate_config, polling))
@@ -461,6 +491,7 @@ class SelectionStrategy(Strategy):
                 "server_strategy": type(self.server_strategy).__name__,
                 "variates": None if self._variates is None else self._variates.name,
                 "masked_updates": self.masked_updates,
+                "mode": None if self.mode is None else repr(self.mode),
             },
         )
 
@@ -516,6 +547,7 @@ class SelectionStrategy(Strategy):
             "silence": self.faults.silence,
             "variates": None if self._variates is None else self._variates.name,
             "masked_updates": self.masked_updates,
+            **({} if self.mode is None else {"mode": asdict(self.mode)}),
             "arrays": {name: [list(array.shape), array.dtype] for name, array in arrays.items()},
         }
 
@@ -525,6 +557,11 @@ class SelectionStrategy(Strategy):
                 "logic": self._known.state_dict(),
                 "step": self._step.state_dict(),
                 "reporters": self._reporters.state_dict(),
+                "in_flight": {
+                    f"{number}/{name}": array.numpy()
+                    for number, model in self._models.items()
+                    for name, array in model.items()
+                },
             }
             notes = {"num_rounds": self.num_rounds, "attendance": self._attendance.state()}
             self._checkpoints.save(progress.checkpoint(parts, notes, self._fingerprint(progress.arrays)))
@@ -554,6 +591,8 @@ class SelectionStrategy(Strategy):
             self._step.load_state_dict(state_of("step", found))
             self._reporters.load_state_dict(state_of("reporters", found))
             self._attendance.load(found.meta["attendance"])
+            self._models = _models_of(state_of("in_flight", found), initial_arrays)
+            self._resumes = True
         except KeyError as error:
             raise CheckpointError(
                 f"{folder}: its checkpoints have no {error}, so another version of Cohort wrote them: resume "
@@ -603,6 +642,7 @@ class SelectionStrategy(Strategy):
             budgets=self._budgets,
             shortest_deadline=self.deadlines.shortest,
             updates="masked" if self.masked_updates else "noised" if self._step.is_private else "open",
+            mode=self.mode,
         )
         if self._restored is not None:
             logic.load_state_dict(self._restored)
@@ -658,21 +698,11 @@ class SelectionStrategy(Strategy):
         MissingHandlerError
             If the clients' app cannot answer the poll of the selector.
         """
+        if self.mode is not None:
+            raise RuntimeError("mode = Buffered(...): its rounds are run by start() only")
         grid = PollingGrid.of(grid, self.polling.interval)
         clock = grid.clock
-        self._eligible.begin(server_round)
-        if self._logic is None:
-            self._attendance.wait_for_first(grid)
-        available = self._attendance.wait_for_quorum(grid)
-        began = clock.monotonic()
-        grid.listen()
-        self._update_selector()
-        self._log_eligible(server_round, available.size)
-        self._known.local_learning_rate = self._rates.at(server_round)
-        opened = self._known.open(server_round, available)
-        self._poll.probes = not self._attendance.answered
-        if self.selector.asks_norms:
-            self._ask_norms(opened, arrays, config, grid)
+        opened, began = self._open(server_round, arrays, config, grid)
         wait = self._wait if self.asks_everybody else self.deadlines.poll
         polled = self._poll.ask(
             grid,
@@ -689,12 +719,140 @@ class SelectionStrategy(Strategy):
             train_deadline=wait,
         )
         chosen = self._known.choose(opened, polled.reports)
-        messages = self._messages(chosen, arrays, config, grid, polled.train_config)
+        messages = self._messages(server_round, chosen.selection, arrays, config, grid, polled.train_config)
         self._training = TrainingRound(
             chosen, arrays, messages, began, clock.monotonic(), clock, self._step.base.weighted_by_key
         )
         log(INFO, "configure_train: selected %s", self._describe(chosen.selection))
         return messages
+
+    def _open(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: PollingGrid
+    ) -> tuple[Opened, float]:
+        """Wait for clients and open a round; return it, and when it began in s on the clock."""
+        self._eligible.begin(number)
+        if self._logic is None:
+            self._attendance.wait_for_first(grid)
+        available = self._attendance.wait_for_quorum(grid)
+        began = grid.clock.monotonic()
+        grid.listen()
+        self._update_selector()
+        self._log_eligible(number, available.size)
+        self._known.local_learning_rate = self._rates.at(number)
+        opened = self._known.open(number, available)
+        self._poll.probes = not self._attendance.answered
+        if self.selector.asks_norms:
+            self._ask_norms(opened, arrays, config, grid)
+        return opened, began
+
+    def _buffered_round(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: PollingGrid
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Keep clients busy until the buffer is full, and take the step of a buffered round.
+
+        The result is that of `aggregate_train`.
+        """
+        opened, began = self._open(number, arrays, config, grid)
+        logic, clock = self._known, grid.clock
+        buffer = logic.buffer
+        assert buffer is not None
+        received = ReceivedArrays(arrays)
+        now: Arrays = {name: received[name] for name in received}
+        answers: dict[int, Reply] = {}
+        seconds: dict[int, float] = {}
+        num_stale = 0
+
+        def settle(client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
+            """End a client's training; ``lost``: it is too stale to be asked again after a resume."""
+            nonlocal num_stale
+            key, version = self._step.base.weighted_by_key, buffer.in_flight[client]
+            answer = Reply(failure="no answer by the deadline")
+            if buffer.is_too_stale(client):
+                if message is not None:
+                    answer = read_reply(message, key)
+                if lost or not answer.failure:
+                    num_stale += 1
+                    most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
+                    answer = Reply(failure=f"staleness {buffer.staleness(client)}: {most}")
+            elif message is not None:
+                base = self._models[version]
+                answer = read_usable(message, base, key)
+                if answer.arrays is not None and base is not arrays:
+                    answer = replace(answer, arrays=Rebased(answer.arrays, ReceivedArrays(base), now))
+            answers[client], seconds[client] = answer, waited
+            buffer.end(client, not answer.failure)
+
+        buffer.begin(number)
+        self._in_flight.round = number
+        for client in self._ask_again(config, grid):
+            settle(client, None, lost=True)
+        self._models[number] = arrays
+        asked_at = None
+        while not buffer.is_full:
+            self._ask(number, logic.fill(opened), arrays, config, grid)
+            asked_at = clock.monotonic() if asked_at is None else asked_at
+            if not buffer.num_training and (answers or not buffer.in_flight):
+                break
+            event = self._in_flight.next(grid)
+            if event.client not in buffer.in_flight:
+                continue  # the client has left the run
+            if event.gives_up:
+                settle(event.client, event.reply, event.seconds if event.reply else nan)
+            else:
+                buffer.free_place(event.client)
+        arrived = clock.monotonic()
+        chosen = logic.gather(opened, num_stale)
+        clients = chosen.selection.clients.tolist()
+        kept = set(buffer.kept_versions(number + 1))
+        self._models = {version: model for version, model in self._models.items() if version in kept}
+        # The server strategy steps from this round's model, although its replies may answer older messages.
+        shown = NodesGrid(grid, [self.roster.node_of(client) for client in clients[:1]])
+        messages = self._step.configure(number, arrays, config, shown)
+        training = TrainingRound(chosen, arrays, messages, began, asked_at or arrived, clock)
+        waits = np.array([seconds[client] for client in clients], dtype=np.float64)
+        return self._aggregate(
+            training, [answers[client] for client in clients], np.where(np.isinf(waits), nan, waits), arrived
+        )
+
+    def _ask(
+        self,
+        number: int,
+        clients: Sequence[int],
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: PollingGrid,
+    ) -> None:
+        """Ask clients in a buffered round to train from the model of round ``number``."""
+        if not clients:
+            return
+        ones = np.ones(len(clients))
+        indexes = np.array(clients, dtype=np.int64)
+        selection = Selection(indexes, np.ones(len(clients), dtype=np.int64), ones, ones, ones)
+        messages = self._messages(number, selection, arrays, config, grid, {})
+        for message in messages:
+            # Not a number: else the SuperLink would delete the message when a later round begins.
+            message.metadata.group_id = BUFFERED_GROUP
+        names = listed([self.roster.id_of(client) for client in clients])
+        log(INFO, "Asked in round %d to train from its model: %s", number, names)
+        wait = self._known.wait("train", number, indexes, self._wait)
+        self._in_flight.ask(grid, clients, messages, self._wait, wait)
+
+    def _ask_again(self, config: ConfigRecord, grid: PollingGrid) -> list[int]:
+        """Ask the clients again that were in flight at the checkpoint of a resumed run, with the same models.
+
+        Return the clients whose models are too old. Without a resume, nobody is asked.
+        """
+        again, self._resumes = self._resumes, False
+        by_version: dict[int, list[int]] = {}
+        if again and self._known.buffer is not None:
+            for client, version in self._known.buffer.in_flight.items():
+                by_version.setdefault(version, []).append(client)
+        too_old = [
+            each for version in by_version if version not in self._models for each in by_version[version]
+        ]
+        for version in sorted(by_version.keys() & self._models.keys()):
+            self._ask(version, by_version[version], self._models[version], config, grid)
+        return too_old
 
     def _log_eligible(self, round: int, count: int) -> None:
         """Log which clients the aggregate of a round describes, whenever this set changes."""
@@ -735,14 +893,14 @@ class SelectionStrategy(Strategy):
 
     def _messages(
         self,
-        chosen: Chosen,
+        number: int,
+        selection: Selection,
         arrays: ArrayRecord,
         config: ConfigRecord,
         grid: Grid,
         extra: Mapping[str, Any],
     ) -> list[Message]:
-        """Return the TRAIN messages to the selected clients, in selection order."""
-        number, selection = chosen.opened.number, chosen.selection
+        """Return the TRAIN messages of a round to the selected clients, in selection order."""
         clients = [int(client) for client in selection.clients]
         nodes = [self.roster.node_of(client) for client in clients]
         prepared = self._step.configure(number, arrays, config, NodesGrid(grid, nodes))
@@ -794,14 +952,21 @@ class SelectionStrategy(Strategy):
             raise RuntimeError(f"round {server_round} was not configured")
         self._training = None
         arrived = training.clock.monotonic()
-        answers = training.match(replies)
+        return self._aggregate(training, training.match(replies), training.reply_seconds(), arrived)
+
+    def _aggregate(
+        self, training: TrainingRound, answers: list[Reply], seconds: NDArray[np.float64], arrived: float
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the answers (S,), which came after ``seconds`` (S,) each, NaN for none, or empty.
+
+        ``arrived`` is when the last one came, s on the clock. The result is that of `aggregate_train`.
+        """
         for client, answer in zip(training.chosen.selection.clients, answers, strict=True):
             if not answer.failure or not answer.report.available:
                 self._attendance.hear(int(client), answer.report)
         self._update_selector()
         received = ReceivedArrays(training.arrays)
         before: Arrays = {name: received[name] for name in received}
-        seconds = training.reply_seconds()
         outcome = self._known.finish(training.chosen, before, answers, seconds if seconds.size else None)
         stepped = self._server_step(outcome, before, training.messages)
         now = training.clock.monotonic()
@@ -817,7 +982,7 @@ class SelectionStrategy(Strategy):
             eligible=str(self._eligible.conditions),
             num_ineligible=self._attendance.num_ineligible,
         )
-        record = training.timed(record, answers)
+        record = timed(record, answers, seconds)
         self._record = record
         self._log(record)
         if self.on_round is not None:
@@ -952,6 +1117,15 @@ class SelectionStrategy(Strategy):
     def groups(self) -> list[str | None]:
         """Return (M,) the name of each client's group; None if the client has no group."""
         return self._groups.of_all(self.roster)
+
+
+def _models_of(state: Mapping[str, NDArray[Any]], initial: ArrayRecord) -> dict[int, ArrayRecord]:
+    """Return the models of buffered rounds in a checkpoint, by round; ``initial`` has the arrays' order."""
+    rounds = sorted({int(key.partition("/")[0]) for key in state})
+    return {
+        number: ArrayRecord({name: encode(state[f"{number}/{name}"]) for name in initial})
+        for number in rounds
+    }
 
 
 def _fedavg() -> FedAvg:

@@ -7,7 +7,8 @@ client's speed is lognormal; in some settings its time for a round also grows or
 seconds are simulated, so the results do not depend on the machine. A method trains until `BUDGET` seconds
 have passed. Nothing was tuned: all methods have their default settings, except that Oort's pacer moves by 5 %
 of the clients, as in its published code. (With its paper's step, nobody is penalised among so few clients.)
-Methods without rounds, such as FedBuff, are not built.
+The buffered methods keep as many clients busy as a round of the other methods selects, and take a step after
+half as many arrivals.
 
 For each method:
 
@@ -15,8 +16,9 @@ For each method:
   method reaches with this setting and seed; infinite if never.
 - The accuracy at the end, and that on the samples of the slowest quarter of the clients.
 - The bias: 1 - (the share of the aggregate's weights that the slowest quarter has) / (its share of the data
-  of the available clients). An unbiased method has the expectation 0. At 1, the slowest quarter counts for
-  nothing.
+  of the available clients). The weights of a buffered round include the staleness factor, and their sum is
+  below 1, so their share of this sum counts. An unbiased method has the expectation 0. At 1, the slowest
+  quarter counts for nothing.
 - The megabytes that clients received and sent until 90 %.
 """
 
@@ -34,11 +36,12 @@ from simulation.kernels import kernel_of
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints
-from strategies.options import Faults
+from strategies.options import Buffered, Faults
 from tasks.data import Dataset, FederatedData
 
 BUDGET = 6_000.0  # simulated seconds
 WINDOW = 5  # rounds
+ROUNDS_PER_ROUND = 4  # the most buffered rounds in place of a round
 LEVELS = (80, 90, 95)  # % of the best accuracy
 MEDIAN, SIGMA, JITTER = 10.0, 1.0, 0.3  # of the clients' seconds
 
@@ -67,6 +70,19 @@ class Method(NamedTuple):
     settings: Mapping[str, Any] = {}
     over_selection: float = 1.0
     correction: Literal["equal", "rates"] = "equal"
+    buffered: Literal["", "fair", "fedbuff"] = ""  # "fair": draws count for busy clients, see `Buffered`
+    staleness_power: float = 0.5  # of buffered rounds
+
+    def mode(self, per_round: int) -> Buffered | None:
+        """Return the buffered rounds, with as many busy clients as a round of another method selects."""
+        if not self.buffered:
+            return None
+        return Buffered(
+            concurrency=per_round,
+            size=max(1, per_round // 2),
+            staleness_power=self.staleness_power,
+            count_busy=self.buffered == "fair",
+        )
 
 
 class Result(NamedTuple):
@@ -95,6 +111,10 @@ METHODS = {
     "md, 1.3 K": Method("md", over_selection=1.3),
     "md, 1.3 K, rates": Method("md", over_selection=1.3, correction="rates"),
     "timed-md, 1.3 K, rates": Method("timed-md", over_selection=1.3, correction="rates"),
+    "fedbuff": Method("uniform", buffered="fedbuff"),
+    "buffered-md": Method("md", buffered="fair"),
+    "buffered-forecast": Method("forecast", buffered="fair"),
+    "buffered-forecast, power 0": Method("forecast", buffered="fair", staleness_power=0),
 }
 
 
@@ -123,6 +143,7 @@ def play(
         selector_settings=method.settings,
         availability=availability,
         response_times=times,
+        mode=method.mode(setting.per_round),
         faults=Faults(
             guard=False, silence=False, over_selection=method.over_selection, correction=method.correction
         ),
@@ -130,8 +151,9 @@ def play(
     size = sum(array.nbytes for array in simulator.arrays.values()) / 1e6
     seconds: list[float] = []
     accuracy: list[float] = []
-    megabytes, given, due = [0.0], 0.0, 0.0
-    while simulator.seconds < budget and len(seconds) < rounds:
+    megabytes, given, given_of, due, used = [0.0], 0.0, 0.0, 0.0, 0
+    most = rounds * (ROUNDS_PER_ROUND if method.buffered else 1)
+    while simulator.seconds < budget and len(seconds) < most:
         record = simulator.step()
         seconds.append(simulator.seconds)
         accuracy.append(simulator.evaluate(test).accuracy)
@@ -139,14 +161,16 @@ def play(
         megabytes.append(megabytes[-1] + 2 * size * clients.size)
         here = np.arange(setting.clients) if availability is None else availability.available(record.round)
         if not record.skipped:
+            used += 1
             given += float(record.weights[slow[clients]].sum())
+            given_of += float(record.weights.sum()) if method.buffered else 1.0
             due += float(sizes[here][slow[here]].sum() / sizes[here].sum())
     return Result(
         np.array(seconds),
         moving_mean(accuracy),
         np.array(megabytes[1:]),
         simulator.evaluate(_samples(data, np.flatnonzero(slow))).accuracy,
-        1 - given / due,
+        1 - given / given_of / (due / used),
     )
 
 

@@ -82,7 +82,8 @@ def check_batched(trials: Sequence[Trial]) -> None:
     ------
     ValueError
         If the clients of a trial's selector keep models of their own or decide for themselves, or if a trial
-        uses over-selection. The message names the setting, its value and what is allowed.
+        uses over-selection or buffered rounds without response times. The message names the setting, its
+        value and what is allowed.
     """
     from strategies.selectors import selector_type
 
@@ -98,6 +99,11 @@ def check_batched(trials: Sequence[Trial]) -> None:
             raise ValueError(
                 f"selector = {name!r}: cannot be combined with --engine batched, which has no messages: its "
                 "clients decide for themselves"
+            )
+        if trial.run_config.get("mode") == "buffered" and not timed:
+            raise ValueError(
+                "mode = 'buffered': must be 'rounds' with --engine batched, where all clients answer at "
+                "once, unless response-times or device-speeds is set"
             )
         if over != 1 and not timed:
             raise ValueError(
@@ -143,6 +149,11 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
         raise ValueError(
             f"over-selection = {settings.over_selection}: must be 1 in a batched simulation, where all "
             "clients answer at once, unless response-times or device-speeds is set"
+        )
+    if settings.mode == "buffered" and not (settings.response_times or settings.device_speeds):
+        raise ValueError(
+            "mode = 'buffered': must be 'rounds' in a batched simulation, where all clients answer at once, "
+            "unless response-times or device-speeds is set"
         )
     with ExitStack() as stack:
         recording = stack.enter_context(Recording(settings))

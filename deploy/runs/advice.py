@@ -114,6 +114,11 @@ def read_log(history: RunHistory) -> RunLog:
 
 
 def _read(path: Path, settings: Line) -> RunLog:
+    if settings.get("mode") == "buffered":
+        raise ValueError(
+            f"{path}: cannot be studied: its rounds are buffered, so the updates of a round are "
+            "not those of its draws"
+        )
     declared = read_client_sizes(str(settings.get("client_sizes", "")))
     guard = GuardSettings() if settings.get("guard", True) else None
     fresh = RunHistory(path)

@@ -146,7 +146,7 @@ def read_loss(content: RecordDict, wanted: str | None) -> float:
     return float(value) if isinstance(value, int | float) and isfinite(value) else nan
 
 
-def _read_reply(message: Message, size_key: str) -> Reply:
+def read_reply(message: Message, size_key: str) -> Reply:
     """Read a TRAIN reply. If it has an error, the error becomes its ``failure``. Arrays are decoded later."""
     if message.has_error():
         return Reply(failure=why_failed(message))
@@ -162,6 +162,43 @@ def _read_reply(message: Message, size_key: str) -> Reply:
     except Exception as error:  # a reply may cause any error, and must not end the round
         return Reply(failure=printable(f"unreadable reply: {error}"), sent=True)
     return Reply(arrays=ReceivedArrays(records[0]), report=report, metrics=metrics)
+
+
+def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
+    """Read a TRAIN reply, and examine its arrays at once.
+
+    ``model`` is the model that was sent to the client. If the arrays cannot be used, the reason becomes the
+    reply's ``failure``, and no other use of them is made.
+    """
+    reply = read_reply(message, size_key)
+    if reply.arrays is None:
+        return reply
+    received = ReceivedArrays(model)
+    try:
+        Model({name: received[name] for name in received}).examine(Update(reply.arrays))
+    except UnusableError as error:
+        return replace(reply, arrays=None, failure=printable(error), sent=True)
+    return reply
+
+
+def timed(record: RoundRecord, answers: Sequence[Reply], reply_seconds: NDArray[np.float64]) -> RoundRecord:
+    """Return the record with the times of the replies, and with what clients report of their devices.
+
+    Parameters
+    ----------
+    record : RoundRecord
+        The record of the round.
+    answers : sequence of Reply
+        The answers (S,) of the selected clients.
+    reply_seconds : ndarray, shape (S,)
+        The seconds until the server had each reply, NaN for none; or empty.
+    """
+    return replace(
+        record,
+        reply_seconds=reply_seconds,
+        training_seconds=_known([answer.report.training_seconds for answer in answers]),
+        batteries=_known([answer.report.battery for answer in answers]),
+    )
 
 
 @dataclass(frozen=True)
@@ -194,7 +231,7 @@ class TrainingRound:
         return self._usable[answered]
 
     def _can_be_used(self, message: Message) -> bool:
-        reply = _read_reply(message, self.size_key)
+        reply = read_reply(message, self.size_key)
         if reply.arrays is None:
             return False
         try:
@@ -219,28 +256,11 @@ class TrainingRound:
             answer is not None and self.is_usable(answer) for answer in answers
         )
         missing = Reply(failure="enough others had answered" if cut else "no answer by the deadline")
-        return [missing if answer is None else _read_reply(answer, self.size_key) for answer in answers]
+        return [missing if answer is None else read_reply(answer, self.size_key) for answer in answers]
 
     def reply_seconds(self) -> NDArray[np.float64]:
         """Return (S,) the seconds until the server had each reply, NaN for none; empty if all are NaN."""
         return _known([self.arrivals.get(each.metadata.message_id) for each in self.messages])
-
-    def timed(self, record: RoundRecord, answers: Sequence[Reply]) -> RoundRecord:
-        """Return the record with the times of the replies, and with what clients report of their devices.
-
-        Parameters
-        ----------
-        record : RoundRecord
-            The record of the round.
-        answers : sequence of Reply
-            The result of `match`.
-        """
-        return replace(
-            record,
-            reply_seconds=self.reply_seconds(),
-            training_seconds=_known([answer.report.training_seconds for answer in answers]),
-            batteries=_known([answer.report.battery for answer in answers]),
-        )
 
 
 def _known(values: Sequence[float | None]) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from .eligibility import Eligibility, Eligible, checked_properties
 from .faults import Faults, check_correction
 from .guard_settings import GuardSettings
 from .learning_rates import read_rates
+from .mode import Buffered
 from .overrides import GROUPS, Overrides
 from .polling import Polling
 from .selector import AFTER_TRAINING, check_selector
@@ -21,6 +22,7 @@ __all__ = [
     "GROUPS",
     "Budget",
     "Budgets",
+    "Buffered",
     "Checkpoints",
     "Deadlines",
     "Eligibility",

@@ -10,6 +10,7 @@ from ..selectors.checks import did_you_mean
 from .checkpoints import Checkpoints
 from .deadlines import Deadlines
 from .faults import Faults
+from .mode import Buffered
 from .overrides import Overrides
 from .polling import Polling
 
@@ -35,6 +36,7 @@ _ELSEWHERE = {
         for each in fields(group)
         if each.init and each.name != "settings"
     },
+    **{each.name: f"mode=Buffered({each.name}=...)" for each in fields(Buffered)},
     "groups": 'overrides=Overrides(settings={"groups": {...}})',
 }
 """What replaces an argument of Flower's FedAvg, or an option that belongs to a group of options."""

@@ -44,6 +44,8 @@ def round_line(record: RoundRecord, name_of: Callable[[int], str], **more: Any) 
         "reply_seconds": record.reply_seconds,
         "training_seconds": record.training_seconds,
         "batteries": record.batteries,
+        "staleness": record.staleness,
+        "num_stale": record.num_stale,
         "train_loss": record.train_loss,
         "failures": by_id(record.failures),
         "clipped": by_id(record.clipped),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from math import isfinite
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any
 
 from ..clients.printable import printable
@@ -28,7 +28,8 @@ def scalars(report: RoundReport) -> dict[str, float]:
     clients       the clients' metrics from federated evaluation, averaged
     group/NAME    the same for each group
     round         ``seconds``; numbers of clients: ``available``, ``selected``, ``responded``, ``failed``,
-                  ``clipped``, ``quarantined``, ``silent``; ``skipped`` is 1 if the round was skipped
+                  ``clipped``, ``quarantined``, ``silent``; ``skipped`` is 1 if the round was skipped; of
+                  buffered rounds: ``staleness`` (the mean of the used updates), ``stale`` (rejected updates)
     participation ``never_drawn``: the share of the registered clients that were never drawn;
                   ``most_draws``: the draws of the client that was drawn most often
     traffic       the messages and bytes of the round
@@ -56,6 +57,9 @@ def scalars(report: RoundReport) -> dict[str, float]:
             "participation/never_drawn": drawn[0] / max(1, drawn.sum()),
             "participation/most_draws": len(drawn) - 1,
         }
+        if record.staleness.size:
+            used = record.staleness[record.feedback.responded]
+            found |= {"round/staleness": used.mean() if used.size else nan, "round/stale": record.num_stale}
     if report.traffic is not None:
         found |= {f"traffic/{name}": value for name, value in asdict(report.traffic).items()}
     return {name: float(value) for name, value in found.items() if isfinite(value)}

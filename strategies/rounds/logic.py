@@ -7,6 +7,9 @@
     outcome = logic.finish(chosen, arrays, replies)  aggregate and learn; replies: the trained models
     record = outcome.closed(skipped, seconds)        skipped: why the server step changed nothing, or ""
 
+In a buffered round, `choose` is replaced by several calls of `fill`, which returns the clients to ask, and by
+one call of `gather` at the end.
+
 The Flower strategy and the simulator do the other steps: between these calls they poll candidates, let the
 selected clients train, and take the server step.
 """
@@ -21,9 +24,10 @@ import numpy.typing as npt
 
 from ..clients.printable import printable
 from ..numerics.arrays import Array, Bools, Floats, Ints
-from ..options import Budgets, Faults, check_correction
+from ..options import Budgets, Buffered, Faults, check_correction
 from ..selectors import Feedback, Selection, Selector
 from .aggregation import Arrays, Model
+from .buffered.buffer import Buffer
 from .guard import Guard
 from .record import RoundRecord
 from .replies import ExaminedReplies, Reply, examine, sent_arrays
@@ -71,6 +75,13 @@ class RoundLogic:
           guard ignores norms and losses. It counts unusable replies as offences.
         - "masked": each client multiplies its update by S c_m and adds a mask. The masks cancel in the sum
           over all S clients. So a round in which a reply is missing is skipped. The clients report the norms.
+    mode : Buffered, optional
+        Rounds are buffered (default: one round ends before the next begins).
+
+    Attributes
+    ----------
+    buffer : Buffer or None
+        The state of buffered rounds.
 
     Raises
     ------
@@ -89,6 +100,7 @@ class RoundLogic:
         budgets: Budgets | None = None,
         shortest_deadline: float = inf,
         updates: Literal["open", "noised", "masked"] = "open",
+        mode: Buffered | None = None,
     ) -> None:
         if selector.part_names and variates is not None:
             raise ValueError(
@@ -112,6 +124,10 @@ class RoundLogic:
             self.patience = Patience(selector.num_clients, shortest_deadline, quarantines=faults.silence)
         self.variates = variates
         self.updates = updates
+        self.buffer: Buffer | None = None
+        if mode is not None:
+            size = mode.size or selector.clients_per_round
+            self.buffer = Buffer(mode, size, counts_busy=mode.count_busy and selector.unbiased == "round")
 
     # --- clients that come and go ------------------------------------------------------------------------
 
@@ -129,6 +145,8 @@ class RoundLogic:
         self.selector.remove_clients(clients)
         if self.variates is not None:
             self.variates.forget(clients)
+        if self.buffer is not None:
+            self.buffer.forget(clients)
 
     # --- a round -----------------------------------------------------------------------------------------
 
@@ -241,11 +259,13 @@ class RoundLogic:
             candidates=opened.candidates,
             reports=reports,
             budget=opened.budget,
+            draw=opened.draw,
         )
         if self.guard is not None and self._bounds_draws:
             shares = selection.weights / selection.importance  # each client's share of the available data
             shares = np.maximum(shares, 1 / max(1, opened.num_available))
-            self.guard.count_draws(opened.number, selection.clients, shares * selection.clients.size)
+            draws = selection.clients.size if self.buffer is None else self.buffer.size
+            self.guard.count_draws(opened.number, selection.clients, shares * draws)
         if self.variates is not None:
             self.variates.begin(
                 self.selector.target_shares(available=opened.available, unavailable=opened.unavailable)
@@ -254,6 +274,34 @@ class RoundLogic:
         if self.faults.over_selection > 1:
             enough = enough_replies(selection, self._budgets.of(opened.number), self.faults.quorum)
         return Chosen(opened, selection, enough, clipped)
+
+    def fill(self, opened: Opened) -> list[int]:
+        """Return the clients to ask now in a buffered round, in this order. See `Buffer.fill`."""
+        assert self.buffer is not None
+        return self.buffer.fill(
+            opened,
+            lambda idle: self.choose(idle).selection,
+            lambda busy: self.selector.shares_of(
+                busy, available=opened.available, unavailable=opened.unavailable
+            ),
+        )
+
+    def gather(self, opened: Opened, num_stale: int = 0) -> Chosen:
+        """End a buffered round: return the clients whose training ended, for `finish`.
+
+        ``num_stale`` is the number of updates among them that are too stale to be used.
+        """
+        assert self.buffer is not None
+        selection, staleness = self.buffer.take()
+        factors = self.buffer.factors(staleness)
+        return Chosen(
+            opened,
+            selection,
+            selection.clients.size,
+            staleness=staleness,
+            factors=factors,
+            num_stale=num_stale,
+        )
 
     def finish(
         self,
@@ -296,7 +344,7 @@ class RoundLogic:
         """
         selection, model = chosen.selection, Model(arrays, exact=self.variates is not None)
         sent = sent_arrays(replies, selection.clients.size)
-        weights = self._weights(selection, sent)
+        weights = self._weights(chosen, sent)
         examined = examine(
             model,
             selection,
@@ -311,7 +359,7 @@ class RoundLogic:
             self._judge(chosen, examined, self.guard)
         usable = examined.usable()
         if not np.array_equal(usable, sent):
-            weights = self._weights(selection, usable)
+            weights = self._weights(chosen, usable)
         diversities = np.full(usable.size, nan)
         moved, skipped = None, self._why_skipped(usable)
         if not skipped:
@@ -383,6 +431,8 @@ class RoundLogic:
             reported_norms=examined.reported_norms / self.local_learning_rate,
             train_loss=train_loss,
             absent=opened.absent(self.selector.registered, MOST_ABSENT),
+            staleness=_NOBODY if chosen.staleness is None else chosen.staleness,
+            num_stale=chosen.num_stale,
         )
 
     def _judge(self, chosen: Chosen, examined: ExaminedReplies, guard: Guard) -> None:
@@ -422,10 +472,13 @@ class RoundLogic:
             if position not in judged.rejected
         }
 
-    def _weights(self, selection: Selection, usable: Bools) -> Floats:
+    def _weights(self, chosen: Chosen, usable: Bools) -> Floats:
+        selection = chosen.selection
         if self.updates == "masked":  # clients apply their weights before they reply, and all must reply
             return selection.weights
         weights = self.selector.finalize(selection, usable)
+        if chosen.factors is not None:
+            weights = weights * chosen.factors
         if self.responses is None:
             return weights
         return self.responses.correct(weights, selection.clients, usable)
@@ -487,6 +540,7 @@ class RoundLogic:
             "responses": self.responses,
             "patience": self.patience,
             "variates": self.variates,
+            "buffer": self.buffer,
         }
         return {name: part for name, part in parts.items() if part is not None}
 

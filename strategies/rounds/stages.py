@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..numerics.arrays import Bools, Ints
+from ..numerics.arrays import Bools, Floats, Ints
 from ..selectors import Selection
 from .aggregation import Arrays, Model, Update
 from .record import RoundRecord
@@ -35,6 +35,8 @@ class Opened:
         The available clients that are not selectable because of offences or silence.
     silent : ndarray of int
         The clients among ``quarantined`` that are quarantined for silence.
+    draw : int (default: 0)
+        How many selections the round had before. Only buffered rounds have several.
     """
 
     number: int
@@ -45,6 +47,7 @@ class Opened:
     num_available: int
     quarantined: Ints
     silent: Ints
+    draw: int = 0
 
     def selectable(self, registered: Bools) -> Ints:
         """Return the selectable clients, ascending. ``registered`` (M,) is `Selector.registered`."""
@@ -82,12 +85,21 @@ class Chosen:
         The number of usable trained models after which the round no longer waits for the other clients.
     clipped : mapping of int to str
         Client -> the values in its answer to the poll that were clipped or ignored.
+    staleness : ndarray of int, shape (S,), or None
+        The staleness of each client's update in a buffered round; None in any other round.
+    factors : ndarray, shape (S,), or None
+        The factors by which the weights of a buffered round are multiplied; None in any other round.
+    num_stale : int (default: 0)
+        How many updates of a buffered round are too stale to be used.
     """
 
     opened: Opened
     selection: Selection
     enough: int
     clipped: Mapping[int, str] = field(default_factory=dict)
+    staleness: Ints | None = None
+    factors: Floats | None = None
+    num_stale: int = 0
 
 
 @dataclass(frozen=True)

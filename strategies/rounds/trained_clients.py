@@ -1,7 +1,7 @@
 """The local training of all selected clients as one batch, which a simulator returns instead of replies."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..numerics.arrays import Floats, Ints
 from .aggregation import Arrays
+from .buffered.rebased import Rebased
 
 
 class ClientUpdates(ABC):
@@ -54,6 +55,38 @@ class WeightedUpdates(ClientUpdates):
         """Return the model in the reply of the client at ``row``: w_t plus the weighted update."""
         weight, sent = np.float32(self.weights[row]), self.updates.model(row)
         return {name: array + weight * (sent[name] - array) for name, array in self.arrays.items()}
+
+
+@dataclass(frozen=True)
+class JoinedUpdates(ClientUpdates):
+    """The updates of R clients in several parts, each of which was trained from a model of its own."""
+
+    rows: Sequence[Ints]  # of each part: the rows of its clients, from 0 to R - 1
+    parts: Sequence[ClientUpdates]
+    bases: Sequence[Mapping[str, NDArray[Any]]]  # of each part: the model from which its clients trained
+    now: Mapping[str, NDArray[Any]]  # w_t
+
+    def norms(self) -> Floats:
+        """Return (R,) the norms of the updates, each against its own model."""
+        norms = np.empty(sum(rows.size for rows in self.rows))
+        for rows, part in zip(self.rows, self.parts, strict=True):
+            norms[rows] = part.norms()
+        return norms
+
+    def combined(self, coefficients: Floats) -> Arrays:
+        """Return the weighted sum over all parts, in the order of the parts."""
+        total: Arrays = {}
+        for rows, part in zip(self.rows, self.parts, strict=True):
+            for name, array in part.combined(coefficients[rows]).items():
+                total[name] = total[name] + array if name in total else array
+        return total
+
+    def model(self, row: int) -> Mapping[str, NDArray[Any]]:
+        """Return w_t plus the update of the client at ``row``."""
+        for rows, part, base in zip(self.rows, self.parts, self.bases, strict=True):
+            for place in np.flatnonzero(rows == row).tolist():
+                return Rebased(part.model(place), base, self.now)
+        raise IndexError(f"row = {row}: must be a row of a part")
 
 
 @dataclass(frozen=True)

@@ -210,6 +210,33 @@ class Selector(ABC):
         shares: Floats = sizes / (sizes.sum() or 1.0)
         return shares
 
+    def shares_of(
+        self,
+        clients: npt.ArrayLike,
+        *,
+        available: npt.ArrayLike | None = None,
+        unavailable: npt.ArrayLike | None = None,
+    ) -> Floats:
+        """Return (n,) the share of some clients in the sum of the available clients' sizes.
+
+        For a selector that is unbiased in every round, these are entries of `target_shares`. If few clients
+        are unavailable, no pass over all clients is needed.
+
+        Parameters
+        ----------
+        clients : array_like of int, shape (n,)
+            Distinct indexes of registered clients. The share of an unavailable client is 0.
+        available, unavailable : array_like of int, optional
+            As for `select`.
+        """
+        indexes, presence = (
+            self._registered_indexes("clients", clients),
+            self._presence(available, unavailable),
+        )
+        here = presence.mask[indexes] if presence.listed is not None else presence.holds(indexes)
+        shares: Floats = np.where(here, self.client_sizes[indexes], 0.0) / (presence.total_size or 1.0)
+        return shares
+
     def learn_norms(self, clients: npt.ArrayLike, update_norms: npt.ArrayLike) -> None:
         """Learn the norms for which the available clients were asked before the first selection.
 
@@ -283,6 +310,7 @@ class Selector(ABC):
         candidates: npt.ArrayLike | None = None,
         reports: Mapping[str, Floats] | None = None,
         budget: float | None = None,
+        draw: int = 0,
     ) -> Selection:
         """Select the clients that train in this round. Equal arguments and state give an equal selection.
 
@@ -302,6 +330,9 @@ class Selector(ABC):
             The reports of the candidates, by name; NaN = no answer.
         budget : float, optional
             K in this round, finite and >= 0, rounded down (default: clients_per_round).
+        draw : int (default: 0)
+            How many selections this round had before, >= 0. Buffered rounds have several, and each has random
+            numbers of its own.
 
         Returns
         -------
@@ -315,7 +346,7 @@ class Selector(ABC):
         """
         if self.asks_norms:
             raise ValueError(f"{self.name} asks for norms: learn_norms must be called before the selection")
-        context = self._context(round, available, unavailable, budget)
+        context = self._context(round, available, unavailable, budget, draw)
         if context.k == 0 or context.available.count == 0:
             return Selection.nobody()
         needed = self.polls_for | {"accepts"} if self.clients_decide else self.polls_for
@@ -633,12 +664,14 @@ class Selector(ABC):
         available: npt.ArrayLike | None = None,
         unavailable: npt.ArrayLike | None = None,
         budget: float | None = None,
+        draw: int = 0,
     ) -> RoundContext:
         return RoundContext(
             seed=self._seed,
             round=checks.integer("round", round, low=0),
             available=self._presence(available, unavailable),
             k=self._clients_per_round if budget is None else int(checks.real("budget", budget, low=0)),
+            draw=checks.integer("draw", draw, low=0),
         )
 
     def _polled(

@@ -28,6 +28,8 @@ class RoundContext:
         The polled clients, distinct, in the order of the poll; empty if the selector does not poll.
     reports : mapping of str to ndarray, shape (n,)
         The reports of the candidates, by name; NaN = no answer.
+    draw : int
+        How many selections the round had before.
     """
 
     seed: int
@@ -36,10 +38,11 @@ class RoundContext:
     k: int
     candidates: Ints = field(default_factory=lambda: NOBODY)
     reports: Mapping[str, Floats] = field(default_factory=dict)
+    draw: int = 0
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """Return the random generator for this seed, this round and `purpose`, see `numerics.streams`."""
-        return generator(self.seed, self.round, purpose)
+        """Return the random generator for a purpose in this selection, see `numerics.streams`."""
+        return generator(self.seed, self.round, f"{purpose} {self.draw}" if self.draw else purpose)
 
     def answered(self, values: Floats) -> tuple[Ints, Floats]:
         """Return (candidates, values) of the available candidates with a finite value, in the given order.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from ..options import Faults
+from ..options import Buffered, Faults
 from ..selectors import Selector, available, selector_type
 from .votes import least_replies
 
@@ -211,6 +211,94 @@ def check_masked(
         raise ValueError(
             f"server_strategy = {type(server_strategy).__name__}() with masked_updates = True: must step "
             "from the average, since single updates are hidden"
+        )
+
+
+def check_buffered(
+    mode: Buffered,
+    selector: type[Selector],
+    settings: Mapping[str, Any],
+    server_strategy: Strategy | None,
+    faults: Faults,
+    *,
+    size: int,
+    variates: str | None = None,
+    masked_updates: bool = False,
+    budget: object = None,
+) -> None:
+    """Check the parameters of a run with buffered rounds, in which updates of several rounds meet.
+
+    Parameters
+    ----------
+    mode : Buffered
+        The settings of the buffered rounds.
+    selector, settings
+        The selector's class, and the settings that only this selector has.
+    server_strategy, faults, variates, masked_updates, budget
+        As for `SelectionStrategy`.
+    size : int
+        K, the number of arrivals in a round.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a parameter needs all updates of one round. The message names the parameter, its value, and what to
+        use instead.
+    """
+    name = f"selector = {selector.name!r} with mode = Buffered(...)"
+    if selector.polls_for or selector.clients_decide:
+        raise ValueError(
+            f"{name}: asks candidates before each selection, and buffered rounds select whenever a place is "
+            "free; use forecast, or rpow-d instead of pow-d"
+        )
+    if selector.unbiased == "long-run":
+        raise ValueError(
+            f"{name}: counts who takes part in whole rounds; use cluster-is, md or forecast instead"
+        )
+    if selector.part_names:
+        raise ValueError(
+            f"{name}: a busy client cannot be told new scales for the parts of its update; use adaptive-osmd"
+        )
+    if settings.get("averaging") == "sizes":
+        raise ValueError(
+            f"averaging = 'sizes' with {name}: divides by the sizes of a whole round; use plain or "
+            "scaled-sizes"
+        )
+    if masked_updates:
+        raise ValueError(
+            "masked_updates = True with mode = Buffered(...): the masks cancel only in the sum over "
+            "all clients of one round; use rounds that are not buffered (mode=None)"
+        )
+    if variates:
+        raise ValueError(
+            f"variates = {variates!r} with mode = Buffered(...): the variates that a client was sent are "
+            "outdated when its update arrives; use FedProx against client drift, or mode=None"
+        )
+    if budget is not None:
+        raise ValueError(
+            f"budget = {budget!r} with mode = Buffered(...): must be left out; concurrency says how many "
+            "clients train"
+        )
+    if faults.over_selection > 1:
+        raise ValueError(
+            f"faults.over_selection = {faults.over_selection:g} with mode = Buffered(...): must be 1; "
+            "choose a concurrency above the size instead"
+        )
+    if faults.correction != "equal":
+        raise ValueError(
+            f"faults.correction = {faults.correction!r} with mode = Buffered(...): must be 'equal', since a "
+            "slow reply is not a missing one"
+        )
+    if size > mode.concurrency:
+        raise ValueError(
+            f"mode.concurrency = {mode.concurrency}: must be at least the {size} arrivals of a round"
+        )
+    if faults.quorum > size:
+        raise ValueError(f"faults.quorum = {faults.quorum}: must be at most the {size} arrivals of a round")
+    if server_strategy is not None and view_of(server_strategy) is not View.AGGREGATE:
+        raise ValueError(
+            f"server_strategy = {type(server_strategy).__name__}() with mode = Buffered(...): needs the "
+            "replies of one round; use FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad or FedProx"
         )
 
 

@@ -24,7 +24,14 @@ def test_each_method_has_all_numbers(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "low", "high"), [("md", -0.15, 0.15), ("timed-md", -0.2, 0.2), ("md, 1.3 K", 0.2, 0.9)]
+    ("name", "low", "high"),
+    [
+        ("md", -0.15, 0.15),
+        ("timed-md", -0.2, 0.2),
+        ("md, 1.3 K", 0.2, 0.9),
+        ("buffered-forecast, power 0", -0.15, 0.15),
+        ("fedbuff", 0.2, 0.7),
+    ],
 )
 def test_the_bias_is_that_against_slow_clients(name, low, high):
     biases = [play(SETTINGS["independent"], METHODS[name], seed, budget=2_000.0).bias for seed in (1, 2, 3)]

@@ -30,7 +30,7 @@ class Asked:
         return getattr(self.selector, name)
 
     def select(self, round, **arguments):
-        polled = {key: value for key, value in arguments.items() if key != "budget"}
+        polled = {key: value for key, value in arguments.items() if key not in ("budget", "draw")}
         candidates = self.selector.candidates(round, **polled)
         if candidates is not None:
             groups, values = candidates % 2, norm_of(candidates, round)

@@ -150,8 +150,15 @@ class Wait:
             self._end = float(self._allowed()[awaited].max(initial=0.0))
         return self._end
 
-    def close(self, waited: float) -> None:
-        """End the exchange after ``waited`` seconds, and learn from its answers."""
+    def renew(self) -> None:
+        """Let `end` take into account what other exchanges have taught about the pace since its last call."""
+        self._end = None
+
+    def close(self, waited: float, round: int | None = None) -> None:
+        """End the exchange after ``waited`` seconds, and learn from its answers.
+
+        ``round`` is the current round (default: the round of the questions).
+        """
         heard, silent = self._outcome(waited)
         most = 2 * np.count_nonzero(silent) > heard.size
         self.pace.back_off = min(self.pace.back_off + 1, _LONGEST_BACK_OFF) if most else 0

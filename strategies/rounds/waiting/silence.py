@@ -176,11 +176,11 @@ class _ClientsWait(Wait):
     round: int
     clients: Ints
 
-    def close(self, waited: float) -> None:
+    def close(self, waited: float, round: int | None = None) -> None:
         heard, silent = self._outcome(waited)
-        super().close(waited)
+        super().close(waited, round)
         self.patience.heard(self.kind, self.clients[heard], self._answered[heard])
-        self.patience.missed(self.kind, self.round, self.clients[silent])
+        self.patience.missed(self.kind, self.round if round is None else round, self.clients[silent])
 
     def late(self, position: int, seconds: float) -> None:
         super().late(position, seconds)

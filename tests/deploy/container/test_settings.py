@@ -107,6 +107,15 @@ def test_the_clients_of_a_cluster_have_groups_costs_and_energies(tmp_path: Path)
     assert len(planned(tmp_path, environment)) == 1
 
 
+def test_buffered_rounds_are_settings_of_a_cluster(tmp_path: Path) -> None:
+    environment = {"COHORT_SET": "mode=buffered concurrency=6 buffer-size=2 staleness-power=0"}
+    (trial,) = planned(tmp_path, environment)
+    assert trial.run_config["mode"] == "buffered"
+    assert trial.run_config["concurrency"] == 6
+    with pytest.raises(ValueError, match=r"concurrency = 2: must be at least the 3 arrivals"):
+        planned(tmp_path, {"COHORT_SET": "mode=buffered concurrency=2"})
+
+
 def test_flower_reads_the_node_config_of_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for variable, values in {
         "COHORT_GROUPS": "north:1 süd",

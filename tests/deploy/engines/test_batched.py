@@ -132,6 +132,25 @@ def test_it_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
 def test_an_unsupported_setting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"over-selection = 1\.5: must be 1 in a batched simulation"):
         batched.run({**SETTINGS, "over-selection": 1.5, "output-dir": str(tmp_path)})
+    buffered = {**SETTINGS, "mode": "buffered", "concurrency": 4, "output-dir": str(tmp_path)}
+    with pytest.raises(ValueError, match=r"mode = 'buffered': must be 'rounds' in a batched simulation"):
+        batched.run(buffered)
+
+
+def test_buffered_rounds_are_simulated_and_resumed(tmp_path: Path) -> None:
+    settings = {
+        **SETTINGS,
+        **{"mode": "buffered", "concurrency": 4, "buffer-size": 2, "response-times": "median=10,sigma=1"},
+    }
+    batched.run({**settings, "output-dir": str(tmp_path / "whole")})
+    for rounds, resume in ((3, False), (6, True)):
+        batched.run(
+            {**settings, "num-rounds": rounds, "resume": resume, "output-dir": str(tmp_path / "parts")}
+        )
+    whole, parts = rounds_of(tmp_path / "whole"), rounds_of(tmp_path / "parts")
+    assert max(tau for line in whole[1:] for tau in line["staleness"]) >= 1
+    assert [line.get("clients") for line in whole] == [line.get("clients") for line in parts]
+    assert [line.get("weights") for line in whole] == [line.get("weights") for line in parts]
 
 
 @pytest.mark.parametrize("task", ["digits", "digits-mlp"])

@@ -180,6 +180,10 @@ def few_rounds(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in all_lines if line.get("round", 0) < 5]
 
 
+def buffered(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**all_lines[0], "mode": "buffered"}, *all_lines[1:]]
+
+
 def no_rounds(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in all_lines if not line.get("round")]
 
@@ -201,6 +205,7 @@ def one_client(all_lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (buffered, "cannot be studied: its rounds are buffered"),
         (no_rounds, "has no round in which clients trained"),
         (few_rounds, "has 4 round(s) with norms in which a selector must leave clients out; at least 10"),
         (one_client, "has one client, so there is nothing to select"),

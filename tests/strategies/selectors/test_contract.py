@@ -121,6 +121,11 @@ def test_target_shares_are_of_the_available_clients_unless_the_target_is_over_ti
         np.testing.assert_array_equal(shares, selector.probabilities)
     else:
         np.testing.assert_allclose(shares, np.array([1, 0, 0, 0, 30, 0, 0, 5]) / 36, rtol=1e-14)
+        for presence in ({"available": [0, 4, 7]}, {"unavailable": [2, 3, 5, 6]}):
+            np.testing.assert_allclose(
+                selector.shares_of([7, 3, 0], **presence), shares[[7, 3, 0]], rtol=1e-14
+            )
+        np.testing.assert_allclose(selector.shares_of([4]), selector.target_shares()[[4]], rtol=1e-14)
 
 
 def test_properties_cannot_be_written_through(make):
@@ -265,6 +270,11 @@ def test_the_same_seed_and_round_give_the_same_selection(make):
     if not make.draws:
         return
     assert len({tuple(selection.clients) for selection in selections}) > 5
+    if not make().polls_for:  # a poll's candidates are those of the round
+        draws = [selector.select(3, draw=draw) for draw in range(30)]
+        assert_same_selections(draws, [selector.select(3, draw=draw) for draw in range(30)])
+        assert_same_selections(draws[:1], [selector.select(3)])
+        assert len({tuple(selection.clients) for selection in draws}) > 5
     other = learned(make, seed=6)
     assert [tuple(s.clients) for s in selections] != [tuple(other.select(r).clients) for r in range(30)]
 

@@ -1,0 +1,173 @@
+"""The TRAIN messages of buffered rounds, whose replies are awaited over several rounds."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flwr.app import Message
+
+    from ..rounds.waiting.pace import Wait
+    from .grids import PollingGrid
+
+BUFFERED_GROUP = "buffered"
+"""The group of these messages. It is no number, since they do not belong to one round: the SuperLink deletes
+undelivered messages of past rounds (`deploy/flower/patches/storage/past_rounds.py`)."""
+_AFTER_FAILURE = 1.0  # s, the pause if no message can be sent: the next ones are sent at once
+_FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05  # as in `PollingGrid.send_and_receive`
+
+
+class Event(NamedTuple):
+    """What is new about a client in flight."""
+
+    client: int
+    message: Message  # the TRAIN message
+    reply: Message | None = None  # its reply; None if there is none
+    seconds: float = inf  # from the message to the client's reply; infinite if the client did not reply
+    gives_up: bool = False  # whether no reply is expected any more
+
+
+@dataclass
+class _Exchange:
+    """Messages that were sent at the same time, and the wait for their replies."""
+
+    began: float  # s on the clock
+    limit: float  # s after ``began``
+    wait: Wait | None
+    open: int  # how many of its messages have no reply yet
+    closed: bool = False  # whether the places of its clients without a reply are free
+    end: float = inf  # when its clients without a reply lose their places, s on the clock; see `update`
+
+    def update(self) -> None:
+        """Compute ``end`` again, since other exchanges teach how long clients take."""
+        if self.wait is not None:
+            self.wait.renew()
+        if not self.closed:
+            self.end = self.began + (self.limit if self.wait is None else min(self.limit, self.wait.end()))
+
+    def close(self, now: float, round: int) -> None:
+        if self.wait is not None and not self.closed:
+            self.wait.close(now - self.began, round)
+        self.closed = True
+
+
+@dataclass
+class _Sent:
+    client: int
+    message: Message
+    exchange: _Exchange
+    position: int  # of the client in the exchange
+    overdue: bool = False
+
+
+@dataclass
+class InFlight:
+    """Sends TRAIN messages, and returns one event after another: a reply, or a wait that has ended.
+
+    The clients of one `ask` wait together (`Wait`). When their wait ends, those without a reply are overdue:
+    they lose their places (an event without a reply), but their replies are still expected until ``limit``
+    seconds after the message. Then the last event says that no reply is expected any more.
+
+    Replies that one look finds are returned in the order in which their messages were sent. Replies that are
+    not asked for in a round stay for the next round.
+
+    Attributes
+    ----------
+    round : int
+        The current round, in which a quarantine for silence begins.
+    """
+
+    round: int = 0
+    _sent: dict[str, _Sent] = field(default_factory=dict)  # by the message's id, in the order of sending
+    _events: deque[Event] = field(default_factory=deque)
+    _last: float = -inf  # when something happened last, s on the clock
+
+    def ask(
+        self,
+        grid: PollingGrid,
+        clients: Sequence[int],
+        messages: Sequence[Message],
+        limit: float,
+        wait: Wait | None,
+    ) -> None:
+        """Send one message to each client; ``wait`` has the clients in this order.
+
+        A message that cannot be sent leads to an event without a reply.
+        """
+        if not messages:
+            return
+        message_ids = (grid.send(list(messages)) + [""] * len(messages))[: len(messages)]
+        if not any(message_ids):
+            grid.clock.sleep(_AFTER_FAILURE)
+        now = grid.clock.monotonic()
+        exchange = _Exchange(now, limit, wait, len(messages))
+        for position, (client, message, message_id) in enumerate(
+            zip(clients, messages, message_ids, strict=True)
+        ):
+            sent = _Sent(client, message, exchange, position)
+            if message_id:
+                self._sent[message_id] = sent
+            else:
+                self._settle(sent, now, own=False)
+                self._events.append(Event(client, message, gives_up=True))
+        self._last = now
+
+    def next(self, grid: PollingGrid) -> Event:
+        """Return the next event, and wait for it if there is none yet. There must be messages in flight."""
+        clock = grid.clock
+        while not self._events:
+            looked = clock.monotonic()
+            replies = {
+                reply.metadata.reply_to_message_id: reply for reply in grid.pull_messages(list(self._sent))
+            }
+            now = clock.monotonic()
+            for message_id in [each for each in self._sent if each in replies]:
+                reply, sent = replies[message_id], self._sent.pop(message_id)
+                # If a node is offline, the SuperLink sends an error reply in place of the node.
+                own = reply.metadata.src_node_id == sent.message.metadata.dst_node_id
+                self._settle(sent, looked, own=own)
+                seconds = now - sent.exchange.began if own else inf
+                self._events.append(Event(sent.client, sent.message, reply, seconds, gives_up=True))
+                self._last = now
+            for exchange in {id(sent.exchange): sent.exchange for sent in self._sent.values()}.values():
+                exchange.update()
+            self._end_waits(now)
+            if not self._events:
+                ends = [self._end_of(each) for each in self._sent.values()]
+                pause = min(max(_FIRST_PAUSE, _PAUSE_SHARE * (now - self._last)), grid.interval)
+                clock.sleep(max(0.0, min([looked + pause, *ends]) - now))
+        return self._events.popleft()
+
+    def _end_of(self, sent: _Sent) -> float:
+        """Return when something happens to a message without a reply, s on the clock."""
+        return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
+
+    def _settle(self, sent: _Sent, now: float, *, own: bool) -> None:
+        """Let the wait learn that a message has a reply: the client's own, or an error in its place."""
+        exchange, seconds = sent.exchange, now - sent.exchange.began
+        exchange.open -= 1
+        if exchange.wait is not None:
+            if not exchange.closed:
+                (exchange.wait.answered if own else exchange.wait.lost)(sent.position, seconds)
+            elif own and exchange.wait.expects_late:
+                exchange.wait.late(sent.position, seconds)
+        if not exchange.open:
+            exchange.close(now, self.round)
+
+    def _end_waits(self, now: float) -> None:
+        """Make the events of the waits that have ended."""
+        for message_id, sent in list(self._sent.items()):
+            exchange = sent.exchange
+            gives_up = now >= exchange.began + exchange.limit
+            if now >= exchange.end or exchange.closed:
+                exchange.close(now, self.round)
+                if gives_up:
+                    del self._sent[message_id]
+                if gives_up or not sent.overdue:
+                    self._events.append(Event(sent.client, sent.message, gives_up=gives_up))
+                sent.overdue = True

@@ -1,0 +1,66 @@
+"""How a run's rounds follow each other: one after another, or buffered (asynchronous)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..selectors import checks
+from .types import boolean
+
+MOST_CLIENTS = 10**6
+MOST_STEPS = 10**6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffered:
+    """Rounds that do not wait for slow clients: the model moves after every K arrivals.
+
+    The server keeps ``concurrency`` clients busy. An *arrival* is a usable update. Arrivals are gathered in a
+    buffer. When the buffer holds ``size`` arrivals, the round ends: the server takes one step from them, and
+    the places that became free are filled with clients that train from the new model. The other clients go on
+    training from the model that they have. The *staleness* τ of an update is the number of rounds that ended
+    between the question to the client and the round in which its update is used. Buffers are those of FedBuff
+    (Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation). The weights are not, see
+    `strategies.rounds.buffered.buffer.Buffer`: they keep the aggregate unbiased although clients differ in
+    speed.
+
+    Attributes
+    ----------
+    concurrency : int
+        C, how many clients train at the same time, >= 1. If fewer clients are available, all of them train.
+    size : int, optional
+        K, the number of arrivals in a round, >= 1 (default: ``clients_per_round``). A round has fewer if no
+        further client can be asked, and none is training.
+    max_staleness : int (default: 100)
+        An update with a larger staleness is rejected, >= 0. The record of its round lists it
+        (`RoundRecord.failures`) and counts it (`RoundRecord.num_stale`). Rejections take weight from clients
+        that are that slow, so the aggregate is biased against them.
+    staleness_power : float (default: 0.5)
+        The weight of an update is multiplied by (1 + τ)^-staleness_power, in [0, 10]. 0.5 is FedBuff's
+        default. Stale updates are mostly those of slow clients, so any power above 0 biases the aggregate
+        against them; 0 does not.
+    count_busy : bool (default: True)
+        Whether each draw also counts for the clients that are busy, in the update that they are working on.
+        This keeps the aggregate unbiased although only idle clients can be drawn. With False, as in FedBuff,
+        it is biased to fast clients, which are idle more often. With selectors that are biased on purpose, no
+        draw counts for busy clients.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a value has a wrong type or is out of range.
+    """
+
+    concurrency: int
+    size: int | None = None
+    max_staleness: int = 100
+    staleness_power: float = 0.5
+    count_busy: bool = True
+
+    def __post_init__(self) -> None:
+        checks.integer("mode.concurrency", self.concurrency, low=1, high=MOST_CLIENTS)
+        if self.size is not None:
+            checks.integer("mode.size", self.size, low=1, high=MOST_CLIENTS)
+        checks.integer("mode.max_staleness", self.max_staleness, low=0, high=MOST_STEPS)
+        checks.real("mode.staleness_power", self.staleness_power, low=0, high=10)
+        boolean("mode.count_busy", self.count_busy)

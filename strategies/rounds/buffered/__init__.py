@@ -1,0 +1,1 @@
+"""Buffered rounds: which clients are asked when places become free, and the weights of their updates."""

@@ -1,0 +1,336 @@
+"""The clients that are busy, the draws that their updates stand for, and the weights of arrivals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from ...numerics.arrays import Array, Floats, Ints
+from ...options import Buffered
+from ...selectors import Selection
+from ..stages import Opened
+
+TRIES = 20
+"""How many selections in a row may be empty. Then the places stay free until the next arrival."""
+
+
+class State(IntEnum):
+    """What a drawn client does."""
+
+    WAITING = 0  # it is drawn, and no place is free for it
+    TRAINING = 1  # it holds a place
+    OVERDUE = 2  # it has been asked and no longer holds a place, but its update is still used if it comes
+    ARRIVED = 3  # its update waits in the buffer for the end of the round
+    FAILED = 4  # it has no usable update in this round
+
+
+@dataclass
+class _Drawn:
+    """A drawn client, and the sums over its draws since its last update was used."""
+
+    count: int  # how often it was drawn while it was idle
+    probability: float  # in its first draw, among the idle clients
+    importance: float  # the sum of n W, where W is the importance in a selection with the budget n; n if busy
+    weight: float  # its credit
+    state: State = State.WAITING
+    version: int = 0  # the round in which it was asked; 0: not asked yet
+
+
+class Buffer:
+    """The bookkeeping of buffered rounds, on arrays. It decides who is asked, and the weights of arrivals.
+
+    **What unbiased means.** Let u_m be fixed updates and λ_m the target shares of the available clients. A
+    selector that is unbiased in every round returns weights with E[Σ_m c_m u_m] = Σ_m λ_m u_m. With a budget
+    of n draws, call n c_m the *credit* of client m. So the credits of a selection have the expectation
+    n Σ λ_m u_m, and a run is unbiased if this holds for the credits of all its draws, and if each credit
+    becomes part of one update.
+
+    **A client cannot be drawn while it trains.** A client with a duration ten times as long is idle at a
+    smaller share of the draws. If weights are made for the idle clients only, as in FedBuff, its updates are
+    too few for their weights, and its share of the aggregate is too small. The selector cannot repair this,
+    since the shares depend on all durations.
+
+    **Here each draw also counts for the clients that are busy.** When n places are free, the selector draws
+    from the idle clients. Let Λ be the sum of λ_m over the idle clients. What the selector returns estimates
+    Σ λ_m/Λ u_m over them, so ``n Λ c_m`` is the credit of a drawn client, and the expectation of all these
+    credits is n Σ λ_m u_m over the idle clients. A busy client gets ``n λ_m`` as additional credit for the
+    update that it is working on. This is the expected credit of a draw that could hit it. So the expectation
+    of all new credit is n Σ λ_m u_m over all available clients, whoever is busy, and each credit becomes part
+    of exactly one update. n, and who is busy, are known before the draw. So Σ (credits · u) - Σ n Σ λ_m u_m,
+    summed over the draws, is a martingale with the mean 0, and by optional stopping this holds at the end of
+    every round, whatever the durations are, even if they depend on the clients and on u. The sum over the
+    used updates lacks only the credits of the updates that have not arrived. These are the credits of about
+    one longest duration, a number that does not grow with the run. So after N draws, the shares of the
+    clients in all that was aggregated are λ, up to O(1/N).
+
+    **What happens to slow clients.** All clients get credit at the same rate per unit of time, in proportion
+    to λ. A slow client sends fewer updates, and each of them has the weight of all draws during its training.
+    So C clients are busy all the time, and no queue grows before a slow client, as it would if every draw
+    were a training of its own (generalised AsyncSGD, Leconte et al. 2024, Queuing dynamics of asynchronous
+    federated learning). The price is variance: few updates with large weights vary more than many with small
+    ones. One assumption is behind the word "fixed": if a client's update depends on how long this one
+    training took, long trainings count more.
+
+    **Weights.** Let N be all draws (the sum of n) and A the number of clients asked so far. A step of S
+    updates has the weights ``c_m = credit_m / (S N/A) · (1 + τ_m)^-power``. N/A is the mean number of draws
+    that an update stands for, so the weights without the staleness factor have the mean sum 1. N/A is known
+    before the updates of the step, and becomes constant, so it does not change the shares. If replies are
+    missing or rejected, `Selector.finalize` multiplies by S/S', which is unbiased if all clients fail equally
+    often. ``Selection.importance`` is made in the same way from the importance in each draw.
+
+    **What is biased.** The staleness factor: the mean weight of a client is λ_m E[(1 + τ_m)^-power], which is
+    smaller for slow clients. A rejection because of `max_staleness`, and a client that fails more often than
+    others, take away their credit. ``counts_busy=False``. Selectors that are biased on purpose.
+
+    **Bounded.** Each client is used at most once in a round: while its update waits in the buffer, or after
+    it has failed, it counts as busy until the round ends. So a client that fails at once is asked at most
+    once in a round, and memory is bounded by the clients that were asked.
+
+    Parameters
+    ----------
+    mode : Buffered
+        The settings.
+    size : int
+        K, the number of arrivals that end a round, >= 1.
+    counts_busy : bool (default: True)
+        Whether draws also count for busy clients. The selector must be unbiased in every round.
+
+    Attributes
+    ----------
+    num_draws : float
+        N.
+    num_asked : int
+        A.
+    """
+
+    def __init__(self, mode: Buffered, size: int, *, counts_busy: bool = True) -> None:
+        self.mode, self.size, self.counts_busy = mode, size, counts_busy
+        self.num_draws, self.num_asked = 0.0, 0
+        self._drawn: dict[int, _Drawn] = {}  # in the order of the first draw
+        self._ended: list[int] = []  # the clients whose training has ended in this round, in this order
+        self._round, self._draws_in_round = 0, 0
+
+    def begin(self, round: int) -> None:
+        """Begin a round, the number of which is above that of the last one."""
+        self._round, self._draws_in_round = round, 0
+
+    # --- asking -----------------------------------------------------------------------------------------
+
+    def fill(
+        self, opened: Opened, choose: Callable[[Opened], Selection], shares: Callable[[Ints], Floats]
+    ) -> list[int]:
+        """Draw clients for the free places, and return the clients to ask now, in this order.
+
+        `begin` must have been called for the round.
+
+        Parameters
+        ----------
+        opened : Opened
+            The round.
+        choose : callable
+            Selects among the idle clients, for an `Opened` whose ``budget`` is the number of free places.
+            ``draw`` is the number of the selection in this round, so that no two have equal random numbers.
+        shares : callable
+            Returns λ (n,) of clients (n,), as shares of all available clients.
+        """
+        asked: list[int] = []
+        tries = 0
+        while (free := self.mode.concurrency - self.num_training) > 0:
+            waiting = [client for client, each in self._drawn.items() if each.state is State.WAITING]
+            for client in waiting[:free]:
+                self._drawn[client].state = State.TRAINING
+                self._drawn[client].version = opened.number
+                self.num_asked += 1
+                asked.append(client)
+            if waiting:
+                tries = 0
+                continue
+            idle = self._idle(opened)
+            if tries == TRIES or idle is None:
+                break
+            tries += 1
+            part = 1.0  # Λ
+            if self.counts_busy:
+                busy = np.fromiter(self._drawn, dtype=np.int64, count=len(self._drawn))
+                held = shares(busy)
+                for each, share in zip(self._drawn.values(), held.tolist(), strict=True):
+                    each.importance += free * (share > 0)
+                    each.weight += free * share
+                part = max(0.0, 1 - float(held.sum()))
+            self._credit(choose(replace(idle, budget=float(free), draw=self._draws_in_round)), free, part)
+            self._draws_in_round += 1
+        return asked
+
+    def _idle(self, opened: Opened) -> Opened | None:
+        """Return the round with its idle clients as the available ones; None if no client is idle."""
+        busy = np.sort(np.fromiter(self._drawn, dtype=np.int64, count=len(self._drawn)))
+        if opened.available is None:
+            away = np.empty(0, dtype=np.int64) if opened.unavailable is None else opened.unavailable
+            union = np.union1d(away, busy)
+            number = opened.num_available - (union.size - away.size)
+            idle = replace(opened, unavailable=union, num_available=number)
+        else:
+            at = np.searchsorted(opened.available, busy)
+            inside = at < opened.available.size
+            at = at[inside][opened.available[at[inside]] == busy[inside]]
+            number = opened.num_available - at.size
+            idle = replace(opened, available=np.delete(opened.available, at), num_available=number)
+        return idle if number > 0 else None
+
+    def _credit(self, selection: Selection, draws: int, part: float) -> None:
+        """Add the credits of a selection with the budget ``draws`` from clients with the share ``part``."""
+        self.num_draws += draws
+        for client, count, probability, importance, weight in zip(
+            selection.clients.tolist(),
+            selection.counts.tolist(),
+            selection.probabilities.tolist(),
+            selection.importance.tolist(),
+            selection.weights.tolist(),
+            strict=True,
+        ):
+            each = self._drawn.setdefault(client, _Drawn(0, probability, 0.0, 0.0))
+            each.count += count
+            each.importance += draws * importance
+            each.weight += draws * part * weight
+
+    # --- the replies ------------------------------------------------------------------------------------
+
+    @property
+    def num_training(self) -> int:
+        """How many clients hold a place."""
+        return sum(each.state is State.TRAINING for each in self._drawn.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the buffer holds enough arrivals to end the round."""
+        return sum(self._drawn[client].state is State.ARRIVED for client in self._ended) >= self.size
+
+    @property
+    def in_flight(self) -> dict[int, int]:
+        """The clients that were asked and whose training has not ended -> the round in which each was asked.
+
+        They are in the order in which they were drawn.
+        """
+        return {
+            client: each.version
+            for client, each in self._drawn.items()
+            if each.state in (State.TRAINING, State.OVERDUE)
+        }
+
+    def staleness(self, client: int) -> int:
+        """Return how many rounds ended since an asked client was asked."""
+        return self._round - self._drawn[client].version
+
+    def is_too_stale(self, client: int) -> bool:
+        """Return whether an update of an asked client would be rejected now."""
+        return self.staleness(client) > self.mode.max_staleness
+
+    def kept_versions(self, round: int) -> set[int]:
+        """Return the rounds whose models clients in flight train from, if they can be used in a round."""
+        oldest = round - self.mode.max_staleness
+        return {version for version in self.in_flight.values() if version >= oldest}
+
+    def free_place(self, client: int) -> None:
+        """Let a client that does not answer in time lose its place. Its update is used if it comes later."""
+        self._drawn[client].state = State.OVERDUE
+
+    def end(self, client: int, usable: bool) -> None:
+        """End the training of a client; ``usable``: whether its update is an arrival."""
+        self._drawn[client].state = State.ARRIVED if usable else State.FAILED
+        self._ended.append(client)
+
+    def forget(self, clients: npt.ArrayLike) -> None:
+        """Drop clients that left the run for good."""
+        for client in np.asarray(clients).tolist():
+            self._drawn.pop(client, None)
+        self._ended = [client for client in self._ended if client in self._drawn]
+
+    def take(self) -> tuple[Selection, Ints]:
+        """End the round: empty the buffer.
+
+        Returns
+        -------
+        Selection
+            The S clients whose training ended in this round, in this order, with their weights without the
+            staleness factor.
+        ndarray of int, shape (S,)
+            The staleness of each.
+        """
+        ended = [self._drawn[client] for client in self._ended]
+        staleness = np.array([self.staleness(client) for client in self._ended], dtype=np.int64)
+        scale = max(1, len(ended)) * self.num_draws / max(1, self.num_asked)
+        selection = Selection(
+            np.array(self._ended, dtype=np.int64),
+            np.array([each.count for each in ended], dtype=np.int64),
+            np.array([each.probability for each in ended], dtype=np.float64),
+            np.array([each.importance for each in ended], dtype=np.float64) / (scale or 1.0),
+            np.array([each.weight for each in ended], dtype=np.float64) / (scale or 1.0),
+        )
+        for client in self._ended:
+            del self._drawn[client]
+        self._ended = []
+        return selection, staleness
+
+    def factors(self, staleness: Ints) -> Floats:
+        """Return (S,) the staleness factors (1 + τ)^-power of updates with the staleness τ (S,)."""
+        factors: Floats = np.power(1.0 + staleness, -self.mode.staleness_power)
+        return factors
+
+    # --- the state --------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return the state between two rounds. Clients in flight are in it, to be asked again."""
+        drawn = list(self._drawn.values())
+        return {
+            "totals": np.array([self.num_draws, float(self.num_asked)]),
+            "clients": np.array(list(self._drawn), dtype=np.int64),
+            "counts": np.array([each.count for each in drawn], dtype=np.int64),
+            "states": np.array([int(each.state) for each in drawn], dtype=np.int64),
+            "versions": np.array([each.version for each in drawn], dtype=np.int64),
+            "credits": np.array(
+                [[each.probability, each.importance, each.weight] for each in drawn], dtype=np.float64
+            ).reshape(-1, 3),
+        }
+
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Go on from a saved state.
+
+        Raises
+        ------
+        ValueError
+            If keys, shapes or values do not fit; then nothing has changed.
+        """
+        own = self.state_dict()
+        if state.keys() != own.keys():
+            raise ValueError(f"state has keys {sorted(state)}: must be {sorted(own)}")
+        arrays = {name: np.array(state[name]) for name in own}
+        n = arrays["clients"].size
+        for name, array in arrays.items():
+            shape = {"totals": (2,), "credits": (n, 3)}.get(name, (n,))
+            if array.shape != shape or array.dtype != own[name].dtype:
+                raise ValueError(
+                    f"state[{name!r}] is {array.dtype} of shape {array.shape}: must be {own[name].dtype} of "
+                    f"shape {shape}"
+                )
+        between = (State.WAITING, State.TRAINING, State.OVERDUE)
+        if not np.isin(arrays["states"], between).all() or np.unique(arrays["clients"]).size != n:
+            raise ValueError("state['states'], state['clients']: must be of distinct drawn clients")
+        if (arrays["counts"] < 1).any() or not (arrays["credits"] >= 0).all() or (arrays["totals"] < 0).any():
+            raise ValueError("state['counts'], state['credits'], state['totals']: must be positive")
+        self.num_draws, self.num_asked = float(arrays["totals"][0]), int(arrays["totals"][1])
+        self._drawn = {
+            client: _Drawn(count, probability, importance, weight, State(now), version)
+            for client, count, (probability, importance, weight), now, version in zip(
+                arrays["clients"].tolist(),
+                arrays["counts"].tolist(),
+                arrays["credits"].tolist(),
+                arrays["states"].tolist(),
+                arrays["versions"].tolist(),
+                strict=True,
+            )
+        }
+        self._ended = []

@@ -1,0 +1,119 @@
+"""Buffered rounds of the batched simulation: those of the strategy on the in-process grid."""
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAdam
+
+from client.app import app as client_app
+from simulation.grid import InProcessGrid
+from simulation.kernels import Softmax
+from simulation.response_times import ResponseTimes
+from simulation.simulator import Simulator
+from strategies import Buffered, SelectionStrategy
+from strategies.options import Deadlines, Faults, Polling
+
+from ..server.test_apps import DEFAULTS
+from .test_simulator import digits, simulator_of
+
+CLIENTS, ROUNDS = 10, 15
+MODE = Buffered(concurrency=5, size=2, max_staleness=6)
+FAULTS = Faults(silence=False)
+
+
+def times(**options: Any) -> ResponseTimes:
+    return ResponseTimes(CLIENTS, seed=3, **{"median": 10, "sigma": 1.0, "jitter": 0.3, **options})
+
+
+def simulator(**options: Any) -> Simulator:
+    return Simulator(
+        digits(CLIENTS, 5),
+        Softmax(64, 10),
+        **{
+            "selector": "forecast",
+            "clients_per_round": 2,
+            "num_rounds": ROUNDS,
+            "learning_rate": 0.5,
+            "batch_size": 16,
+            "local_steps": 5,
+            "seed": 5,
+            "faults": FAULTS,
+            "mode": MODE,
+            "response_times": times(),
+            "round_deadline": 200.0,
+            **options,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "server", [None, FedAdam(fraction_evaluate=0.0, eta=0.05)], ids=["FedAvg", "FedAdam"]
+)
+def test_the_simulation_is_the_strategy_on_simulated_time(server: FedAdam | None) -> None:
+    slow = times(dropout=0.1)
+    records: list[Any] = []
+    config = {**DEFAULTS, "num-clients": CLIENTS, "seed": 5}
+    nodes = ({"partition-id": m, "num-partitions": CLIENTS} for m in range(CLIENTS))
+    SelectionStrategy(
+        "forecast",
+        clients_per_round=2,
+        min_available_clients=CLIENTS,
+        num_rounds=ROUNDS,
+        local_learning_rate=0.5,
+        seed=5,
+        mode=MODE,
+        faults=FAULTS,
+        deadlines=Deadlines(round=60, shortest=inf),
+        polling=Polling(ask_status=True, interval=0.05),
+        server_strategy=server,
+        on_round=records.append,
+    ).start(
+        InProcessGrid(client_app, nodes, run_config=config, latency=slow),
+        ArrayRecord({name: Array(array) for name, array in Softmax(64, 10).initial_arrays(5).items()}),
+        num_rounds=ROUNDS,
+        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
+    )
+    ours = simulator(response_times=slow, round_deadline=60.0, server_strategy=server)
+    for mine, theirs in zip(ours.run(ROUNDS), records, strict=True):
+        assert mine.selection.clients.tolist() == theirs.selection.clients.tolist()
+        assert mine.selection.counts.tolist() == theirs.selection.counts.tolist()
+        assert mine.staleness.tolist() == theirs.staleness.tolist()
+        assert mine.failures == theirs.failures
+        np.testing.assert_allclose(mine.weights, theirs.weights, rtol=1e-4)
+        np.testing.assert_allclose(mine.feedback.update_norms, theirs.feedback.update_norms, rtol=1e-3)
+        assert mine.seconds == pytest.approx(theirs.seconds, abs=0.5)
+    assert max(record.staleness.max() for record in records) >= 3
+    assert any(record.failures for record in records)
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_simulation_goes_on_from_its_state_bit_for_bit(guard: bool) -> None:
+    options = {"faults": Faults(guard=guard, silence=False), "response_times": times(dropout=0.2)}
+    one, other = simulator(**options), simulator(**options)
+    one.run(7)
+    state = one.state_dict()
+    one.run(8)
+    other.load_state_dict(state)
+    other.run(8)
+    assert one.seconds == other.seconds
+    for ours, theirs in zip(one.history[7:], other.history, strict=True):
+        assert ours.selection.clients.tolist() == theirs.selection.clients.tolist()
+        assert np.array_equal(ours.weights, theirs.weights)
+    for name, array in one.arrays.items():
+        assert np.array_equal(array, other.arrays[name])
+
+
+def test_clients_that_never_reply_without_a_deadline_end_no_round_and_the_time_is_infinite() -> None:
+    never = simulator(response_times=times(dropout=1.0), round_deadline=inf)
+    assert all("fewer than the quorum" in record.skipped for record in never.run(3))
+    assert never.seconds == inf
+
+
+def test_without_response_times_and_with_what_needs_whole_rounds_it_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^mode = Buffered\(...\): needs response_times"):
+        simulator_of(mode=MODE)
+    with pytest.raises(ValueError, match="asks candidates before each selection"):
+        simulator_of(mode=MODE, selector="pow-d", response_times=times())

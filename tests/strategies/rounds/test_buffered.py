@@ -1,0 +1,366 @@
+"""Buffered rounds on arrays: credits, weights, and the long-run shares of clients with different speeds."""
+
+import heapq
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies.options import Buffered, Faults
+from strategies.rounds.buffered.buffer import TRIES, Buffer
+from strategies.rounds.buffered.rebased import Rebased
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.replies import Reply
+from strategies.rounds.stages import Opened
+from strategies.selectors import Selection, available, create, selector_type
+
+NOBODY = np.empty(0, dtype=np.int64)
+
+
+class Run(NamedTuple):
+    """What a simulated run applied."""
+
+    weights: np.ndarray  # (M,) the sum of the weights of each client's updates
+    arrivals: np.ndarray  # (M,) how many updates of each client were used
+    rounds: int
+    buffer: Buffer
+    staleness: np.ndarray  # (M,) the mean staleness of each client's updates
+
+
+def simulated(
+    seconds: np.ndarray,
+    mode: Buffered,
+    rounds: int,
+    *,
+    selector: str = "md",
+    sizes: np.ndarray | None = None,
+    seed: int = 0,
+    **settings: Any,
+) -> Run:
+    """Play buffered rounds of clients that take ``seconds`` (M,) each, without noise."""
+    m = seconds.size
+    if selector == "lipschitz-is":
+        settings["lipschitz"] = np.ones(m)
+    sizes = np.ones(m) if sizes is None else sizes
+    made = create(
+        selector, m, client_sizes=sizes, clients_per_round=4, num_rounds=rounds, seed=seed, **settings
+    )
+    logic = RoundLogic(made, Faults(guard=False, silence=False), mode=mode)
+    buffer = logic.buffer
+    assert buffer is not None
+    weights, arrivals, stale = np.zeros(m), np.zeros(m), np.zeros(m)
+    flying: list[tuple[float, int, int]] = []
+    now, asked = 0.0, 0
+    for number in range(1, rounds + 1):
+        opened = logic.open(number)
+        buffer.begin(number)
+        while not buffer.is_full:
+            for client in logic.fill(opened):
+                asked += 1
+                heapq.heappush(flying, (now + seconds[client], asked, client))
+            if not buffer.num_training:
+                break
+            now, _, client = heapq.heappop(flying)
+            buffer.end(client, usable=not buffer.is_too_stale(client))
+        selection, staleness = buffer.take()
+        used = staleness <= mode.max_staleness
+        each = made.finalize(selection, used) * buffer.factors(staleness)
+        weights[selection.clients] += each
+        arrivals[selection.clients] += used
+        stale[selection.clients] += staleness
+    return Run(weights, arrivals, rounds, buffer, stale / np.maximum(arrivals, 1))
+
+
+# A clients's speed and its update belong together: the slow quarter has updates of 1, all others of 0.
+M = 20
+SECONDS = np.where(np.arange(M) % 4 == 0, 10.0, 1.0)
+UPDATES = (SECONDS > 5).astype(float)
+FAIR = Buffered(concurrency=8, size=4, staleness_power=0, max_staleness=10**6)
+
+
+@pytest.mark.parametrize(
+    ("selector", "settings"),
+    [("md", {}), ("uniform", {}), ("uniform", {"replacement": False}), ("forecast", {})],
+)
+def test_long_run_shares_are_the_targets_although_speeds_differ_tenfold(
+    selector: str, settings: dict[str, Any]
+) -> None:
+    """The bound: the credits of n draws have a standard deviation of at most σ sqrt(n), where σ² is the
+    variance of one draw. Five of them, and the draws of the updates in flight, are allowed."""
+    sizes = np.linspace(1, 3, M)
+    shares = sizes / sizes.sum()
+    run = simulated(SECONDS, FAIR, 1200, selector=selector, sizes=sizes, **settings)
+    truth = float(shares @ UPDATES)
+    p = np.full(M, 1 / M) if selector == "uniform" else shares
+    sigma = np.sqrt(((shares * UPDATES) ** 2 / p).sum() - truth**2)
+    pending = 10 * FAIR.concurrency  # credits in flight: a slow training sees about ten fast ones
+    bound = 5 * sigma / np.sqrt(run.buffer.num_draws) + pending / run.buffer.num_draws
+    assert bound < 0.05
+    measured = float(run.weights @ UPDATES) / run.rounds
+    assert abs(measured - truth) < bound
+    assert abs(run.weights.sum() / run.rounds - 1) < bound  # steps are neither longer nor shorter than rounds
+
+
+def test_full_participation_has_the_same_shares() -> None:
+    run = simulated(SECONDS, FAIR, 500, selector="full")
+    assert run.weights / run.weights.sum() == pytest.approx(np.full(M, 1 / M), rel=0.02)
+
+
+def test_weights_of_the_idle_clients_only_are_biased_to_fast_clients() -> None:
+    """FedBuff's weights fail the same test by far."""
+    run = simulated(SECONDS, Buffered(**{**vars(FAIR), "count_busy": False}), 600)
+    truth = float(UPDATES.mean())
+    assert truth == 0.25
+    assert float(run.weights @ UPDATES) / run.rounds < 0.75 * truth
+
+
+def test_the_staleness_factor_takes_weight_from_slow_clients_and_the_mean_staleness_says_how_much() -> None:
+    run = simulated(SECONDS, Buffered(concurrency=8, size=4, max_staleness=10**6), 600)
+    slow, fast = UPDATES == 1, UPDATES == 0
+    assert run.staleness[slow].min() > 5 * run.staleness[fast].max()
+    share = run.weights[slow].sum() / run.weights.sum()
+    assert share < 0.2  # instead of 0.25
+    assert run.weights.sum() / run.rounds < 1
+
+
+def test_a_bound_of_staleness_rejects_slow_clients() -> None:
+    mode = Buffered(concurrency=8, size=4, staleness_power=0, max_staleness=3)
+    run = simulated(SECONDS, mode, 300)
+    assert run.weights[UPDATES == 1].sum() < 0.05 * run.weights.sum()
+
+
+def test_slow_clients_send_fewer_updates_with_larger_weights() -> None:
+    run = simulated(SECONDS, FAIR, 600)
+    each = run.weights / run.arrivals
+    slow, fast = UPDATES == 1, UPDATES == 0
+    assert run.arrivals[slow].mean() < 0.6 * run.arrivals[fast].mean()
+    assert each[slow].mean() > 1.5 * each[fast].mean()
+
+
+@pytest.mark.parametrize("selector", [name for name in available() if name not in ("flics", "flics-private")])
+def test_every_selector_keeps_all_places_busy(selector: str) -> None:
+    kind = selector_type(selector)
+    if kind.polls_for or kind.part_names:
+        pytest.skip("refused, see test_buffered_rounds")
+    groups = {"groups": np.arange(M) % 4} if "groups" in kind.per_client else {}
+    run = simulated(SECONDS, FAIR, 20, selector=selector, **groups)
+    assert run.arrivals.sum() == 20 * 4
+    assert run.buffer.num_training == 8 - 1  # the last arrival of the round has left its place
+
+
+# --- by hand ------------------------------------------------------------------------------------------------
+
+
+def opened(number: int = 1, among: int = 10, **more: Any) -> Opened:
+    return Opened(number, None, None, None, None, among, NOBODY, NOBODY, **more)
+
+
+def drawing(*draws: list[int]) -> Callable[[Opened], Selection]:
+    """Return selections that are written down; the weight of each client is 1/n of the budget n."""
+    rest = list(draws)
+
+    def choose(now: Opened) -> Selection:
+        clients = rest.pop(0)
+        assert now.budget is not None
+        ones = np.ones(len(clients))
+        return Selection(
+            np.array(clients, dtype=np.int64),
+            np.ones(len(clients), dtype=np.int64),
+            ones / 10,
+            10 * ones / now.budget,
+            ones / now.budget,
+        )
+
+    return choose
+
+
+def tenth(clients: np.ndarray) -> np.ndarray:
+    """Each client has a tenth of the data."""
+    return np.full(clients.size, 0.1)
+
+
+def test_draws_also_count_for_busy_clients() -> None:
+    buffer = Buffer(Buffered(concurrency=2), 2)
+    buffer.begin(1)
+    assert buffer.fill(opened(), drawing([3, 5]), tenth) == [3, 5]
+    buffer.end(5, usable=True)
+    # One place is free. Client 3 trains and client 5 waits for the end of the round: each gets 0.1, and the
+    # drawn client stands for the remaining 0.8.
+    assert buffer.fill(opened(), drawing([7]), tenth) == [7]
+    buffer.end(3, usable=True)
+    assert buffer.is_full
+    selection, staleness = buffer.take()
+    assert selection.clients.tolist() == [5, 3]
+    assert selection.counts.tolist() == [1, 1]
+    # Two draws with 1/2 each, and 0.1 of the third. 3 draws, 3 asked: an update stands for one draw.
+    assert selection.weights == pytest.approx([(2 * 0.5 + 0.1) / 2] * 2)
+    assert selection.importance == pytest.approx([(2 * 5 + 1) / 2] * 2)
+    assert staleness.tolist() == [0, 0]
+    buffer.begin(2)
+    assert buffer.fill(opened(2), drawing([5]), tenth) == [5]
+    assert buffer.staleness(7) == 1
+    assert buffer.staleness(5) == 0
+    buffer.end(7, usable=True)
+    assert buffer.take()[0].weights == pytest.approx([(0.8 + 0.1) / (4 / 4)])
+
+
+def test_without_counting_the_busy_the_drawn_stand_for_the_idle_only() -> None:
+    buffer = Buffer(Buffered(concurrency=2), 2, counts_busy=False)
+    buffer.begin(1)
+    buffer.fill(opened(), drawing([3, 5]), tenth)
+    buffer.end(5, usable=True)
+    buffer.fill(opened(), drawing([7]), tenth)
+    buffer.end(7, usable=True)
+    assert buffer.take()[0].weights.tolist() == [0.5, 0.5]
+
+
+def test_more_draws_than_places_wait_for_a_place() -> None:
+    buffer = Buffer(Buffered(concurrency=2), 2)
+    buffer.begin(1)
+    assert buffer.fill(opened(), drawing([0, 1, 2, 3]), tenth) == [0, 1]
+    buffer.end(1, usable=False)
+    assert buffer.fill(opened(), drawing(), tenth) == [2]
+    assert not buffer.is_full
+
+
+def test_nobody_is_drawn_if_nobody_is_idle_and_empty_selections_end() -> None:
+    buffer = Buffer(Buffered(concurrency=3), 2)
+    buffer.begin(1)
+    assert buffer.fill(opened(among=2), drawing([0, 1]), tenth) == [0, 1]
+    assert buffer.fill(opened(among=2), drawing(), tenth) == []
+    assert buffer.fill(opened(among=3), drawing(*[[]] * TRIES), tenth) == []
+    assert buffer.num_draws == 3 + TRIES
+
+
+def test_the_selector_sees_the_idle_clients() -> None:
+    buffer = Buffer(Buffered(concurrency=3), 2)
+    buffer.begin(1)
+    seen: list[Opened] = []
+
+    def choose(now: Opened) -> Selection:
+        seen.append(now)
+        return drawing([4])(now) if len(seen) == 1 else drawing([2, 6])(now)
+
+    asked = buffer.fill(Opened(1, None, None, np.array([2, 4, 6]), None, 3, NOBODY, NOBODY), choose, tenth)
+    assert asked == [4, 2, 6]
+    assert [each.draw for each in seen] == [0, 1]
+    assert [each.budget for each in seen] == [3, 2]
+    assert [each.available.tolist() for each in seen] == [[2, 4, 6], [2, 6]]  # type: ignore[union-attr]
+    assert seen[1].num_available == 2
+    buffer.end(2, usable=True)
+    away = Opened(1, None, None, None, np.array([4, 9]), 8, NOBODY, NOBODY)
+    buffer.fill(away, lambda now: seen.append(now) or drawing([7])(now), tenth)  # type: ignore[func-returns-value]
+    assert seen[2].unavailable.tolist() == [2, 4, 6, 9]  # type: ignore[union-attr]
+    assert seen[2].num_available == 6
+
+
+def test_an_overdue_client_frees_its_place_and_its_update_still_counts() -> None:
+    buffer = Buffer(Buffered(concurrency=1), 1)
+    buffer.begin(1)
+    assert buffer.fill(opened(), drawing([3]), tenth) == [3]
+    buffer.free_place(3)
+    assert buffer.fill(opened(), drawing([4]), tenth) == [4]
+    assert buffer.in_flight == {3: 1, 4: 1}
+    buffer.end(3, usable=True)
+    assert buffer.take()[0].weights == pytest.approx([1.1])
+
+
+def test_rebased_models_hold_the_update_and_keep_the_types() -> None:
+    base = {"w": np.array([1, 2], np.float32), "n": np.array([3, 200], np.uint8), "b": np.array([True])}
+    now = {"w": np.array([5, 5], np.float32), "n": np.array([4, 201], np.uint8), "b": np.array([False])}
+    sent = {"w": np.array([1.5, 1], np.float64), "n": np.array([5, 201], np.uint8), "b": np.array([True])}
+    model = Rebased(sent, base, now)
+    assert list(model) == ["w", "n", "b"]
+    assert model["w"].tolist() == [5.5, 4]
+    assert model["n"].tolist() == [6, 202]
+    assert model["b"].tolist() == [0]
+    assert model["w"].dtype == np.float32
+
+
+@given(
+    st.lists(st.floats(0.1, 100), min_size=2, max_size=8),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.integers(0, 2**32 - 1),
+)
+def test_every_draw_counts_once(seconds: list[float], concurrency: int, size: int, seed: int) -> None:
+    """The credits of the used updates and of those in flight are all draws, whatever the speeds are."""
+    clients = len(seconds)
+    mode = Buffered(concurrency=max(concurrency, size), size=size, staleness_power=0, max_staleness=10**6)
+    taken = 0.0
+    made = create("md", clients, clients_per_round=1, seed=seed)
+    logic = RoundLogic(made, Faults(guard=False, silence=False), mode=mode)
+    buffer, flying, now = logic.buffer, [], 0.0
+    assert buffer is not None
+    for number in range(1, 6):
+        buffer.begin(number)
+        while not buffer.is_full:
+            for client in logic.fill(logic.open(number)):
+                heapq.heappush(flying, (now + seconds[client], client))
+            assert buffer.num_training <= mode.concurrency
+            if not buffer.num_training:
+                break
+            now, client = heapq.heappop(flying)
+            buffer.end(client, usable=True)
+        scale = len(buffer._ended) * buffer.num_draws / buffer.num_asked
+        selection, _ = buffer.take()
+        assert selection.clients.size >= min(size, clients)
+        taken += float(selection.weights.sum()) * scale
+    left = sum(each.weight for each in buffer._drawn.values())
+    assert taken + left == pytest.approx(buffer.num_draws)  # all clients are equal, so each draw gives 1
+
+
+def test_the_state_is_restored_exactly_and_a_wrong_one_is_refused() -> None:
+    run = simulated(SECONDS, FAIR, 7)
+    state = run.buffer.state_dict()
+    other = Buffer(FAIR, 4)
+    other.load_state_dict(state)
+    for name, array in other.state_dict().items():
+        np.testing.assert_array_equal(array, state[name])
+    assert other.in_flight == run.buffer.in_flight
+    for name, wrong in (
+        ("clients", np.zeros_like(state["clients"])),
+        ("states", np.full_like(state["states"], 3)),
+        ("counts", np.zeros_like(state["counts"])),
+        ("credits", -state["credits"]),
+        ("credits", state["credits"][:, :2]),
+        ("totals", np.zeros(3)),
+    ):
+        with pytest.raises(ValueError, match=r"^state\['"):
+            other.load_state_dict({**state, name: wrong})
+    with pytest.raises(ValueError, match="state has keys"):
+        other.load_state_dict({})
+    assert other.in_flight == run.buffer.in_flight
+
+
+def test_a_step_has_the_staleness_factors_and_makes_up_for_failures() -> None:
+    made = create("uniform", 4, clients_per_round=2, replacement=False)
+    logic = RoundLogic(made, Faults(guard=False, silence=False), mode=Buffered(concurrency=3, size=2))
+    buffer = logic.buffer
+    assert buffer is not None
+    arrays = {"w": np.zeros(2, np.float32)}
+    buffer.begin(1)
+    slow, *others = logic.fill(logic.open(1))
+    for client in others:
+        buffer.end(client, usable=True)
+    replies = [Reply({"w": np.ones(2, np.float32)}) for _ in others]
+    outcome = logic.finish(logic.gather(logic.open(1)), arrays, replies)
+    assert outcome.arrays is not None
+    assert outcome.arrays["w"].tolist() == [1, 1]
+    assert outcome.record.staleness.tolist() == [0, 0]
+    buffer.begin(4)
+    failing, *_ = logic.fill(logic.open(4))
+    buffer.end(failing, usable=False)
+    buffer.end(slow, usable=True)
+    chosen = logic.gather(logic.open(4), num_stale=1)
+    answers = [Reply(failure="an error"), Reply({"w": np.ones(2, np.float32)})]
+    outcome = logic.finish(chosen, arrays, answers)
+    assert outcome.record.staleness.tolist() == [0, 3]
+    assert outcome.record.num_stale == 1
+    assert outcome.record.weights[0] == 0
+    drawn = chosen.selection.weights[1] * 2  # S/S' = 2
+    assert outcome.record.weights[1] == pytest.approx(drawn / 2)  # (1 + 3)^-0.5
+    assert outcome.record.failures == {failing: "an error"}
