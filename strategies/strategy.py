@@ -24,6 +24,7 @@ from .flower.arrays import ReceivedArrays, to_record
 from .flower.attendance import Attendance
 from .flower.contents import of_kind
 from .flower.grids import NodesGrid, PollingGrid
+from .flower.log_lines import counts_not_logged
 from .flower.messages import CLOCKS_DIFFER, TrainingRound
 from .flower.metrics import averaged, has_size
 from .flower.polling import Poll
@@ -394,11 +395,12 @@ class SelectionStrategy(Strategy):
             self._reporters.resume(self._info(num_rounds), progress.round)
         else:
             self._reporters.begin(self._info(num_rounds))
-        with self._reporters.failing(lambda: progress.round):
+        with self._reporters.failing(lambda: progress.round), counts_not_logged():
             self._run_rounds(progress, polling, num_rounds, train_config, evaluate_fn)
         self._reporters.end(progress.round, "stopped early" if progress.round < num_rounds else "")
         log(INFO, "")
-        log(INFO, "Finished after round %d: %s", progress.round, progress.result)
+        log(INFO, "Finished after round %d of %d", progress.round, num_rounds)
+        progress.log_newest()
         return progress.result
 
     def _run_rounds(
@@ -493,7 +495,7 @@ class SelectionStrategy(Strategy):
         metrics = progress.result.evaluate_metrics_serverapp.get(progress.round)
         stopped = self.stop(progress.round, metrics)
         if stopped:
-            log(INFO, "Stopped after round %d: %s", progress.round, metrics)
+            log(INFO, "Stopped after round %d, since `stop` returned True", progress.round)
         return stopped
 
     # --- on disk ---------------------------------------------------------------------------------------
@@ -693,7 +695,7 @@ class SelectionStrategy(Strategy):
         self._training = TrainingRound(
             chosen, arrays, messages, began, clock.monotonic(), clock, self._step.base.weighted_by_key
         )
-        log(INFO, "configure_train: selected %s", self._describe(chosen.selection))
+        log(INFO, "Selected %s", self._describe(chosen.selection))
         return messages
 
     def _log_eligible(self, round: int, count: int) -> None:
@@ -825,7 +827,7 @@ class SelectionStrategy(Strategy):
             return None, None
         metrics = self._average_metrics(answers, record)
         metrics["num-clients"] = int(record.feedback.responded.sum())
-        if np.isfinite(record.train_loss):
+        if np.isfinite(record.train_loss) and "train_loss" not in metrics:  # the name in Flower's quickstarts
             metrics["train-loss"] = record.train_loss
         return to_record(stepped.arrays), metrics
 

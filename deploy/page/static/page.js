@@ -293,6 +293,12 @@ function drawClients(data) {
 
 // --- the log ---------------------------------------------------------------------------------------------
 const LINES = 2000;
+function logLine(line) { // Flower's lines begin with a level in a column of 14 characters
+  const found = /^(INFO|DEBUG|WARNING|ERROR|CRITICAL) *: {0,6}/.exec(line);
+  if (!found) return el("span", {}, `${line}\n`);
+  const text = line.slice(found[0].length), quiet = found[1] === "INFO" || found[1] === "DEBUG";
+  return el("span", quiet ? {} : {class: found[1] === "WARNING" ? "mild" : "hot"}, `${quiet ? "" : `${found[1]}: `}${text}\n`);
+}
 async function log() {
   options($("logs"), view.state.logs, view.log ?? view.state.logs[0]);
   $("log").hidden = !view.state.logs.length;
@@ -304,7 +310,7 @@ async function log() {
   view.logEnd = found.end;
   if (!found.lines.length) return;
   const atEnd = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 30;
-  pre.append(...found.lines.map((line) => document.createTextNode(`${line}\n`)));
+  pre.append(...found.lines.map(logLine));
   while (pre.childNodes.length > LINES) pre.firstChild.remove();
   if (atEnd) pre.scrollTop = pre.scrollHeight;
 }
