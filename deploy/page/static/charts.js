@@ -47,7 +47,7 @@ function short(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
   if (size !== 0 && (size < 0.001 || size >= 1e7)) return value.toExponential(1);
-  if (size >= 10000) return Math.round(value).toLocaleString("en");
+  if (size >= 1000) return Math.round(value).toLocaleString("en");
   return String(+value.toPrecision(3));
 }
 function span(seconds) {

@@ -100,16 +100,16 @@ function choose(name) {
 
 function trialTable() {
   const seeds = hasSeeds();
-  head($("trials"), [["Selector", "text"], ...(seeds ? [["Seed"]] : []), ["Round"], ["Accuracy"], ["Loss"], ["Failures"], ["Clipped"], ["State", "text"]]);
+  head($("trials"), [["Selector", "text"], ["State", "text"], ...(seeds ? [["Seed"]] : []), ["Round"], ["Accuracy"], ["Loss"], ["Failures"], ["Clipped"]]);
   body($("trials"), names().map((name) => {
     const trial = view.trials[name];
     return el("tr", {class: names().length > 1 ? "pick" : null, onclick: () => names().length > 1 && choose(name)},
       el("td", {class: "name"}, el("i", {class: `swatch c${colourOf(labelOf(name))}`}), " ", labelOf(name)),
+      el("td", {class: "text"}, el("span", {class: `pill ${trial.state}`}, trial.state)),
       seeds ? el("td", {}, String(trial.seed)) : null,
       el("td", {}, trial.round < 0 ? "–" : `${count(trial.round)} / ${count(trial.rounds)}`),
       el("td", {}, percent(trial.accuracy)), el("td", {}, loss(trial.loss)),
-      el("td", {class: trial.failed ? "mild" : "zero"}, count(trial.failed)), el("td", {class: trial.clipped ? "mild" : "zero"}, count(trial.clipped)),
-      el("td", {class: "text"}, el("span", {class: `pill ${trial.state}`}, trial.state)));
+      el("td", {class: trial.failed ? "mild" : "zero"}, count(trial.failed)), el("td", {class: trial.clipped ? "mild" : "zero"}, count(trial.clipped)));
   }));
 }
 function head(table, columns) {
