@@ -473,6 +473,11 @@ def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -
         )
         if any(folder.glob(pattern))
     }
+    tracked = [
+        f"{short}/{each}" for each in ("*/tensorboard", "*/mlruns", "*/wandb") if any(folder.glob(each))
+    ]
+    if tracked:
+        files["trackers"] = ", ".join(tracked)
     try:
         draw(histories, folder / FIGURE)
         figure = f"{short}/{FIGURE}"

@@ -15,7 +15,17 @@ from typing import Any, Literal, TypedDict, Unpack
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from .options import Budget, Checkpoints, Deadlines, Eligible, Faults, Overrides, Polling, check_kind
+from .options import (
+    Budget,
+    Checkpoints,
+    Deadlines,
+    Eligible,
+    Faults,
+    Overrides,
+    Polling,
+    check_kind,
+    names_replacements,
+)
 from .reporters import Reporter
 from .rounds.record import RoundRecord
 from .strategy import SelectionStrategy
@@ -71,6 +81,7 @@ class Forecast(SelectionStrategy):
     'forecast'
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,
@@ -128,6 +139,7 @@ class AdaptiveOSMD(SelectionStrategy):
     'adaptive-osmd'
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,
@@ -187,6 +199,7 @@ class PersonalisedOSMD(SelectionStrategy):
     'personalised-osmd'
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,
@@ -260,6 +273,7 @@ class Delta(SelectionStrategy):
     5
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,
@@ -348,6 +362,7 @@ class PowerOfChoice(SelectionStrategy):
     'rpow-d'
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,
@@ -442,6 +457,7 @@ class Flics(SelectionStrategy):
     'flics-private'
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from inspect import signature
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any, Literal, Never
 
@@ -40,8 +39,10 @@ from .options import (
     Faults,
     Overrides,
     Polling,
+    arguments_of,
     check_kind,
     check_selector,
+    names_replacements,
     read_rates,
     refuse_unknown,
 )
@@ -160,6 +161,7 @@ class SelectionStrategy(Strategy):
         If a parameter has a wrong type, or ``server_strategy`` cannot take the step.
     """
 
+    @names_replacements
     def __init__(
         self,
         selector: str,
@@ -186,10 +188,7 @@ class SelectionStrategy(Strategy):
         **unknown: Never,
     ) -> None:
         if unknown:
-            kinds = type(self).__mro__[: type(self).__mro__.index(SelectionStrategy) + 1]
-            refuse_unknown(
-                type(self).__name__, unknown, {p for kind in kinds for p in signature(kind).parameters}
-            )
+            refuse_unknown(type(self).__name__, unknown, arguments_of(type(self)))
         check_kind("selector", selector, str, "the name of a selector, such as 'forecast'")
         expected = 'settings by name, such as {"alpha": 0.4}'
         check_kind("selector_settings", selector_settings, Mapping, expected)

@@ -306,7 +306,7 @@ def as_json(findings: Findings) -> str:
 
 def table(findings: Findings) -> Table:
     """Return the findings as a table for the terminal."""
-    shown = Table(box=SIMPLE_HEAD)
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     shown.add_column("selector", overflow="fold")
     for title in ("variance", "95 % interval", "effective draws"):
         shown.add_column(title, justify="right")

@@ -199,7 +199,8 @@ def resumed_engine(folder: Path, engine: str, *, is_given: bool) -> str:
     if before and "batched" in (before, engine) and before != engine:
         command = {"cluster": "cohort up", "ray": "cohort simulate", "batched": "cohort simulate"}[before]
         raise ValueError(
-            f"engine = {engine}: the run to be resumed has {before}; resume it with {command} --resume {folder}"
+            f"engine = {engine}: the run to be resumed has {before}; resume it with "
+            f"{command} --resume {folder}"
         )
     return engine
 

@@ -113,6 +113,7 @@ def test_a_simulation_that_every_local_user_can_command_says_so(
             "selector = 'personalised-osmd': cannot be combined with --engine batched",
         ),
         ("--set over-selection=1.5", "over-selection = 1.5: must be 1 with --engine batched"),
+        ("--set eligible=tag:eu", "eligible = 'tag:eu': a batched simulation knows names and groups only"),
     ],
 )
 def test_what_a_batch_cannot_do_is_refused_before_anything_starts(

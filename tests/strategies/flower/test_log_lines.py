@@ -19,7 +19,9 @@ def app_of(name_of_loss: str) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         metrics = MetricRecord({name_of_loss: 2.3456789, "num-examples": 10})
-        arrays = ArrayRecord({"w": Array(message.content.array_records["arrays"]["w"].numpy() + np.float32(1))})
+        arrays = ArrayRecord(
+            {"w": Array(message.content.array_records["arrays"]["w"].numpy() + np.float32(1))}
+        )
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
@@ -34,7 +36,10 @@ def lines_of(caplog: Any, name_of_loss: str = "train_loss") -> list[str]:
     """Play two rounds, and return the lines of the log without their indentation."""
     grid = ToyGrid({100 + m: node_of(app_of(name_of_loss), {}, {}) for m in range(4)})
     strategy = SelectionStrategy(
-        "uniform", clients_per_round=2, min_available_clients=4, server_strategy=FedAdam(fraction_evaluate=1.0)
+        "uniform",
+        clients_per_round=2,
+        min_available_clients=4,
+        server_strategy=FedAdam(fraction_evaluate=1.0),
     )
     logging.getLogger("flwr").addHandler(caplog.handler)
     with caplog.at_level(logging.INFO, logger="flwr"):
