@@ -58,7 +58,7 @@ function tiles() {
 
 function header() {
   const {state} = view, all = Object.values(view.trials), states = all.map((each) => each.state);
-  const overall = !all.length ? "waiting" : ["running", "failed", "interrupted", "waiting", "finished"].find((each) => states.includes(each)) || "waiting";
+  const overall = !all.length ? "waiting" : ["running", "failed", "stopped", "interrupted", "waiting", "finished"].find((each) => states.includes(each)) || "waiting";
   $("state").textContent = state.complete ? overall : "reading";
   $("state").className = `pill ${overall}`;
   $("name").textContent = state.run || state.name;
