@@ -35,7 +35,7 @@ from deploy.runs.display import LiveDisplay, PlainDisplay, report
 from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follower import train
 from deploy.runs.imports import CommandWithImports
-from deploy.runs.planning import Comparison, claim, planned, resumed
+from deploy.runs.planning import Comparison, claim, planned, resumed, resumed_engine
 from deploy.runs.seeds import parse_seeds
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
 from deploy.runs.trials import run_folder
@@ -244,9 +244,10 @@ def up(
             )
         else:
             comparison = resumed(resume, _given(context))
+            resumed_engine(comparison.folder, "cluster", is_given=True)
         check_availability(comparison.trials, batched=False)
         engine = LocalCluster(comparison.folder, comparison.clients, app=app_folder(), port=port)
-        claim(comparison, again=resume is not None)
+        claim(comparison, "cluster", again=resume is not None)
     with page_of(comparison.folder, show_page, page_port, typer.echo):
         _compare(engine, comparison, at_once=at_once, quiet=quiet)
 
@@ -295,7 +296,10 @@ def simulate(
                 track,
             )
         else:
-            comparison = resumed(resume, _given(context))
+            given = _given(context)
+            comparison = resumed(resume, given)
+            chosen = resumed_engine(comparison.folder, engine, is_given="engine" in given)
+            engine = "batched" if chosen == "batched" else "ray"
         if engine == "ray" and workers != 1:
             raise ValueError(f"workers = {workers}: must be 1 with --engine ray")
         check_availability(comparison.trials, batched=engine == "batched")
@@ -306,7 +310,7 @@ def simulate(
         else:
             simulation = BatchedSimulation(comparison.folder, comparison.clients, workers)
             check_batched(comparison.trials)
-        claim(comparison, again=resume is not None)
+        claim(comparison, engine, again=resume is not None)
     with page_of(comparison.folder, show_page, page_port, typer.echo):
         _compare(simulation, comparison, at_once=False, quiet=quiet)
 
@@ -469,6 +473,11 @@ def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -
         )
         if any(folder.glob(pattern))
     }
+    tracked = [
+        f"{short}/{each}" for each in ("*/tensorboard", "*/mlruns", "*/wandb") if any(folder.glob(each))
+    ]
+    if tracked:
+        files["trackers"] = ", ".join(tracked)
     try:
         draw(histories, folder / FIGURE)
         figure = f"{short}/{FIGURE}"

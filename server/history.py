@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from strategies import RoundRecord
 
 FILE_NAME = "history.jsonl"
+TOLD_TO_END = "told to end"  # the reason of a run that somebody stopped
 KEPT = 16 * 1024 * 1024
 """The most bytes of lines that wait in memory while the disk is full. If more wait, the oldest are lost."""
 VERSION = 2
@@ -151,7 +152,7 @@ class HistoryWriter:
         # The history then ends as after a kill, without a last line, so that the run is resumed.
         if error is not None and not isinstance(error, KeyboardInterrupt):
             stopped = isinstance(error, SystemExit)
-            self.write("error", reason="told to end" if stopped else f"{type(error).__name__}: {error}")
+            self.write("error", reason=TOLD_TO_END if stopped else f"{type(error).__name__}: {error}")
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -294,6 +295,11 @@ class RunHistory:
     def finished(self) -> bool:
         """Whether the run reached its planned end."""
         return self.end is not None and self.end["type"] == "end"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody stopped the run before its end."""
+        return self.end is not None and self.end.get("reason") == TOLD_TO_END
 
     def read(self, *, skip_damaged: bool = False) -> list[Line]:
         """Read the lines that were written since the last call and return them.

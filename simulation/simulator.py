@@ -360,6 +360,8 @@ class Simulator:
         record = outcome.closed(
             skipped, seconds, eligible=str(self._eligible[0]), num_ineligible=self._num_ineligible
         )
+        if measured is not None and np.isfinite(measured).any():
+            record = replace(record, reply_seconds=measured)
         self.round = number
         self.seconds += seconds
         self.history.append(record)

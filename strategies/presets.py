@@ -25,6 +25,7 @@ from .options import (
     Overrides,
     Polling,
     check_kind,
+    names_replacements,
 )
 from .reporters import Reporter
 from .rounds.record import RoundRecord
@@ -82,6 +83,7 @@ class Forecast(SelectionStrategy):
     'forecast'
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,
@@ -139,6 +141,7 @@ class AdaptiveOSMD(SelectionStrategy):
     'adaptive-osmd'
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,
@@ -198,6 +201,7 @@ class PersonalisedOSMD(SelectionStrategy):
     'personalised-osmd'
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,
@@ -271,6 +275,7 @@ class Delta(SelectionStrategy):
     5
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,
@@ -359,6 +364,7 @@ class PowerOfChoice(SelectionStrategy):
     'rpow-d'
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,
@@ -453,6 +459,7 @@ class Flics(SelectionStrategy):
     'flics-private'
     """
 
+    @names_replacements
     def __init__(
         self,
         clients_per_round: int,

@@ -12,13 +12,17 @@ from flwr.common import log
 from flwr.serverapp.strategy import Result
 
 from .checkpoint import Checkpoint
-from .clients.printable import printable
 from .flower.arrays import ReceivedArrays, encode
+from .flower.log_lines import as_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LONGEST_LINE = 2000  # the most characters of a round's metrics that are logged
+_SOURCES = {  # attributes of `Result`, and what the log calls their metrics
+    "train_metrics_clientapp": "clients, training",
+    "evaluate_metrics_clientapp": "clients, evaluation",
+    "evaluate_metrics_serverapp": "server, evaluation",
+}
 
 
 @dataclass
@@ -64,9 +68,21 @@ class Progress:
             The metrics of the round.
         """
         if metrics is not None:
-            log(INFO, "\t└──> %s", printable(metrics, _LONGEST_LINE))
+            if metrics:
+                log(INFO, "\t└──> %s: %s", _SOURCES[what], as_text(metrics))
             getattr(self.result, what)[round] = metrics
             self._unsaved.append([what, round, dict(metrics)])
+
+    def log_newest(self) -> None:
+        """Log the newest metrics of each source.
+
+        Flower logs the metrics of all rounds here, in a form that takes seven lines for a round.
+        """
+        for what, source in _SOURCES.items():
+            found = getattr(self.result, what)
+            newest = max(found, default=0)
+            if found and found[newest]:
+                log(INFO, "\t└──> %s, round %d: %s", source, newest, as_text(found[newest]))
 
     def checkpoint(
         self,

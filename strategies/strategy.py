@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from inspect import signature
 from logging import INFO, WARNING
 from math import nan
 from typing import TYPE_CHECKING, Any, Literal, Never
@@ -26,6 +25,7 @@ from .flower.attendance import Attendance
 from .flower.contents import of_kind
 from .flower.grids import NodesGrid, PollingGrid
 from .flower.in_flight import BUFFERED_GROUP, InFlight
+from .flower.log_lines import counts_not_logged
 from .flower.messages import CLOCKS_DIFFER, TrainingRound, read_reply, read_usable, timed
 from .flower.metrics import averaged, has_size
 from .flower.polling import Poll
@@ -42,8 +42,10 @@ from .options import (
     Faults,
     Overrides,
     Polling,
+    arguments_of,
     check_kind,
     check_selector,
+    names_replacements,
     read_rates,
     refuse_unknown,
 )
@@ -167,6 +169,7 @@ class SelectionStrategy(Strategy):
         If a parameter has a wrong type, or ``server_strategy`` cannot take the step.
     """
 
+    @names_replacements
     def __init__(
         self,
         selector: str,
@@ -194,10 +197,7 @@ class SelectionStrategy(Strategy):
         **unknown: Never,
     ) -> None:
         if unknown:
-            kinds = type(self).__mro__[: type(self).__mro__.index(SelectionStrategy) + 1]
-            refuse_unknown(
-                type(self).__name__, unknown, {p for kind in kinds for p in signature(kind).parameters}
-            )
+            refuse_unknown(type(self).__name__, unknown, arguments_of(type(self)))
         check_kind("selector", selector, str, "the name of a selector, such as 'forecast'")
         expected = 'settings by name, such as {"alpha": 0.4}'
         check_kind("selector_settings", selector_settings, Mapping, expected)
@@ -421,11 +421,12 @@ class SelectionStrategy(Strategy):
             self._reporters.resume(self._info(num_rounds), progress.round)
         else:
             self._reporters.begin(self._info(num_rounds))
-        with self._reporters.failing(lambda: progress.round):
+        with self._reporters.failing(lambda: progress.round), counts_not_logged():
             self._run_rounds(progress, polling, num_rounds, train_config, evaluate_fn)
         self._reporters.end(progress.round, "stopped early" if progress.round < num_rounds else "")
         log(INFO, "")
-        log(INFO, "Finished after round %d: %s", progress.round, progress.result)
+        log(INFO, "Finished after round %d of %d", progress.round, num_rounds)
+        progress.log_newest()
         return progress.result
 
     def _run_rounds(
@@ -524,7 +525,7 @@ class SelectionStrategy(Strategy):
         metrics = progress.result.evaluate_metrics_serverapp.get(progress.round)
         stopped = self.stop(progress.round, metrics)
         if stopped:
-            log(INFO, "Stopped after round %d: %s", progress.round, metrics)
+            log(INFO, "Stopped after round %d, since `stop` returned True", progress.round)
         return stopped
 
     # --- on disk ---------------------------------------------------------------------------------------
@@ -723,7 +724,7 @@ class SelectionStrategy(Strategy):
         self._training = TrainingRound(
             chosen, arrays, messages, began, clock.monotonic(), clock, self._step.base.weighted_by_key
         )
-        log(INFO, "configure_train: selected %s", self._describe(chosen.selection))
+        log(INFO, "Selected %s", self._describe(chosen.selection))
         return messages
 
     def _open(
@@ -991,7 +992,7 @@ class SelectionStrategy(Strategy):
             return None, None
         metrics = self._average_metrics(answers, record)
         metrics["num-clients"] = int(record.feedback.responded.sum())
-        if np.isfinite(record.train_loss):
+        if np.isfinite(record.train_loss) and "train_loss" not in metrics:  # the name in Flower's quickstarts
             metrics["train-loss"] = record.train_loss
         return to_record(stepped.arrays), metrics
 

@@ -21,7 +21,7 @@ from deploy.flower.app_folder import CODE, app_folder
 from deploy.flower.config import default_config
 from deploy.processes.groups import Process, end_with_parent
 from deploy.runs.availability import availability_of, response_times_of
-from strategies import extensions
+from strategies import Eligibility, extensions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,8 +82,8 @@ def check_batched(trials: Sequence[Trial]) -> None:
     ------
     ValueError
         If the clients of a trial's selector keep models of their own or decide for themselves, or if a trial
-        uses over-selection or buffered rounds without response times. The message names the setting, its
-        value and what is allowed.
+        uses over-selection or buffered rounds without response times, or chooses clients by tags or
+        properties. The message names the setting, its value and what is allowed.
     """
     from strategies.selectors import selector_type
 
@@ -105,6 +105,10 @@ def check_batched(trials: Sequence[Trial]) -> None:
                 "mode = 'buffered': must be 'rounds' with --engine batched, where all clients answer at "
                 "once, unless response-times or device-speeds is set"
             )
+        eligible = str(trial.run_config.get("eligible", ""))
+        conditions = Eligibility.parse(eligible) if eligible else Eligibility()
+        if conditions.tags or conditions.properties.keys() - {"group"}:
+            raise ValueError(f"eligible = {eligible!r}: a batched simulation knows names and groups only")
         if over != 1 and not timed:
             raise ValueError(
                 f"over-selection = {over}: must be 1 with --engine batched, where all clients answer at "

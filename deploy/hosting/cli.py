@@ -310,7 +310,8 @@ def stop(
         this = _load(folder)
         flower_run = _flower_run(this, run)
         this.stop(flower_run)
-    typer.echo(f"{run} is stopped (Flower run {flower_run})")
+    name = f"{_earlier(this, run).name}: " if run == "last" else f"{run}: "
+    typer.echo(f"{name}stopped (Flower run {flower_run})")
 
 
 def _flower_run(server: Server, run: str) -> str:

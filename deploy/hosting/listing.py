@@ -72,9 +72,9 @@ def describe(run: RunHistory) -> dict[str, Any]:
 
 
 def state_of(run: RunHistory) -> str:
-    """Return "running", "interrupted", "finished" or "failed" for a run that was read."""
+    """Return "running", "interrupted", "finished", "stopped" or "failed" for a run that was read."""
     if run.end is not None:
-        return "finished" if run.finished else "failed"
+        return "finished" if run.finished else "stopped" if run.stopped else "failed"
     claimed = CheckpointFolder(run.path.parent / CHECKPOINTS).is_claimed()
     return "running" if claimed else "interrupted"
 

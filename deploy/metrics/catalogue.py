@@ -20,7 +20,9 @@ METRICS: dict[str, Metric] = {
     "cohort_program_starts_total": Metric(
         "counter", "Starts of a program of the server: the first start and all restarts", ("program",)
     ),
-    "cohort_nodes": Metric("gauge", "Registered nodes by state: registered, online or offline", ("state",)),
+    "cohort_nodes": Metric(
+        "gauge", "Nodes by state: registered (not online yet), online or offline", ("state",)
+    ),
     "cohort_metrics_start_time_seconds": Metric(
         "gauge", "When these metrics began; counters of runs count from here (Unix time)"
     ),

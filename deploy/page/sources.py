@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from deploy.page.database import Database
 from deploy.page.trial import Trial
 from deploy.runs.trials import PLAN
-from server.history import FILE_NAME, Tail
+from server.history import FILE_NAME, TOLD_TO_END, Tail
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
 from strategies.clients.printable import printable
@@ -85,10 +85,11 @@ class Run:
         )
 
     def state(self, name: str) -> str:
-        """Return the state of a trial: waiting, running, interrupted, finished or failed."""
+        """Return the state of a trial: waiting, running, interrupted, finished, stopped or failed."""
         trial = self.trials[name]
         if trial.end is not None:
-            return "finished" if trial.end["type"] == "end" else "failed"
+            stopped = trial.end.get("reason") == TOLD_TO_END
+            return "finished" if trial.end["type"] == "end" else "stopped" if stopped else "failed"
         if not trial.settings:
             return "waiting"
         folder = CheckpointFolder(self._tails[name].path.parent / CHECKPOINTS, report=lambda line: None)

@@ -311,15 +311,15 @@ def as_json(findings: Findings) -> str:
 
 def table(findings: Findings) -> Table:
     """Return the findings as a table for the terminal."""
-    shown = Table(box=SIMPLE_HEAD)
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     shown.add_column("selector", overflow="fold")
-    for title in ("variance", "95 % interval", "effective draws"):
-        shown.add_column(title, justify="right")
-    shown.add_column("probabilities")
+    for title in ("variance", "95 % interval", "effective\ndraws"):
+        shown.add_column(title, justify="right", vertical="bottom", no_wrap=True)
+    shown.add_column("probabilities", vertical="bottom", no_wrap=True)
     for name, finding in findings.selectors.items():
         value, low, high = finding.interval
         shown.add_row(
-            name,
+            name.replace(":", ":\n").replace("=", "\n= "),  # its settings, so that 80 characters are enough
             _number(value),
             f"{_number(low)} to {_number(high)}",
             f"{finding.draws:,.0f}",

@@ -24,7 +24,7 @@ BASELINE = "uniform"
 LAST = 5  # the number of last evaluated rounds that are averaged for a final value
 NOISE_WINDOW = 10  # the number of last changes between rounds from which the noise is estimated
 ONE_SEED = (
-    "Other random draws alone can cause differences of this size; repeat with other values of --seed before "
+    "Other random draws alone can cause differences of this size; repeat with --seeds 1-5 before "
     "drawing a conclusion."
 )
 

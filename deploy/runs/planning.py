@@ -19,6 +19,7 @@ from deploy.runs.trials import (
     groups_of,
     parse_setting,
     plan,
+    planned_engine,
     read_plan,
     run_folder,
     with_absolute_paths,
@@ -175,13 +176,44 @@ def resumed(run: str, given: Mapping[str, Any]) -> Comparison:
     return Comparison(folder, trials)
 
 
-def claim(comparison: Comparison, *, again: bool) -> None:
+def resumed_engine(folder: Path, engine: str, *, is_given: bool) -> str:
+    """Return the engine with which to resume a comparison.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the comparison, which `resumed` has read.
+    engine : str
+        "cluster", or the value of ``--engine``.
+    is_given : bool
+        Whether the user chose this engine. Otherwise a simulation keeps its engine.
+
+    Raises
+    ------
+    ValueError
+        If a batched simulation would be continued with messages, or the other way round.
+    """
+    before = planned_engine(folder)
+    if not is_given and before in ("ray", "batched"):
+        return before
+    if before and "batched" in (before, engine) and before != engine:
+        command = {"cluster": "cohort up", "ray": "cohort simulate", "batched": "cohort simulate"}[before]
+        raise ValueError(
+            f"engine = {engine}: the run to be resumed has {before}; resume it with "
+            f"{command} --resume {folder}"
+        )
+    return engine
+
+
+def claim(comparison: Comparison, engine: str, *, again: bool) -> None:
     """Prepare the folder of a comparison, and write the plan into it.
 
     Parameters
     ----------
     comparison : Comparison
         The comparison.
+    engine : str
+        The engine that trains it: "cluster", "ray" or "batched".
     again : bool
         Whether the comparison is resumed. Then its folder exists and is taken over. Otherwise the folder must
         be missing or empty.
@@ -198,7 +230,7 @@ def claim(comparison: Comparison, *, again: bool) -> None:
         elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"out = {folder}: must be a new or an empty folder")
         (folder / "logs").mkdir(parents=True)
-        write_plan(folder, comparison.trials)
+        write_plan(folder, comparison.trials, engine)
     except OSError as error:
         raise ValueError(f"out = {folder}: cannot be created or written: {error.strerror}") from error
 

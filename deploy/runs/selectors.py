@@ -100,9 +100,11 @@ def table_of_selectors() -> Table:
 def table_of_settings(name: str) -> Table:
     """Return a table of a selector's settings. Raises ValueError if there is no such selector."""
     about = describe(name)
-    table = Table(box=SIMPLE_HEAD, title=Text(f"{name}: {about['selects']}"), title_justify="left")
-    for title in ("setting", "default", "allowed", "meaning"):
-        table.add_column(title, overflow="fold")
+    title = Text(f"{name}: {about['selects']}")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=title, title_justify="left")
+    table.add_column("setting", no_wrap=True)
+    for head in ("default", "allowed", "meaning"):
+        table.add_column(head, overflow="fold")
     for setting, each in about["settings"].items():
         table.add_row(setting, Text(each["default"]), Text(each["allowed"]), Text(each["meaning"]))
     return table

@@ -220,8 +220,17 @@ def run_folder(run: str) -> Path:
     return plans[-1].parent.absolute()
 
 
-def write_plan(folder: Path, trials: Sequence[Trial]) -> None:
+def write_plan(folder: Path, trials: Sequence[Trial], engine: str = "") -> None:
     """Write the settings of a comparison's trials into its folder (see `PLAN`).
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the comparison.
+    trials : sequence of Trial
+        The trials.
+    engine : str
+        The engine that trains them, for `planned_engine`.
 
     Raises
     ------
@@ -232,7 +241,14 @@ def write_plan(folder: Path, trials: Sequence[Trial]) -> None:
         trial.name: {k: v for k, v in trial.run_config.items() if k != "output-dir"} for trial in trials
     }
     with replacing(folder / PLAN) as file:
-        file.write(json.dumps({"version": PLAN_VERSION, "trials": settings}, indent=1).encode())
+        plan = {"version": PLAN_VERSION, "engine": engine, "trials": settings}
+        file.write(json.dumps(plan, indent=1).encode())
+
+
+def planned_engine(folder: Path) -> str:
+    """Return the engine that `write_plan` wrote; "" if the plan, which `read_plan` accepts, names none."""
+    with (folder / PLAN).open("rb") as file:
+        return str(json.loads(file.read(LARGEST_PLAN)).get("engine", ""))
 
 
 def read_plan(folder: Path) -> list[Trial]:

@@ -4,7 +4,7 @@ These dataclasses do not depend on Flower. `SelectionStrategy`, the simulator an
 use them, so each option and its range are defined once. The defaults of the app are in pyproject.toml.
 """
 
-from .arguments import check_kind, refuse_unknown
+from .arguments import arguments_of, check_kind, names_replacements, refuse_unknown
 from .budgets import Budget, Budgets
 from .checkpoints import Checkpoints
 from .deadlines import Deadlines
@@ -31,10 +31,12 @@ __all__ = [
     "GuardSettings",
     "Overrides",
     "Polling",
+    "arguments_of",
     "check_correction",
     "check_kind",
     "check_selector",
     "checked_properties",
+    "names_replacements",
     "read_rates",
     "refuse_unknown",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from typing import Any
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec
 
 from ..selectors.checks import did_you_mean
 from .checkpoints import Checkpoints
@@ -14,11 +16,12 @@ from .mode import Buffered
 from .overrides import Overrides
 from .polling import Polling
 
+P = ParamSpec("P")
 _SIZES = "overrides=Overrides(sizes={...})"
 _BASE = "server_strategy=FedAvg({name}=...)"
 _ELSEWHERE = {
-    "fraction_train": "clients_per_round=..., a number of clients instead of a share",
-    "fraction_fit": "clients_per_round=..., a number of clients instead of a share",
+    "fraction_train": "clients_per_round=... (a number, not a share)",
+    "fraction_fit": "clients_per_round=... (a number, not a share)",
     "min_train_nodes": "clients_per_round=..., and faults=Faults(quorum=...) for the least number of replies",
     "min_fit_clients": "clients_per_round=..., and faults=Faults(quorum=...) for the least number of replies",
     "min_available_nodes": "min_available_clients=...",
@@ -61,6 +64,32 @@ def refuse_unknown(strategy: str, unknown: Mapping[str, Any], known: Iterable[st
             )
         hint = did_you_mean(name, [each for each in known if each not in ("self", "options", "unknown")])
         raise TypeError(f"{name} = {value!r:.100}: {strategy} has no such argument{hint}")
+
+
+def names_replacements(init: Callable[P, None]) -> Callable[P, None]:
+    """Decorate a strategy's ``__init__``: an unknown argument is refused before Python misses another one.
+
+    A newcomer who replaces only the name of the class writes ``Forecast(fraction_train=0.1)``. Python would
+    say that ``clients_per_round`` is missing, and not that it replaces ``fraction_train``.
+    """
+
+    @wraps(init)
+    def checked(*given: P.args, **named: P.kwargs) -> None:
+        try:
+            signature(init).bind(*given, **named)
+        except TypeError:
+            kind = type(given[0])
+            known = arguments_of(kind)
+            refuse_unknown(kind.__name__, {n: v for n, v in named.items() if n not in known}, known)
+        init(*given, **named)
+
+    return checked
+
+
+def arguments_of(kind: type) -> set[str]:
+    """Return the arguments of a strategy by name, with those of the strategies that it extends."""
+    made = [vars(each)["__init__"] for each in kind.__mro__[:-1] if "__init__" in vars(each)]
+    return {name for each in made for name in signature(each).parameters}
 
 
 def check_kind(name: str, value: Any, kind: Any, expected: str) -> None:

@@ -35,7 +35,7 @@ class RoundRecord:
     # (S,) ‖g_m‖ as the clients report it; NaN = not reported. ``feedback`` has the norms that are used.
     reported_norms: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     # (S,) seconds from the TRAIN messages until the server had each reply; NaN = no reply in time. This array
-    # and the next two are empty if no client has such a number, as in a simulation without messages.
+    # and the next two are empty if no client has such a number, as in a simulation without response times.
     reply_seconds: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     training_seconds: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # as clients report
     batteries: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # %, as clients report

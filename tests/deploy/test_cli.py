@@ -113,6 +113,7 @@ def test_a_simulation_that_every_local_user_can_command_says_so(
             "selector = 'personalised-osmd': cannot be combined with --engine batched",
         ),
         ("--set over-selection=1.5", "over-selection = 1.5: must be 1 with --engine batched"),
+        ("--set eligible=tag:eu", "eligible = 'tag:eu': a batched simulation knows names and groups only"),
     ],
 )
 def test_what_a_batch_cannot_do_is_refused_before_anything_starts(
@@ -529,3 +530,16 @@ def test_seeds_repeat_the_comparison_and_are_resumed(tmp_path: Path) -> None:
 def read_settings(folder: Path) -> dict[str, Any]:
     settings: dict[str, Any] = json.loads((folder / "history.jsonl").read_text().splitlines()[0])
     return settings
+
+
+def test_a_simulation_is_resumed_with_its_engine(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    size = ["--clients", "3", "--per-round", "2", "--rounds", "1", "--selector", "md", "--quiet"]
+    assert cohort("simulate", "--engine", "batched", *size, "--out", str(run)).exit_code == 0
+    for other in (["up"], ["simulate", "--engine", "ray"]):
+        result = cohort(*other, "--resume", str(run), "--rounds", "2")
+        assert result.exit_code == 2
+        assert f"has batched; resume it with cohort simulate --resume {run}" in result.stderr
+    result = cohort("simulate", "--resume", str(run), "--rounds", "2")
+    assert result.exit_code == 0, result.stderr
+    assert "md  round 2/2" in result.stdout

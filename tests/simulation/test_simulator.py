@@ -550,6 +550,9 @@ def test_late_replies_are_left_out() -> None:
     record = simulator.step()
     assert set(record.failures) == set(np.argsort(seconds)[6:].tolist())
     assert record.seconds == deadline
+    expected = seconds[record.selection.clients]
+    np.testing.assert_array_equal(record.reply_seconds, np.where(expected <= deadline, expected, np.nan))
+    assert simulator_of().step().reply_seconds.size == 0  # all clients reply at once
     nobody = simulator_of(response_times=ResponseTimes(10, seed=1), round_deadline=1e-9)
     assert nobody.step().skipped
     assert not nobody.arrays["weight"].any()

@@ -28,7 +28,7 @@ PRESETS = [AdaptiveOSMD, Delta, Flics, Forecast, PersonalisedOSMD, PowerOfChoice
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("fraction_train", r"AdaptiveOSMD has clients_per_round=\.\.\., a number of clients instead"),
+        ("fraction_train", r"AdaptiveOSMD has clients_per_round=\.\.\. \(a number, not a share\) instead"),
         ("min_train_nodes", r"faults=Faults\(quorum=\.\.\.\)"),
         ("min_available_nodes", r"min_available_clients=\.\.\. instead"),
         ("fraction_evaluate", r"server_strategy=FedAvg\(fraction_evaluate=\.\.\.\) instead"),
@@ -42,6 +42,15 @@ PRESETS = [AdaptiveOSMD, Delta, Flics, Forecast, PersonalisedOSMD, PowerOfChoice
 def test_an_unknown_argument_gets_its_replacement(name: str, instead: str) -> None:
     with pytest.raises(TypeError, match=f"{name} = 3: .*{instead}"):
         AdaptiveOSMD(clients_per_round=2, **{name: 3})
+
+
+@pytest.mark.parametrize("name", ["fraction_train", "client_per_round"])
+def test_an_unknown_argument_is_named_before_the_missing_one(name: str) -> None:
+    """A newcomer only replaces the name of the class: ``FedAvg(fraction_train=0.1)``."""
+    with pytest.raises(TypeError, match=rf"{name} = 0\.1: Forecast has .*clients_per_round"):
+        Forecast(**{name: 0.1})
+    with pytest.raises(TypeError, match=r"missing 1 required .*clients_per_round"):
+        Forecast()  # type: ignore[call-arg]
 
 
 WRONG: list[Any] = [object(), [1, 2], (1,), "abc", b"x", -3, float("nan"), {"a": object()}, {1: 2}]

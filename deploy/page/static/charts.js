@@ -47,11 +47,12 @@ function short(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
   if (size !== 0 && (size < 0.001 || size >= 1e7)) return value.toExponential(1);
-  if (size >= 10000) return Math.round(value).toLocaleString("en");
+  if (size >= 1000) return Math.round(value).toLocaleString("en");
   return String(+value.toPrecision(3));
 }
 function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";
+  if (seconds > 0 && seconds < 0.00995) return `${+(1000 * seconds).toPrecision(2)} ms`; // a round of a batched simulation
   if (seconds < 10) return `${seconds < 0.995 ? seconds.toFixed(2) : seconds.toFixed(1)} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
@@ -264,7 +265,7 @@ function drawShares(place, data, tall, top, height) {
 function timelineChart(figure, data) {
   if (!data.round || !data.clients || !data.clients.length) { figure.replaceChildren(el("p", {class: "empty"}, data.round ? "no client was selected in this round" : "no round has ended yet")); return; }
   const known = data.clients.some((each) => each.reply !== null);
-  if (!known) { figure.replaceChildren(el("p", {class: "empty"}, `The history does not say when replies came: round ${data.round} selected ${data.selected} clients, ${data.used} replies were used.`)); return; }
+  if (!known) { figure.replaceChildren(el("p", {class: "empty"}, "The history does not say when the replies came.")); return; }
   const width = Math.max(240, figure.clientWidth), left = width < 480 ? 92 : 150, right = 12, top = 4, bottom = 24;
   const rows = [...data.clients].sort((a, b) => (a.reply ?? 1e9) - (b.reply ?? 1e9));
   const tall = rows.length <= 12 ? 26 : 17, height = top + rows.length * tall + bottom;

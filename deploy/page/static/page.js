@@ -58,7 +58,7 @@ function tiles() {
 
 function header() {
   const {state} = view, all = Object.values(view.trials), states = all.map((each) => each.state);
-  const overall = !all.length ? "waiting" : ["running", "failed", "interrupted", "waiting", "finished"].find((each) => states.includes(each)) || "waiting";
+  const overall = !all.length ? "waiting" : ["running", "failed", "stopped", "interrupted", "waiting", "finished"].find((each) => states.includes(each)) || "waiting";
   $("state").textContent = state.complete ? overall : "reading";
   $("state").className = `pill ${overall}`;
   $("name").textContent = state.run || state.name;
@@ -100,16 +100,16 @@ function choose(name) {
 
 function trialTable() {
   const seeds = hasSeeds();
-  head($("trials"), [["Selector", "text"], ...(seeds ? [["Seed"]] : []), ["Round"], ["Accuracy"], ["Loss"], ["Failures"], ["Clipped"], ["State", "text"]]);
+  head($("trials"), [["Selector", "text"], ["State", "text"], ...(seeds ? [["Seed"]] : []), ["Round"], ["Accuracy"], ["Loss"], ["Failures"], ["Clipped"]]);
   body($("trials"), names().map((name) => {
     const trial = view.trials[name];
     return el("tr", {class: names().length > 1 ? "pick" : null, onclick: () => names().length > 1 && choose(name)},
       el("td", {class: "name"}, el("i", {class: `swatch c${colourOf(labelOf(name))}`}), " ", labelOf(name)),
+      el("td", {class: "text"}, el("span", {class: `pill ${trial.state}`}, trial.state)),
       seeds ? el("td", {}, String(trial.seed)) : null,
       el("td", {}, trial.round < 0 ? "–" : `${count(trial.round)} / ${count(trial.rounds)}`),
       el("td", {}, percent(trial.accuracy)), el("td", {}, loss(trial.loss)),
-      el("td", {class: trial.failed ? "mild" : "zero"}, count(trial.failed)), el("td", {class: trial.clipped ? "mild" : "zero"}, count(trial.clipped)),
-      el("td", {class: "text"}, el("span", {class: `pill ${trial.state}`}, trial.state)));
+      el("td", {class: trial.failed ? "mild" : "zero"}, count(trial.failed)), el("td", {class: trial.clipped ? "mild" : "zero"}, count(trial.clipped)));
   }));
 }
 function head(table, columns) {
@@ -293,6 +293,12 @@ function drawClients(data) {
 
 // --- the log ---------------------------------------------------------------------------------------------
 const LINES = 2000;
+function logLine(line) { // Flower's lines begin with a level in a column of 14 characters
+  const found = /^(INFO|DEBUG|WARNING|ERROR|CRITICAL) *: {0,6}/.exec(line);
+  if (!found) return el("span", {}, `${line}\n`);
+  const text = line.slice(found[0].length), quiet = found[1] === "INFO" || found[1] === "DEBUG";
+  return el("span", quiet ? {} : {class: found[1] === "WARNING" ? "mild" : "hot"}, `${quiet ? "" : `${found[1]}: `}${text}\n`);
+}
 async function log() {
   options($("logs"), view.state.logs, view.log ?? view.state.logs[0]);
   $("log").hidden = !view.state.logs.length;
@@ -304,7 +310,7 @@ async function log() {
   view.logEnd = found.end;
   if (!found.lines.length) return;
   const atEnd = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 30;
-  pre.append(...found.lines.map((line) => document.createTextNode(`${line}\n`)));
+  pre.append(...found.lines.map(logLine));
   while (pre.childNodes.length > LINES) pre.firstChild.remove();
   if (atEnd) pre.scrollTop = pre.scrollHeight;
 }

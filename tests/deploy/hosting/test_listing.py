@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from deploy.cli import cli
 from deploy.hosting.listing import RUN_ID, Share, shares
 from deploy.hosting.server import Server, ServerError
-from server.history import VERSION, RunHistory
+from server.history import TOLD_TO_END, VERSION, RunHistory
 
 KEY = "ecdsa-sha2-nistp256 AAAA"
 
@@ -117,14 +117,16 @@ def test_runs_are_listed_with_their_states(server: Server) -> None:
     write_run(server.folder / "runs" / "2", {"type": "error", "reason": "x"})
     (server.folder / "runs" / "2" / RUN_ID).write_text("17")
     write_run(server.folder / "runs" / "3")
+    write_run(server.folder / "runs" / "4", {"type": "error", "reason": TOLD_TO_END})
     assert run(server, "runs").output.splitlines() == [
         "run  state        round  accuracy  selector",
         "1    finished     4/9    50.0 %    md",
         "2    failed       0/9    -         md",
         "3    interrupted  0/9    -         md",
+        "4    stopped      0/9    -         md",
     ]
     found = json.loads(run(server, "runs", "--json").output)
-    assert [each["flower_run"] for each in found] == [None, "17", None]
+    assert [each["flower_run"] for each in found] == [None, "17", None, None]
     assert found[0]["folder"] == str(server.folder / "runs" / "1")
 
 

@@ -126,7 +126,7 @@ def test_what_is_shown_equals_the_history(browser: Any, show: Callable[..., Page
     wait_for(lambda: text(browser, "#state") == "finished")
     show_all(browser)
     wait_for(lambda: table(browser, "client-table"))
-    assert table(browser, "trials") == [["md", "3 / 9", "50.0 %", "0.667", "1", "2", "finished"]]
+    assert table(browser, "trials") == [["md", "finished", "3 / 9", "50.0 %", "0.667", "1", "2"]]
     tiles = browser.execute_script(
         "return [...document.querySelectorAll('.tile b')].map(each => each.textContent)"
     )
@@ -250,4 +250,4 @@ def test_trials_that_differ_in_the_seed_share_a_line(
         lambda: browser.execute_script("return document.querySelectorAll('#loss path.band').length") == 1
     )
     assert browser.execute_script("return document.querySelectorAll('#loss path.line').length") == 1
-    assert [row[1] for row in table(browser, "trials")] == ["1", "2"]
+    assert [row[2] for row in table(browser, "trials")] == ["1", "2"]

@@ -17,7 +17,7 @@ from deploy.page.database import Node, OpenMessage
 from deploy.page.series import ClientCounts, Series
 from deploy.page.sources import NothingThereError, Run, Shelf, read_log
 from deploy.page.trial import Trial
-from server.history import VERSION, RunHistory, Tail
+from server.history import TOLD_TO_END, VERSION, RunHistory, Tail
 
 from ...support.histories import write_history
 
@@ -269,6 +269,16 @@ def test_a_damaged_line_stops_nothing(line: dict[str, Any]) -> None:
     json.dumps(views.summary(trial, "running"), allow_nan=False)
     json.dumps(views.selections(trial, "size"), allow_nan=False)
     json.dumps(views.clients_page(trial, None), allow_nan=False)
+
+
+@pytest.mark.parametrize(("reason", "state"), [(TOLD_TO_END, "stopped"), ("ValueError: no", "failed")])
+def test_a_run_that_was_stopped_has_not_failed(tmp_path: Path, reason: str, state: str) -> None:
+    history = write_history(tmp_path / "md", [2.0, 1.0], "md", end=False)
+    with history.path.open("a") as file:
+        file.write(json.dumps({"type": "error", "reason": reason}) + "\n")
+    run = Run(tmp_path)
+    run.read()
+    assert run.state("md") == state
 
 
 def test_histories_of_earlier_versions_without_the_new_fields(tmp_path: Path) -> None:
