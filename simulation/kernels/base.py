@@ -206,7 +206,6 @@ class MiniBatches:
             np.take(data.inputs, drawn, axis=0, out=inputs, mode="clip")
             yield inputs, data.labels[drawn]
 
-
     def masks(self, units: int, dropout: float) -> Iterator[Floats32]:
         """Yield, for each step, which units of a layer are kept: (G, b, units) of 0 and 1/(1 - dropout).
 
