@@ -206,6 +206,23 @@ class MiniBatches:
             np.take(data.inputs, drawn, axis=0, out=inputs, mode="clip")
             yield inputs, data.labels[drawn]
 
+    def masks(self, units: int, dropout: float) -> Iterator[Floats32]:
+        """Yield, for each step, which units of a layer are kept: (G, b, units) of 0 and 1/(1 - dropout).
+
+        A unit is dropped with the probability `dropout`. The masks of a client depend on the plan's seed, the
+        round and the client alone.
+        """
+        plan = self._plan
+        streams = [
+            np.random.default_rng(client_seed(plan.seed, plan.round, int(client), "dropout"))
+            for client in self._clients
+        ]
+        mask = np.zeros((*self.shape, units), dtype=np.float32)
+        for _ in range(self.steps):
+            for row, (stream, width) in enumerate(zip(streams, self._widths, strict=True)):
+                mask[row, :width] = stream.random((width, units), dtype=np.float32) >= dropout
+            yield mask / np.float32(1 - dropout)
+
 
 class StackedUpdates(ClientUpdates):
     """Updates as the rows of a matrix.

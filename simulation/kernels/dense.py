@@ -9,7 +9,7 @@ Their product, which would be as large as one model per client, is not computed.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import nan
 from typing import Any, NamedTuple
 
@@ -57,10 +57,23 @@ class Dense(Kernel):
         The names of each layer's weight and bias; "" = no bias.
     transposed : bool
         True: weights have the shape (out, in), as in torch. False: (in, out).
+    dropout : float (default: 0.0)
+        The probability with which a unit of the first hidden layer is 0 in a step, for each sample anew. The
+        other units are divided by 1 - dropout, so evaluations use all units as they are.
     """
 
-    def __init__(self, sizes: Sequence[int], names: Sequence[tuple[str, str]], transposed: bool) -> None:
-        self._transposed = transposed
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        names: Sequence[tuple[str, str]],
+        transposed: bool,
+        dropout: float = 0.0,
+    ) -> None:
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout = {dropout}: must be in [0, 1)")
+        if dropout and len(sizes) < 3:
+            raise ValueError(f"dropout = {dropout}: must be 0 without a hidden layer")
+        self._transposed, self._dropout = transposed, dropout
         self._layers: list[_Layer] = []
         end = 0
         for (fan_in, fan_out), (weight, bias) in zip(pairwise(sizes), names, strict=True):
@@ -126,8 +139,9 @@ class Dense(Kernel):
         ones = np.ones((1, work.shape[1]), dtype=np.float32)
         variances = [GradientVariance() for _ in models] if plan.measure_variance else []
         log_likelihoods = _LogLikelihoods(work.steps, work.shape)
-        for inputs, labels in work:
-            self._forward(inputs, weights, biases, outputs)
+        masks = work.masks(self._layers[0].fan_out, self._dropout) if self._dropout else repeat(None)
+        for (inputs, labels), mask in zip(work, masks, strict=False):
+            self._forward(inputs, weights, biases, outputs, mask)
             errors = outputs[-1]
             log_likelihoods.take(errors, labels, scales)
             for number in reversed(range(len(self._layers))):
@@ -139,6 +153,8 @@ class Dense(Kernel):
                     back = backs[number - 1]
                     np.matmul(errors, weights[number].transpose(0, 2, 1), out=back)
                     np.multiply(back, below > 0, out=back)
+                    if mask is not None and number == 1:
+                        back *= mask
                     errors = back
             if variances:
                 for variance, move in zip(variances, moves, strict=True):
@@ -180,8 +196,12 @@ class Dense(Kernel):
         weights: list[Floats32],
         biases: list[Floats32],
         outputs: list[Floats32],
+        mask: Floats32 | None = None,
     ) -> None:
-        """Fill the outputs of each layer, (G, b, out). The outputs of the last layer are logits."""
+        """Fill the outputs of each layer, (G, b, out). The outputs of the last layer are logits.
+
+        The outputs of the first layer are multiplied by `mask` (G, b, out).
+        """
         below = inputs
         for weight, bias, output in zip(weights, biases, outputs, strict=True):
             np.matmul(below, weight, out=output)
@@ -189,6 +209,8 @@ class Dense(Kernel):
                 output += bias[:, None, :]
             if output is not outputs[-1]:
                 np.maximum(output, 0, out=output)
+            if mask is not None and output is outputs[0]:
+                output *= mask
             below = output
 
     # --- evaluation ------------------------------------------------------------------------------------
@@ -293,11 +315,13 @@ class MLP(Dense):
     ----------
     sizes : sequence of int
         Features, hidden units, classes: ``(784, 64, 30, 10)``.
+    dropout : float (default: 0.0)
+        See `Dense`.
     """
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int], *, dropout: float = 0.0) -> None:
         names = [(f"{2 * number}.weight", f"{2 * number}.bias") for number in range(len(sizes) - 1)]
-        super().__init__(sizes, names, transposed=True)
+        super().__init__(sizes, names, transposed=True, dropout=dropout)
 
     def initial_arrays(self, seed: int) -> Arrays:
         random = np.random.default_rng(seed)

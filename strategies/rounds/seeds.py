@@ -15,6 +15,7 @@ def client_seed(seed: int, round: int, client: int, purpose: str = "client") -> 
         The seed of the run, the round and the index of the client, all >= 0.
     purpose : str (default: "client")
         "client" is for local training, "loss" is for the samples on which a polled loss is computed.
+        "dropout" is for the units that a simulated perceptron drops.
     """
     return int(generator(seed, round, f"{purpose}-{client}").integers(2**63))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM, FedProx
 from torch import nn
@@ -23,6 +24,7 @@ from strategies.clients.reports import Report
 from strategies.options import Deadlines, Faults, Polling
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.replies import Reply
+from strategies.rounds.seeds import client_seed
 from strategies.rounds.variates import create_variates
 from strategies.selectors import create
 from tasks.data import Dataset, FederatedData
@@ -94,6 +96,58 @@ def test_a_batch_of_clients_is_trained_as_one_client_after_another(name: str, pl
     for key in arrays:
         np.testing.assert_allclose(one[key], other[key], atol=1e-5, rtol=1e-5)
         assert one[key].shape == arrays[key].shape
+
+
+def test_dropout_trains_the_network_of_the_kept_units() -> None:
+    """Of a single step on all samples: the step is that of torch's layers with the masks in between."""
+    rate, sizes, dropout = 0.5, (64, 32, 16, 10), 0.3
+    kernel = MLP(sizes, dropout=dropout)
+    data, arrays = data_of((7, 12)), start(kernel)
+    plan = Plan(3, 2, rate, batch_size=20, steps=1)
+    trained = kernel.train(arrays, data, np.array([1, 0]), plan)
+    for row, client in enumerate((1, 0)):
+        samples = slice(data.offsets[client], data.offsets[client + 1])
+        inputs = torch.from_numpy(data.inputs[samples])
+        stream = np.random.default_rng(client_seed(3, 2, client, "dropout"))
+        kept = stream.random((len(inputs), 32), dtype=np.float32) >= dropout
+        assert 0.6 < kept.mean() < 0.8
+        weights = {name: torch.from_numpy(a).requires_grad_() for name, a in arrays.items()}
+        units = torch.relu(inputs @ weights["0.weight"].T + weights["0.bias"])
+        units = units * torch.from_numpy(kept) / (1 - dropout)
+        units = torch.relu(units @ weights["2.weight"].T + weights["2.bias"])
+        logits = units @ weights["4.weight"].T + weights["4.bias"]
+        loss = nn.functional.cross_entropy(logits, torch.from_numpy(data.labels[samples]))
+        loss.backward()
+        assert trained.losses[row] == pytest.approx(loss.item(), rel=1e-5)
+        for name, array in trained.updates.model(row).items():
+            step = -rate * weights[name].grad.numpy()  # type: ignore[union-attr]
+            np.testing.assert_allclose(array - arrays[name], step, atol=1e-6)
+    alone = kernel.train(arrays, data, np.array([1]), plan).updates.model(0)
+    for name, array in trained.updates.model(0).items():
+        np.testing.assert_allclose(array, alone[name], atol=1e-6)
+    # Evaluations use all units.
+    everyone = np.arange(2)
+    assert np.array_equal(kernel.losses(arrays, data, everyone), MLP(sizes).losses(arrays, data, everyone))
+
+
+def test_each_step_of_a_round_drops_other_units() -> None:
+    kernel, arrays, data = MLP((64, 32, 10), dropout=0.5), start(MLP((64, 32, 10))), data_of((20,))
+    one, two = (
+        kernel.train(arrays, data, np.array([0]), Plan(3, round, 0.1, batch_size=20, steps=1))
+        for round in (1, 2)
+    )
+    assert one.losses[0] != two.losses[0]  # on the same samples
+    both = kernel.train(arrays, data, np.array([0]), Plan(3, 1, 1e-9, batch_size=20, steps=2))
+    assert both.losses[0] != pytest.approx(one.losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dropout", "why"),
+    [((4, 3, 2), 1.0, "in"), ((4, 3, 2), -0.1, "in"), ((4, 2), 0.5, "0 without a hidden layer")],
+)
+def test_a_wrong_dropout_is_refused(sizes: tuple[int, ...], dropout: float, why: str) -> None:
+    with pytest.raises(ValueError, match=f"dropout = {dropout}: must be {why}"):
+        MLP(sizes, dropout=dropout)
 
 
 @pytest.mark.parametrize("memory", [1, 1 << 30], ids=["one by one", "together"])

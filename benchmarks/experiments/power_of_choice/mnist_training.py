@@ -16,7 +16,7 @@ q_k = p_k K/m, uniform (appendix E)    `uniform` without replacement, whose weig
 Dir_K(α)                               `tasks.partitions.dirichlet`: classes *and sizes* differ, as in the
                                        text (in Hsu et al. 2019, its source, sizes are equal)
 .8 / .05 / .15 of all images           train / validation (not used) / test, of all 70,000 shuffled
-MLP [64, 30], with dropout             the same without dropout
+MLP [64, 30], with dropout             the same, without dropout on MNIST but for `poc-mnist-dropout`
 ξ, drawn at random                     drawn without replacement until too few samples are left
 τ, b, η; η halved at 150 and 300       `local_steps`, `batch_size`, `learning_rate` of the round
 t_comp                                 simulated, see `Clock`
@@ -89,6 +89,8 @@ class Case(NamedTuple):
         and each client of the current half is unavailable with probability 0.1.
     name : str
         Prefix of the row labels if an experiment has several cases, otherwise "".
+    dropout : float
+        The probability with which a unit of the first hidden layer is dropped in training.
     """
 
     alpha: float
@@ -97,6 +99,7 @@ class Case(NamedTuple):
     local_steps: int = STEPS
     in_turns: bool = False
     name: str = ""
+    dropout: float = 0.0
 
 
 class Federation(NamedTuple):
@@ -212,7 +215,7 @@ def train(federation: Federation, case: Case, trial: Trial, seed: int) -> Track:
     here = availability.create("cyclic", M, seed=seed, rates=0.9) if case.in_turns else None
     simulator = Simulator(
         federation.data,
-        MLP(SIZES),
+        MLP(SIZES, dropout=case.dropout),
         trial.selector,
         clients_per_round=trial.clients_per_round,
         num_rounds=case.num_rounds,

@@ -16,6 +16,7 @@ from benchmarks.experiments.delta.mnist import (
     Run,
 )
 from benchmarks.experiments.report import Curve
+from strategies.selectors import create
 from tasks import datasets
 from tasks.data import Dataset
 
@@ -99,13 +100,48 @@ def test_rounds_are_measured_to_the_last(experiment):
 
 def test_the_best_accuracies_are_averaged_and_the_first_that_reaches_the_threshold_counts():
     accuracy = Curve(np.arange(2.0, 13.0, 2), np.array([10.0, 60.0, 50.0, 90.0, 70.0, 80.0]))
-    run = Run(accuracy, np.zeros((12, 2)))
+    run = Run(accuracy, np.zeros((12, 2)), np.arange(1.0, 13))
     assert run.best(2) == 85
     assert run.best(2, until=6) == 55
     assert run.best(10) == 60
     assert run.reached(60) == 4
     assert run.reached(60.5) == 8
     assert np.isnan(run.reached(90.5))
+    assert run.seconds_to(60) == 1 + 2 + 3 + 4
+    assert np.isnan(run.seconds_to(90.5))
+
+
+def test_the_small_cluster_is_left_out_in_the_second_half_of_the_rounds():
+    norms = np.array([0.1, 0.2, 0.1, 5.0, 6.0, 5.5, 7.0, 6.0])
+    settings = {"clients_per_round": 3, "num_rounds": 8, "seed": 2, "update_norms": norms}
+    plain, large = (create(name, 8, **settings) for name in ("cluster-is", "large-clusters-is"))
+    small = {"early": 0, "late": 0}
+    for round in range(1, 9):
+        one, other = plain.select(round), large.select(round)
+        if round <= 4:
+            assert np.array_equal(one.clients, other.clients)
+            assert np.array_equal(one.weights, other.weights)
+        else:
+            assert other.counts.sum() == 3
+        small["early" if round <= 4 else "late"] += int((other.clients < 3).sum())
+    assert small["early"] > 0 == small["late"]
+    # The mean weights are those of the mean over the large cluster; all draws have the same size here.
+    mean = np.zeros(8)
+    for round in range(5, 4005):
+        selection = large.select(round)
+        mean[selection.clients] += selection.weights / 4000
+    assert mean == pytest.approx(np.where(norms > 1, 0.2, 0), abs=0.02)
+
+
+def test_clients_without_a_norm_are_not_left_out():
+    norms = np.array([-1.0, -1.0, 0.1, 5.0, -1.0])
+    large = create("large-clusters-is", 5, clients_per_round=2, num_rounds=2, update_norms=norms)
+    chosen = {client for round in range(2, 60) for client in large.select(round).clients.tolist()}
+    assert chosen == {0, 1, 3, 4}
+    alone = create("large-clusters-is", 5, clients_per_round=2, num_rounds=2, update_norms=np.ones(5))
+    assert len({client for round in range(2, 60) for client in alone.select(round).clients.tolist()}) == 5
+    with pytest.raises(ValueError, match=r"^num_rounds = None: must be given with large-clusters-is"):
+        create("large-clusters-is", 5, clients_per_round=2).select(1)
 
 
 def test_differences_are_those_to_fed_avg_of_the_same_seed(mnist):

@@ -7,6 +7,7 @@ from strategies.selectors.delta.delta import DeltaSelector
 SHORT = {
     "delta-regression": {"num_rounds": 10, "noises": (20, 40)},
     "delta-regression-far": {"num_rounds": 10},
+    "delta-regression-8-2": {"num_rounds": 10, "noises": (20,)},
     "delta-regression-200": {"num_rounds": 10, "noises": (20,)},
     "delta-extremes": {"num_rounds": 10},
 }
@@ -48,6 +49,19 @@ def test_a_local_step_is_down_the_gradient_of_the_loss():
     for j, nudge in enumerate(np.eye(2) * 1e-5):
         slope = (mean_loss(w + nudge) - mean_loss(w - nudge)) / 2e-5
         assert g[:, j] == pytest.approx(regression.LOCAL_STEPS * slope, rel=0.02)
+
+
+def test_the_loss_is_zero_at_either_optimum_and_finite_on_the_way():
+    rng = np.random.default_rng(0)
+    for optimum in (regression.OPTIMUM, regression.OTHER):
+        problem = regression.make_regression(0, 0.0, num_samples=200, optimum=optimum)
+        assert problem.x.min() >= optimum[1] / optimum[0] + 0.149
+        _, losses = regression.local_updates(problem, np.array(optimum), rng)
+        assert losses == pytest.approx(np.zeros(20), abs=1e-8)
+        for share in np.linspace(0, 1, 11):
+            w = (1 - share) * np.array(regression.FAR) + share * np.array(optimum)
+            assert np.isfinite(regression.local_updates(problem, w, rng)[0]).all()
+            assert (w[0] * problem.x - w[1] > 0.5).all()
 
 
 def test_delta_is_told_the_variance_of_one_step_and_the_number_of_steps():

@@ -53,6 +53,29 @@ def test_an_experiment_is_a_function_of_its_seed(name, file):
                 assert np.array_equal(curve.y, again.curves[panel][label].y)
 
 
+def test_fashion_mnist_has_every_figure_with_the_papers_network():
+    """All trials of the figures, and dropout in each case."""
+    cases = {}
+    for name, experiment in EXPERIMENTS.items():
+        keywords = experiment.run.keywords
+        cases[name] = {case.dropout for case in keywords["cases"]}
+        if name in ("poc-fashion-mnist-b128", "poc-fashion-mnist-tau100"):  # Figures 13 and 14, 15 and 16
+            selectors = {trial.selector for trial in keywords["trials"]}
+            assert selectors == {"md", "pow-d", "cpow-d", "rpow-d", "afl"}
+            assert {case.alpha for case in keywords["cases"]} == {0.3, 2.0}
+    with_dropout = {name for name, rates in cases.items() if rates == {poc.DROPOUT}}
+    assert with_dropout == {name for name in cases if "fashion" in name} | {"poc-mnist-dropout"}
+
+
+def test_dropout_is_that_of_the_case(file, monkeypatch):
+    made = []
+    monkeypatch.setattr(training, "MLP", lambda sizes, dropout: made.append(dropout) or MLP(sizes))
+    federation = training.make_federation(file, 0, 0.3)
+    for dropout in (0.0, 0.5):
+        training.train(federation, training.Case(0.3, 5, 8, 1, dropout=dropout), poc._RAND, 0)
+    assert made == [0.0, 0.5]
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_known_figure_has_a_cell(name, file, monkeypatch):
     """The columns are those of the full form; training itself is not needed for that."""

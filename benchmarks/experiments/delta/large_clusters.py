@@ -1,0 +1,52 @@
+"""Cluster-based importance sampling without the cluster of small gradients, for Figure 7 of the DELTA paper.
+
+Wang, Guo, Lin, Tang, "DELTA: Diverse Client Sampling for Fasting Federated Learning" (NeurIPS 2023),
+appendix B.2.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from strategies.numerics.arrays import Ints
+from strategies.selectors import Selection, register
+from strategies.selectors.context import RoundContext
+from strategies.selectors.delta.cluster_is import ClusterISSelector
+
+
+@register
+class LargeClustersSelector(ClusterISSelector):
+    """Selects as `cluster-is`; in the second half of the rounds no client of the cluster of smallest norms.
+
+    The paper replaces the clients of that cluster with clients of the other one, after 250 of 500 rounds, so
+    that the number of selected clients stays the same. Here all draws of these rounds are from the other
+    clusters, and the aggregate is the mean over the clients of these clusters. It is biased. Clusters are
+    made anew in each round, from the norms of each client's last participation; so a client that is left out
+    returns if the other norms fall below the middle between the two centres.
+    """
+
+    name = "large-clusters-is"
+    summary = "from clusters of similar norms, later without the smallest"
+    unbiased = "none"  # type: ignore[assignment]
+
+    def _select(self, context: RoundContext) -> Selection:
+        if self._num_rounds is None:
+            raise ValueError(
+                f"num_rounds = None: must be given with {self.name}, which changes at half of it"
+            )
+        clients = context.available.clients
+        if context.round > self._num_rounds // 2:
+            large = self._large(clients)
+            context = replace(context, available=self._presence(large, None))
+        return super()._select(context)
+
+    def _large(self, clients: Ints) -> Ints:
+        """Return the clients that are not in the known cluster of smallest norms; all if it is the only one.
+
+        Clients without a known norm are a cluster of their own, which is not left out.
+        """
+        clusters = self._split(clients)
+        known = [members for members in clusters if self._norms[clients[members[0]]] >= 0]
+        if not known or len(clusters) == 1:
+            return clients
+        return np.delete(clients, known[0])
