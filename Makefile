@@ -20,7 +20,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-
 # The images install from files with hashes, in the versions of $(LOCK), without torch's CUDA packages and uv.
 IMAGE_LOCKS := deploy/locks
 # All extras but browser, mlflow and wandb: mlflow allows only older versions of other packages, such as pyarrow.
-LOCKED := demo torch data optim simulation tensorboard prometheus dev
+LOCKED := demo torch data optim simulation tensorboard prometheus docs dev
 LEFT_OUT := $(shell sed -nE 's/^(cuda-[a-z0-9-]+|nvidia-[a-z0-9-]+|triton|uv)==.*/--no-emit-package \1/p' $(LOCK))
 HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_OUT)
 # Of torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl, which is in torch's own index and not in PyPI.
