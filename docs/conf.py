@@ -44,7 +44,7 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "build" / "docs" / "notebooks")
 nb_execution_in_temp = True
 nb_execution_timeout = 300
-nb_execution_raise_on_error = True
+nb_execution_show_tb = True  # a cell that fails is a warning, and so an error
 nb_ipywidgets_js = {}  # nothing comes from another host
 nb_merge_streams = True
 
