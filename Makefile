@@ -29,7 +29,7 @@ HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_O
 TORCH_CPU := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 export PIP_NO_CACHE_DIR := 1
 # Sphinx finds the library under its name, and notebooks find `cohort`. A missing reference is a warning, and so an error.
-SITE = PYTHONPATH=$(CURDIR)/build/docs/library PATH="$(CURDIR)/$(BIN):$$PATH" MPLBACKEND=agg \
+SITE = PYTHONPATH=$(CURDIR)/build/docs/library PATH="$(CURDIR)/$(BIN):$$PATH" \
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going
 # $(call tested_twice,NAME,MARKERS,OPTIONS OF THE FIRST RUN): on a busy machine, real processes are at times later than a
 # test waits. So the tests that fail run once more, alone; the target fails if one of them fails again. Both runs are printed.
@@ -114,15 +114,16 @@ test-browser: $(VENV)/.dev        ## the live page in a browser; needs Debian's 
 nemesis: $(VENV)/.dev             ## an hour of faults on real processes; SEED=N replays a schedule, MINUTES=M is shorter
 	$(BIN)/python -m tests.nemesis $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) --engine $(ENGINE) --bound $(BOUND)
 
-# The notebooks run again if they have changed; their outputs come from the cache otherwise.
+# The notebooks run again if they have changed; otherwise their outputs come from a cache. After a failure all pages are
+# read again, since Sphinx warns of a page only when it reads it.
 docs: $(VENV)/.docs               ## the documentation site, into build/docs/html; a warning is an error
 	@mkdir -p build/docs/library && ln -sfn ../../../strategies build/docs/library/flwr_cohort
-	$(SITE) -c docs -d build/docs/pages . build/docs/html
+	$(SITE) -c docs -d build/docs/pages . build/docs/html || { rm -rf build/docs/pages; exit 1; }
 
 test-docs: $(VENV)/.docs          ## the site from nothing: all notebooks run, nothing comes from another host
 	rm -rf build/docs
 	$(MAKE) docs
-	$(BIN)/python -m pytest -m docs
+	$(BIN)/python -m pytest -m docs tests/test_site.py
 
 test-docker: $(VENV)/.dev         ## the containers; needs a Docker engine
 	$(call tested_twice,docker,-m "docker and not arm64")

@@ -26,13 +26,19 @@ def _range(low: float, high: float) -> str:
     return f"<= {high:g}" if math.isinf(low) else f"{low:g} to {high:g}"
 
 
+def _allowed(setting: Any) -> str:
+    if isinstance(setting.default, bool):
+        return "True, False"
+    return ", ".join(setting.choices) or _range(setting.low, setting.high)
+
+
 def _rows(name: str) -> list[tuple[str, str, str, str]]:
     kind = selector_type(name)
     rows = [
         (
             each,
             _value(allowed.default),
-            ", ".join(allowed.choices) or _range(allowed.low, allowed.high),
+            _allowed(allowed),
             allowed.doc,
         )
         for each, allowed in kind.settings_type.allowed().items()
@@ -51,7 +57,7 @@ def _rows(name: str) -> list[tuple[str, str, str, str]]:
 def lines_of(name: str) -> list[str]:
     """Return the entry of one selector in reStructuredText."""
     kind = selector_type(name)
-    lines = [f".. _selector-{name}:", "", name, "^" * len(name), "", f"Selects {kind.summary}.", ""]
+    lines = [f".. _selector-{name}:", "", name, "^" * len(name), "", f"Selects clients: {kind.summary}.", ""]
     lines += [f"Unbiased: {_UNBIASED[kind.unbiased]}."]
     for label, values in (
         ("Polls clients for", kind.polls_for),

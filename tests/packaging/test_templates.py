@@ -56,12 +56,15 @@ def flower(tmp_path: Path) -> Iterator[dict[str, str]]:
 def run(template: Path, commands: Path, flower: dict[str, str], folder: Path) -> None:
     """Run a copy of the template as its README says, for fewer rounds, and check the accuracy."""
     app = shutil.copytree(template, folder / template.name, ignore=shutil.ignore_patterns("__pycache__"))
-    done = subprocess.run(
-        [commands / "flwr", *COMMAND, "--run-config", "num-rounds=8"],
-        cwd=app, env={**flower, "PATH": f"{commands}:{flower['PATH']}"},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    output = done.stdout + done.stderr
+    for _ in range(3):
+        done = subprocess.run(
+            [commands / "flwr", *COMMAND, "--run-config", "num-rounds=8"],
+            cwd=app, env={**flower, "PATH": f"{commands}:{flower['PATH']}"},
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        output = done.stdout + done.stderr
+        if "Failed to start local SuperLink" not in output:  # Flower waits for 15 s; a busy machine is slower
+            break
     assert done.returncode == 0, output
     found = re.search(r"accuracy after \d+ rounds: (\d\.\d+)", output)
     assert found, output
