@@ -92,6 +92,7 @@ def _add_entrance(app: Any, error: Exception | None) -> None:
 
 
 def setup(app: Any) -> None:
-    """Connect the functions above."""
+    """Connect the functions above. The front page is read in every build, since it lists all pages."""
+    app.connect("env-get-outdated", lambda *_: [root_doc])
     app.connect("source-read", _add_pages)
     app.connect("build-finished", _add_entrance)
