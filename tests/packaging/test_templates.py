@@ -58,7 +58,7 @@ def run(template: Path, commands: Path, flower: dict[str, str], folder: Path) ->
     app = shutil.copytree(template, folder / template.name, ignore=shutil.ignore_patterns("__pycache__"))
     for _ in range(3):
         done = subprocess.run(
-            [commands / "flwr", *COMMAND, "--run-config", "num-rounds=8"],
+            [commands / "flwr", *COMMAND, "--run-config", "num-rounds=4"],
             cwd=app, env={**flower, "PATH": f"{commands}:{flower['PATH']}"},
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
@@ -68,7 +68,7 @@ def run(template: Path, commands: Path, flower: dict[str, str], folder: Path) ->
     assert done.returncode == 0, output
     found = re.search(r"accuracy after \d+ rounds: (\d\.\d+)", output)
     assert found, output
-    assert float(found[1]) > 0.85
+    assert float(found[1]) > 0.7  # 0.1 by chance
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=NAMES)

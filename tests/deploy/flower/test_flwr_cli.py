@@ -31,7 +31,7 @@ def test_commands_are_forked_and_are_programs_again_if_the_fork_server_dies(tmp_
         flwr.close()
 
 
-def test_nothing_forces_colours_into_the_json_of_flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_forces_colours_into_flwrs_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a notebook
     flwr = Flwr(flower_environment([Path(sys.executable).parent], tmp_path / "flwr", tmp_path))
     try:
