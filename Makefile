@@ -8,6 +8,8 @@ UP     ?=
 # The environment and the interpreter of `make test-newest-flower`.
 NEWEST        := .venv-newest
 NEWEST_PYTHON ?= $(PYTHON)
+# For a template in examples/; left out on other Python versions (`make test-pythons`), to save time.
+NEWEST_TORCH  := $(if $(filter .venv-newest,$(NEWEST)),torch==2.13.0)
 # Options of `make nemesis`. BOUND: seconds from the last healed fault to a completed round, on an idle machine.
 SEED    ?=
 MINUTES ?= 60
@@ -20,19 +22,22 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-
 # The images install from files with hashes, in the versions of $(LOCK), without torch's CUDA packages and uv.
 IMAGE_LOCKS := deploy/locks
 # All extras but browser, mlflow and wandb: mlflow allows only older versions of other packages, such as pyarrow.
-LOCKED := demo torch data optim simulation tensorboard prometheus dev
+LOCKED := demo torch data optim simulation tensorboard prometheus docs dev
 LEFT_OUT := $(shell sed -nE 's/^(cuda-[a-z0-9-]+|nvidia-[a-z0-9-]+|triton|uv)==.*/--no-emit-package \1/p' $(LOCK))
 HASHED = $(COMPILE) --no-header --generate-hashes --constraints $(LOCK) $(LEFT_OUT)
 # Of torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl, which is in torch's own index and not in PyPI.
 TORCH_CPU := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 export PIP_NO_CACHE_DIR := 1
+# Sphinx finds the library under its name, and notebooks find `cohort`. A missing reference is a warning, and so an error.
+SITE = PYTHONPATH=$(CURDIR)/build/docs/library PATH="$(CURDIR)/$(BIN):$$PATH" \
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going
 # $(call tested_twice,NAME,MARKERS,OPTIONS OF THE FIRST RUN): on a busy machine, real processes are at times later than a
 # test waits. So the tests that fail run once more, alone; the target fails if one of them fails again. Both runs are printed.
 CACHED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$(1) $(2)
 tested_twice = $(CACHED) $(3) || { [ $$? -eq 1 ] && echo "--- $(1): the tests that failed run once more, alone" && \
 	$(CACHED) --last-failed --last-failed-no-failures none --maxfail 1; }
 
-.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser nemesis lint format lock dist wheels clean
+.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -54,12 +59,16 @@ $(VENV)/.simulation: pyproject.toml $(LOCK) | $(VENV)/.dev
 	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[simulation]'
 	@touch $@
 
+$(VENV)/.docs: pyproject.toml $(LOCK) | $(VENV)/.dev
+	$(BIN)/pip install --quiet --constraint $(LOCK) --editable '.[docs]'
+	@touch $@
+
 run: $(VENV)/.demo                ## a federation of processes on this machine
 	$(BIN)/cohort up $(UP)
 
 test: $(VENV)/.dev                ## all tests except those of the targets below; clusters run one after another
-	$(call tested_twice,network,-m "network and not slow and not simulation and not docker and not arm64 and not newest and not browser")
-	$(call tested_twice,fast,-m "not network and not slow and not simulation and not docker and not arm64 and not newest and not browser",-n 2)
+	$(call tested_twice,network,-m "network and not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs")
+	$(call tested_twice,fast,-m "not network and not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs",-n 2)
 
 test-slow: $(VENV)/.dev           ## minutes each: figures of the papers, killed processes, many fault histories
 	$(call tested_twice,slow-network,-m "slow and network")
@@ -71,13 +80,13 @@ test-simulation: $(VENV)/.simulation    ## Flower's own simulation; installs Ray
 test-newest-flower: $(NEWEST)/.installed    ## the library alone, on the newest Flower that installs
 	$(NEWEST)/bin/pip install --quiet --force-reinstall --no-deps ./strategies
 	$(NEWEST)/bin/pip list 2>/dev/null | grep -E '^(flwr|numpy|pydantic|ray) '
-	$(NEWEST)/bin/python -m pytest -m newest tests/packaging/test_newest_flower.py
+	$(NEWEST)/bin/python -m pytest -m newest tests/packaging/test_newest_flower.py tests/packaging/test_templates.py
 	$(NEWEST)/bin/python -m pytest -n 2 -m "not slow and not network" $(LIBRARY_TESTS)
 
 # Nothing is pinned here: pip falls back to an older Flower if a dependency of the newest is missing on the index.
 $(NEWEST)/.installed: strategies/pyproject.toml Makefile
 	$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
-	$(NEWEST)/bin/pip install --quiet 'flwr[simulation]>=1.40' './strategies[optim]' pytest pytest-xdist hypothesis
+	$(NEWEST)/bin/pip install --quiet 'flwr[simulation]>=1.40' './strategies[optim]' pytest pytest-xdist hypothesis scikit-learn $(NEWEST_TORCH)
 	@touch $@
 
 test-pythons:                     ## the library on Python 3.12 and 3.13, where this machine has them
@@ -104,6 +113,17 @@ test-browser: $(VENV)/.dev        ## the live page in a browser; needs Debian's 
 
 nemesis: $(VENV)/.dev             ## an hour of faults on real processes; SEED=N replays a schedule, MINUTES=M is shorter
 	$(BIN)/python -m tests.nemesis $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) --engine $(ENGINE) --bound $(BOUND)
+
+# The notebooks run again if they have changed; otherwise their outputs come from a cache. After a failure all pages are
+# read again, since Sphinx warns of a page only when it reads it.
+docs: $(VENV)/.docs               ## the documentation site, into build/docs/html; a warning is an error
+	@mkdir -p build/docs/library && ln -sfn ../../../strategies build/docs/library/flwr_cohort
+	$(SITE) -c docs -d build/docs/pages . build/docs/html || { rm -rf build/docs/pages; exit 1; }
+
+test-docs: $(VENV)/.docs          ## the site from nothing: all notebooks run, nothing comes from another host
+	rm -rf build/docs
+	$(MAKE) docs
+	$(BIN)/python -m pytest -m docs tests/test_site.py
 
 test-docker: $(VENV)/.dev         ## the containers; needs a Docker engine
 	$(call tested_twice,docker,-m "docker and not arm64")

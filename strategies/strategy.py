@@ -126,7 +126,7 @@ class SelectionStrategy(Strategy):
         (default: nothing is declared).
     eligible : Eligibility, str or callable, optional
         Which clients may be selected, by name, tag or property: `Eligibility`, text such as
-        "site-*,charging=true", or a function of the round that returns one of them. The aggregate then
+        ``"site-*,charging=true"``, or a function of the round that returns one of them. The aggregate then
         estimates the mean over the available eligible clients (default: every client is eligible).
     checkpoints : Checkpoints, optional
         Where each round is saved, and whether the run continues from there (default: nothing is saved).

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from deploy import cli
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "strategies" / "README.md"])
+FOLDERS = ("docs", "docs/api", "examples/*")
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))])
+PAGES.append(ROOT / "strategies" / "README.md")
 BLOCKS = [
     pytest.param(block, id=f"{page.stem}-{number}")
     for page in PAGES
@@ -42,7 +44,7 @@ def test_an_example_runs(block: str) -> None:
     exec(compile(block, "example", "exec"), {"__name__": "example"})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text("utf-8")):
         linked = page.parent / target if target else page

@@ -204,11 +204,15 @@ def _content(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
+_COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
+
+
 def flower_environment(path: list[Path], home: Path, temporary: Path) -> dict[str, str]:
     """Return an environment in which Flower's programs write into two folders only and send no telemetry.
 
     In this environment, connections on this machine use no proxy, and a process uses one thread for numerical
-    work unless OMP_NUM_THREADS is set. All other variables are copied from the environment of this process.
+    work unless OMP_NUM_THREADS is set. Variables that force colours are left out, since the colours would be
+    inside the JSON that `flwr` prints; Jupyter sets them. All others are copied from this process.
 
     Parameters
     ----------
@@ -219,7 +223,7 @@ def flower_environment(path: list[Path], home: Path, temporary: Path) -> dict[st
     """
     here = ",".join(filter(None, [os.environ.get("no_proxy"), "127.0.0.1", "localhost"]))
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in _COLOURS},
         "PATH": os.pathsep.join([*map(str, path), os.environ.get("PATH", os.defpath)]),
         "FLWR_HOME": str(home),
         "TMPDIR": str(temporary),

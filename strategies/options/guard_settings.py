@@ -39,7 +39,7 @@ class GuardSettings:
     signed_losses : bool (default: False)
         Whether a loss may be negative, such as a negative log-likelihood of densities. With True, limits
         apply to the losses instead of their logarithms. The limits still count standard deviations; constants
-        in the unit of the logarithm are multiplied by |centre|.
+        in the unit of the logarithm are multiplied by ``|centre|``.
 
     Raises
     ------

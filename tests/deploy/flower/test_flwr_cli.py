@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.flower.flwr_cli import Flwr
+from deploy.flower.flwr_cli import Flwr, flower_environment
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks")
 
@@ -27,5 +27,14 @@ def test_commands_are_forked_and_are_programs_again_if_the_fork_server_dies(tmp_
         assert flwr._server._child is not None
         os.kill(flwr._server._child, signal.SIGKILL)
         assert flwr.ask("list", "cluster")["asked"] == "list cluster --format json"
+    finally:
+        flwr.close()
+
+
+def test_nothing_forces_colours_into_flwrs_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a notebook
+    flwr = Flwr(flower_environment([Path(sys.executable).parent], tmp_path / "flwr", tmp_path))
+    try:
+        assert "\x1b" not in flwr.ask("nonsense")["error-message"]
     finally:
         flwr.close()

@@ -1,0 +1,1 @@
+"""A selector of your own in a Flower app."""

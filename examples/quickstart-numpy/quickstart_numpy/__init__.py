@@ -1,0 +1,1 @@
+"""Flower's quickstart in NumPy, with Cohort's Forecast."""

@@ -1,0 +1,1 @@
+"""Flower's quickstart in PyTorch, with Cohort's Forecast."""
