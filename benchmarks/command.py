@@ -52,6 +52,10 @@ Quick = Annotated[
     ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Repeat the seeds that an earlier run has finished.")]
+Record = Annotated[
+    bool,
+    typer.Option("--record", help="Write the results to results/NAME.json (see `cohort bench results`)."),
+]
 ListThem = Annotated[bool, typer.Option("--list", help="List the experiments, and stop.")]
 Coverage = Annotated[
     bool,
@@ -76,6 +80,7 @@ def papers(
     out: Out = Path("runs/papers"),
     quick: Quick = False,
     fresh: Fresh = False,
+    record: Record = False,
     list_them: ListThem = False,
     coverage: Coverage = False,
 ) -> None:
@@ -93,7 +98,7 @@ def papers(
     elif list_them:
         list_experiments(EXPERIMENTS)
     else:
-        run_experiments(EXPERIMENTS, experiments, seeds, jobs, data, out, quick, fresh)
+        run_experiments(EXPERIMENTS, experiments, seeds, jobs, data, out, quick, fresh, record)
 
 
 @bench.command()
@@ -105,6 +110,7 @@ def selectors(
     out: Out = Path("runs/papers"),
     quick: Quick = False,
     fresh: Fresh = False,
+    record: Record = False,
     list_them: ListThem = False,
 ) -> None:
     """Run the experiments that are about selection alone.
@@ -117,7 +123,7 @@ def selectors(
     if list_them:
         list_experiments(SELECTION)
     else:
-        run_experiments(SELECTION, experiments, seeds, jobs, data, out, quick, fresh)
+        run_experiments(SELECTION, experiments, seeds, jobs, data, out, quick, fresh, record)
 
 
 @bench.command()

@@ -14,6 +14,7 @@ from benchmarks.experiments.figure import draw
 from benchmarks.experiments.progress import Bars, Lines
 from benchmarks.experiments.report import as_json, table
 from benchmarks.experiments.running import missing_data, num_seeds, run_all
+from benchmarks.results.recording import record_report
 from tasks.datasets import DESCRIPTIONS
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def run_experiments(
     out: Path,
     quick: bool,
     fresh: bool,
+    record: bool = False,
 ) -> None:
     """Run experiments, print their tables, and write tables, figures and numbers to a folder.
 
@@ -50,6 +52,8 @@ def run_experiments(
         Names of the experiments to run. Without names, all known experiments run whose data file is there.
     out : Path
         Folder for the output. The quick form writes to its subfolder ``quick``.
+    record : bool
+        Whether to write the data files of ``results/``, too. Seeds that other code ran are repeated.
     seeds, jobs, data, quick, fresh
         See `run_all`.
 
@@ -59,6 +63,8 @@ def run_experiments(
         With code 2 if an argument is wrong, a named experiment lacks its data, or a file cannot be written;
         1 if a seed failed; 130 after Ctrl-C.
     """
+    if record and (quick or seeds):
+        _fail("record = true: only the full form with its own number of seeds is recorded (no --quick, --seeds)")
     unknown = [name for name in names or () if name not in known]
     if unknown:
         _fail(f"experiment = {unknown[0]!r}: must be one of {', '.join(known)}")
@@ -88,9 +94,12 @@ def run_experiments(
                 data=data,
                 quick=quick,
                 fresh=fresh,
+                current=record,
                 watcher=watcher,
             ):
                 _write(report, out)
+                if record:
+                    typer.echo(f"recorded: {record_report(report, out / 'seeds', data)}", err=True)
         except OSError as error:
             _fail(str(error))
         except KeyboardInterrupt:

@@ -1,0 +1,111 @@
+"""Writes the data files of experiments and of benchmarks."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from benchmarks.experiments.running import plan_all
+from benchmarks.experiments.sources import digest_of, sources_of
+from benchmarks.results.files import FOLDER, Measured, recorded, write
+from benchmarks.results.machine import commit, machine
+from deploy.flower.app_folder import CODE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.experiments.report import Report
+
+
+def command_of(name: str, data: str) -> str:
+    """Return the command that records an experiment; `data` is the name of its data file, or ""."""
+    return f"cohort bench papers {name} --record{' --data FOLDER' if data else ''}"
+
+
+def today() -> str:
+    """Return the date in UTC, as 2026-11-24."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def record_report(report: Report, out: Path, data: Path | None, folder: Path = FOLDER) -> Path:
+    """Write the data file of an experiment whose seeds have all run with the present code.
+
+    Parameters
+    ----------
+    report : Report
+        The report of all seeds.
+    out, data : Path
+        See `benchmarks.experiments.running.run_all`.
+    folder : Path
+        Where the file is written.
+
+    Raises
+    ------
+    ValueError
+        If a seed is missing, or ran with other code.
+    """
+    experiment = report.experiment
+    jobs = plan_all([experiment], out, data=data)[experiment.name]
+    results = [job.read() for job in jobs]
+    if any(result is None or result.sources != digest_of(experiment) for result in results):
+        raise ValueError(f"{experiment.name}: a seed is missing, or ran with other code; run it with --fresh")
+    seconds = [result.seconds for result in results if result]
+    return write(
+        recorded(
+            report,
+            [job.seed for job in jobs],
+            seconds,
+            measured=today(),
+            command=command_of(experiment.name, experiment.data),
+            commit=commit(sources_of(experiment)),
+            sources=digest_of(experiment),
+            data=jobs[0].digest,
+            machine=machine(),
+        ),
+        folder,
+    )
+
+
+def measure(command: str, folder: Path = FOLDER) -> Path:
+    """Run a benchmark, and write what it prints as JSON into its data file.
+
+    Parameters
+    ----------
+    command : str
+        The command after ``cohort bench``, for example "selection --sizes 1e4,1e6". The name of the file is the
+        first word.
+
+    Raises
+    ------
+    ValueError
+        If the benchmark fails, or prints no JSON.
+    """
+    words = shlex.split(command)
+    if "--json" not in words:
+        words.append("--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *words], cwd=CODE, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise ValueError(f"cohort bench {shlex.join(words)}: ended with exit code {done.returncode}")
+    text = f"cohort bench {shlex.join(words)}"
+    return write(
+        Measured(words[0], today(), text, commit(CODE.rglob("benchmarks/*.py")), machine(), _json(done.stdout, text)),
+        folder,
+    )
+
+
+def _json(text: str, command: str) -> list[object]:
+    """Return the JSON values in the output of a command: one value, or one in each line."""
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        pass
+    try:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except ValueError as error:
+        raise ValueError(f"{command}: printed something that is not JSON: {error}") from error
