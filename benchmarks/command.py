@@ -127,6 +127,48 @@ def selectors(
 
 
 @bench.command()
+def results(
+    experiments: Names = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write docs/results.md and docs/results/ from the data files.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare pages, digests and a sample of seeds with the code.")
+    ] = False,
+    renew: Annotated[
+        bool,
+        typer.Option("--renew", help="Rerun one seed of each outdated file, and renew its digest if equal."),
+    ] = False,
+    measure: Annotated[
+        str, typer.Option(metavar="COMMAND", help='Run and record a benchmark: "selection --sizes 1e4".')
+    ] = "",
+    sample: Annotated[
+        int | None, typer.Option(help="Seed of the sample. (default: random, printed)", min=0)
+    ] = None,
+    budget: Annotated[float, typer.Option(help="CPU seconds of the sample.", min=0)] = 40.0,
+    data: Data = None,
+) -> None:
+    """Write, check or renew the recorded results in results/.
+
+    EXPERIMENTS are those to renew: by default, all that are outdated.
+    """
+    from benchmarks.results import command
+
+    if write + check + renew + bool(measure) != 1:
+        _fail("results: name one of --write, --check, --renew and --measure COMMAND")
+    if experiments and not renew:
+        _fail(f"experiment = {experiments[0]!r}: goes with --renew only")
+    if write:
+        command.write_all()
+    elif measure:
+        command.measure_one(measure)
+    elif renew:
+        command.renew_all(experiments, data)
+    else:
+        command.check(sample, budget, data)
+
+
+@bench.command()
 def rounds(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 4,
     per_round: Annotated[

@@ -64,7 +64,7 @@ def run_experiments(
         1 if a seed failed; 130 after Ctrl-C.
     """
     if record and (quick or seeds):
-        _fail("record = true: only the full form with its own number of seeds is recorded (no --quick, --seeds)")
+        _fail("record: only the full form with all its seeds is recorded, without --quick and --seeds")
     unknown = [name for name in names or () if name not in known]
     if unknown:
         _fail(f"experiment = {unknown[0]!r}: must be one of {', '.join(known)}")

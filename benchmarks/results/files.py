@@ -226,6 +226,8 @@ def _curves(report: Report) -> dict[str, dict[str, dict[str, list[Value]]]]:
                 "mean": y.mean(axis=0)[some],
                 "deviation": y.std(axis=0, ddof=min(1, len(outcomes) - 1))[some],
             }
-            short = {key: [plain(float(f"{each:.{DIGITS}g}")) for each in values] for key, values in points.items()}
+            short = {
+                key: [plain(float(f"{each:.{DIGITS}g}")) for each in values] for key, values in points.items()
+            }
             found.setdefault(panel, {})[label] = short
     return found

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from benchmarks.experiments.report import Report
 
 
+ROOMS = ("strategies", "tasks", "client", "server", "simulation", "deploy", "benchmarks")
+
+
 def command_of(name: str, data: str) -> str:
     """Return the command that records an experiment; `data` is the name of its data file, or ""."""
     return f"cohort bench papers {name} --record{' --data FOLDER' if data else ''}"
@@ -76,8 +79,8 @@ def measure(command: str, folder: Path = FOLDER) -> Path:
     Parameters
     ----------
     command : str
-        The command after ``cohort bench``, for example "selection --sizes 1e4,1e6". The name of the file is the
-        first word.
+        The command after ``cohort bench``, for example "selection --sizes 1e4,1e6". The name of the file is
+        the first word.
 
     Raises
     ------
@@ -94,7 +97,14 @@ def measure(command: str, folder: Path = FOLDER) -> Path:
         raise ValueError(f"cohort bench {shlex.join(words)}: ended with exit code {done.returncode}")
     text = f"cohort bench {shlex.join(words)}"
     return write(
-        Measured(words[0], today(), text, commit(CODE.rglob("benchmarks/*.py")), machine(), _json(done.stdout, text)),
+        Measured(
+            words[0],
+            today(),
+            text,
+            commit(CODE / room for room in ROOMS),
+            machine(),
+            _json(done.stdout, text),
+        ),
         folder,
     )
 

@@ -1,0 +1,51 @@
+"""The table of a benchmark, made from the JSON that it printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.results.files import Measured
+
+
+def output_table(result: Measured) -> list[str]:
+    """Return the output of a benchmark as a Markdown table: a row for each record, a column for each key.
+
+    Records are the lines of JSON, or the members of the only line. A value that is itself a mapping gets a
+    column for each of its keys.
+    """
+    records = _records(result.output)
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for record in records:
+        lines.append("| " + " | ".join(_shown(record.get(column)) for column in columns) + " |")
+    return lines
+
+
+def _records(output: Sequence[Any]) -> list[dict[str, Any]]:
+    values: list[Any] = list(output)
+    if len(values) == 1 and isinstance(values[0], list):
+        values = values[0]
+    elif len(values) == 1 and all(isinstance(each, dict) for each in values[0].values()):
+        values = [{"": name, **record} for name, record in values[0].items()]
+    return [_flat(each) for each in values]
+
+
+def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in record.items():
+        name = f"{before}{key}".replace("_", " ")
+        found |= _flat(value, f"{name}, ") if isinstance(value, dict) else {name: value}
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return str(value)
