@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.experiments import EXPERIMENTS
-from deploy.runs.figure import COLOURS, STYLES, figure_file
+from benchmarks.experiments.figure import Band, draw_bands
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,33 +55,15 @@ def draw_curves(result: Recorded, path: Path) -> None:
     ModuleNotFoundError
         If matplotlib is missing.
     """
-    experiment, panels = EXPERIMENTS[result.name], result.curves
-    across = min(3, len(panels))
-    down = math.ceil(len(panels) / across)
-    size = {"width": 1 + 3.4 * across, "height": 0.6 + 2.7 * down}
-    with figure_file(path, **size, dpi=75, metadata={_KEY: _digest(result)}) as figure:
-        figure.suptitle(
-            f"{experiment.title}; mean ± standard deviation over {len(result.seeds)} seeds", fontsize=9
-        )
-        every = figure.subplots(down, across, squeeze=False).flat
-        for (panel, lines), axes in zip(panels.items(), every, strict=False):
-            looks = ((colour, style) for style in STYLES for colour in COLOURS)
-            for (label, points), (colour, style) in zip(lines.items(), looks, strict=False):
-                x, mean, deviation = (_array(points[key]) for key in ("x", "mean", "deviation"))
-                band = [mean, mean - deviation, mean + deviation]
-                middle, low, high = map(np.exp, band) if experiment.log_y else band
-                axes.plot(x, middle, color=colour, linestyle=style, label=label, linewidth=1.2)
-                axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-            axes.set_title(panel, loc="left", fontsize=9)
-            axes.set_xlabel(experiment.x, fontsize=8)
-            axes.set_ylabel(experiment.y, fontsize=8)
-            axes.set_yscale("log" if experiment.log_y else "linear")
-            axes.tick_params(labelsize=7)
-            axes.grid(alpha=0.25)
-            axes.spines[["top", "right"]].set_visible(False)
-        for axes in every:
-            axes.set_axis_off()
-        figure.axes[0].legend(frameon=False, fontsize=6)
+    panels = {
+        panel: {
+            label: Band(*(_array(points[key]) for key in ("x", "mean", "deviation")))
+            for label, points in lines.items()
+        }
+        for panel, lines in result.curves.items()
+    }
+    metadata = {_KEY: _digest(result)}
+    draw_bands(EXPERIMENTS[result.name], panels, len(result.seeds), path, dpi=70, metadata=metadata)
 
 
 def _array(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:

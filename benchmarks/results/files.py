@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.experiments.figure import bands
 from benchmarks.experiments.report import Experiment, Outcome, Report
 from deploy.flower.app_folder import CODE
 
@@ -214,20 +215,11 @@ def _number(value: Value) -> float:
 def _curves(report: Report) -> dict[str, dict[str, dict[str, list[Value]]]]:
     """Return mean and standard deviation of each curve over the seeds, thinned."""
     found: dict[str, dict[str, dict[str, list[Value]]]] = {}
-    outcomes = report.outcomes
-    for panel, lines in outcomes[0].curves.items():
-        for label, curve in lines.items():
-            y = np.stack([each.curves[panel][label].y for each in outcomes])
-            with np.errstate(divide="ignore", invalid="ignore"):
-                y = np.log(y) if report.experiment.log_y else y
-            some = np.unique(np.linspace(0, len(curve.x) - 1, POINTS).round().astype(int))
-            points = {
-                "x": curve.x[some],
-                "mean": y.mean(axis=0)[some],
-                "deviation": y.std(axis=0, ddof=min(1, len(outcomes) - 1))[some],
+    for panel, lines in bands(report).items():
+        for label, band in lines.items():
+            some = np.unique(np.linspace(0, len(band.x) - 1, POINTS).round().astype(int))
+            found.setdefault(panel, {})[label] = {
+                key: [plain(float(f"{value:.{DIGITS}g}")) for value in values[some]]
+                for key, values in band._asdict().items()
             }
-            short = {
-                key: [plain(float(f"{each:.{DIGITS}g}")) for each in values] for key, values in points.items()
-            }
-            found.setdefault(panel, {})[label] = short
     return found

@@ -12,7 +12,7 @@ FILES = {
     "room/top.py": "import numpy\nfrom . import helper\nfrom .deep.leaf import value\n",
     "room/helper.py": "def late():\n    from other import chosen\n",
     "room/deep/__init__.py": "",
-    "room/deep/leaf.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from room import unused\nvalue = 1\n",
+    "room/deep/leaf.py": "if TYPE_CHECKING:\n    from room import unused\nvalue = 1\n",
     "room/unused.py": "",
     "other/__init__.py": "from importlib import import_module\nimport_module(f'.{1}', __package__)\n",
     "other/chosen.py": "",
