@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import shlex
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,10 +16,10 @@ from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.running import Watcher, plan_all, run_jobs
 from benchmarks.experiments.sources import digest_of, sources_of
 from benchmarks.results.figures import FIGURES, draw_curves, is_current
-from benchmarks.results.files import FOLDER, Kept, Recorded, plain, write
+from benchmarks.results.files import FOLDER, Kept, Measured, Recorded, plain, read, write
 from benchmarks.results.machine import commit, machine, same_arithmetic
 from benchmarks.results.pages import PAGES, files_of, pages
-from benchmarks.results.recording import today
+from benchmarks.results.recording import digest_of_benchmark, measure, today
 from deploy.flower.app_folder import CODE
 
 if TYPE_CHECKING:
@@ -75,16 +76,16 @@ def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
     return found + [f"results/{name}.json is on no page" for name in results if name not in shown]
 
 
-def stale(results: Mapping[str, Result]) -> list[Recorded]:
-    """Return the recorded experiments whose sources have changed since, the cheapest seed first."""
-    found = [
-        each
-        for each in results.values()
-        if isinstance(each, Recorded)
-        and each.name in EXPERIMENTS
-        and each.sources != digest_of(EXPERIMENTS[each.name])
-    ]
-    return sorted(found, key=lambda each: min(each.seconds))
+def stale(results: Mapping[str, Result]) -> list[Recorded | Measured]:
+    """Return the results whose sources have changed since, those first that cost least to renew."""
+    found: list[tuple[float, Recorded | Measured]] = []
+    for each in results.values():
+        if isinstance(each, Recorded) and each.name in EXPERIMENTS:
+            if each.sources != digest_of(EXPERIMENTS[each.name]):
+                found.append((min(each.seconds), each))
+        elif isinstance(each, Measured) and each.sources != digest_of_benchmark(each.name):
+            found.append((each.seconds, each))
+    return [each for _, each in sorted(found, key=lambda pair: pair[0])]
 
 
 def kept(results: Mapping[str, Result]) -> list[Kept]:
@@ -141,6 +142,29 @@ def differences(result: Recorded, seed: int, data: Path | None) -> list[str]:
         for cell in now
         if cell not in result.outcome(seed)
     ]
+
+
+def renew_benchmark(result: Measured, folder: Path = FOLDER) -> list[str]:
+    """Rerun a benchmark of `recording.REPEATABLE` as a whole; if its output is equal, write the new digest.
+
+    Returns a text if the output differs; then the data file stays as it is.
+    """
+    words = shlex.split(result.command)
+    with tempfile.TemporaryDirectory() as other:
+        measure(words[words.index("--measure") + 1], Path(other))
+        new = read(Path(other))[result.name]
+    assert isinstance(new, Measured)
+    if new.output != result.output:
+        return [f"{result.name}: its output differs"]
+    note = {
+        "measured": new.measured,
+        "commit": new.commit,
+        "before": result.sources,
+        "seed": "all",
+        "equal": "bit for bit",
+    }
+    write(dataclasses.replace(result, sources=new.sources, renewed=[*result.renewed, note]), folder)
+    return []
 
 
 def renew(result: Recorded, data: Path | None, folder: Path = FOLDER) -> list[str]:

@@ -14,12 +14,13 @@ from benchmarks.results.checking import (
     differences,
     kept,
     renew,
+    renew_benchmark,
     sample,
     stale,
     write_pages,
     wrong_pages,
 )
-from benchmarks.results.files import Recorded, read
+from benchmarks.results.files import Measured, Recorded, read
 from benchmarks.results.machine import machine, same_arithmetic
 from benchmarks.results.recording import measure
 
@@ -53,7 +54,7 @@ def renew_all(names: list[str] | None, data: Path | None) -> None:
     """
     results = read()
     for name in names or ():
-        if not isinstance(results.get(name), Recorded):
+        if not isinstance(results.get(name), Recorded | Measured):
             typer.echo(f"experiment = {name!r}: has no recorded results", err=True)
             sys.exit(2)
     failed = 0
@@ -61,8 +62,8 @@ def renew_all(names: list[str] | None, data: Path | None) -> None:
         if names and result.name not in names:
             continue
         try:
-            found = renew(result, data)
-        except FileNotFoundError as error:
+            found = renew(result, data) if isinstance(result, Recorded) else renew_benchmark(result)
+        except (FileNotFoundError, ValueError) as error:
             found = [str(error)]
         if found:
             failed += 1

@@ -36,6 +36,7 @@ FIGURES = (
 )
 """The experiments whose figures are committed: those where a curve says more than the table."""
 
+COLOURS = 48  # of a figure, so that its file is small
 _KEY = "Curves"  # the field of the PNG file with the digest
 
 
@@ -62,8 +63,15 @@ def draw_curves(result: Recorded, path: Path) -> None:
         }
         for panel, lines in result.curves.items()
     }
-    metadata = {_KEY: _digest(result)}
-    draw_bands(EXPERIMENTS[result.name], panels, len(result.seeds), path, dpi=70, metadata=metadata)
+    draw_bands(EXPERIMENTS[result.name], panels, len(result.seeds), path, dpi=70)
+    from PIL import Image  # matplotlib needs it, too
+    from PIL.PngImagePlugin import PngInfo
+
+    text = PngInfo()
+    text.add_text(_KEY, _digest(result))
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(COLOURS)
+    small.save(path, optimize=True, pnginfo=text)
 
 
 def _array(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -103,7 +103,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Measured:
-    """The output of a benchmark that measures time or memory, or that has no seeds.
+    """The output of a benchmark: of time or memory, or of a simulation that a command repeats as a whole.
 
     Attributes
     ----------
@@ -111,6 +111,12 @@ class Measured:
         See `Recorded`. The command prints `output`.
     output : Sequence[Any]
         The lines of JSON that the command printed.
+    seconds : float
+        CPU seconds of the command.
+    sources : str
+        Digest of the sources if these decide the output (see `recording.REPEATABLE`), else "".
+    renewed : Sequence[Mapping[str, Any]]
+        See `Recorded`; the whole command was rerun.
     """
 
     name: str
@@ -119,6 +125,9 @@ class Measured:
     commit: str
     machine: Mapping[str, Any]
     output: Sequence[Any]
+    seconds: float = 0.0
+    sources: str = ""
+    renewed: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)

@@ -259,10 +259,11 @@ def _origin(result: Recorded | Measured) -> list[str]:
         f"{machine['cores']} cores, NumPy {machine['numpy']}; [raw values](../../results/{result.name}.json)."
     )
     lines = [text]
-    if isinstance(result, Recorded) and result.renewed:
+    if result.renewed:
         last = result.renewed[-1]
+        rerun = "all" if last["seed"] == "all" else f"seed {last['seed']}"
         lines.append(
-            f"The code has changed since: seed {last['seed']} was rerun on {last['measured']} "
+            f"The code has changed since: {rerun} was rerun on {last['measured']} "
             f"(commit {last['commit']}), and was equal {last['equal']}."
         )
     return lines

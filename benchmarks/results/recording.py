@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -11,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from benchmarks.experiments.running import plan_all
 from benchmarks.experiments.sources import digest_of, sources_of
+from benchmarks.fresh import ONE_THREAD
 from benchmarks.results.files import FOLDER, Measured, recorded, write
 from benchmarks.results.machine import commit, machine
 from deploy.flower.app_folder import CODE
+from deploy.sweeps.sources import closure, digest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from benchmarks.experiments.report import Report
 
 
+REPEATABLE = {"advice": "benchmarks.advice.measure", "over-selection": "benchmarks.over_selection"}
+"""The benchmarks whose output depends on their sources and arguments alone -> the module that they run."""
 ROOMS = ("strategies", "tasks", "client", "server", "simulation", "deploy", "benchmarks")
 
 
@@ -90,23 +96,42 @@ def measure(command: str, folder: Path = FOLDER) -> Path:
     words = shlex.split(command)
     if "--json" not in words:
         words.append("--json")
+    before = _children()
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *words], cwd=CODE, stdout=subprocess.PIPE, text=True, check=False
+        [sys.executable, "-m", "benchmarks", *words],
+        cwd=CODE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | ONE_THREAD if words[0] in REPEATABLE else None,
+        check=False,
     )
     if done.returncode:
         raise ValueError(f"cohort bench {shlex.join(words)}: ended with exit code {done.returncode}")
-    text = f"cohort bench {shlex.join(words)}"
+    text = f"cohort bench results --measure {shlex.quote(command)}"
     return write(
         Measured(
-            words[0],
-            today(),
-            text,
-            commit(CODE / room for room in ROOMS),
-            machine(),
-            _json(done.stdout, text),
+            name=words[0],
+            measured=today(),
+            command=text,
+            commit=commit(CODE / room for room in ROOMS),
+            machine=machine(),
+            output=_json(done.stdout, text),
+            seconds=round(_children() - before, 1),
+            sources=digest_of_benchmark(words[0]),
         ),
         folder,
     )
+
+
+def digest_of_benchmark(name: str) -> str:
+    """Return the digest of the sources of a benchmark in `REPEATABLE`, else ""."""
+    return digest(closure([REPEATABLE[name]])) if name in REPEATABLE else ""
+
+
+def _children() -> float:
+    """Return the CPU seconds of this process's children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _json(text: str, command: str) -> list[object]:

@@ -16,7 +16,7 @@ from server.history import FILE_NAME
 from strategies.clients.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
@@ -80,9 +80,7 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
 
 
 @contextlib.contextmanager
-def figure_file(
-    path: Path, width: float, height: float, dpi: int = 130, metadata: Mapping[str, str] | None = None
-) -> Iterator[Figure]:
+def figure_file(path: Path, width: float, height: float, dpi: int = 130) -> Iterator[Figure]:
     """Yield an empty figure, and write it into a PNG file when the block ends.
 
     Parameters
@@ -93,8 +91,6 @@ def figure_file(
         The size of the figure, inches.
     dpi : int
         Pixels of an inch.
-    metadata : Mapping[str, str] or None
-        Texts that the file holds beside the picture.
 
     Raises
     ------
@@ -110,7 +106,7 @@ def figure_file(
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
-        figure.savefig(path, dpi=dpi, metadata=dict(metadata or {}))
+        figure.savefig(path, dpi=dpi)
 
 
 def _draw_curves(

@@ -87,7 +87,7 @@ def _imported(file: Path, root: Path) -> list[Path]:
     """Return the files below `root` that a file imports itself."""
     package = list(file.parent.relative_to(root).parts)
     found: list[Path] = []
-    for node in _nodes(ast.parse(file.read_bytes())):
+    for node in _nodes(_tree(file)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -100,6 +100,11 @@ def _imported(file: Path, root: Path) -> list[Path]:
             found += file.parent.glob("*.py")
         found += [path for name in names if (path := _file(name, root))]
     return found
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_bytes())
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -133,7 +138,7 @@ def _code(file: Path) -> str:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(_tree(file)):
         body = getattr(node, "body", None)
         for each in body if isinstance(body, list) else ():
             if (
