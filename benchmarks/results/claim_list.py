@@ -46,7 +46,7 @@ def _streams() -> list[Claim]:
 
 
 def _users() -> list[Claim]:
-    regret = "norms differ (OSMD's section F, σ = {}): `forecast` has less regret than uniform sampling"
+    regret = "`forecast` has less regret than uniform sampling where norms differ (OSMD's section F, σ = {})"
     return [
         *(
             Claim("users", regret.format(s), "osmd-f2", ("forecast, cold", f"regret, σ={s}"), 1.0)
@@ -54,21 +54,21 @@ def _users() -> list[Claim]:
         ),
         Claim(
             "users",
-            "there, `forecast` also ends at a lower loss than uniform sampling (σ = 10)",
+            "`forecast` ends at a lower loss than uniform sampling there (σ = 10)",
             "osmd-f2",
             ("forecast, cold", "final loss, σ=10"),
             1.0,
         ),
         Claim(
             "users",
-            "where features differ more (s_m Σ as standard deviation, σ = 10), it ends at a lower loss",
+            "`forecast` ends at a lower loss where norms differ more (s_m Σ as standard deviation, σ = 10)",
             "osmd-f-std",
             ("forecast, cold", "final loss, σ=10"),
             1.0,
         ),
         Claim(
             "users",
-            "where all clients are alike, `forecast` costs nothing: its loss is at most 1.01 times uniform's",
+            "`forecast` costs nothing where all clients are alike: at most 1.01 times uniform's variance",
             "forecast-streams",
             ("all equal", "forecast"),
             ("all equal", "uniform"),
@@ -76,14 +76,14 @@ def _users() -> list[Claim]:
         ),
         Claim(
             "users",
-            "Power-of-Choice with 15 candidates of 30 clients needs fewer rounds to a tenth of the gap",
+            "Power-of-Choice (15 candidates of 30 clients) needs fewer rounds to a tenth of the gap",
             "poc-quadratic",
             ("d=15", "rounds to 0.1"),
             ("rand", "rounds to 0.1"),
         ),
         Claim(
             "users",
-            "where groups come and go (Markov), FLICS' variance is below that of fixed quotas",
+            "FLICS has less variance than fixed quotas where groups come and go (Markov)",
             "flics-variance",
             ("Markov, K = 20", "naive-group, T = 4000"),
             ("Markov, K = 20", "T = 4000"),
@@ -93,7 +93,7 @@ def _users() -> list[Claim]:
         ),
         Claim(
             "users",
-            "a few clients hold nearly all data (split MNIST): `forecast` ends more accurate than FedAvg",
+            "`forecast` ends more accurate than FedAvg where few clients hold most data (split MNIST)",
             "delta-split",
             ("forecast", "at the end"),
             ("FedAvg", "at the end"),

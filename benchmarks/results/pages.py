@@ -128,6 +128,9 @@ the effect on one side of the limit (p < .05). Otherwise it is "not shown", whic
 seeds can say about most differences. "Not rerun": the figures are from before results were recorded; the
 paper's page has them, and they may be stale.
 
+Regret is the variance of the aggregate beyond that of the best probabilities of each round, summed over
+the rounds.
+
 ## What a user gains
 """
 
@@ -209,7 +212,10 @@ def _sentences(users: Sequence[Finding]) -> list[str]:
     lines = []
     for head, those in found.items():
         lines += [f"**{head}**", ""] if those else []
-        lines += [f"- {each.claim.text}: {_effect(each)} {_interval(each)}." for each in those]
+        lines += [
+            f"- {each.claim.text}: {_effect(each)}, 95 % interval {_interval(each)}, {each.seeds} seeds."
+            for each in those
+        ]
         lines += [""] if those else []
     return lines[:-1]
 

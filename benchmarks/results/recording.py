@@ -135,12 +135,13 @@ def _children() -> float:
 
 
 def _json(text: str, command: str) -> list[object]:
-    """Return the JSON values in the output of a command: one value, or one in each line."""
+    """Return the JSON values in the output of a command: one value, or one in each line. NaN becomes null."""
     try:
-        return [json.loads(text)]
+        return [json.loads(text, parse_constant=lambda name: None)]
     except ValueError:
         pass
     try:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        lines = [line for line in text.splitlines() if line.strip()]
+        return [json.loads(line, parse_constant=lambda name: None) for line in lines]
     except ValueError as error:
         raise ValueError(f"{command}: printed something that is not JSON: {error}") from error
