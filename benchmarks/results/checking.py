@@ -15,7 +15,9 @@ import numpy as np
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.running import Watcher, plan_all, run_jobs
 from benchmarks.experiments.sources import digest_of, sources_of
-from benchmarks.results.figures import FIGURES, draw_curves, is_current
+from benchmarks.results.claim_list import CLAIMS
+from benchmarks.results.claims import judge
+from benchmarks.results.figures import figures
 from benchmarks.results.files import FOLDER, Kept, Measured, Recorded, plain, read, write
 from benchmarks.results.machine import commit, machine, same_arithmetic
 from benchmarks.results.pages import PAGES, files_of, pages
@@ -52,12 +54,9 @@ def write_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             written.append(path)
-    for result in _with_figures(results):
-        path = docs / "results" / f"{result.name}.png"
-        if not is_current(result, path):
-            draw_curves(result, path)
-            written.append(path)
-    return written
+    folder = docs / "results"
+    drawn = figures(results, judge(CLAIMS, results))
+    return written + [each.write(folder) for each in drawn if not each.is_current(folder)]
 
 
 def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
@@ -67,11 +66,11 @@ def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
         path = docs / file
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             found.append(f"docs/{file} differs from the data files: `make results` writes it")
-    for result in _with_figures(results):
-        if not is_current(result, docs / "results" / f"{result.name}.png"):
-            found.append(
-                f"docs/results/{result.name}.png differs from the data files: `make results` draws it"
-            )
+    found += [
+        f"docs/results/{each.file} differs from the data files: `make results` draws it"
+        for each in figures(results, judge(CLAIMS, results))
+        if not each.is_current(docs / "results")
+    ]
     shown = {name for page in PAGES for name in (*files_of(page, results), f"claims-{page.group}")}
     return found + [f"results/{name}.json is on no page" for name in results if name not in shown]
 
@@ -199,11 +198,6 @@ class _Failures(Watcher):
 
     def failed(self, job: object, reason: str) -> None:
         self._reasons.append(reason)
-
-
-def _with_figures(results: Mapping[str, Result]) -> list[Recorded]:
-    found = [results.get(name) for name in FIGURES]
-    return [each for each in found if isinstance(each, Recorded) and each.curves]
 
 
 def _has_data(result: Recorded, data: Path | None) -> bool:

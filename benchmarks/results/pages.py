@@ -11,7 +11,7 @@ from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.report import table
 from benchmarks.results.claim_list import CLAIMS
 from benchmarks.results.claims import Finding, judge
-from benchmarks.results.figures import FIGURES
+from benchmarks.results.figures import CLAIMS_FIGURE, FIGURES, ratios
 from benchmarks.results.files import Kept, Measured, Recorded
 from benchmarks.results.tables import output_table
 
@@ -178,6 +178,8 @@ def _front(findings: Sequence[Finding], results: Mapping[str, Result]) -> str:
         + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
         + ".",
     ]
+    if ratios(findings):
+        lines += ["", f"![Ratios of the claims with their intervals](results/{CLAIMS_FIGURE})"]
     for page in PAGES:
         chosen = [each for each in findings if page.group and each.claim.group == page.group]
         if chosen:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.advice.measure import LOGS, Case, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.results.files import Measured
 
@@ -51,9 +51,18 @@ def _records(output: Sequence[Any]) -> list[dict[str, Any]]:
     values: list[Any] = list(output)
     if len(values) == 1 and isinstance(values[0], list):
         values = values[0]
-    elif len(values) == 1 and all(isinstance(each, dict) for each in values[0].values()):
-        values = [{"": name, **record} for name, record in values[0].items()]
+    elif len(values) == 1:
+        values = list(_named(values[0]))
     return [_flat(each) for each in values]
+
+
+def _named(record: Mapping[str, Any], name: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the records inside a record of records, each with its names; else the record itself."""
+    if record and all(isinstance(each, dict) for each in record.values()):
+        for key, value in record.items():
+            yield from _named(value, f"{name}, {key}" if name else key)
+    else:
+        yield {"": name, **record} if name else dict(record)
 
 
 def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -89,6 +89,8 @@ def test_the_output_of_a_benchmark_becomes_a_table(tmp_path: Path) -> None:
     nested = Measured("x", "", "", "", {}, [{"ours": {"s": 2.0, "by": {"gRPC": 1}}, "theirs": {"s": 4.0}}])
     assert output_table(nested)[0] == "|  | s | by, gRPC |"
     assert output_table(nested)[2:] == ["| ours | 2 | 1 |", "| theirs | 4 |  |"]
+    deep = Measured("x", "", "", "", {}, [{"W1": {"ours": {"s": 2.0}, "theirs": {"s": 12345.6}}}])
+    assert output_table(deep)[2:] == ["| W1, ours | 2 |", "| W1, theirs | 12346 |"]
 
 
 def test_the_machine_has_what_decides_the_arithmetic() -> None:
