@@ -13,7 +13,7 @@ from benchmarks.results.claim_list import CLAIMS
 from benchmarks.results.claims import Finding, judge
 from benchmarks.results.figures import CLAIMS_FIGURE, FIGURES, ratios
 from benchmarks.results.files import Kept, Measured, Recorded
-from benchmarks.results.tables import output_table
+from benchmarks.results.tables import NOTES, output_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -248,9 +248,10 @@ def _section(name: str, page: Page, result: Result) -> list[str]:
         return [
             f"## {page.benchmarks[name]}",
             "",
-            *_origin(result),
-            "",
+            *([NOTES[name], ""] if name in NOTES else []),
             *output_table(result),
+            "",
+            *_origin(result),
         ]
     lines = table(result.report(EXPERIMENTS[name])).splitlines()
     lines += ["", *_origin(result)]

@@ -113,7 +113,7 @@ def measure(command: str, folder: Path = FOLDER) -> Path:
             name=words[0],
             measured=today(),
             command=text,
-            commit=commit(CODE / room for room in ROOMS),
+            commit=commit(_sources(words[0]) or [CODE / room for room in ROOMS]),
             machine=machine(),
             output=_json(done.stdout, text),
             seconds=round(_children() - before, 1),
@@ -125,7 +125,12 @@ def measure(command: str, folder: Path = FOLDER) -> Path:
 
 def digest_of_benchmark(name: str) -> str:
     """Return the digest of the sources of a benchmark in `REPEATABLE`, else ""."""
-    return digest(closure([REPEATABLE[name]])) if name in REPEATABLE else ""
+    files = _sources(name)
+    return digest(files) if files else ""
+
+
+def _sources(name: str) -> list[Path]:
+    return closure([REPEATABLE[name]]) if name in REPEATABLE else []
 
 
 def _children() -> float:

@@ -44,6 +44,37 @@ def _advice(output: Sequence[Any]) -> list[str]:
     return lines
 
 
+NOTES = {
+    "rounds": ("Seconds of a round without training, with gRPC, TLS, node authentication and database."),
+    "throughput": (
+        "`updates per s`: client updates a second; `cpu ms`: CPU time of an update; `start s`: until "
+        "the first round; `peak mb`: of the process. `benchmarks/throughput/workloads.py` describes "
+        "W1 to W4."
+    ),
+    "aggregation": (
+        "CPU seconds of the aggregation of a round on one thread, and memory above that of the replies."
+    ),
+    "selection": (
+        "CPU milliseconds of select + update among M clients, the median and the slowest, and the "
+        "peak MB of the process. `without`: without replacement; `asleep`: 3,000 clients are "
+        "unavailable; `left`: 2,000 have left."
+    ),
+    "population": ("CPU milliseconds of each part of a round, without the parts that it calls."),
+    "devices": ("[How many devices a server can have](../scale.md) explains the options."),
+    "models": (
+        "A model of float32 to each node and back; memory is the growth of a process in sizes of the model."
+    ),
+    "over-selection": (
+        "100 clients whose speed depends on their data, 10 a round. `spread`: the standard deviation "
+        "of the logarithm of their reply times; `factor`: how many times 10 are selected; `way`: "
+        "whether weights are multiplied by S/S' (equal), or divided by estimated response rates "
+        "(rates), normalised or not; `time`: of a round, over that with factor 1; `bias` and `rmse` "
+        "of the aggregate are relative to its norm, with standard errors over the seeds."
+    ),
+    "liars": ("Three liars of twenty; `benchmarks/liars.py` describes the attacks."),
+}
+"""What the columns mean."""
+
 OWN: dict[str, Callable[[Sequence[Any]], list[str]]] = {"advice": _advice}
 
 
