@@ -132,7 +132,7 @@ def _draw_claims(findings: Sequence[Finding], path: Path) -> None:
             axes.plot([each.effect], [y], "o", color=colour, markersize=4)
             axes.plot([each.claim.threshold], [y], "|", color="#000000", markersize=9)
         axes.set_xscale("log")
-        axes.set_xlabel("ratio with its 95 % interval; | = limit of the claim, which lies below it")
+        axes.set_xlabel("ratio with its 95 % interval; | = limit of the claim")
         labels = [each.claim.text for each in reversed(findings)]
         axes.set_yticks(range(len(findings)), labels, fontsize=7, parse_math=False)
         axes.grid(alpha=0.25, axis="x")
