@@ -125,7 +125,7 @@ def _osmd() -> list[Claim]:
             )
             for s in (1, 3, 10)
         ),
-        # Two statements that sounded alike, "within 3 % of uniform" and ".83 of uniform", are about two settings.
+        # With the printed rate, the settings differ: sampled norms only, or all norms asked for first.
         Claim(
             "osmd",
             "with the printed rate its regret stays above .95 times uniform's (section F, σ = 10)",
@@ -137,7 +137,7 @@ def _osmd() -> list[Claim]:
         ),
         Claim(
             "osmd",
-            "with the printed rate its regret stays above .95 times uniform's (MNIST, batches of 5, not asked)",
+            "with the printed rate its regret stays above .95 times uniform's (MNIST, batches of 5)",
             "osmd-g",
             ("adaptive-osmd", "regret, batch 5"),
             1.0,
