@@ -22,7 +22,7 @@ from deploy.sweeps.sources import closure, digest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.experiments.report import Report
+    from benchmarks.experiments.report import Experiment, Report
 
 
 REPEATABLE = {"advice": "benchmarks.advice.measure", "over-selection": "benchmarks.over_selection"}
@@ -30,9 +30,11 @@ REPEATABLE = {"advice": "benchmarks.advice.measure", "over-selection": "benchmar
 ROOMS = ("strategies", "tasks", "client", "server", "simulation", "deploy", "benchmarks")
 
 
-def command_of(name: str, data: str) -> str:
-    """Return the command that records an experiment; `data` is the name of its data file, or ""."""
-    return f"cohort bench papers {name} --record{' --data FOLDER' if data else ''}"
+def command_of(experiment: Experiment, seeds: int | None = None) -> str:
+    """Return the command that records an experiment with a number of seeds, by default its own."""
+    more = f" --seeds {seeds}" if seeds not in (None, experiment.seeds) else ""
+    data = " --data FOLDER" if experiment.data else ""
+    return f"cohort bench papers {experiment.name} --record{more}{data}"
 
 
 def today() -> str:
@@ -58,7 +60,7 @@ def record_report(report: Report, out: Path, data: Path | None, folder: Path = F
         If a seed is missing, or ran with other code.
     """
     experiment = report.experiment
-    jobs = plan_all([experiment], out, data=data)[experiment.name]
+    jobs = plan_all([experiment], out, seeds=len(report.outcomes), data=data)[experiment.name]
     results = [job.read() for job in jobs]
     if any(result is None or result.sources != digest_of(experiment) for result in results):
         raise ValueError(f"{experiment.name}: a seed is missing, or ran with other code; run it with --fresh")
@@ -69,7 +71,7 @@ def record_report(report: Report, out: Path, data: Path | None, folder: Path = F
             [job.seed for job in jobs],
             seconds,
             measured=today(),
-            command=command_of(experiment.name, experiment.data),
+            command=command_of(experiment, len(jobs)),
             commit=commit(sources_of(experiment)),
             sources=digest_of(experiment),
             data=jobs[0].digest,

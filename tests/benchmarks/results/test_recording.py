@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from benchmarks.command import bench
 from benchmarks.experiments import EXPERIMENTS
+from benchmarks.experiments.running import run_all
 from benchmarks.experiments.sources import digest_of, sources_of
 from benchmarks.results.checking import renew_benchmark, stale
 from benchmarks.results.files import Measured, Recorded, read, write
@@ -41,11 +42,22 @@ def test_seeds_of_other_code_are_not_recorded(tmp_path: Path, monkeypatch: pytes
         record_report(report, tmp_path / "seeds", None, tmp_path / "results")
 
 
+def test_more_seeds_than_the_usual_are_part_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (report,) = run_all([toy(tmp_path, monkeypatch)], tmp_path / "seeds", seeds=4)
+    record_report(report, tmp_path / "seeds", None, tmp_path / "results")
+    found = read(tmp_path / "results")[NAME]
+    assert isinstance(found, Recorded)
+    assert list(found.seeds) == [0, 1, 2, 3]
+    assert found.command == "cohort bench papers toy --record --seeds 4"
+
+
 @pytest.mark.parametrize("option", [["--quick"], ["--seeds", "2"]])
 def test_only_the_whole_experiment_is_recorded(option: list[str]) -> None:
     done = CliRunner().invoke(bench, ["papers", "delta-toy", "--record", *option])
     assert done.exit_code == 2
-    assert "only the full form with all its seeds is recorded" in done.output
+    assert "delta-toy is recorded in its full form only, with 3 seeds or more" in done.output
 
 
 def test_an_experiment_depends_on_its_module_and_what_that_imports() -> None:
