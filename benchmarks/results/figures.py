@@ -41,7 +41,7 @@ FIGURES = (
 )
 """The experiments whose figures are committed: those where a curve says more than the table."""
 
-COLOURS = 48  # of a figure, so that its file is small
+COLOURS = 128  # of a figure, so that its file is small
 CLAIMS_FIGURE = "claims.png"
 
 
@@ -133,7 +133,7 @@ def _draw_claims(findings: Sequence[Finding], path: Path) -> None:
             axes.plot([each.claim.threshold], [y], "|", color="#000000", markersize=9)
         axes.set_xscale("log")
         axes.set_xlabel("ratio with its 95 % interval; | = limit of the claim")
-        labels = [each.claim.text for each in reversed(findings)]
+        labels = [each.claim.text.replace("`", "") for each in reversed(findings)]
         axes.set_yticks(range(len(findings)), labels, fontsize=7, parse_math=False)
         axes.grid(alpha=0.25, axis="x")
         axes.spines[["top", "right"]].set_visible(False)
