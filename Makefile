@@ -37,7 +37,7 @@ CACHED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$(1) $(2)
 tested_twice = $(CACHED) $(3) || { [ $$? -eq 1 ] && echo "--- $(1): the tests that failed run once more, alone" && \
 	$(CACHED) --last-failed --last-failed-no-failures none --maxfail 1; }
 
-.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis lint format lock dist wheels clean
+.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -127,6 +127,14 @@ test-docs: $(VENV)/.docs          ## the site from nothing: all notebooks run, n
 
 test-docker: $(VENV)/.dev         ## the containers; needs a Docker engine
 	$(call tested_twice,docker,-m "docker and not arm64")
+
+results: $(VENV)/.dev             ## docs/results.md and its pages, from the data files in results/
+	$(BIN)/cohort bench results --write
+
+# SAMPLE=N repeats the sample of seeds that a check printed.
+results-check: $(VENV)/.dev       ## whether pages, sources and a sample of seeds fit the data files
+	COHORT_DATA=$${COHORT_DATA:-$$([ ! -d ../shared/data ] || echo ../shared/data)} \
+	  $(BIN)/cohort bench results --check $(if $(SAMPLE),--sample $(SAMPLE))
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

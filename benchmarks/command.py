@@ -52,6 +52,10 @@ Quick = Annotated[
     ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Repeat the seeds that an earlier run has finished.")]
+Record = Annotated[
+    bool,
+    typer.Option("--record", help="Write the results to results/NAME.json (see `cohort bench results`)."),
+]
 ListThem = Annotated[bool, typer.Option("--list", help="List the experiments, and stop.")]
 Coverage = Annotated[
     bool,
@@ -76,6 +80,7 @@ def papers(
     out: Out = Path("runs/papers"),
     quick: Quick = False,
     fresh: Fresh = False,
+    record: Record = False,
     list_them: ListThem = False,
     coverage: Coverage = False,
 ) -> None:
@@ -93,7 +98,7 @@ def papers(
     elif list_them:
         list_experiments(EXPERIMENTS)
     else:
-        run_experiments(EXPERIMENTS, experiments, seeds, jobs, data, out, quick, fresh)
+        run_experiments(EXPERIMENTS, experiments, seeds, jobs, data, out, quick, fresh, record)
 
 
 @bench.command()
@@ -105,6 +110,7 @@ def selectors(
     out: Out = Path("runs/papers"),
     quick: Quick = False,
     fresh: Fresh = False,
+    record: Record = False,
     list_them: ListThem = False,
 ) -> None:
     """Run the experiments that are about selection alone.
@@ -117,7 +123,49 @@ def selectors(
     if list_them:
         list_experiments(SELECTION)
     else:
-        run_experiments(SELECTION, experiments, seeds, jobs, data, out, quick, fresh)
+        run_experiments(SELECTION, experiments, seeds, jobs, data, out, quick, fresh, record)
+
+
+@bench.command()
+def results(
+    experiments: Names = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write docs/results.md and docs/results/ from the data files.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare pages, digests and a sample of seeds with the code.")
+    ] = False,
+    renew: Annotated[
+        bool,
+        typer.Option("--renew", help="Rerun one seed of each outdated file, and renew its digest if equal."),
+    ] = False,
+    measure: Annotated[
+        str, typer.Option(metavar="COMMAND", help='Run and record a benchmark: "selection --sizes 1e4".')
+    ] = "",
+    sample: Annotated[
+        int | None, typer.Option(help="Seed of the sample. (default: random, printed)", min=0)
+    ] = None,
+    budget: Annotated[float, typer.Option(help="CPU seconds of the sample.", min=0)] = 40.0,
+    data: Data = None,
+) -> None:
+    """Write, check or renew the recorded results in results/.
+
+    EXPERIMENTS are those to renew: by default, all that are outdated.
+    """
+    from benchmarks.results import command
+
+    if write + check + renew + bool(measure) != 1:
+        _fail("results: name one of --write, --check, --renew and --measure COMMAND")
+    if experiments and not renew:
+        _fail(f"experiment = {experiments[0]!r}: goes with --renew only")
+    if write:
+        command.write_all()
+    elif measure:
+        command.measure_one(measure)
+    elif renew:
+        command.renew_all(experiments, data)
+    else:
+        command.check(sample, budget, data)
 
 
 @bench.command()

@@ -4,17 +4,24 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.results.files import Recorded, read
 from deploy import cli
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("docs", "docs/api", "examples/*")
-PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md"))])
-PAGES.append(ROOT / "strategies" / "README.md")
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("examples/*/*.md"),
+        *(ROOT / each / "README.md" for each in ("strategies", "results")),
+    ]
+)
 BLOCKS = [
     pytest.param(block, id=f"{page.stem}-{number}")
     for page in PAGES
@@ -65,6 +72,23 @@ def test_every_line_of_the_security_tables_has_a_test() -> None:
         named = re.search(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
         assert named, row
         assert f"def {named[2]}(" in (ROOT / named[1]).read_text(), row
+
+
+FIGURE = re.compile(r"(-?[\d.]+)(?: %)?<!-- ([\w.-]+) \| (.+?) \| (.+?) -->")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "CONTRIBUTING.md"], ids=lambda page: page.name
+)
+def test_a_figure_in_a_document_is_the_mean_of_its_cell(page: Path) -> None:
+    text = page.read_text("utf-8")
+    marked = FIGURE.findall(text)
+    assert len(marked) == text.count("<!-- ")
+    for shown, name, row, column in marked:
+        found = read()[name]
+        assert isinstance(found, Recorded), name
+        decimals = len(shown.partition(".")[2])
+        assert float(shown) == round(fmean(found.values(row, column)), decimals), (name, row, column)
 
 
 def _commands(page: str) -> list[str]:

@@ -14,6 +14,7 @@ from benchmarks.experiments.figure import draw
 from benchmarks.experiments.progress import Bars, Lines
 from benchmarks.experiments.report import as_json, table
 from benchmarks.experiments.running import missing_data, num_seeds, run_all
+from benchmarks.results.recording import record_report
 from tasks.datasets import DESCRIPTIONS
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def run_experiments(
     out: Path,
     quick: bool,
     fresh: bool,
+    record: bool = False,
 ) -> None:
     """Run experiments, print their tables, and write tables, figures and numbers to a folder.
 
@@ -50,6 +52,8 @@ def run_experiments(
         Names of the experiments to run. Without names, all known experiments run whose data file is there.
     out : Path
         Folder for the output. The quick form writes to its subfolder ``quick``.
+    record : bool
+        Whether to write the data files of ``results/``, too. Seeds that other code ran are repeated.
     seeds, jobs, data, quick, fresh
         See `run_all`.
 
@@ -67,6 +71,9 @@ def run_experiments(
     # If a named experiment lacks its data, the command fails. Without names, experiments that lack their data
     # are skipped.
     wanted = [each for each in known.values() if not names or each.name in names]
+    few = [each for each in wanted if record and (quick or num_seeds(each, seeds, quick) < each.seeds)]
+    if few:
+        _fail(f"record: {few[0].name} is recorded in its full form only, with {few[0].seeds} seeds or more")
     lacking = [each for each in wanted if missing_data(each, data)]
     if names and lacking:
         _fail(f"{lacking[0].name} needs {lacking[0].data}: {_where(lacking[0].data, data)}")
@@ -88,9 +95,12 @@ def run_experiments(
                 data=data,
                 quick=quick,
                 fresh=fresh,
+                current=record,
                 watcher=watcher,
             ):
                 _write(report, out)
+                if record:
+                    typer.echo(f"recorded: {record_report(report, out / 'seeds', data)}", err=True)
         except OSError as error:
             _fail(str(error))
         except KeyboardInterrupt:

@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from deploy.runs.figure import COLOURS, STYLES, figure_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from benchmarks.experiments.report import Report
+    from benchmarks.experiments.report import Experiment, Report
+    from strategies.numerics.arrays import Floats
+
+
+class Band(NamedTuple):
+    """A curve over the seeds.
+
+    Attributes
+    ----------
+    x, mean, deviation : ndarray, shape (P,)
+        The points: mean and standard deviation over the seeds, of log y if the y axis is logarithmic.
+    """
+
+    x: Floats
+    mean: Floats
+    deviation: Floats
+
+
+def bands(report: Report) -> dict[str, dict[str, Band]]:
+    """Return the curves of an experiment over its seeds: panel -> line -> band. One seed has no deviation."""
+    outcomes, found = report.outcomes, dict[str, dict[str, Band]]()
+    for panel, lines in outcomes[0].curves.items():
+        for label, curve in lines.items():
+            y = np.stack([each.curves[panel][label].y for each in outcomes])
+            with np.errstate(divide="ignore", invalid="ignore"):
+                y = np.log(y) if report.experiment.log_y else y
+                band = Band(curve.x, y.mean(axis=0), y.std(axis=0, ddof=min(1, len(outcomes) - 1)))
+            found.setdefault(panel, {})[label] = band
+    return found
 
 
 def draw(report: Report, path: Path) -> None:
@@ -25,13 +54,37 @@ def draw(report: Report, path: Path) -> None:
     ValueError
         If the experiment has no curves.
     """
-    experiment, panels = report.experiment, report.outcomes[0].curves
-    if not panels:
-        raise ValueError(f"{experiment.name} has no curves")
+    if not report.outcomes[0].curves:
+        raise ValueError(f"{report.experiment.name} has no curves")
+    draw_bands(report.experiment, bands(report), len(report.outcomes), path)
+
+
+def draw_bands(
+    experiment: Experiment, panels: Mapping[str, Mapping[str, Band]], seeds: int, path: Path, **file: Any
+) -> None:
+    """Draw bands as a PNG file.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        The experiment, which has the labels of the axes.
+    panels : Mapping[str, Mapping[str, Band]]
+        The title of each panel -> the label of each line -> its band; at least one.
+    seeds : int
+        The number of seeds.
+    path : Path
+        The PNG file.
+    **file
+        Further arguments of `figure_file`.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If matplotlib is missing.
+    """
     across = min(3, len(panels))
     down = math.ceil(len(panels) / across)
-    with figure_file(path, width=1 + 4.2 * across, height=0.8 + 3.2 * down) as figure:
-        seeds = len(report.outcomes)
+    with figure_file(path, width=1 + 4.2 * across, height=0.8 + 3.2 * down, **file) as figure:
         of = " of log y" if experiment.log_y else ""
         spread = "one seed" if seeds == 1 else f"mean ± standard deviation{of} over {seeds} seeds"
         figure.suptitle(f"{experiment.title}\n{experiment.source}; {spread}", fontsize=10)
@@ -39,14 +92,11 @@ def draw(report: Report, path: Path) -> None:
         for (panel, lines), axes in zip(panels.items(), every, strict=False):
             # The lines first go through all colours in one style, then through all in the next style.
             looks = ((colour, style) for style in STYLES for colour in COLOURS)
-            for (label, curve), (colour, style) in zip(lines.items(), looks, strict=False):
-                y = np.stack([each.curves[panel][label].y for each in report.outcomes])
-                y = np.log(y) if experiment.log_y else y
-                mean, deviation = y.mean(axis=0), y.std(axis=0, ddof=min(1, seeds - 1))
+            for (label, (x, mean, deviation)), (colour, style) in zip(lines.items(), looks, strict=False):
                 band = [mean, mean - deviation, mean + deviation]
                 middle, low, high = map(np.exp, band) if experiment.log_y else band
-                axes.plot(curve.x, middle, color=colour, linestyle=style, label=label, linewidth=1.3)
-                axes.fill_between(curve.x, low, high, color=colour, alpha=0.12, linewidth=0)
+                axes.plot(x, middle, color=colour, linestyle=style, label=label, linewidth=1.3)
+                axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
             axes.set_title(panel, loc="left", fontsize=10)
             axes.set_xlabel(experiment.x)
             axes.set_ylabel(experiment.y)

@@ -26,11 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.experiments.report import Curve, Experiment, Outcome, Report
+from benchmarks.experiments.sources import digest_of
 from benchmarks.fresh import ONE_THREAD
-
-ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("strategies", "tasks", "simulation", "benchmarks")
-"""The rooms whose code determines the results of experiments."""
 
 
 class Result(NamedTuple):
@@ -43,7 +40,7 @@ class Result(NamedTuple):
     seconds : float
         CPU time of the seed.
     sources : str
-        Digest of the code that produced the outcome, from the function `sources`.
+        Digest of the code that produced the outcome, see `digest_of`.
     """
 
     outcome: Outcome
@@ -142,15 +139,6 @@ def _outcome(content: dict[str, Any]) -> Outcome:
     )
 
 
-def sources() -> str:
-    """Return a digest of all Python files in `ROOMS`."""
-    digest = hashlib.sha256()
-    for room in ROOMS:
-        for file in sorted((ROOT / room).rglob("*.py")):
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 class Watcher:
     """Listener for the progress of seeds. This base class does nothing; subclasses override its methods."""
 
@@ -186,6 +174,7 @@ def run_all(
     data: Path | None = None,
     quick: bool = False,
     fresh: bool = False,
+    current: bool = False,
     watcher: Watcher | None = None,
 ) -> Iterator[Report]:
     """Run the seeds that have no result yet, and yield a report on each experiment.
@@ -211,6 +200,8 @@ def run_all(
         Whether to run the small form of each experiment.
     fresh : bool
         Whether to run also the seeds that already have a result.
+    current : bool
+        Whether to run also the seeds whose result other code made.
     watcher : Watcher or None
         Listener for progress.
 
@@ -221,28 +212,21 @@ def run_all(
     OSError
         If `out` cannot be written.
     """
-    lacking = [each for each in experiments if missing_data(each, data)]
-    if lacking:
-        raise FileNotFoundError(f"{lacking[0].name} needs {lacking[0].data}: name its folder with --data")
     out.mkdir(parents=True, exist_ok=True)
-    watcher, now = watcher or Watcher(), sources()
-    files = {each.name: data / each.data for each in experiments if data and each.data}
-    digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in set(files.values())}
-    plan: dict[str, list[Job]] = {}
+    watcher = watcher or Watcher()
+    plan = plan_all(experiments, out, seeds=seeds, data=data, quick=quick)
     results: dict[Path, Result | None] = {}  # results of the seeds that have ended; None = failed
     for each in experiments:
-        file = files.get(each.name)
-        plan[each.name] = [
-            Job(each, seed, quick, out / f"{each.name}-{seed}.json", file, digests[file] if file else "")
-            for seed in range(num_seeds(each, seeds, quick))
-        ]
         there = {job.file: result for job in plan[each.name] if not fresh and (result := job.read())}
+        old = [file for file, result in there.items() if result.sources != digest_of(each)]
+        if current:
+            there = {file: result for file, result in there.items() if file not in old}
         if there:
-            watcher.kept(each, len(there), sum(result.sources != now for result in there.values()))
+            watcher.kept(each, len(there), 0 if current else len(old))
         results |= there
 
     to_run = [job for those in plan.values() for job in those if job.file not in results]
-    with contextlib.closing(_run(to_run, jobs, now, watcher)) as ended:
+    with contextlib.closing(run_jobs(to_run, jobs, watcher)) as ended:
         for each in experiments:
             while not all(job.file in results for job in plan[each.name]):
                 job = next(ended)
@@ -253,8 +237,46 @@ def run_all(
                 yield Report(each, [result.outcome for result in good], seconds, quick)
 
 
-def _run(to_run: Sequence[Job], jobs: int, now: str, watcher: Watcher) -> Generator[Job]:
-    """Run each job in a process of its own, and yield it when it has ended, successfully or not."""
+def plan_all(
+    experiments: Sequence[Experiment],
+    out: Path,
+    *,
+    seeds: int | None = None,
+    data: Path | None = None,
+    quick: bool = False,
+) -> dict[str, list[Job]]:
+    """Return the jobs of each experiment by its name, in the order of the seeds.
+
+    Parameters
+    ----------
+    experiments, out, seeds, data, quick
+        See `run_all`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If an experiment's data file is missing.
+    """
+    lacking = [each for each in experiments if missing_data(each, data)]
+    if lacking:
+        raise FileNotFoundError(f"{lacking[0].name} needs {lacking[0].data}: name its folder with --data")
+    files = {each.name: data / each.data for each in experiments if data and each.data}
+    digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in set(files.values())}
+    plan: dict[str, list[Job]] = {}
+    for each in experiments:
+        file = files.get(each.name)
+        plan[each.name] = [
+            Job(each, seed, quick, out / f"{each.name}-{seed}.json", file, digests[file] if file else "")
+            for seed in range(num_seeds(each, seeds, quick))
+        ]
+    return plan
+
+
+def run_jobs(to_run: Sequence[Job], jobs: int, watcher: Watcher) -> Generator[Job]:
+    """Run each job in a process of its own, and yield it when it has ended, successfully or not.
+
+    A job that has ended successfully has written its file. At most `jobs` processes run at the same time.
+    """
     # Several threads make small matrix products slower. One process per seed uses the cores better.
     os.environ |= ONE_THREAD
     # The processes are forked from one that has already imported everything, so each starts at once.
@@ -269,7 +291,7 @@ def _run(to_run: Sequence[Job], jobs: int, now: str, watcher: Watcher) -> Genera
                 # Files of an earlier run must not be taken for the result of this process.
                 for old in (job.file, job.file.with_suffix(".error")):
                     old.unlink(missing_ok=True)
-                process = context.Process(target=_run_one, args=(job, now), daemon=True)
+                process = context.Process(target=_run_one, args=(job, digest_of(job.experiment)), daemon=True)
                 process.start()
                 running[process.sentinel] = process, job
                 watcher.started(job)

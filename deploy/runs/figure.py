@@ -80,7 +80,7 @@ def draw(trials: Sequence[RunHistory], path: Path) -> None:
 
 
 @contextlib.contextmanager
-def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
+def figure_file(path: Path, width: float, height: float, dpi: int = 130) -> Iterator[Figure]:
     """Yield an empty figure, and write it into a PNG file when the block ends.
 
     Parameters
@@ -89,6 +89,8 @@ def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
         The PNG file.
     width, height : float
         The size of the figure, inches.
+    dpi : int
+        Pixels of an inch.
 
     Raises
     ------
@@ -104,7 +106,7 @@ def figure_file(path: Path, width: float, height: float) -> Iterator[Figure]:
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
-        figure.savefig(path, dpi=130)
+        figure.savefig(path, dpi=dpi)
 
 
 def _draw_curves(

@@ -13,16 +13,16 @@ import platform
 import sys
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import tasks
-from deploy.flower.app_folder import CODE, app_folder
+from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
 from deploy.runs.trials import PATHS
+from deploy.sweeps.sources import closure, digest, package_version
 from strategies import extensions
 
 if TYPE_CHECKING:
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
     from deploy.flower.config import ConfigValue
 
-# The sources that decide the result of a batched simulation, as patterns below the installation's folder.
-SOURCES = (
-    *("strategies/**/*.py", "tasks/**/*.py", "client/**/*.py", "server/**/*.py", "simulation/**/*.py"),
-    *("deploy/engines/*.py", "deploy/flower/config.py", "deploy/runs/availability.py"),
-    *("deploy/runs/comparison.py", "deploy/sweeps/work.py"),
-)
 PACKAGES = ("numpy", "scipy", "scikit-learn", "flwr", "flwr-datasets")
 WITHOUT_EFFECT = ("output-dir", "resume", "track")  # settings that do not change a result
 
@@ -72,10 +66,8 @@ def of_code() -> str:
 
     A process computes this digest once.
     """
-    paths = sorted({path for pattern in SOURCES for path in CODE.glob(pattern)})
-    sources = {str(path.relative_to(CODE)): sha256(path.read_bytes()).hexdigest() for path in paths}
-    sources["pyproject.toml"] = _digest(default_config(app_folder()))
-    versions = {name: _version(name) for name in PACKAGES}
+    sources = [digest(closure(["deploy.sweeps.work"])), default_config(app_folder())]
+    versions = {name: package_version(name) for name in PACKAGES}
     return _digest([sources, versions, platform.python_version_tuple()[:2], of_imports()])
 
 
@@ -115,14 +107,7 @@ def _torch(task: str) -> str:
     own = any(vars(sys.modules[kind.__module__]).get("torch") is not None for kind in kinds)
     if not (own and "torch" in sys.modules):
         return ""
-    return f"{_version('torch')} {'cuda' if sys.modules['torch'].cuda.is_available() else 'cpu'}"
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+    return f"{package_version('torch')} {'cuda' if sys.modules['torch'].cuda.is_available() else 'cpu'}"
 
 
 def _digest(value: Any) -> str:

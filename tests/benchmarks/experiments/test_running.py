@@ -26,13 +26,12 @@ from deploy.processes.groups import processes_with
 from tests.support.toy_experiments import experiment, seeds_run, toy, toy_with_data
 
 ROOT = Path(__file__).resolve().parents[3]
-RESULTS = ROOT / "docs" / "results.md"
 
 
 @pytest.fixture(autouse=True)
 def code(monkeypatch: pytest.MonkeyPatch) -> None:
     """The code stays as it is, whoever edits it meanwhile."""
-    monkeypatch.setattr(running, "sources", lambda: "of now")
+    monkeypatch.setattr(running, "digest_of", lambda experiment: "of now")
 
 
 def cells(report: Report) -> list[dict[Cell, float]]:
@@ -97,18 +96,6 @@ def test_every_known_experiment_can_be_sent_to_a_process_and_has_a_quick_form() 
     assert SELECTION.items() <= EXPERIMENTS.items()
 
 
-def test_results_md_has_the_titles_notes_and_seeds_of_the_experiments() -> None:
-    """Each table of docs/results.md has the heading of the command, and the number of seeds."""
-    text = RESULTS.read_text(encoding="utf-8")
-    tables = {part.partition(":")[0]: part.splitlines() for part in text.split("\n### ")[1:]}
-    assert len(tables) > 30
-    for name, lines in tables.items():
-        each = EXPERIMENTS[name]
-        expected = [f"{name}: {each.title}", f"Source: {each.source}.", each.note]
-        assert {*expected, *([f"The paper: {each.claim}"] if each.claim else [])} <= {*lines}
-        assert any(line.startswith(f"Mean ± standard deviation over {each.seeds} seeds") for line in lines)
-
-
 @pytest.mark.parametrize(
     "other",
     [{"seed": 4}, {"quick": True}, {"digest": "of other data"}],
@@ -163,18 +150,14 @@ def test_results_of_other_code_are_kept_and_reported(tmp_path: Path) -> None:
     assert listener.heard == ["kept 2, 1 stale"]
 
 
-def test_the_digest_of_the_code_covers_the_rooms_of_experiments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(running, "ROOT", tmp_path)
-    file = tmp_path / "strategies" / "selectors" / "new.py"
-    file.parent.mkdir(parents=True)
-    digests = []
-    for name, text in ((file, "a = 1"), (file, "a = 2"), (tmp_path / "deploy.py", "b"), (file, "a = 1")):
-        name.write_text(text)
-        digests.append(running.sources())
-    assert digests[0] == digests[3] != digests[1] == digests[2]
+def test_seeds_of_other_code_run_again_if_only_current_ones_count(tmp_path: Path) -> None:
+    listener = Listener()
+    list(run_all([experiment(tmp_path)], tmp_path / "seeds", seeds=2))
+    file = tmp_path / "seeds" / "toy-1.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "sources": "of yesterday"}))
+    list(run_all([experiment(tmp_path)], tmp_path / "seeds", seeds=2, current=True, watcher=listener))
+    assert listener.heard == ["kept 1, 0 stale", "started 1", "done 1"]
+    assert seeds_run(tmp_path) == ["0", "1", "1"]
 
 
 def test_other_data_mean_another_result(tmp_path: Path) -> None:

@@ -1,0 +1,221 @@
+"""Compares the data files of results, and their pages, with the code that is here now."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.experiments.running import Watcher, plan_all, run_jobs
+from benchmarks.experiments.sources import digest_of, sources_of
+from benchmarks.results.claim_list import CLAIMS
+from benchmarks.results.claims import judge
+from benchmarks.results.figures import figures
+from benchmarks.results.files import FOLDER, Kept, Measured, Recorded, plain, read, write
+from benchmarks.results.machine import commit, machine, same_arithmetic
+from benchmarks.results.pages import PAGES, files_of, pages
+from benchmarks.results.recording import digest_of_benchmark, measure, today
+from deploy.flower.app_folder import CODE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.experiments.report import Cell
+    from benchmarks.results.files import Result, Value
+
+DOCS = CODE / "docs"
+RELATIVE = 1e-6
+DEVIATIONS = 3.0
+"""On another machine, a value may differ by `RELATIVE` of itself plus `DEVIATIONS` standard deviations of the
+recorded seeds: another rounding can change a draw, and so a whole run."""
+
+
+class Seed(NamedTuple):
+    """A seed of a recorded experiment, and what it took."""
+
+    name: str
+    seed: int
+    seconds: float
+
+
+def write_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[Path]:
+    """Write all pages and figures that differ from what the data files give, and return their paths."""
+    written = []
+    for file, text in pages(results).items():
+        path = docs / file
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            written.append(path)
+    folder = docs / "results"
+    drawn = figures(results, judge(CLAIMS, results))
+    return written + [each.write(folder) for each in drawn if not each.is_current(folder)]
+
+
+def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
+    """Return which pages and figures differ from the data files, and which data files are on no page."""
+    found = []
+    for file, text in pages(results).items():
+        path = docs / file
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            found.append(f"docs/{file} differs from the data files: `make results` writes it")
+    found += [
+        f"docs/results/{each.file} differs from the data files: `make results` draws it"
+        for each in figures(results, judge(CLAIMS, results))
+        if not each.is_current(docs / "results")
+    ]
+    shown = {name for page in PAGES for name in (*files_of(page, results), f"claims-{page.group}")}
+    return found + [f"results/{name}.json is on no page" for name in results if name not in shown]
+
+
+def stale(results: Mapping[str, Result]) -> list[Recorded | Measured]:
+    """Return the results whose sources have changed since, those first that cost least to renew."""
+    found: list[tuple[float, Recorded | Measured]] = []
+    for each in results.values():
+        if isinstance(each, Recorded) and each.name in EXPERIMENTS:
+            if each.sources != digest_of(EXPERIMENTS[each.name]):
+                found.append((min(each.seconds), each))
+        elif isinstance(each, Measured) and each.sources != digest_of_benchmark(each.name):
+            found.append((each.seconds, each))
+    return [each for _, each in sorted(found, key=lambda pair: pair[0])]
+
+
+def kept(results: Mapping[str, Result]) -> list[Kept]:
+    """Return what was measured before results were recorded."""
+    return [each for each in results.values() if isinstance(each, Kept)]
+
+
+def sample(results: Mapping[str, Result], seed: int, budget: float, data: Path | None) -> list[Seed]:
+    """Draw seeds of recorded experiments at random until their CPU time reaches `budget` seconds.
+
+    Seeds that took longer than the budget, and experiments whose data file is not in the folder `data`, are
+    left out.
+    """
+    seeds = [
+        Seed(each.name, number, seconds)
+        for each in results.values()
+        if isinstance(each, Recorded) and _has_data(each, data)
+        for number, seconds in zip(each.seeds, each.seconds, strict=True)
+        if seconds <= budget
+    ]
+    random.Random(seed).shuffle(seeds)
+    chosen: list[Seed] = []
+    for each in seeds:
+        if sum(there.seconds for there in chosen) + each.seconds <= budget:
+            chosen.append(each)
+    return chosen
+
+
+def differences(result: Recorded, seed: int, data: Path | None) -> list[str]:
+    """Rerun a seed with the present code, and return how its values differ from the recorded ones.
+
+    On a machine with the same arithmetic (`machine.ARITHMETIC`) each value must be equal, bit for bit. On
+    another machine it may differ as `RELATIVE` and `DEVIATIONS` say.
+    """
+    experiment = EXPERIMENTS[result.name]
+    with tempfile.TemporaryDirectory() as folder:
+        job = plan_all([experiment], Path(folder), seeds=seed + 1, data=data)[experiment.name][seed]
+        if job.digest != result.data:
+            return [f"{result.name}: {experiment.data} is not the file that the results were recorded with"]
+        reasons: list[str] = []
+        for _ in run_jobs([job], 1, _Failures(reasons)):
+            pass
+        rerun = job.read()
+    if rerun is None:
+        return [f"{result.name}, seed {seed}: failed: {'; '.join(reasons)}"]
+    now = {cell: plain(value) for cell, value in rerun.outcome.cells.items()}
+    exact = same_arithmetic(machine(), result.machine)
+    return [
+        f"{result.name}, seed {seed}, {' | '.join(cell)}: recorded {before}, now {now.get(cell)}"
+        for cell, before in result.outcome(seed).items()
+        if not _agree(before, now.get(cell), 0.0 if exact else _tolerance(result, cell, before))
+    ] + [
+        f"{result.name}, seed {seed}, {' | '.join(cell)}: not recorded"
+        for cell in now
+        if cell not in result.outcome(seed)
+    ]
+
+
+def renew_benchmark(result: Measured, folder: Path = FOLDER) -> list[str]:
+    """Rerun a benchmark of `recording.REPEATABLE` as a whole; if its output is equal, write the new digest.
+
+    Returns a text if the output differs; then the data file stays as it is.
+    """
+    words = shlex.split(result.command)
+    with tempfile.TemporaryDirectory() as other:
+        measure(words[words.index("--measure") + 1], Path(other))
+        new = read(Path(other))[result.name]
+    assert isinstance(new, Measured)
+    if new.output != result.output:
+        return [f"{result.name}: its output differs"]
+    note = {
+        "measured": new.measured,
+        "commit": new.commit,
+        "before": result.sources,
+        "seed": "all",
+        "equal": "bit for bit",
+    }
+    write(dataclasses.replace(result, sources=new.sources, renewed=[*result.renewed, note]), folder)
+    return []
+
+
+def renew(result: Recorded, data: Path | None, folder: Path = FOLDER) -> list[str]:
+    """Rerun the cheapest seed of an experiment whose sources have changed; if equal, write the new digest.
+
+    Returns the differences, see `differences`. If there are any, the data file stays as it is, and the
+    experiment must be recorded again.
+    """
+    experiment = EXPERIMENTS[result.name]
+    at = int(np.argmin(result.seconds))
+    found = differences(result, result.seeds[at], data)
+    if not found:
+        note = {
+            "measured": today(),
+            "commit": commit(sources_of(experiment)),
+            "before": result.sources,
+            "seed": result.seeds[at],
+            "equal": "bit for bit" if same_arithmetic(machine(), result.machine) else "within the tolerance",
+        }
+        write(
+            dataclasses.replace(result, sources=digest_of(experiment), renewed=[*result.renewed, note]),
+            folder,
+        )
+    return found
+
+
+class _Failures(Watcher):
+    """Collects the reasons for which seeds failed."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        self._reasons = reasons
+
+    def failed(self, job: object, reason: str) -> None:
+        self._reasons.append(reason)
+
+
+def _has_data(result: Recorded, data: Path | None) -> bool:
+    if result.name not in EXPERIMENTS:
+        return False
+    file = EXPERIMENTS[result.name].data
+    return not file or bool(data and (data / file).is_file())
+
+
+def _agree(one: Value, other: Value, tolerance: float) -> bool:
+    if isinstance(one, float | int) and isinstance(other, float | int):
+        return one == other or abs(one - other) <= tolerance
+    # On another machine, a seed may reach a goal that it did not reach here.
+    return one == other or tolerance > 0
+
+
+def _tolerance(result: Recorded, cell: Cell, value: Value) -> float:
+    values: Sequence[float] = [each for each in result.values(*cell) if math.isfinite(each)]
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    size = abs(value) if isinstance(value, float | int) else 0.0
+    return max(RELATIVE * max(size, 1e-9) + DEVIATIONS * spread, 1e-12)

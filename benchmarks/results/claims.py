@@ -1,0 +1,136 @@
+"""Claims about selectors, and what the recorded values say about them.
+
+A claim compares two cells of an experiment, or a cell with a number, seed by seed. Its effect has a 95 %
+interval by Student's t, and its p value is corrected by Holm's method for the number of all claims that have
+values. A verdict never goes beyond its interval: with few seeds, most differences are "not shown".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from benchmarks.results.files import Recorded
+from deploy.runs.seeds import Interval, interval
+from deploy.sweeps.statistics import LEVEL, holm, paired_p
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.experiments.report import Cell
+    from benchmarks.results.files import Result
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim that recorded values can support or contradict.
+
+    Attributes
+    ----------
+    group : str
+        The paper, or "users" for what a user gains.
+    text : str
+        The claim in one sentence.
+    experiment : str
+        The experiment with the values.
+    cell : Cell
+        (row, column) of the claim's subject.
+    other : Cell or float
+        What it is compared with: a cell of the same experiment, or a number.
+    scale : {"ratio", "difference"}
+        Whether the effect is cell / other (the geometric mean over the seeds), or cell - other (the mean).
+    side : {"below", "above"}
+        On which side of `limit` the effect lies if the claim holds.
+    limit : float or None
+        None stands for 1 (ratio) or 0 (difference).
+    unit : str
+        Unit of a difference.
+    """
+
+    group: str
+    text: str
+    experiment: str
+    cell: Cell
+    other: Cell | float
+    scale: Literal["ratio", "difference"] = "ratio"
+    side: Literal["below", "above"] = "below"
+    limit: float | None = None
+    unit: str = ""
+
+    @property
+    def threshold(self) -> float:
+        """The limit, or its default."""
+        return self.limit if self.limit is not None else float(self.scale == "ratio")
+
+
+class Finding(NamedTuple):
+    """What the values say about a claim.
+
+    Attributes
+    ----------
+    claim : Claim
+        The claim.
+    effect, low, high : float
+        The effect and its 95 % interval; NaN if there are no values.
+    seeds : int
+        The number of seeds that have both values.
+    corrected : float
+        The p value of a two-sided paired t test against the limit, corrected by Holm's method.
+    """
+
+    claim: Claim
+    effect: float
+    low: float
+    high: float
+    seeds: int
+    corrected: float
+
+    @property
+    def verdict(self) -> str:
+        """One of "yes", "no: the opposite", "not shown", and, if there are no values, "not rerun"."""
+        if not self.seeds:
+            return "not rerun"
+        if not self.corrected < LEVEL:
+            return "not shown"
+        holds = (self.effect < self.claim.threshold) == (self.claim.side == "below")
+        return "yes" if holds else "no: the opposite"
+
+
+def judge(claims: Sequence[Claim], results: Mapping[str, Result]) -> list[Finding]:
+    """Return what the results say about each claim.
+
+    Raises
+    ------
+    KeyError
+        If a recorded file does not have a cell that a claim names.
+    """
+    samples = [_sample(claim, results.get(claim.experiment)) for claim in claims]
+    limits = [math.log(each.threshold) if each.scale == "ratio" else each.threshold for each in claims]
+    p = [
+        paired_p([value - limit for value in sample]) if sample else math.nan
+        for sample, limit in zip(samples, limits, strict=True)
+    ]
+    found = []
+    for claim, sample, corrected in zip(claims, samples, holm(p), strict=True):
+        over = interval(sample) if sample else Interval(math.nan, math.nan)
+        ends = [over.mean, over.mean - over.half, over.mean + over.half]
+        effect, low, high = map(math.exp, ends) if claim.scale == "ratio" else ends
+        found.append(Finding(claim, effect, low, high, len(sample), corrected))
+    return found
+
+
+def _sample(claim: Claim, result: Result | None) -> list[float]:
+    """Return the effect (ratio: its logarithm) in each seed that has a finite one."""
+    if not isinstance(result, Recorded):
+        return []
+    ours = result.values(*claim.cell)
+    if isinstance(claim.other, tuple):
+        theirs = result.values(*claim.other)
+    else:
+        theirs = [float(claim.other)] * len(ours)
+    if claim.scale == "difference":
+        found = [a - b for a, b in zip(ours, theirs, strict=True)]
+    else:
+        found = [math.log(a / b) if a > 0 and b > 0 else math.nan for a, b in zip(ours, theirs, strict=True)]
+    return [value for value in found if math.isfinite(value)]

@@ -1,0 +1,126 @@
+"""What `cohort bench results` does: write the pages, check the results, renew or measure them."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from benchmarks.results.checking import (
+    DEVIATIONS,
+    RELATIVE,
+    differences,
+    kept,
+    renew,
+    renew_benchmark,
+    sample,
+    stale,
+    write_pages,
+    wrong_pages,
+)
+from benchmarks.results.files import Measured, Recorded, read
+from benchmarks.results.machine import machine, same_arithmetic
+from benchmarks.results.recording import measure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_all() -> None:
+    """Write the pages and figures from the data files, and print the paths of those that changed."""
+    for path in write_pages(read()):
+        typer.echo(path)
+
+
+def measure_one(command: str) -> None:
+    """Run a benchmark, and write its data file and the pages."""
+    try:
+        typer.echo(measure(command))
+    except ValueError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(1)
+    write_all()
+
+
+def renew_all(names: list[str] | None, data: Path | None) -> None:
+    """Rerun one seed of each outdated experiment, or of the named ones, the cheapest first.
+
+    Raises
+    ------
+    SystemExit
+        With code 2 if a name is not that of a recorded experiment; 1 if a seed differs, or lacks its data.
+    """
+    results = read()
+    for name in names or ():
+        if not isinstance(results.get(name), Recorded | Measured):
+            typer.echo(f"experiment = {name!r}: has no recorded results", err=True)
+            sys.exit(2)
+    failed = 0
+    for result in stale(results):
+        if names and result.name not in names:
+            continue
+        try:
+            found = renew(result, data) if isinstance(result, Recorded) else renew_benchmark(result)
+        except (FileNotFoundError, ValueError) as error:
+            found = [str(error)]
+        if found:
+            failed += 1
+            typer.echo("\n".join(found[:5]))
+            typer.echo(f"{result.name}: not renewed; to record it again: {result.command}")
+        else:
+            typer.echo(f"{result.name}: one seed is equal, renewed")
+    write_all()
+    sys.exit(failed > 0)
+
+
+def check(seed: int | None, budget: float, data: Path | None) -> None:
+    """Print whether pages, digests and a sample of seeds agree with the code.
+
+    Parameters
+    ----------
+    seed : int or None
+        Seed of the sample. (default: a random one, which is printed)
+    budget : float
+        CPU seconds of the sample, as they were when the seeds were recorded.
+    data : Path or None
+        Folder with the data files that experiments need. Experiments without their data are not sampled.
+
+    Raises
+    ------
+    SystemExit
+        With code 1 if something disagrees.
+    """
+    results = read()
+    recorded = [each for each in results.values() if isinstance(each, Recorded)]
+    problems = wrong_pages(results)
+    outdated = stale(results)
+    problems += [
+        f"{each.name}: its sources have changed since it was recorded "
+        f"(`cohort bench results --renew {each.name}`)"
+        for each in outdated
+    ]
+    old = kept(results)
+    typer.echo(
+        f"{len(recorded)} experiments recorded, {len(outdated)} of them outdated; "
+        f"{len(old)} tables not rerun: " + ", ".join(each.name for each in old)
+    )
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
+    chosen = sample({each.name: each for each in recorded if each not in outdated}, seed, budget, data)
+    equal = all(same_arithmetic(machine(), each.machine) for each in recorded)
+    how = (
+        "bit for bit"
+        if equal
+        else f"bit for bit; if another machine recorded it, within {RELATIVE:g} + {DEVIATIONS:g} deviations"
+    )
+    typer.echo(f"sample {seed} (--sample {seed} repeats it): {len(chosen)} seeds rerun, compared {how}")
+    for name, number, _ in chosen:
+        result = results[name]
+        assert isinstance(result, Recorded)
+        found = differences(result, number, data)
+        typer.echo(f"  {name}, seed {number}: {'differs' if found else 'equal'}")
+        problems += found
+    for problem in problems:
+        typer.echo(problem, err=True)
+    sys.exit(bool(problems))

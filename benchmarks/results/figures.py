@@ -1,0 +1,151 @@
+"""The figures of the pages, drawn from the data files.
+
+A figure's file holds the digest of what it shows, so that a check need not draw it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.experiments.figure import Band, draw_bands
+from benchmarks.results.files import Recorded
+from deploy.runs.figure import figure_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from benchmarks.results.claims import Finding
+    from benchmarks.results.files import Result
+
+FIGURES = (
+    "osmd-f1",
+    "osmd-f2",
+    "osmd-f-authors",
+    "osmd-scaffold",
+    "poc-quadratic",
+    "poc-synthetic",
+    "poc-mnist",
+    "delta-regression",
+    "delta-mnist",
+    "flics-variance",
+    "flics-synthetic",
+    "forecast-streams",
+)
+"""The experiments whose figures are committed: those where a curve says more than the table."""
+
+COLOURS = 128  # of a figure, so that its file is small
+CLAIMS_FIGURE = "claims.png"
+
+
+class Drawn(NamedTuple):
+    """A figure that should be there.
+
+    Attributes
+    ----------
+    file : str
+        The name of its PNG file.
+    digest : str
+        Digest of what it shows.
+    draw : Callable[[Path], None]
+        Draws it.
+    """
+
+    file: str
+    digest: str
+    draw: Callable[[Path], None]
+
+    def is_current(self, folder: Path) -> bool:
+        """Return whether the file in the folder shows what it should."""
+        try:
+            return self.digest.encode() in (folder / self.file).read_bytes()
+        except FileNotFoundError:
+            return False
+
+    def write(self, folder: Path) -> Path:
+        """Draw the file into the folder.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            If matplotlib is missing.
+        """
+        from PIL import Image  # matplotlib needs it, too
+        from PIL.PngImagePlugin import PngInfo
+
+        path, text = folder / self.file, PngInfo()
+        self.draw(path)
+        text.add_text("Shows", self.digest)
+        with Image.open(path) as image:
+            small = image.convert("RGB").quantize(COLOURS)
+        small.save(path, optimize=True, pnginfo=text)
+        return path
+
+
+def figures(results: Mapping[str, Result], findings: Sequence[Finding]) -> list[Drawn]:
+    """Return the figures of all pages: one for each of `FIGURES` that has curves, and that of the claims."""
+    recorded = [each for name in FIGURES if isinstance(each := results.get(name), Recorded) and each.curves]
+    found = [
+        Drawn(f"{each.name}.png", _digest(each.curves), partial(_draw_curves, each)) for each in recorded
+    ]
+    shown = ratios(findings)
+    if shown:
+        texts = [
+            [each.claim.text, f"{each.effect:.4g} {each.low:.4g} {each.high:.4g}", each.verdict]
+            for each in shown
+        ]
+        found.append(Drawn(CLAIMS_FIGURE, _digest(texts), partial(_draw_claims, shown)))
+    return found
+
+
+def ratios(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings whose effect is a ratio with an interval."""
+    return [each for each in findings if each.claim.scale == "ratio" and each.high < math.inf]
+
+
+def _draw_curves(result: Recorded, path: Path) -> None:
+    """Draw means over the seeds ± a standard deviation."""
+    panels = {
+        panel: {
+            label: Band(*(_array(points[key]) for key in Band._fields)) for label, points in lines.items()
+        }
+        for panel, lines in result.curves.items()
+    }
+    draw_bands(EXPERIMENTS[result.name], panels, len(result.seeds), path, dpi=70)
+
+
+def _draw_claims(findings: Sequence[Finding], path: Path) -> None:
+    """Draw the ratios of claims with their intervals, and the limit of each claim."""
+    colours = {"yes": "#009E73", "not shown": "#777777", "no: the opposite": "#D55E00"}
+    with figure_file(path, width=12, height=1.2 + 0.23 * len(findings), dpi=75) as figure:
+        axes = figure.subplots()
+        for y, each in enumerate(reversed(findings)):
+            colour = colours[each.verdict]
+            axes.plot([each.low, each.high], [y, y], color=colour, linewidth=1.5)
+            axes.plot([each.effect], [y], "o", color=colour, markersize=4)
+            axes.plot([each.claim.threshold], [y], "|", color="#000000", markersize=9)
+        axes.set_xscale("log")
+        axes.set_xlabel("ratio with its 95 % interval; | = limit of the claim")
+        labels = [each.claim.text.replace("`", "") for each in reversed(findings)]
+        axes.set_yticks(range(len(findings)), labels, fontsize=7, parse_math=False)
+        axes.grid(alpha=0.25, axis="x")
+        axes.spines[["top", "right"]].set_visible(False)
+        handles = [
+            axes.plot([], [], "o-", color=colour, label=verdict)[0] for verdict, colour in colours.items()
+        ]
+        axes.legend(handles=handles, frameon=False, fontsize=8, loc="best")
+
+
+def _array(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array([math.nan if value is None else float(value) for value in values])
+
+
+def _digest(shown: Any) -> str:
+    return sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]

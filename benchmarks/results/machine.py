@@ -1,0 +1,81 @@
+"""The machine, the packages and the commit of a result."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deploy.flower.app_folder import CODE
+from deploy.sweeps.sources import package_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+PACKAGES = ("numpy", "scipy", "torch", "flwr")
+ARITHMETIC = ("cpu", "vectors", "blas", "python", "numpy", "scipy")
+"""What must be equal on two machines so that the same sources give the same numbers, bit for bit."""
+
+
+def machine() -> dict[str, Any]:
+    """Return the CPU's model, the number of cores, and the versions of all that computes.
+
+    `vectors` are the CPU's vector instructions that NumPy uses, and `blas` is the library of linear algebra
+    with the kernels that it chose for this CPU.
+    """
+    numpy: dict[str, Any] = np.show_config(mode="dicts")  # type: ignore[assignment]
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "vectors": " ".join(numpy.get("SIMD Extensions", {}).get("found", [])),
+        "blas": _blas(numpy),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        **{name: package_version(name) for name in PACKAGES},
+    }
+
+
+def same_arithmetic(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two machines compute the same numbers, see `ARITHMETIC`."""
+    return all(one.get(key) == other.get(key) for key in ARITHMETIC)
+
+
+def commit(files: Iterable[Path] = ()) -> str:
+    """Return the hash of the last commit, or "" outside a Git repository.
+
+    "+changes" follows the hash if one of `files` differs from its committed state.
+    """
+    found = _git("rev-parse", "HEAD")
+    paths = [str(file.relative_to(CODE)) for file in files]
+    changed = paths and _git("status", "--porcelain", "--", *paths)
+    return f"{found[:12]}+changes" if found and changed else found[:12]
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=CODE, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    values = dict(line.split(":", 1) for line in lines if ":" in line)
+    values = {key.strip(): value.strip() for key, value in values.items()}
+    numbers = [f"{key} {values[key]}" for key in ("cpu family", "model") if key in values]
+    return ", ".join([values.get("model name", platform.machine()), *numbers])
+
+
+def _blas(numpy: Mapping[str, Any]) -> str:
+    blas = numpy.get("Build Dependencies", {}).get("blas", {})
+    kernels = ""
+    if find_spec("threadpoolctl"):
+        pools = importlib.import_module("threadpoolctl").threadpool_info()
+        kernels = next((pool.get("architecture", "") for pool in pools if "numpy" in pool["filepath"]), "")
+    return f"{blas.get('name', '')} {blas.get('version', '')} {kernels}".strip()

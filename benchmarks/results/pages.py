@@ -1,0 +1,313 @@
+"""The pages of results, as Markdown: docs/results.md and docs/results/*.md."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.experiments.report import table
+from benchmarks.results.claim_list import CLAIMS
+from benchmarks.results.claims import Finding, judge
+from benchmarks.results.figures import CLAIMS_FIGURE, FIGURES, ratios
+from benchmarks.results.files import Kept, Measured, Recorded
+from benchmarks.results.tables import NOTES, output_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.results.files import Result
+
+FRONT = "results.md"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of results.
+
+    Attributes
+    ----------
+    file : str
+        Its path below ``docs/``.
+    title : str
+        Its heading.
+    about : str
+        One line for the front page.
+    prefix : str
+        The page has all experiments whose names begin with this text, unless it is "".
+    benchmarks : Mapping[str, str]
+        Data files of benchmarks -> heading.
+    group : str
+        The claims of the page, and the name of its kept claims.
+    intro : str
+        A paragraph below the heading.
+    """
+
+    file: str
+    title: str
+    about: str
+    prefix: str = ""
+    benchmarks: Mapping[str, str] = field(default_factory=dict)
+    group: str = ""
+    intro: str = ""
+
+
+_CELLS = "A cell reads ours [an independent implementation]. `cohort bench papers NAME` prints a table."
+
+PAGES = (
+    Page("results/osmd.md", "OSMD", "regret, loss, bounds, MNIST", "osmd-", group="osmd", intro=_CELLS),
+    Page(
+        "results/power-of-choice.md",
+        "Power-of-Choice",
+        "quadratics, Synthetic(1,1), MNIST",
+        "poc-",
+        group="poc",
+        intro=_CELLS,
+    ),
+    Page(
+        "results/delta.md", "DELTA", "toy, regression, bounds, MNIST", "delta-", group="delta", intro=_CELLS
+    ),
+    Page(
+        "results/flics.md",
+        "FLICS",
+        "variance, bounds, Synthetic, MNIST",
+        "flics-",
+        group="flics",
+        intro=_CELLS,
+    ),
+    Page(
+        "results/forecast.md",
+        "The selector forecast, and advice",
+        "streams that it was not tuned on; how often advice from a log is right",
+        "forecast-",
+        {"advice": "Advice from a log"},
+        "forecast",
+        "`forecast` is this project's own selector. It is also a row in the tables of the papers' pages.",
+    ),
+    Page(
+        "results/speed.md",
+        "Speed and memory",
+        "rounds of messages, simulation, aggregation, selection, a million clients, devices",
+        benchmarks={
+            "rounds": "A round of messages",
+            "throughput": "Client updates a second",
+            "aggregation": "Aggregating large models",
+            "selection": "A round of selection",
+            "population": "A round among a million clients",
+            "devices": "Many devices",
+            "models": "Large models",
+            "memory": "Memory of a device",
+        },
+        intro="Times depend on the machine: compare a time only with the others in the same table. "
+        "`make results-check` does not check them, since no machine repeats a time.",
+    ),
+    Page(
+        "results/robustness.md",
+        "Late clients, liars and noise",
+        "over-selection, liars, noise on reports",
+        benchmarks={
+            "over-selection": "Over-selection",
+            "liars": "Liars and honest outliers",
+            "privacy": "Noise on reports",
+        },
+    ),
+)
+
+_FRONT = """\
+# What was measured, and does it match the papers?
+
+`make results` writes this page from the data files in [results/](../results/README.md): do not edit it.
+`make results-check` compares pages, sources and a sample of seeds with the data files.
+
+An effect is the mean over the seeds of a difference, or the geometric mean of a ratio (×), between two
+selectors with the same seeds, and its 95 % interval is Student's. A verdict is "yes" or "no" only if a
+paired t test, corrected by Holm's method for all {count} comparisons of this page that have values, shows
+the effect on one side of the limit (p < .05). Otherwise it is "not shown", which is all that a handful of
+seeds can say about most differences. "Not rerun": the figures are from before results were recorded; the
+paper's page has them, and they may be stale.
+
+Regret is the variance of the aggregate beyond that of the best probabilities of each round, summed over
+the rounds.
+
+## What a user gains
+"""
+
+
+def files_of(page: Page, results: Mapping[str, Result]) -> list[str]:
+    """Return the names of the data files on a page, in their order."""
+    found = [name for name in EXPERIMENTS if page.prefix and name.startswith(page.prefix) and name in results]
+    return [*found, *(name for name in page.benchmarks if name in results)]
+
+
+def pages(results: Mapping[str, Result]) -> dict[str, str]:
+    """Return the text of each page by its path below ``docs/``.
+
+    Raises
+    ------
+    KeyError
+        If a claim names a cell that its data file does not have.
+    """
+    findings = judge(CLAIMS, results)
+    return {FRONT: _front(findings, results), **{page.file: _page(page, findings, results) for page in PAGES}}
+
+
+def claims_table(findings: Sequence[Finding]) -> list[str]:
+    """Return a table of findings as lines of Markdown."""
+    lines = ["| claim | effect | 95 % interval | seeds | verdict | experiment |", "|---|--:|---|--:|---|---|"]
+    for each in findings:
+        claim = each.claim
+        link = f"[{claim.experiment}]({{here}}{_page_of(claim.experiment)}#{_anchor(claim.experiment)})"
+        lines.append(
+            f"| {claim.text} | {_effect(each)} | {_interval(each)} | {each.seeds or ''} "
+            f"| {each.verdict} | {link} |"
+        )
+    return lines
+
+
+def _front(findings: Sequence[Finding], results: Mapping[str, Result]) -> str:
+    counted = sum(each.seeds > 1 for each in findings)
+    lines = _FRONT.format(count=counted).splitlines()
+    users = [each for each in findings if each.claim.group == "users"]
+    lines += ["", *_sentences(users), "", *claims_table(users), ""]
+    verdicts = Counter(each.verdict for each in findings)
+    lines += ["## The papers' claims", ""]
+    lines += [
+        "Of all claims on this page: "
+        + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+        + ".",
+    ]
+    if ratios(findings):
+        lines += ["", f"![Ratios of the claims with their intervals](results/{CLAIMS_FIGURE})"]
+    for page in PAGES:
+        chosen = [each for each in findings if page.group and each.claim.group == page.group]
+        if chosen:
+            lines += ["", f"### {page.title}", "", *claims_table(chosen)]
+    lines += [
+        "",
+        "## All pages",
+        "",
+        "| page | what was measured | recorded | not rerun |",
+        "|---|---|--:|--:|",
+    ]
+    for page in PAGES:
+        names = files_of(page, results)
+        kept = sum(isinstance(results[name], Kept) for name in names)
+        lines.append(f"| [{page.title}]({page.file}) | {page.about} | {len(names) - kept} | {kept} |")
+    lines += [
+        "",
+        "Where this project uses MNIST, the papers use FEMNIST, CIFAR-10, CIFAR-100, CelebA, EMNIST, Sent140",
+        "or Fashion-MNIST. Their experiments run where their files are present, and have no results yet.",
+        "[papers.md](papers.md) lists every item of the papers, and which are missing.",
+    ]
+    return "\n".join(lines).replace("{here}", "") + "\n"
+
+
+def _sentences(users: Sequence[Finding]) -> list[str]:
+    """Return what is shown, and what is not, as sentences."""
+    found = {
+        "Shown:": [each for each in users if each.verdict == "yes"],
+        "Not shown with these seeds:": [each for each in users if each.verdict == "not shown"],
+        "Shown to be otherwise:": [each for each in users if each.verdict.startswith("no:")],
+    }
+    lines = []
+    for head, those in found.items():
+        lines += [f"**{head}**", ""] if those else []
+        lines += [
+            f"- {each.claim.text}: {_effect(each)}, 95 % interval {_interval(each)}, {each.seeds} seeds."
+            for each in those
+        ]
+        lines += [""] if those else []
+    return lines[:-1]
+
+
+def _page(page: Page, findings: Sequence[Finding], results: Mapping[str, Result]) -> str:
+    lines = [f"# {page.title}", "", "Generated by `make results`: do not edit. [All results](../results.md)."]
+    if page.intro:
+        lines += ["", page.intro]
+    chosen = [each for each in findings if page.group and each.claim.group == page.group]
+    if chosen:
+        lines += ["", "## Claims", "", *claims_table(chosen)]
+    before = results.get(f"claims-{page.group}")
+    if isinstance(before, Kept):
+        lines += ["", "## Claims as read before results were recorded", "", _stale(before), "", *before.text]
+        lines += ["", "## Experiments"]
+    for name in files_of(page, results):
+        lines += ["", *_section(name, page, results[name])]
+    return "\n".join(lines).replace("{here}", "../") + "\n"
+
+
+def _section(name: str, page: Page, result: Result) -> list[str]:
+    if isinstance(result, Kept):
+        head = (
+            f"### {name}: {EXPERIMENTS[name].title}" if name in EXPERIMENTS else f"## {page.benchmarks[name]}"
+        )
+        return [head, "", _stale(result), "", *result.text]
+    if isinstance(result, Measured):
+        return [
+            f"## {page.benchmarks[name]}",
+            "",
+            *([NOTES[name], ""] if name in NOTES else []),
+            *output_table(result),
+            "",
+            *_origin(result),
+        ]
+    lines = table(result.report(EXPERIMENTS[name])).splitlines()
+    lines += ["", *_origin(result)]
+    if name in FIGURES and result.curves:
+        lines += ["", f"![{EXPERIMENTS[name].title}]({name}.png)"]
+    return lines
+
+
+def _origin(result: Recorded | Measured) -> list[str]:
+    """Say when, where and by which command a result was made."""
+    machine = result.machine
+    text = (
+        f"`{result.command}`, {result.measured}, commit {result.commit}, {machine['cpu']}, "
+        f"{machine['cores']} cores, NumPy {machine['numpy']}; [raw values](../../results/{result.name}.json)."
+    )
+    lines = [text]
+    if result.renewed:
+        last = result.renewed[-1]
+        rerun = "all" if last["seed"] == "all" else f"seed {last['seed']}"
+        lines.append(
+            f"The code has changed since: {rerun} was rerun on {last['measured']} "
+            f"(commit {last['commit']}), and was equal {last['equal']}."
+        )
+    return lines
+
+
+def _stale(result: Kept) -> str:
+    return (
+        f"> **Not rerun since {result.since}; may be stale.** Measured before results were recorded, "
+        f"without raw values. To repeat it: `{result.command}`."
+    )
+
+
+def _page_of(experiment: str) -> str:
+    return next(page.file for page in PAGES if page.prefix and experiment.startswith(page.prefix))
+
+
+def _anchor(experiment: str) -> str:
+    heading = f"{experiment}: {EXPERIMENTS[experiment].title}".lower()
+    return "".join(each for each in heading if each.isalnum() or each in "_- ").replace(" ", "-")
+
+
+def _effect(finding: Finding) -> str:
+    if not finding.seeds:
+        return ""
+    if finding.claim.scale == "ratio":
+        return f"× {_number(finding.effect)}"
+    return f"{finding.effect:+.2f}{finding.claim.unit}"
+
+
+def _interval(finding: Finding) -> str:
+    if not finding.seeds or not (math.isfinite(finding.low) and math.isfinite(finding.high)):
+        return ""
+    form = _number if finding.claim.scale == "ratio" else "{:+.2f}".format
+    return f"[{form(finding.low)}, {form(finding.high)}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}"

@@ -1,0 +1,147 @@
+"""Results that no longer fit the code are found, and renewed if a rerun seed is equal."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.command import bench
+from benchmarks.experiments.sources import digest_of
+from benchmarks.results import checking, command
+from benchmarks.results.checking import differences, renew, sample, stale, write_pages, wrong_pages
+from benchmarks.results.files import Kept, Recorded, read, write
+from benchmarks.results.machine import machine
+from tests.benchmarks.results.toy_results import NAME, toy, toy_recorded, toy_report
+from tests.support.toy_experiments import seeds_run
+
+
+@pytest.fixture
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """Results of the toy that other code recorded."""
+    return toy_recorded(toy_report(tmp_path, toy(tmp_path, monkeypatch)))
+
+
+def changed(result: Recorded, seed: int, value: float | None, **changes: object) -> Recorded:
+    values = list(result.rows["md"]["loss"])
+    values[seed] = value
+    return Recorded(**{**vars(result), "rows": {"md": {"loss": values}}, **changes})  # type: ignore[arg-type]
+
+
+def test_results_of_other_code_are_stale_until_a_seed_was_equal(tmp_path: Path, old: Recorded) -> None:
+    assert [each.name for each in stale({NAME: old})] == [NAME]
+    assert renew(old, None, tmp_path / "results") == []
+    new = read(tmp_path / "results")[NAME]
+    assert isinstance(new, Recorded)
+    assert stale({NAME: new}) == []
+    (note,) = new.renewed
+    # Seed 1 took the least time.
+    assert (note["seed"], note["before"], note["equal"]) == (1, "of old", "bit for bit")
+    assert (new.measured, new.commit, new.rows) == (old.measured, old.commit, old.rows)
+
+
+def test_a_seed_that_differs_in_the_last_bit_is_not_renewed(tmp_path: Path, old: Recorded) -> None:
+    wrong = changed(old, 1, 0.25 + 2**-54)
+    assert renew(wrong, None, tmp_path / "results") == [
+        "toy, seed 1, md | loss: recorded 0.25000000000000006, now 0.25"
+    ]
+    assert not (tmp_path / "results").exists()
+
+
+def test_on_another_machine_values_may_differ_by_the_tolerance(old: Recorded) -> None:
+    other = {**machine(), "cpu": "another"}
+    assert differences(changed(old, 1, 0.25 + 1e-9, machine=other), 1, None) == []
+    assert differences(changed(old, 1, 0.9, machine=other), 1, None) == []  # within three deviations
+    assert differences(changed(old, 1, 9e9, machine=other), 0, None) == []
+    steady = Recorded(**{**vars(old), "rows": {"md": {"loss": [0.4] * 3}}, "machine": other})  # type: ignore[arg-type]
+    assert len(differences(steady, 1, None)) == 1
+
+
+def test_a_failed_seed_is_a_difference(tmp_path: Path, old: Recorded) -> None:
+    (tmp_path / "fail-2").touch()
+    (found,) = differences(old, 2, None)
+    assert found.startswith("toy, seed 2: failed: ValueError: seed 2 is a bad one")
+
+
+def test_cells_that_are_new_or_missing_are_differences(old: Recorded) -> None:
+    renamed = Recorded(**{**vars(old), "rows": {"md": {"accuracy": [1.0] * 3}}})  # type: ignore[arg-type]
+    assert differences(renamed, 0, None) == [
+        "toy, seed 0, md | accuracy: recorded 1.0, now None",
+        "toy, seed 0, md | loss: not recorded",
+    ]
+
+
+def test_a_sample_is_repeatable_and_stays_within_its_budget(old: Recorded) -> None:
+    draws = {tuple(sample({NAME: old}, seed, 1.6, None)) for seed in range(20)}
+    assert len(draws) > 1
+    assert sample({NAME: old}, 7, 1.6, None) == sample({NAME: old}, 7, 1.6, None)
+    for chosen in draws:
+        assert 0 < sum(each.seconds for each in chosen) <= 1.6
+        assert all(each.seed != 2 for each in chosen)  # took two seconds
+    assert {each.seed for each in sample({NAME: old}, 0, 99, None)} == {0, 1, 2}
+
+
+def test_an_edited_page_is_found_and_written_again(tmp_path: Path) -> None:
+    results = {name: each for name, each in read().items() if isinstance(each, Kept)}
+    write_pages(results, tmp_path)
+    assert wrong_pages(results, tmp_path) == []
+    page = tmp_path / "results" / "osmd.md"
+    page.write_text(page.read_text().replace("0.", "0.9", 1))
+    assert wrong_pages(results, tmp_path) == [
+        "docs/results/osmd.md differs from the data files: `make results` writes it"
+    ]
+    assert write_pages(results, tmp_path) == [page]
+    lost = {**results, "lost": Kept("lost", "before", "2026-01-01", "c", [])}
+    assert wrong_pages(lost, tmp_path) == ["results/lost.json is on no page"]
+
+
+def test_the_pages_of_this_repository_are_those_of_its_data_files() -> None:
+    assert wrong_pages(read()) == []
+
+
+@pytest.fixture
+def only_the_toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: Recorded) -> Recorded:
+    """The command sees the toy's results only, which are of the present code."""
+    folder = tmp_path / "results"
+    now = Recorded(**{**vars(old), "sources": digest_of(toy(tmp_path, monkeypatch))})
+    write(now, folder)
+    monkeypatch.setattr(command, "read", lambda: read(folder))
+    monkeypatch.setattr(command, "wrong_pages", lambda results: [])
+    monkeypatch.setattr(checking, "FOLDER", folder)
+    return now
+
+
+def test_the_check_passes_if_all_is_equal_and_prints_its_sample(
+    tmp_path: Path, only_the_toy: Recorded
+) -> None:
+    (tmp_path / "log").unlink()
+    done = CliRunner().invoke(bench, ["results", "--check", "--sample", "3"])
+    assert done.exit_code == 0, done.output
+    assert "sample 3 (--sample 3 repeats it): 3 seeds rerun, compared bit for bit" in done.output
+    assert "toy, seed 2: equal" in done.output
+    assert seeds_run(tmp_path) == ["0", "1", "2"]
+
+
+def test_the_check_fails_if_a_value_or_a_digest_differs(tmp_path: Path, only_the_toy: Recorded) -> None:
+    write(changed(only_the_toy, 2, 7.0), tmp_path / "results")
+    done = CliRunner().invoke(bench, ["results", "--check"])
+    assert done.exit_code == 1
+    assert "toy, seed 2, md | loss: recorded 7.0, now 0.2" in done.output
+    write(changed(only_the_toy, 2, 0.2, sources="of old"), tmp_path / "results")
+    done = CliRunner().invoke(bench, ["results", "--check"])
+    assert done.exit_code == 1
+    assert "toy: its sources have changed since it was recorded" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "name one of --write, --check, --renew and --measure"),
+        (["--write", "--check"], "name one of"),
+        (["--check", "osmd-f1"], "goes with --renew only"),
+        (["--renew", "osmd"], "experiment = 'osmd': has no recorded results"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: list[str], reason: str) -> None:
+    done = CliRunner().invoke(bench, ["results", *arguments])
+    assert done.exit_code == 2
+    assert reason in done.output

@@ -1,0 +1,100 @@
+"""Experiments and benchmarks are recorded with all that a reader needs to repeat them."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.command import bench
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.experiments.running import run_all
+from benchmarks.experiments.sources import digest_of, sources_of
+from benchmarks.results.checking import renew_benchmark, stale
+from benchmarks.results.files import Measured, Recorded, read, write
+from benchmarks.results.machine import machine
+from benchmarks.results.recording import measure, record_report
+from deploy.flower.app_folder import CODE
+from tests.benchmarks.results.toy_results import NAME, toy, toy_report
+
+
+def test_a_recorded_experiment_has_its_origin_and_every_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = toy(tmp_path, monkeypatch)
+    report = toy_report(tmp_path, each)
+    path = record_report(report, tmp_path / "seeds", None, tmp_path / "results")
+    found = read(path.parent)[NAME]
+    assert isinstance(found, Recorded)
+    assert found.values("md", "loss") == [1 / 3, 1 / 4, 1 / 5]
+    assert (list(found.seeds), found.command) == ([0, 1, 2], "cohort bench papers toy --record")
+    assert (found.sources, found.machine) == (digest_of(each), machine())
+    assert len(found.seconds) == 3
+    assert stale({NAME: found}) == []
+
+
+def test_seeds_of_other_code_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = toy_report(tmp_path, toy(tmp_path, monkeypatch))
+    file = tmp_path / "seeds" / "toy-1.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "sources": "of yesterday"}))
+    with pytest.raises(ValueError, match="toy: a seed is missing, or ran with other code"):
+        record_report(report, tmp_path / "seeds", None, tmp_path / "results")
+
+
+def test_more_seeds_than_the_usual_are_part_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (report,) = run_all([toy(tmp_path, monkeypatch)], tmp_path / "seeds", seeds=4)
+    record_report(report, tmp_path / "seeds", None, tmp_path / "results")
+    found = read(tmp_path / "results")[NAME]
+    assert isinstance(found, Recorded)
+    assert list(found.seeds) == [0, 1, 2, 3]
+    assert found.command == "cohort bench papers toy --record --seeds 4"
+
+
+@pytest.mark.parametrize("option", [["--quick"], ["--seeds", "2"]])
+def test_only_the_whole_experiment_is_recorded(option: list[str]) -> None:
+    done = CliRunner().invoke(bench, ["papers", "delta-toy", "--record", *option])
+    assert done.exit_code == 2
+    assert "delta-toy is recorded in its full form only, with 3 seeds or more" in done.output
+
+
+def test_an_experiment_depends_on_its_module_and_what_that_imports() -> None:
+    found = {path.relative_to(CODE).as_posix() for path in sources_of(EXPERIMENTS["flics-variance"])}
+    assert {
+        "benchmarks/experiments/flics/theorem_2.py",
+        "benchmarks/experiments/flics/offline.py",
+        "simulation/availability/markov.py",
+        "strategies/numerics/water_filling.py",
+    } <= found
+    assert not [name for name in found if name.startswith("benchmarks/experiments/osmd")]
+
+
+def test_a_benchmark_that_repeats_is_recorded_and_renewed_as_a_whole(tmp_path: Path) -> None:
+    path = measure("over-selection --rounds 5 --seeds 2", tmp_path)
+    found = read(tmp_path)["over-selection"]
+    assert isinstance(found, Measured)
+    assert path.name == "over-selection.json"
+    assert found.command == "cohort bench results --measure 'over-selection --rounds 5 --seeds 2'"
+    assert {"selector", "factor", "bias"} <= set(found.output[0])
+    assert all(math.isfinite(row["bias"]) for row in found.output)
+    assert stale({found.name: found}) == []
+
+    old = Measured(**{**vars(found), "sources": "of old"})
+    assert stale({found.name: old}) == [old]
+    assert renew_benchmark(old, tmp_path) == []
+    new = read(tmp_path)["over-selection"]
+    assert isinstance(new, Measured)
+    assert (new.sources, len(new.renewed)) == (found.sources, 1)
+
+    write(wrong := Measured(**{**vars(old), "output": [*old.output[1:]]}), tmp_path)
+    assert renew_benchmark(wrong, tmp_path) == ["over-selection: its output differs"]
+
+
+def test_a_benchmark_that_fails_is_not_recorded(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"cohort bench over-selection --rounds 0 --json: ended with exit code 2"
+    ):
+        measure("over-selection --rounds 0", tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,45 @@
+"""A recorded experiment without work."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments import EXPERIMENTS
+from benchmarks.experiments.report import Experiment, Report
+from benchmarks.experiments.running import run_all
+from benchmarks.results.files import Recorded, recorded
+from benchmarks.results.machine import machine
+from tests.support.toy_experiments import experiment
+
+NAME = "toy"
+
+
+def toy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    """Return the toy experiment, which from now on is a known one."""
+    found = experiment(folder, seeds=3)
+    monkeypatch.setitem(EXPERIMENTS, NAME, found)
+    return found
+
+
+def toy_report(folder: Path, each: Experiment) -> Report:
+    (report,) = run_all([each], folder / "seeds")
+    return report
+
+
+def toy_recorded(report: Report, **changes: object) -> Recorded:
+    facts: dict[str, object] = {
+        "measured": "2026-01-02",
+        "command": "cohort bench papers toy --record",
+        "commit": "abc",
+        "sources": "of old",
+        "data": "",
+        "machine": machine(),
+        **changes,
+    }
+    return recorded(report, [0, 1, 2], [1.0, 0.5, 2.0], **facts)
+
+
+def assert_close(one: float, other: float) -> None:
+    assert np.isclose(one, other, rtol=1e-12) or (math.isnan(one) and math.isnan(other))
