@@ -255,6 +255,11 @@ def _section(name: str, page: Page, result: Result) -> list[str]:
         ]
     lines = table(result.report(EXPERIMENTS[name])).splitlines()
     lines += ["", *_origin(result)]
+    usual = EXPERIMENTS[name].seeds
+    if len(result.seeds) > usual:
+        lines.append(
+            f"Recorded with {len(result.seeds)} seeds, more than the usual {usual} that the note may name."
+        )
     if name in FIGURES and result.curves:
         lines += ["", f"![{EXPERIMENTS[name].title}]({name}.png)"]
     return lines

@@ -20,6 +20,7 @@ from tests.support.toy_experiments import experiment, seeds_run, toy_with_data
 COMMANDS = (
     "papers",
     "selectors",
+    "results",
     "rounds",
     "messages",
     "models",

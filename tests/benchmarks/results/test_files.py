@@ -110,4 +110,4 @@ def test_the_files_of_this_repository_can_be_read() -> None:
             assert {len(values) for row in each.rows.values() for values in row.values()} == {len(each.seeds)}
             assert len(each.sources) == 16
             assert each.commit
-    assert max(path.stat().st_size for path in FOLDER.glob("*.json")) < 300_000
+    assert max(path.stat().st_size for path in FOLDER.glob("*.json")) < 500_000
