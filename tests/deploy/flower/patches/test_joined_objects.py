@@ -54,6 +54,7 @@ class Servicer:
     def __init__(self, **contents: bytes) -> None:
         self.contents = contents
         self.requests = 0
+        self.state_factory = SimpleNamespace(state=lambda: None)
 
     def PullObject(self, asked: Any, context: Any) -> Any:  # noqa: N802
         content = self.contents.get(asked.object_id)
@@ -79,7 +80,7 @@ def loop() -> Any:
     loop = SimpleNamespace(
         pull_objects=pull_objects, push_object_contents_from_iterable=push_object_contents_from_iterable
     )
-    joined_objects.join_requests(loop, loop)
+    joined_objects.join_requests(loop, loop, at_once=joined_objects.THREADS)
     return loop
 
 
