@@ -1,11 +1,13 @@
-"""Lets SuperNodes and ServerApps exchange several small objects of a message with the SuperLink in a request.
+"""Lets SuperNodes and apps exchange several small objects of a message with one request.
+
+SuperNodes and ServerApps send these requests to the SuperLink, ClientApps to their SuperNode.
 
 A message with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request
 costs both programs more CPU time than a small object does: a signature, a check of the signature, threads.
 
 A joined request names several objects in its `object_id`, separated by commas. Contents are joined by
 `join`. A SuperLink without this patch finds no such object, and the SuperNode or the ServerApp then requests
-or sends the objects one by one.
+or sends the objects one by one. All objects of a joined request are read or stored in one transaction.
 """
 
 from __future__ import annotations
