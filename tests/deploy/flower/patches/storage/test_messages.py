@@ -253,3 +253,13 @@ def test_push_sessions_are_kept_as_in_flower(states: list[SqlLinkState]) -> None
                 found.append(sorted(row.items()))
         results.append(found)
     assert results[0] == results[1]
+
+
+def test_a_nodes_next_message_is_found_by_the_index(states: list[SqlLinkState]) -> None:
+    with states[1].session() as session:
+        explain = session.connection().exec_driver_sql
+        for claim in (messages._CLAIM_FIRST, messages._CLAIM_ALL):
+            parameters = ("now", 5, 0.0, 1)[: claim.count("?")]
+            plan = [row[3] for row in explain(f"EXPLAIN QUERY PLAN {claim}", parameters)]
+            assert any("cohort_waiting (dst_node_id=?)" in step for step in plan)
+            assert not any(step.startswith("SCAN") for step in plan)
