@@ -28,11 +28,11 @@ of a message in one push session.
 - It holds a SuperNode's request for messages until a message has arrived with all its parts, for at most
   20 s. It holds a ServerApp's request for replies in the same way, for at most 1 s. A held request of a
   SuperNode occupies no thread (`deploy.flower.later`), so thousands of nodes can wait.
-- Its threads take turns at the database, and a few statements store or delete all objects of a message
-  (`storage`). In stock Flower, threads wait for the database by polling.
+- Its threads take turns at the database. Messages, their objects and heartbeats take few statements, whose
+  texts are fixed (`storage`). In stock Flower, threads wait for the database by polling.
 - Some database accesses that stock Flower makes in every request are made at most once a second: is the run
-  still going on, which node has this key, which tasks have expired, how many bytes were sent. So a revoked
-  key stays valid for up to a second.
+  still going on, which node has this key, which tasks have expired, how many bytes were sent, how long
+  ClientApps have run. So a revoked key stays valid for up to a second.
 - It marks a node as offline 2 s after the node's connection has ended, or 13 s after the node's last byte.
   Stock Flower needs 40 to 60 s. A node that was restarted can return at once.
 - If a node asks for the next message without having confirmed the last one, the SuperLink delivers the last
@@ -40,8 +40,8 @@ of a message in one push session.
 - It hands out a reply only when all parts of the reply have arrived.
 - If a node restarts, the messages that it had received are lost. The SuperLink reports them as lost at once.
 - It deletes messages of past rounds (`storage.past_rounds`).
-- A SuperNode or a ServerApp fetches or sends up to 64 small objects with one request (`joined_objects`). In
-  stock Flower, each object takes a request.
+- A SuperNode or an app fetches or sends up to 64 small objects with one request (`joined_objects`). In stock
+  Flower, each object takes a request.
 - A jump of the system's clock ends no run (`clock_jumps`). In stock Flower a jump by a minute or two does.
 - It ends within seconds of SIGTERM. If a program follows the log of a run, stock Flower first waits for the
   end of the run.

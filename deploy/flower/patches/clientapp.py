@@ -1,14 +1,56 @@
-"""The patch of `flwr-clientapp`: requests go over a channel to its SuperNode."""
+"""The patch of `flwr-clientapp`: few requests, over a channel to its SuperNode, and no idle threads."""
 
 from __future__ import annotations
 
-from deploy.flower.patches.shared import USED_BY_CHANNEL, retry_soon, use_channel
+import importlib
+from concurrent.futures import Future
+from typing import Any
+
+from deploy.flower.patches import joined_objects
+from deploy.flower.patches.shared import INFLATABLE, USED_BY_CHANNEL, replace, retry_soon, use_channel
 
 _CLIENTAPP = "flwr.supernode.runtime.run_clientapp"
-USED = (f"{_CLIENTAPP}:pull_and_inflate_object_from_tree", *USED_BY_CHANNEL)
+_EXIT = "flwr.supercore.exit.exit"
+_TELEMETRY = "flwr.supercore.telemetry"
+USED = (
+    f"{_CLIENTAPP}:pull_and_inflate_object_from_tree",
+    f"{_CLIENTAPP}:event",
+    f"{_EXIT}:event",
+    *(f"{_TELEMETRY}:{name}" for name in ("FLWR_TELEMETRY_ENABLED", "FLWR_TELEMETRY_LOGGING")),
+    f"{INFLATABLE}:pull_objects",
+    f"{INFLATABLE}:push_object_contents_from_iterable",
+    *joined_objects.USED,
+    *USED_BY_CHANNEL,
+)
 
 
 def patch() -> None:
-    """Use the channel, and ask soon again for a part of a message that is missing."""
+    """Use the channel, exchange several parts of a message with a request, and ask soon for missing parts."""
     use_channel()
+    patch_before_fork()
+
+
+def patch_before_fork() -> None:
+    """Apply the part of `patch` that is the same for all messages."""
+    inflatable = importlib.import_module(INFLATABLE)
+    joined_objects.join_requests(inflatable, inflatable, at_once=1)
     retry_soon(_CLIENTAPP, "pull_and_inflate_object_from_tree")
+    start_no_threads_for_telemetry()
+
+
+def start_no_threads_for_telemetry() -> None:
+    """Let this process start no threads for telemetry that is switched off.
+
+    In stock Flower, each of the two threads of a message composes a report, which nobody receives.
+    """
+    telemetry = importlib.import_module(_TELEMETRY)
+    if telemetry.FLWR_TELEMETRY_ENABLED == "1" or telemetry.FLWR_TELEMETRY_LOGGING == "1":
+        return
+
+    def event(*_: Any) -> Future[str]:
+        done: Future[str] = Future()
+        done.set_result("disabled")
+        return done
+
+    replace(_CLIENTAPP, event=event)
+    replace(_EXIT, event=event)

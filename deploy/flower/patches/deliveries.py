@@ -21,12 +21,14 @@ again, but the first attempt may already have changed the SuperLink's state. Thi
 from __future__ import annotations
 
 import importlib
+import json
 import threading
 import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.flower.later import Later
+from deploy.flower.patches.storage import times
 
 if TYPE_CHECKING:
     from deploy.flower.patches.storage.past_rounds import PastRounds
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
 # How often a message is delivered at most, since a node may be unable to receive it; also how often the
 # SuperLink tries to store a part.
 ATTEMPTS = 3
+
+_PUSHED = (
+    "SELECT root_object_id FROM object_push_session_roots JOIN object_push_sessions USING (session_id) "
+    "WHERE root_object_id IN (SELECT value FROM json_each(?)) AND pending_count > 0 AND expires_at > ?"
+)
+_BACK = "UPDATE message_res SET delivered_at = '' WHERE message_id IN (SELECT value FROM json_each(?))"
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _FLEET = "flwr.server.superlink.fleet.grpc_rere.fleet_servicer"
@@ -53,7 +61,7 @@ USED = (
     f"{_FLEET}:FleetServicer.ConfirmMessageReceived",
     f"{_MESSAGES}:MessageRes.delivered_at",
     f"{_MESSAGES}:MessageIns.delivered_at",
-    f"{_SESSIONS}:ObjectPushSession.expires_at",
+    *times.USED,
     f"{_SESSIONS}:ObjectPushSessionRoot.root_object_id",
     f"{_SESSIONS}:ObjectPushSessionPending.object_id",
     f"{_DATE}:now",
@@ -165,20 +173,11 @@ def _incomplete(database: Any, replies: list[str]) -> set[str]:
     """
     if not replies:
         return set()
-    sql = importlib.import_module("sqlalchemy")
-    sessions = importlib.import_module(_SESSIONS)
-    session, root = sessions.ObjectPushSession, sessions.ObjectPushSessionRoot
-    now = importlib.import_module(_DATE).now()
-    pushed = (
-        sql.select(root.root_object_id)
-        .join(session, session.session_id == root.session_id)
-        .where(root.root_object_id.in_(replies), session.pending_count > 0, session.expires_at > now)
-    )
-    incomplete = set(database.scalars(pushed))
+    execute = database.connection().exec_driver_sql
+    now = times.stored_time(importlib.import_module(_DATE).now())
+    incomplete = {name for (name,) in execute(_PUSHED, (json.dumps(replies), now))}
     if incomplete:
-        reply = importlib.import_module(_MESSAGES).MessageRes
-        back = sql.update(reply).where(reply.message_id.in_(incomplete)).values(delivered_at="")
-        database.execute(back)
+        execute(_BACK, (json.dumps(list(incomplete)),))
     return incomplete
 
 

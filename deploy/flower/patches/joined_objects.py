@@ -1,11 +1,13 @@
-"""Lets SuperNodes and ServerApps exchange several small objects of a message with the SuperLink in a request.
+"""Lets SuperNodes and apps exchange several small objects of a message with one request.
+
+SuperNodes and ServerApps send these requests to the SuperLink, ClientApps to their SuperNode.
 
 A message with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request
 costs both programs more CPU time than a small object does: a signature, a check of the signature, threads.
 
 A joined request names several objects in its `object_id`, separated by commas. Contents are joined by
 `join`. A SuperLink without this patch finds no such object, and the SuperNode or the ServerApp then requests
-or sends the objects one by one.
+or sends the objects one by one. All objects of a joined request are read or stored in one transaction.
 """
 
 from __future__ import annotations
@@ -13,13 +15,17 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from deploy.flower.patches.shared import InThisThread
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
 MOST = 64  # objects of a request
 THREADS = 4  # requests of a transfer at a time, or as many as there are cores if these are fewer
@@ -69,14 +75,14 @@ def answer_nodes(servicer: Any) -> None:
     @wraps(pull)
     def pulled(this: Any, asked: Any, context: Any) -> Any:
         try:
-            return _pull(asked, lambda one: pull(this, one, context))
+            return _pull(asked, lambda one: pull(this, one, context), this.state_factory.state())
         except ValueError as error:
             context.abort(invalid, str(error))
 
     @wraps(push)
     def pushed(this: Any, asked: Any, context: Any) -> Any:
         try:
-            return _push(asked, lambda one: push(this, one, context))
+            return _push(asked, lambda one: push(this, one, context), this.state_factory.state())
         except ValueError as error:
             context.abort(invalid, str(error))
 
@@ -89,11 +95,11 @@ def answer_apps(handlers: Any) -> None:
 
     @wraps(pull)
     def pulled(asked: Any, state: Any, task: Any) -> Any:
-        return _pull(asked, lambda one: pull(one, state, task))
+        return _pull(asked, lambda one: pull(one, state, task), state)
 
     @wraps(push)
     def pushed(asked: Any, state: Any, task: Any) -> Any:
-        return _push(asked, lambda one: push(one, state, task))
+        return _push(asked, lambda one: push(one, state, task), state)
 
     handlers.pull_object, handlers.push_object = pulled, pushed
 
@@ -105,43 +111,54 @@ def _split_names(names: str) -> list[str]:
     return found
 
 
-def _pull(asked: Any, pull_one: Callable[[Any], Any]) -> Any:
+def _transaction(state: Any) -> AbstractContextManager[Any]:
+    """Return a transaction that all accesses to the state's database in its block belong to."""
+    session: Callable[[], AbstractContextManager[Any]] = getattr(state, "session", nullcontext)
+    return session()
+
+
+def _pull(asked: Any, pull_one: Callable[[Any], Any], state: Any) -> Any:
     """Answer a request with the first of its objects, until one has not arrived or there is `ENOUGH`."""
     if SEPARATOR not in asked.object_id:
         return pull_one(asked)
     messages = importlib.import_module(_MESSAGES)
     contents, size = [], 0
-    for name in _split_names(asked.object_id):
-        if size >= ENOUGH:
-            break
-        response = pull_one(messages.PullObjectRequest(node=asked.node, run_id=asked.run_id, object_id=name))
-        if not response.object_available:
-            break
-        contents.append(response.object_content)
-        size += len(response.object_content)
+    names = _split_names(asked.object_id)
+    with _transaction(state):
+        for name in names:
+            if size >= ENOUGH:
+                break
+            one = messages.PullObjectRequest(node=asked.node, run_id=asked.run_id, object_id=name)
+            response = pull_one(one)
+            if not response.object_available:
+                break
+            contents.append(response.object_content)
+            size += len(response.object_content)
     return messages.PullObjectResponse(
         object_found=True, object_available=bool(contents), object_content=join(contents)
     )
 
 
-def _push(asked: Any, push_one: Callable[[Any], Any]) -> Any:
+def _push(asked: Any, push_one: Callable[[Any], Any], state: Any) -> Any:
     if SEPARATOR not in asked.object_id:
         return push_one(asked)
     messages = importlib.import_module(_MESSAGES)
-    for name, content in parts(asked.object_id, asked.object_content).items():
-        one = messages.PushObjectRequest(
-            node=asked.node,
-            run_id=asked.run_id,
-            session_id=asked.session_id,
-            object_id=name,
-            object_content=content,
-        )
-        if not push_one(one).stored:
-            return messages.PushObjectResponse(stored=False)
+    contents = parts(asked.object_id, asked.object_content)
+    with _transaction(state):
+        for name, content in contents.items():
+            one = messages.PushObjectRequest(
+                node=asked.node,
+                run_id=asked.run_id,
+                session_id=asked.session_id,
+                object_id=name,
+                object_content=content,
+            )
+            if not push_one(one).stored:
+                return messages.PushObjectResponse(stored=False)
     return messages.PushObjectResponse(stored=True)
 
 
-def join_requests(puller: Any, pusher: Any) -> None:
+def join_requests(puller: Any, pusher: Any, *, at_once: int = THREADS) -> None:
     """Let a program join its requests for objects, and report slow transfers.
 
     Stock Flower prepares all objects of a message before it sends them, which takes the memory of another
@@ -151,6 +168,9 @@ def join_requests(puller: Any, pusher: Any) -> None:
     ----------
     puller, pusher : module
         The modules whose functions `pull_objects` and `push_object_contents_from_iterable` the program calls.
+    at_once : int
+        How many requests of a transfer are under way at a time, each in a thread of its own. With 1, no
+        thread is started.
     """
     inflatable = importlib.import_module(_INFLATABLE)
     pull_one_by_one, push_each = puller.pull_objects, pusher.push_object_contents_from_iterable
@@ -180,8 +200,8 @@ def join_requests(puller: Any, pusher: Any) -> None:
         contents = pull_some(object_ids, requests=1)
         if missing := object_ids[len(contents) :] if contents else []:
             # Large objects come in several requests at a time, if the response had no room for all.
-            threads = inflatable.get_num_workers(THREADS) if len(contents) < MOST else 1
-            with ThreadPoolExecutor(threads) as executor:
+            threads = inflatable.get_num_workers(at_once) if len(contents) < MOST else 1
+            with _executor(threads) as executor:
                 for some in executor.map(pull_some, [missing[each::threads] for each in range(threads)]):
                     contents |= some
         missing = [each for each in object_ids if each not in contents]
@@ -205,8 +225,8 @@ def join_requests(puller: Any, pusher: Any) -> None:
                     push_object_fn(each, part)
             progress.add(content)
 
-        threads = inflatable.get_num_workers(THREADS)
-        with ThreadPoolExecutor(threads) as executor:
+        threads = inflatable.get_num_workers(at_once)
+        with _executor(threads) as executor:
             under_way: set[Future[None]] = set()
             for name, content in joined(object_contents):
                 under_way.add(executor.submit(push_joined, name, content))
@@ -218,6 +238,10 @@ def join_requests(puller: Any, pusher: Any) -> None:
                 each.result()
 
     puller.pull_objects, pusher.push_object_contents_from_iterable = pull, push
+
+
+def _executor(threads: int) -> Executor:
+    return ThreadPoolExecutor(threads) if threads > 1 else InThisThread()
 
 
 class Progress:

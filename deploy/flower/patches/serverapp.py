@@ -26,4 +26,6 @@ def patch() -> None:
     use_channel()
     give_up_without_parts(_GRID)
     retry_soon(_GRID, "pull_objects")
-    joined_objects.join_requests(importlib.import_module(_GRID), importlib.import_module(INFLATABLE))
+    joined_objects.join_requests(
+        importlib.import_module(_GRID), importlib.import_module(INFLATABLE), at_once=1
+    )

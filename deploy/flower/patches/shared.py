@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from functools import partial, wraps
 from logging import getLogger
 from pathlib import Path
@@ -176,7 +176,7 @@ def use_channel() -> None:
     httpx = importlib.import_module(HTTP).httpx
     replace(HTTP, httpx=like(httpx, Client=partial(_LazyClient, httpx.Client)))
     # A channel carries one request at a time, so threads that send requests would only wait for each other.
-    futures = SimpleNamespace(ThreadPoolExecutor=_InThisThread, as_completed=list)
+    futures = SimpleNamespace(ThreadPoolExecutor=InThisThread, as_completed=list)
     replace(INFLATABLE, concurrent=SimpleNamespace(futures=futures))
 
 
@@ -197,22 +197,19 @@ class _LazyClient:
             self._made.close()
 
 
-class _InThisThread:
+class InThisThread(Executor):
     """An executor that calls each function at once, in the thread that submits the function."""
 
-    def __init__(self, max_workers: int) -> None:
+    def __init__(self, max_workers: int = 1) -> None:
         pass
 
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
         try:
-            done.set_result(function(*arguments))
+            done.set_result(function(*arguments, **named))
         except BaseException as error:
             done.set_exception(error)
         return done
-
-    def shutdown(self, **_: Any) -> None:
-        pass
 
 
 def remembered(function: Callable[..., Any], *, by: int = 0, but: object = ...) -> Callable[..., Any]:

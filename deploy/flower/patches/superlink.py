@@ -20,7 +20,7 @@ from deploy.flower.patches import (
 )
 from deploy.flower.patches.held_requests import HeldRequests
 from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace
-from deploy.flower.patches.storage import objects, past_rounds, transactions
+from deploy.flower.patches.storage import messages, objects, past_rounds, transactions
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ USED = (
     f"{_LINK_STATE}:SqlLinkState._cleanup_expired_task_tokens",
     f"{_LINK_STATE}:SqlLinkState.get_node_id_by_public_key",
     f"{_LINK_STATE}:SqlLinkState.store_traffic",
+    f"{_LINK_STATE}:SqlLinkState.add_clientapp_runtime",
     f"{_LINK_STATE}:SqlLinkState.finish_task",
     f"{_LINK_STATE}:SqlLinkState._on_task_tokens_expired",
     f"{_LINK_STATE}:InMemoryLinkState.finish_task",
@@ -68,6 +69,7 @@ USED = (
     *deliveries.USED,
     *held_requests.USED,
     *joined_objects.USED,
+    *messages.USED,
     *objects.USED,
     *past_rounds.USED,
     *presence.USED,
@@ -82,6 +84,7 @@ def patch() -> None:
     end_if_corrupt()
     transactions.patch()
     objects.patch()
+    messages.patch()
     replace(_CORE_STATE, HEARTBEAT_PATIENCE=PATIENCE)
     handlers = importlib.import_module(_SUPERLINK_API)
     held = HeldRequests()
@@ -142,40 +145,52 @@ def _rarely(method: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 class _Traffic:
-    """Adds up the bytes sent and received in each run, and stores the sums less often than Flower.
+    """Adds up what each run has sent, received and computed, and stores the sums less often than Flower.
 
     The sums are stored in the first request after `LOOK` seconds, and when a task ends.
 
     Parameters
     ----------
     state : type
-        SqlLinkState. Its methods `store_traffic` and `finish_task` are replaced.
+        SqlLinkState. Its methods `store_traffic`, `add_clientapp_runtime` and `finish_task` are replaced.
     """
 
     def __init__(self, state: Any) -> None:
-        self._store = state.store_traffic
-        self._sums: dict[int, tuple[int, int]] = {}  # by run: the bytes sent and received
+        self._store, self._add_runtime = state.store_traffic, state.add_clientapp_runtime
+        # By run: the bytes sent and received, and the seconds for which its ClientApps have run.
+        self._sums: dict[int, tuple[int, int, float]] = {}
         self._stored = time.monotonic()
         self._lock = threading.Lock()
         finish_task = state.finish_task
 
         @wraps(self._store)
         def store_traffic(this: Any, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
-            with self._lock:
-                sent, received = self._sums.get(run_id, (0, 0))
-                self._sums[run_id] = sent + bytes_sent, received + bytes_recv
-            if time.monotonic() - self._stored >= LOOK:
-                self._store_sums(this)
+            self._add(this, run_id, bytes_sent, bytes_recv, 0.0)
+
+        @wraps(self._add_runtime)
+        def add_clientapp_runtime(this: Any, run_id: int, runtime: float) -> None:
+            self._add(this, run_id, 0, 0, runtime)
 
         @wraps(finish_task)
         def finish(this: Any, *arguments: Any, **settings: Any) -> Any:
             self._store_sums(this)
             return finish_task(this, *arguments, **settings)
 
-        state.store_traffic, state.finish_task = store_traffic, finish
+        state.store_traffic, state.add_clientapp_runtime = store_traffic, add_clientapp_runtime
+        state.finish_task = finish
+
+    def _add(self, state: Any, run_id: int, sent: int, received: int, seconds: float) -> None:
+        with self._lock:
+            before = self._sums.get(run_id, (0, 0, 0.0))
+            self._sums[run_id] = before[0] + sent, before[1] + received, before[2] + seconds
+        if time.monotonic() - self._stored >= LOOK:
+            self._store_sums(state)
 
     def _store_sums(self, state: Any) -> None:
         with self._lock:
             sums, self._sums, self._stored = self._sums, {}, time.monotonic()
-        for run_id, (sent, received) in sums.items():
-            self._store(state, run_id, bytes_sent=sent, bytes_recv=received)
+        for run_id, (sent, received, seconds) in sums.items():
+            if sent or received:
+                self._store(state, run_id, bytes_sent=sent, bytes_recv=received)
+            if seconds:
+                self._add_runtime(state, run_id, seconds)

@@ -63,6 +63,8 @@ USED = (
     f"{_CONSTANTS}:ErrorCode.MESSAGE_UNAVAILABLE",
     *USED_TO_GIVE_UP,
     f"{_HANDLERS}:acquire_task",
+    f"{_HANDLERS}:push_object",
+    f"{_HANDLERS}:pull_object",
     f"{_CORE_STATE}:HEARTBEAT_DEFAULT_INTERVAL",
     f"{_CORE_STATE}:HEARTBEAT_PATIENCE",
     f"{_STATE}:InMemoryNodeState.store_message",
@@ -85,6 +87,7 @@ def patch() -> None:
     give_up_without_parts(_LOOP)
     retry_soon(_LOOP, "pull_objects")
     joined_objects.join_requests(importlib.import_module(_LOOP), importlib.import_module(_LOOP))
+    joined_objects.answer_apps(importlib.import_module(_HANDLERS))
     reply_to_unreceived_messages(importlib.import_module(_LOOP))
     await_replies(importlib.import_module(_LOOP))
     start = importlib.import_module(_SUPERNODE).start_client_internal

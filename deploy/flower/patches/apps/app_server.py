@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from deploy.flower import fork_server
 from deploy.flower.patches import clientapp
-from deploy.flower.patches.shared import INFLATABLE, replace
+from deploy.flower.patches.shared import INFLATABLE, replace, use_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,6 +143,7 @@ def _imported(bundle: bytes, fab_id: str, version: str, digest: str) -> tuple[An
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise _Unfit("it initializes CUDA when it is imported")
+    clientapp.patch_before_fork()
     _warm_up()
     if (threads := _threads()) > 1:
         raise _Unfit(f"it starts threads when it is imported ({threads - 1} of them)")
@@ -252,7 +253,7 @@ class _Randomness:
 
 def _run(app: Any, identity: tuple[str, str, str]) -> Any:
     """Run `flwr-clientapp` in a forked process, with the app that is imported already."""
-    clientapp.patch()
+    use_channel()
     clientapps = importlib.import_module(_CLIENTAPP)
     load_anew = clientapps.get_load_client_app_fn
     unpack = clientapps.install_from_fab

@@ -11,20 +11,20 @@ from the object's content. The message of a reply is the only object whose child
 message's hash covers the ids of the children, and this hash is checked first.
 
 Stock Flower reads a tree with two statements for each of its objects. Here a whole tree takes two statements,
-so that the lookups of this module do not slow down the rounds.
+whose texts are fixed, so that the lookups of this module do not slow down the rounds. A statement receives
+the names of objects as JSON, because SQLite limits the number of its parameters.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-AT_ONCE = 500  # objects that one statement looks up; old versions of SQLite allow 999 parameters
+    from collections.abc import Collection
 
 _OBJECTS = "flwr.supercore.inflatable.inflatable_object"
 _STORE = "flwr.supercore.object_store.sql_object_store"
@@ -38,6 +38,21 @@ USED = (
     *(f"{_TABLES}:ObjectChild.{name}" for name in ("parent_id", "child_id")),
     *(f"{_MESSAGES}:{name}" for name in ("Message", "ObjectTree")),
 )
+
+_AMONG = "IN (SELECT value FROM json_each(?))"
+_COUNTS = f"SELECT object_id, ref_count FROM objects WHERE object_id {_AMONG}"
+_SIZES = f"SELECT object_id, length(content) FROM objects WHERE object_id {_AMONG}"
+_TREES = (
+    "WITH RECURSIVE part (id) AS "
+    "(SELECT value FROM json_each(?) UNION SELECT child_id FROM object_children JOIN part ON parent_id = id) "
+    "SELECT parent_id, child_id FROM part JOIN object_children ON parent_id = id ORDER BY 1, 2"
+)
+_WITHOUT_CHILDREN = (
+    f"SELECT object_id FROM objects WHERE object_id {_AMONG} "
+    "AND NOT EXISTS (SELECT 1 FROM object_children WHERE parent_id = object_id)"
+)
+_ADD_CHILD = "INSERT INTO object_children (parent_id, child_id) VALUES (?, ?)"
+_COUNT = f"UPDATE objects SET ref_count = ref_count + 1 WHERE object_id {_AMONG}"
 
 
 def is_hash_of(message: Any, tree: Any) -> bool:
@@ -117,13 +132,7 @@ def read_at_once(store: type) -> None:
 
 def reference_counts(database: Any, names: Collection[str]) -> dict[str, int]:
     """Return how many stored objects have each of these objects as a child. Unknown objects are left out."""
-    stored = importlib.import_module(_TABLES).StoredObject
-    columns = importlib.import_module("sqlalchemy").select(stored.object_id, stored.ref_count)
-    return {
-        name: count
-        for some in _parts(names)
-        for name, count in database.execute(columns.where(stored.object_id.in_(some)))
-    }
+    return _looked_up(database, _COUNTS, names)
 
 
 def sizes(database: Any, names: Collection[str]) -> dict[str, int]:
@@ -131,37 +140,26 @@ def sizes(database: Any, names: Collection[str]) -> dict[str, int]:
 
     SQLite finds out a content's length without reading the content.
     """
-    sql, stored = importlib.import_module("sqlalchemy"), importlib.import_module(_TABLES).StoredObject
-    columns = sql.select(stored.object_id, sql.func.length(stored.content))
-    return {
-        name: size
-        for some in _parts(names)
-        for name, size in database.execute(columns.where(stored.object_id.in_(some)))
-    }
+    return _looked_up(database, _SIZES, names)
+
+
+def _looked_up(database: Any, statement: str, names: Collection[str]) -> dict[str, int]:
+    """Return the value that a statement finds for each of these objects."""
+    found = database.connection().exec_driver_sql(statement, (json.dumps(list(names)),))
+    return {name: value for name, value in found if name in names}
 
 
 def _trees(database: Any, roots: Collection[str]) -> list[Any]:
     """Return the trees of stored objects, as ObjectTree."""
-    sql, child = importlib.import_module("sqlalchemy"), importlib.import_module(_TABLES).ObjectChild
     new = importlib.import_module(_MESSAGES).ObjectTree
-    children: dict[str, set[str]] = defaultdict(set)
-    for some in _parts(roots):
-        first = sql.select(child.parent_id, child.child_id).where(child.parent_id.in_(some))
-        found = first.cte(recursive=True)
-        below = sql.select(child.parent_id, child.child_id)
-        found = found.union(below.join(found, child.parent_id == found.c.child_id))
-        for parent, name in database.execute(sql.select(found)):
-            children[parent].add(name)
+    children: dict[str, list[str]] = defaultdict(list)
+    for parent, name in database.connection().exec_driver_sql(_TREES, (json.dumps(list(roots)),)):
+        children[parent].append(name)
 
     def grow(name: str) -> Any:
-        return new(object_id=name, children=[grow(each) for each in sorted(children.get(name, ()))])
+        return new(object_id=name, children=[grow(each) for each in children.get(name, ())])
 
     return [grow(root) for root in roots]
-
-
-def _parts(names: Collection[str]) -> Iterator[list[str]]:
-    every = list(names)
-    return (every[start : start + AT_ONCE] for start in range(0, len(every), AT_ONCE))
 
 
 def state_children(store: Any, run: int, tree: Any) -> None:
@@ -176,23 +174,16 @@ def state_children(store: Any, run: int, tree: Any) -> None:
     tree : ObjectTree
         The tree of the ServerApp's message.
     """
-    sql, objects = importlib.import_module("sqlalchemy"), importlib.import_module(_OBJECTS)
-    tables = importlib.import_module(_TABLES)
-    stored, child = tables.StoredObject, tables.ObjectChild
+    objects = importlib.import_module(_OBJECTS)
     parents = {each.object_id: each for each in objects.iterate_object_tree(tree) if each.children}
-    without = sql.select(stored.object_id).where(~sql.exists().where(child.parent_id == stored.object_id))
     with store._mutation_session() as database:
-        flat = {
-            name
-            for some in _parts(parents)
-            for name in database.scalars(without.where(stored.object_id.in_(some)))
-        }
+        execute = database.connection().exec_driver_sql
+        flat = {name for (name,) in execute(_WITHOUT_CHILDREN, (json.dumps(list(parents)),))}
         for name, parent in parents.items():  # children first
             if name not in flat:
                 continue
             names = [each.object_id for each in parent.children]
             for each in parent.children:
                 store.preregister(run, each)
-            database.execute(sql.insert(child), [{"parent_id": name, "child_id": each} for each in names])
-            count = sql.update(stored).where(stored.object_id.in_(names))
-            database.execute(count.values(ref_count=stored.ref_count + 1))
+            execute(_ADD_CHILD, [(name, each) for each in names])
+            execute(_COUNT, (json.dumps(names),))

@@ -20,8 +20,10 @@ from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
+from deploy.flower.patches.storage import times
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    pass
 
 _STORE = "flwr.supercore.object_store.sql_object_store"
 _TREES = "flwr.supercore.inflatable.inflatable_object"
@@ -46,8 +48,7 @@ USED = (
     *(f"{_STORE}:SqlObjectStore.{name}" for name in ("put", "get")),
     *(f"{_CORE_STATE}:SqlCoreState.{name}" for name in ("store_object", "get_object")),
     f"{_CORE_STATE}:OBJECT_PUSH_SESSION_TTL_SECONDS",
-    *(f"{_SESSIONS}:ObjectPushSession.{name}" for name in ("session_id", "run_id", "expires_at")),
-    f"{_SESSIONS}:ObjectPushSession.pending_count",
+    *times.USED,
     f"{_SESSIONS}:ObjectPushSessionPending",
     f"{_DATE}:now",
     _CONTENTS,
@@ -75,13 +76,22 @@ _TREE = (
     "SELECT parent_id, child_id FROM part JOIN object_children ON parent_id = id ORDER BY 1, 2"
 )
 _EXISTS = "SELECT 1 FROM objects WHERE object_id = ?"
-_UNUSED = f"SELECT object_id FROM objects WHERE ref_count = 0 AND object_id {_AMONG}"
-_PARTS = f"SELECT child_id, count(*) FROM object_children WHERE parent_id {_AMONG} GROUP BY child_id"
+_IS_UNUSED = "SELECT 1 FROM objects WHERE object_id = ? AND ref_count = 0"
+_REFERENCES = (
+    "WITH RECURSIVE part (id) AS "
+    "(VALUES (?) UNION SELECT child_id FROM object_children JOIN part ON parent_id = id) "
+    "SELECT parent_id, child_id, ref_count FROM part JOIN object_children ON parent_id = id "
+    "JOIN objects ON object_id = child_id"
+)
 _DELETE = f"DELETE FROM objects WHERE object_id {_AMONG}"
-_RELEASE = "UPDATE objects SET ref_count = max(0, ref_count - ?) WHERE object_id = ?"
+_SET_COUNT = "UPDATE objects SET ref_count = ? WHERE object_id = ?"
 _GET = "SELECT content FROM objects WHERE object_id = ?"
 _PUT = "UPDATE objects SET content = ?, is_available = 1 WHERE object_id = ? AND is_available = 0"
 _CLAIM = "DELETE FROM object_push_session_pending WHERE session_id = ? AND object_id = ?"
+_REFRESH = (
+    "UPDATE object_push_sessions SET pending_count = pending_count - 1, expires_at = ? "
+    "WHERE session_id = ? AND run_id = ? AND expires_at > ? RETURNING pending_count"
+)
 _END = "DELETE FROM object_push_sessions WHERE session_id = ?"
 
 
@@ -129,18 +139,6 @@ def store_objects(state: Any) -> None:
     state : type
         Flower's class SqlCoreState.
     """
-    sql = importlib.import_module("sqlalchemy")
-    pushes = importlib.import_module(_SESSIONS).ObjectPushSession
-    refresh = (
-        sql.update(pushes.__table__)
-        .where(
-            pushes.session_id == sql.bindparam("session"),
-            pushes.run_id == sql.bindparam("run"),
-            pushes.expires_at > sql.bindparam("now"),
-        )
-        .values(pending_count=pushes.pending_count - 1, expires_at=sql.bindparam("until"))
-        .returning(pushes.pending_count)
-    )
     store = state.store_object
     lifetime = timedelta(seconds=importlib.import_module(_CORE_STATE).OBJECT_PUSH_SESSION_TTL_SECONDS)
     now = importlib.import_module(_DATE).now
@@ -150,14 +148,14 @@ def store_objects(state: Any) -> None:
     def stored(this: Any, run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
         if not session_id:
             return bool(store(this, run_id, session_id, object_id, object_content))
-        times = {"now": now(), "until": now() + lifetime}
+        moment = now()
+        which = times.stored_time(moment + lifetime), session_id, signed(run_id), times.stored_time(moment)
         try:
             with this.session() as session:
                 connection = session.connection()
                 if not connection.exec_driver_sql(_CLAIM, (session_id, object_id)).rowcount:
                     return False
-                which = {"session": session_id, "run": signed(run_id), **times}
-                left = connection.execute(refresh, which).scalar()
+                left = connection.exec_driver_sql(_REFRESH, which).scalar()
                 if left is None:
                     raise _Expired
                 this.object_store.put(object_id, object_content)
@@ -313,15 +311,22 @@ def delete(this: Any, object_id: str) -> None:
     """
     with this._mutation_session() as session:
         execute = session.connection().exec_driver_sql
-        names: Iterable[str] = [object_id]
-        while unused := [name for (name,) in execute(_UNUSED, (json.dumps(list(names)),))]:
-            gone = (json.dumps(unused),)
-            parts = execute(_PARTS, gone).all()
-            execute(_DELETE, gone)
-            if not parts:
-                return
-            execute(_RELEASE, [(count, name) for name, count in parts])
-            names = [name for name, _ in parts]
+        if execute(_IS_UNUSED, (object_id,)).first() is None:
+            return
+        references: dict[str, int] = {}  # by object: how many stored objects have it as a child
+        children: dict[str, list[str]] = {}
+        for parent, child, count in execute(_REFERENCES, (object_id,)):
+            references[child] = count
+            children.setdefault(parent, []).append(child)
+        gone = [object_id]
+        for name in gone:  # grows in the loop
+            for child in children.get(name, ()):
+                references[child] -= 1
+                if references[child] == 0:
+                    gone.append(child)
+        execute(_DELETE, (json.dumps(gone),))
+        if kept := [(count, name) for name, count in references.items() if count]:
+            execute(_SET_COUNT, kept)
 
 
 def _lock(this: Any) -> None:

@@ -16,6 +16,7 @@ how long clients take.
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import threading
 from functools import wraps
@@ -43,6 +44,10 @@ USED = (
     f"{_DATE}:now",
     f"{_UTILS}:uint64_to_int64",
 )
+_AMONG = "IN (SELECT value FROM json_each(?))"
+_UNFETCHED = f"SELECT message_id FROM message_res WHERE reply_to_message_id {_AMONG} AND delivered_at = ''"
+_PUSHES = f"SELECT session_id FROM object_push_session_roots WHERE root_object_id {_AMONG}"
+_ROOTS = f"SELECT object_id FROM objects WHERE object_id {_AMONG} AND ref_count = 0"
 _ROUND = re.compile(r"[0-9]{1,18}")
 
 
@@ -106,23 +111,14 @@ def _delete_objects_too(state: Any) -> None:
     def deleted(this: Any, message_ins_ids: set[str]) -> None:
         if not message_ins_ids:
             return
-        sql = importlib.import_module("sqlalchemy")
-        reply = importlib.import_module(_MESSAGES).MessageRes
-        root = importlib.import_module(_SESSIONS).ObjectPushSessionRoot
-        stored = importlib.import_module(_OBJECTS).StoredObject
-        unfetched = sql.select(reply.message_id).where(
-            reply.reply_to_message_id.in_(message_ins_ids), reply.delivered_at == ""
-        )
         with this.session() as database:
-            replies = set(database.scalars(unfetched))
-            pushes = sql.select(root.session_id).where(root.root_object_id.in_(replies))
-            for session_id in database.scalars(pushes).all() if replies else ():
+            execute = database.connection().exec_driver_sql
+            replies = {name for (name,) in execute(_UNFETCHED, (json.dumps(list(message_ins_ids)),))}
+            pushes = execute(_PUSHES, (json.dumps(list(replies)),)).all() if replies else ()
+            for (session_id,) in pushes:
                 this._cleanup_push_session(session_id, cleanup_messages=False)
             delete(this, message_ins_ids)
-            objects = sql.select(stored.object_id).where(
-                stored.object_id.in_(message_ins_ids | replies), stored.ref_count == 0
-            )
-            for name in database.scalars(objects).all():
+            for (name,) in execute(_ROOTS, (json.dumps(list(message_ins_ids | replies)),)).all():
                 this.object_store.delete(name)
 
     state.delete_messages = deleted

@@ -8,7 +8,11 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common.serde import message_from_proto
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, iterate_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
     ObjectPushError,
@@ -17,6 +21,9 @@ from flwr.supercore.inflatable.inflatable_utils import (
     pull_objects,
     push_object_contents_from_iterable,
 )
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
+from flwr.supernode.servicer.runtime import runtime_handlers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +61,7 @@ class Servicer:
     def __init__(self, **contents: bytes) -> None:
         self.contents = contents
         self.requests = 0
+        self.state_factory = SimpleNamespace(state=lambda: None)
 
     def PullObject(self, asked: Any, context: Any) -> Any:  # noqa: N802
         content = self.contents.get(asked.object_id)
@@ -79,7 +87,7 @@ def loop() -> Any:
     loop = SimpleNamespace(
         pull_objects=pull_objects, push_object_contents_from_iterable=push_object_contents_from_iterable
     )
-    joined_objects.join_requests(loop, loop)
+    joined_objects.join_requests(loop, loop, at_once=joined_objects.THREADS)
     return loop
 
 
@@ -282,3 +290,26 @@ def test_a_message_and_its_reply_take_one_request_each_of_a_real_superlink(super
             assert np.array_equal(ours, theirs)
     finally:
         app.close()
+
+
+def test_a_supernode_answers_joined_requests_of_its_apps() -> None:
+    handlers: Any = SimpleNamespace(
+        pull_object=runtime_handlers.pull_object, push_object=runtime_handlers.push_object
+    )
+    joined_objects.answer_apps(handlers)
+    state, task = InMemoryNodeState(InMemoryObjectStore()), SimpleNamespace(run_id=1)
+    record = RecordDict({"arrays": ArrayRecord([np.arange(3), np.ones(2)])})
+    contents = {name: each.deflate() for name, each in get_all_nested_objects(record).items()}
+    session = state.start_session(1)
+    missing = state.preregister_object_tree(get_object_tree(record), session)
+    assert sorted(missing) == sorted(contents)
+    pushed = PushObjectRequest(
+        run_id=1,
+        session_id=session,
+        object_id=",".join(missing),
+        object_content=join(contents[each] for each in missing),
+    )
+    assert handlers.push_object(pushed, state, task).stored
+    assert not handlers.push_object(pushed, state, task).stored  # the session has ended
+    pulled = handlers.pull_object(PullObjectRequest(object_id=",".join(missing)), state, task)
+    assert split(pulled.object_content) == [contents[each] for each in missing]

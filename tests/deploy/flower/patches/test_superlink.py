@@ -62,6 +62,9 @@ def test_all_traffic_is_stored_when_a_task_ends(clock: Any) -> None:
         def store_traffic(self, run_id: int, *, bytes_sent: int, bytes_recv: int) -> None:
             stored.append((run_id, bytes_sent, bytes_recv))
 
+        def add_clientapp_runtime(self, run_id: int, runtime: float) -> None:
+            stored.append((run_id, runtime))
+
         def finish_task(self, task_id: int, sub_status: str, details: str) -> bool:
             stored.append(("finished", task_id))
             return True
@@ -76,5 +79,7 @@ def test_all_traffic_is_stored_when_a_task_ends(clock: Any) -> None:
     state.store_traffic(1, bytes_sent=0, bytes_recv=1)
     assert stored == [(1, 30, 1), (2, 0, 5)]
     state.store_traffic(1, bytes_sent=7, bytes_recv=0)
+    for run in (1, 4, 1):
+        state.add_clientapp_runtime(run, 0.5)
     assert state.finish_task(3, "completed", details="")
-    assert stored[2:] == [(1, 7, 0), ("finished", 3)]
+    assert stored[2:] == [(1, 7, 0), (1, 1.0), (4, 0.5), ("finished", 3)]

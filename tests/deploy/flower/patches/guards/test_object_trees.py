@@ -30,7 +30,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from deploy.flower.patches.guards import object_trees
 from deploy.flower.patches.guards.front_door import Refused
 from deploy.flower.patches.guards.reply_limits import ReplyLimits
 from tests.support.fleet import random_bytes
@@ -287,8 +286,7 @@ def test_a_tree_is_read_with_two_statements_and_is_the_one_that_flower_reads(run
         run.state.object_store.get_object_tree(MADE_UP)
 
 
-def test_objects_that_take_several_statements_to_look_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_trees, "AT_ONCE", 2)
+def test_a_reply_with_known_parts_and_new_ones(run: Run) -> None:
     asked, _ = announced = run.announce(run.honest, 1)
     run.push(*announced)
     # The reply has parts that the store knows, with children, and new ones.

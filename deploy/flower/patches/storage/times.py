@@ -1,0 +1,27 @@
+"""Times as the SuperLink's database holds them, for statements that are not built by SQLAlchemy."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+_SESSIONS = "flwr.supercore.state.schema.corestate_models"
+USED = (f"{_SESSIONS}:ObjectPushSession.expires_at",)
+
+
+def stored_time(moment: datetime) -> Any:
+    """Return a time as the database holds the end of a push session."""
+    return _conversion()(moment)
+
+
+@cache
+def _conversion() -> Callable[[datetime], Any]:
+    kind = importlib.import_module(_SESSIONS).ObjectPushSession.__table__.c.expires_at.type
+    dialect = importlib.import_module("sqlalchemy.dialects.sqlite.pysqlite").dialect()
+    convert: Callable[[datetime], Any] = kind.dialect_impl(dialect).bind_processor(dialect)
+    return convert
