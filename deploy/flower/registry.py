@@ -55,9 +55,12 @@ class Registry:
         return self._clients / f"{name}.json"
 
     def clients(self) -> dict[str, str]:
-        """Return the node id of each registered client, under the client's name."""
-        files = sorted(self._clients.glob("*.json"))
-        return {file.stem: str(json.loads(file.read_text())["node-id"]) for file in files}
+        """Return the node id of each client whose file is intact, under the client's name."""
+        found = {}
+        for file in sorted(self._clients.glob("*.json")):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # the file is damaged
+                found[file.stem] = str(json.loads(file.read_text())["node-id"])
+        return found
 
     def record(self, name: str, node: str, public_key: str) -> None:
         """Write the file of a registered client.
@@ -201,7 +204,14 @@ class Registry:
         return self._invitations / f"{hashlib.sha256(token.encode()).hexdigest()}.json"
 
     def _all(self) -> list[tuple[Path, dict[str, Any]]]:
-        return [(file, json.loads(file.read_text())) for file in sorted(self._invitations.glob("*.json"))]
+        """Return the files and contents of all invitations but those whose files are damaged."""
+        found = []
+        for file in sorted(self._invitations.glob("*.json")):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # the file is damaged
+                content = json.loads(file.read_text())
+                if isinstance(content["name"], str) and isinstance(content["expires"], int | float):
+                    found.append((file, {"key": None, **content}))
+        return found
 
     def _write(self, file: Path, invitation: dict[str, Any]) -> None:
         with replacing(file) as opened:

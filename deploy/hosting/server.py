@@ -19,7 +19,7 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.flwr_cli import flower_environment, flwr, remote, write_connection
 from deploy.flower.registry import DAY, Registry
 from deploy.flower.submission import bundle_hash
-from deploy.page.link import new_token
+from deploy.page.link import kept_token
 from deploy.processes.ports import LOOPBACK
 from deploy.tls import certificates
 from deploy.tls.probe import serves
@@ -100,14 +100,8 @@ class Server:
         return self.folder / "pki" / "control.secret"
 
     def page_token(self) -> str:
-        """Return the secret that is part of the live page's address. The first call creates the secret.
-
-        The address stays the same when the server is started again.
-        """
-        file = self.folder / "pki" / "page.secret"
-        if not file.exists():
-            certificates.write_private(file, new_token().encode())
-        return file.read_text()
+        """Return the secret that is part of the live page's address, see `kept_token`."""
+        return kept_token(self.folder / "pki" / "page.secret")
 
     @property
     def registry(self) -> Registry:
@@ -371,7 +365,12 @@ class Server:
                 return
             known = ", ".join(self.registry.clients()) or "none"
             raise ServerError(f"name = {name}: no such client; registered clients: {known}")
-        self.flwr("supernode", "unregister", self.registry.clients()[name])
+        if (node := self.registry.clients().get(name)) is None:
+            raise ServerError(
+                f"{file}: is damaged, so the client's node is not known; `cohort server list` shows it as "
+                f"{STRANGER}ID: revoke that, and then delete the file"
+            )
+        self.flwr("supernode", "unregister", node)
         self._write_revoked(self._revoked() | {name})
         file.unlink()
 

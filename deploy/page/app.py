@@ -101,7 +101,14 @@ def page_app(shelf: Shelf, token: str) -> ASGIApp:
         The runs to show.
     token : str
         The secret: all addresses of the page begin with it.
+
+    Raises
+    ------
+    ValueError
+        If the secret is empty.
     """
+    if not token:
+        raise ValueError("token = '': must be a secret; without one, everybody could read the page")
     page = _Page(shelf)
     routes = [Route(f"/{name}", _file(*FILES[name])) for name in FILES]
     routes += [Route(f"/data/{name}", page.answer(view)) for name, view in page.views.items()]

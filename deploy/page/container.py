@@ -7,18 +7,14 @@ import contextlib
 from deploy.container import PAGE, READY, RESULTS, STATE
 from deploy.container.supervisor import say
 from deploy.hosting.server import PAGE_PORT as PORT
-from deploy.page.link import new_token
+from deploy.page.link import kept_token
 from deploy.page.serve import listening, serve, step_back
 from deploy.page.sources import Shelf
-from deploy.tls.certificates import write_private
 
 
 def main() -> int:
     """Serve the page until the container is stopped."""
-    secret = PAGE / "secret"
-    if not secret.exists():
-        write_private(secret, new_token().encode())
-    token = secret.read_text()
+    token = kept_token(PAGE / "secret")
     step_back()
     shelf = Shelf(RESULTS, STATE / "superlink.db", wait=True)
     with contextlib.closing(listening(PORT, "0.0.0.0")) as listener:

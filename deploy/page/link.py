@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from typing import TYPE_CHECKING
 
 from deploy.processes.ports import LOOPBACK
+from deploy.tls.certificates import write_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TOKEN = "COHORT_PAGE_TOKEN"  # the environment variable with the secret of the page's address
 
@@ -12,6 +17,17 @@ TOKEN = "COHORT_PAGE_TOKEN"  # the environment variable with the secret of the p
 def new_token() -> str:
     """Return a new secret for the page's address."""
     return secrets.token_urlsafe(24)
+
+
+def kept_token(file: Path) -> str:
+    """Return the secret for the page's address in a file. Make the file if it is missing or empty.
+
+    The address stays the same when the page is started again.
+    """
+    if not file.exists() or not file.stat().st_size:  # empty: the machine lost its power meanwhile
+        file.unlink(missing_ok=True)
+        write_private(file, new_token().encode())
+    return file.read_text()
 
 
 def address(port: int, token: str) -> str:

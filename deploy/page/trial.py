@@ -103,7 +103,7 @@ class Trial:
             case "roster":
                 self._register(line)
             case "sizes":
-                self.client_sizes[np.array(line["clients"], dtype=np.int64)] = line["client_sizes"]
+                self.client_sizes[np.array(line["clients"], dtype=np.int64)] = _sizes(line["client_sizes"])
             case "round":
                 self._round(line)
             case "lost":
@@ -120,7 +120,7 @@ class Trial:
 
     def _register(self, line: Line) -> None:
         self.client_ids = list(map(str, line["client_ids"]))
-        self.client_sizes = np.array(line["client_sizes"], dtype=np.float64)
+        self.client_sizes = _sizes(line["client_sizes"])
         groups = line.get("client_groups") or [None] * len(self.client_ids)
         self.client_groups = [None if group is None else str(group) for group in groups]
         self._index = {name: at for at, name in enumerate(self.client_ids)}
@@ -235,6 +235,11 @@ def _aligned(values: Sequence[float | None] | None, count: int) -> NDArray[np.fl
     if not values or len(values) != count:
         return np.full(count, np.nan)
     return np.array(values, dtype=np.float64)
+
+
+def _sizes(values: Sequence[float | None]) -> NDArray[np.float64]:
+    """Return the samples that clients hold; 0 if a number is not known, as in `RunHistory`."""
+    return np.nan_to_num(np.array(values, dtype=np.float64))
 
 
 def _number(value: Any) -> float | None:

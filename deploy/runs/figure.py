@@ -30,7 +30,7 @@ COLOURS = ("#000000", "#0072B2", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#5
 FIGURE = "cohort.png"  # the file name of a comparison's figure
 MOST_COLUMNS = 4000  # of a panel with selections; several rounds share a column if there are more rounds
 MOST_ROWS = 40  # rows of a panel with selections; more clients than this share rows
-LONGEST_LABEL = 30  # characters of a group's name
+LONGEST_LABEL = 30  # characters of a name: a longer one would leave no room for the panels
 STYLES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), ":")
 
 
@@ -171,7 +171,8 @@ def rows_of(trial: RunHistory) -> list[Row]:
     ids, sizes = trial.client_ids, trial.client_sizes
     order = sorted(range(len(ids)), key=lambda i: -sizes[i])
     if len(order) <= MOST_ROWS:
-        return [Row(f"{ids[i].removeprefix('client-')} ({sizes[i]:g})", [i]) for i in order]
+        names = [printable(each.removeprefix("client-"), LONGEST_LABEL) for each in ids]
+        return [Row(f"{names[i]} ({sizes[i]:g})", [i]) for i in order]
     members: dict[str, list[int]] = {}
     for i in order:
         members.setdefault(trial.client_groups[i] or "", []).append(i)

@@ -75,7 +75,7 @@ def read_sweep(path: Path) -> Sweep:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: is not TOML: {error}") from error
     try:
         return _sweep(content, path.absolute().parent)
@@ -222,6 +222,8 @@ def _selectors(value: Any) -> list[str]:
                 "{name = 'osmd', alpha = [0.1, 0.4]}"
             )
         axes = {key: _axis(f"selector: {key}", item) for key, item in each.items() if key != NAME}
+        if len(selectors) + math.prod(map(len, axes.values())) > LARGEST:
+            raise ValueError(f"selector: more than {LARGEST} selectors: give fewer values")
         for values in product(*axes.values()):
             settings = ",".join(f"{key}={_text(item)}" for key, item in zip(axes, values, strict=True))
             selectors.append(f"{each[NAME]}:{settings}" if settings else each[NAME])

@@ -294,11 +294,23 @@ def _private_bytes(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateF
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a new file with mode 0600. Raise FileExistsError if the file exists."""
+    """Write a new file with mode 0600, or no file if it cannot be written as a whole.
+
+    Raises
+    ------
+    FileExistsError
+        If the file exists.
+    OSError
+        If the file cannot be written, for example because the disk is full.
+    """
     # The file has mode 0600 from its creation. If it got this mode later, others could read the file until
     # then.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)  # the caller may delete the original file next
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)  # the caller may delete the original file next
+    except BaseException:
+        path.unlink()  # an empty file would be taken for a secret, or for a key
+        raise

@@ -158,6 +158,33 @@ def test_clients_are_registered_and_revoked_and_nodes_of_others_are_listed(
     assert json.loads(server.revoked_file.read_text()) == []
 
 
+@pytest.mark.parametrize("content", ["", "{}", "[]", "7", '{"name": 1, "node-id"', "\udcff"])
+def test_a_damaged_file_of_a_client_or_an_invitation_leaves_the_others(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def flwr(self: Server, *arguments: str) -> dict[str, object]:
+        asked.append(arguments)
+        nodes = [{"node-id": id, "status": "online"} for id in ("7", "8")]
+        return {"success": True, "nodes": nodes}
+
+    monkeypatch.setattr(Server, "flwr", flwr)
+    server.registry.record("pi-1", "7", "a key")
+    server.invite("pi-3", tmp_path / "invitation", 1, "")
+    for damaged in (server.client("pi-2"), server.folder / "invitations" / "damaged.json"):
+        damaged.write_bytes(content.encode(errors="surrogateescape"))
+    states = server.states()
+    assert (states["pi-1"], states["node-8"]) == ("online", "online, not registered here")
+    assert states["pi-3"].startswith("invited, until ")
+    with pytest.raises(ServerError, match=r"pi-2\.json: is damaged, so the client's node is not known"):
+        server.revoke("pi-2")
+    server.revoke("pi-1")
+    assert asked[-1] == ("supernode", "unregister", "7")
+    server.revoke("pi-3")
+    assert server.registry.invited() == {}
+
+
 def test_a_serverapp_gets_no_path_to_a_secret(server: Server) -> None:
     """Its environment is that of the executor. As the same user it could still search for them."""
     environment = Programs(server, print)._superexec.environment()

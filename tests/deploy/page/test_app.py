@@ -16,10 +16,11 @@ import pytest
 
 from deploy.page import serve as serving
 from deploy.page.app import FILES, STATIC, page_app
-from deploy.page.link import address, new_token
+from deploy.page.link import address, kept_token, new_token
 from deploy.page.serve import listening
 from deploy.page.sources import Shelf
 
+from ...support.disks import full
 from .test_data import MARKUP, lines_of
 
 TOKEN = "a-secret"
@@ -240,3 +241,16 @@ def test_only_this_machine_reaches_the_page(served: int) -> None:
 def test_secrets_are_long_and_differ() -> None:
     assert len({new_token() for _ in range(100)}) == 100
     assert min(len(new_token()) for _ in range(100)) >= 32
+
+
+def test_a_full_disk_does_not_open_the_page_to_everybody(folder: Path) -> None:
+    secret = folder / "page.secret"
+    with full(), pytest.raises(OSError):  # noqa: PT011 (the system's message for a full disk differs)
+        kept_token(secret)
+    token = kept_token(secret)
+    assert len(token) >= 32
+    assert kept_token(secret) == token
+    secret.write_text("")  # the machine lost its power before the content was on the disk
+    assert len(kept_token(secret)) >= 32
+    with pytest.raises(ValueError, match="token = '': must be a secret"):
+        page_app(Shelf(folder), "")

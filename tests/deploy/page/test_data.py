@@ -390,3 +390,13 @@ def test_the_log_of_a_serverapp_comes_from_the_database(tmp_path: Path) -> None:
         database.commit()
         assert shelf.log(run, "ServerApp", end) == (1, 3, ["more"])
     assert "ServerApp" not in shelf.logs(None)
+
+
+def test_a_size_that_is_not_known_leaves_the_other_numbers() -> None:
+    lines = lines_of([{0: (1, True)}])
+    lines[2]["client_sizes"][3] = None
+    lines.append({"type": "sizes", "clients": [4], "client_sizes": [None]})
+    trial = trial_of(lines)
+    for order in views.ORDERS:
+        rows = views.selections(trial, order)["rows"]
+        assert sum(row["samples"] for row in rows) == 70

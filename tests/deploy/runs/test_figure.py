@@ -1,11 +1,13 @@
 """The figure is a PNG file of a sensible size, with a panel for each trial."""
 
 import struct
+import warnings
 from pathlib import Path
 
 import pytest
 
 from deploy.runs.figure import MOST_ROWS, Row, draw, rows_of
+from strategies.clients.printable import LONGEST_NAME
 
 from ...support.histories import write_history
 
@@ -39,6 +41,14 @@ def test_the_name_of_a_client_is_no_formula(tmp_path: Path) -> None:
     trial.client_ids[0] = "$\\frac{$"  # which matplotlib cannot typeset
     draw([trial], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").exists()
+
+
+def test_a_long_name_of_a_client_leaves_room_for_the_panels(tmp_path: Path) -> None:
+    trial = write_history(tmp_path / "a", [2.0, 1.5, 1.0])
+    trial.client_ids[0] = "W" * LONGEST_NAME
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns that the panels have no room
+        draw([trial], tmp_path / "figure.png")
 
 
 def test_a_loss_that_is_not_finite_leaves_a_gap(tmp_path: Path) -> None:

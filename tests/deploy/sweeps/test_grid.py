@@ -93,6 +93,11 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
             f"batch-size = {list(range(1, 400))}\nlocal-steps = {list(range(1, 400))}",
             "the grid has more than 100000 trials",
         ),
+        (
+            f"selector = {{name = 'osmd', alpha = {list(range(1, 400))}, beta = {list(range(1, 400))}}}",
+            "selector: more than 100000 selectors",
+        ),
+        (f"seed = {'[' * 2000}{']' * 2000}", "is not TOML: maximum recursion depth exceeded"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -17,6 +17,8 @@ from cryptography.x509.verification import PolicyBuilder, ServerVerifier, Store,
 
 from deploy.tls import certificates
 
+from ...support.disks import full
+
 
 def verifier_for(ca: Path, name: str, at: datetime | None = None) -> ServerVerifier:
     subject: x509.GeneralName
@@ -94,6 +96,14 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         certificates.write_client_key(tmp_path, "client-00")
     assert (tmp_path / "client-00").read_bytes() == before
+
+
+def test_a_secret_that_cannot_be_written_leaves_no_empty_file(tmp_path: Path) -> None:
+    with full(), pytest.raises(OSError):  # noqa: PT011 (the system's message for a full disk differs)
+        certificates.write_private(tmp_path / "secret", b"1234")
+    assert not list(tmp_path.iterdir())
+    certificates.write_private(tmp_path / "secret", b"1234")
+    assert (tmp_path / "secret").read_bytes() == b"1234"
 
 
 def test_a_certificate_is_valid_for_its_names_and_long_enough(tmp_path: Path) -> None:
