@@ -150,7 +150,7 @@ class Recording:
         else:
             self._write_roster(clients)
             exchanged = asdict(traffic) if traffic else {}
-            measured = {"group_metrics": group_metrics or {}}
+            measured = {"group_metrics": _of_groups(group_metrics or {})}
             self._history.write_round(record, clients.ids, **test, **measured, **exchanged)
             if not self._told_of_report and record.lacks(self._kind.report_used):
                 self._told_of_report = True
@@ -196,3 +196,16 @@ class Recording:
     def is_good_enough(self, accuracy: float) -> bool:
         """Return whether ``accuracy`` reaches the run's target accuracy; False if the run has no target."""
         return 0 < self._settings.target_accuracy <= accuracy
+
+
+def _of_groups(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the loss and the accuracy of each group, if they are numbers.
+
+    Clients choose what they measure. A list, for example, would make the line of the round unreadable.
+    """
+    return {
+        group: {
+            name: found[name] for name in ("loss", "accuracy") if isinstance(found.get(name), int | float)
+        }
+        for group, found in metrics.items()
+    }

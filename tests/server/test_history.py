@@ -9,18 +9,38 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.serverapp.strategy import FedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.history import VERSION, HistoryWriter, RunHistory, VersionError, read_lines, read_run
 from server.recording import KnownClients, Recording
 from server.settings import RunSettings
-from strategies import RoundRecord
+from strategies import RoundRecord, SelectionStrategy
+from strategies.options import Polling
 from strategies.selectors import Feedback, Selection
 from tasks.base import Metrics
 
 from ..support.histories import write_history
+from ..support.strangers import honest
+from ..support.toy_grid import Node, ToyGrid
 from .test_apps import DEFAULTS
+
+
+def measures(metrics: dict[str, Any]) -> Node:
+    """A client that is a group by itself, and evaluates the model as it likes."""
+    before = honest(1, 0)
+
+    def node(message: Message) -> Message:
+        reply = before(message)
+        assert isinstance(reply, Message)
+        if message.metadata.message_type == "evaluate":
+            reply.content["m"] = MetricRecord({"num-examples": 10, **metrics})
+        return reply
+
+    return node
+
 
 RUN = {"started": "2026-01-01", "num_rounds": 9, "selector": "md", "selector_settings": ""}
 
@@ -283,6 +303,36 @@ def test_the_roster_is_written_when_clients_join_and_else_only_what_has_changed(
     read = RunHistory(tmp_path / "history.jsonl")
     read.read()
     assert read.client_sizes == [10, 5, 7]
+
+
+def test_metrics_that_a_client_chooses_leave_the_line_of_the_round(tmp_path: Path) -> None:
+    settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
+    node = measures(
+        {"loss": [1.0, 2.0], "accuracy": 0.5, "x" * 100: [3.0], **{f"m{n}": 1 for n in range(90)}}
+    )
+    groups: list[dict[str, Any]] = []
+
+    def keep(_: RoundRecord) -> None:
+        groups.append({name: dict(each) for name, each in strategy.group_metrics.items()})
+
+    strategy = SelectionStrategy(
+        "full",
+        clients_per_round=1,
+        min_available_clients=1,
+        server_strategy=FedAvg(fraction_evaluate=1.0, min_available_nodes=1, min_evaluate_nodes=1),
+        polling=Polling(ask_status=True),
+        on_round=keep,
+    )
+    strategy.start(ToyGrid({1: node}), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=2)
+    assert groups[1]["0"]["loss"] == [1.0, 2.0]  # such a list does reach the server's app
+    one = np.ones(1)
+    chosen = Selection(np.array([0]), np.array([1]), one, one, one)
+    record = RoundRecord(1, 1, chosen, one, Feedback(one, one, one, one, np.array([True])))
+    with Recording(settings) as recording:
+        clients = KnownClients(["a"], [10.0], ["0"])
+        recording.round(1, {}, Metrics(loss=1.0, accuracy=0.5), record, clients, groups[1])
+    (line,) = (line for line in read_lines(tmp_path / "history.jsonl") if line["type"] == "round")
+    assert line["group_metrics"] == {"0": {"loss": None, "accuracy": 0.5}}
 
 
 def test_a_torn_last_line_is_left_until_it_is_complete(tmp_path: Path) -> None:
