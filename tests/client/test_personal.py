@@ -73,7 +73,7 @@ def test_the_parts_are_the_gradient_of_the_bilevel_objective() -> None:
     gradient = [(h(w + 1e-5 * e) - h(w - 1e-5 * e)) / 2e-5 for e in eye]
     np.testing.assert_allclose(result.parts[0] + result.parts[1], gradient, rtol=2e-3, atol=1e-4)
     assert np.linalg.norm(result.parts[1]) > 0.1 * np.linalg.norm(gradient)
-    with pytest.raises(ValueError, match="the personal model has other arrays"):
+    with pytest.raises(ValueError, match="the arrays of the personal model must be"):
         personal_update(
             task, {"w": w}, {"w": w[:2]}, (mine, held), (True, True),
             mu=mu, learning_rate=0.3, steps=1, batch_size=5, seed=1,

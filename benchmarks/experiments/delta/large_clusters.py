@@ -9,12 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from strategies.numerics.arrays import Ints
-from strategies.selectors import Selection, register
+from strategies.selectors import Selection
 from strategies.selectors.context import RoundContext
 from strategies.selectors.delta.cluster_is import ClusterISSelector
 
 
-@register
 class LargeClustersSelector(ClusterISSelector):
     """Selects as `cluster-is`; in the second half of the rounds no client of the cluster of smallest norms.
 
