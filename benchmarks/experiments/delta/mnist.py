@@ -61,6 +61,7 @@ from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, know
 from simulation.kernels import MLP, Kernel, Softmax
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats
+from strategies.selectors import register
 from tasks import datasets
 from tasks.data import Dataset, FederatedData, federate
 from tasks.partitions import share_out
@@ -199,6 +200,8 @@ def train(federation: Federation, data: FederatedData, test: Dataset, method: Me
     """Train a federation with one selector."""
     logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower logs a line for every server step
     backbone, settings = federation.backbone, dict(method.settings)
+    if method.selector == LargeClustersSelector.name:
+        register(LargeClustersSelector)  # not on import: the selector is of this experiment only
     if method.selector == "pow-d":
         settings["num_candidates"] = 2 * federation.clients_per_round
     if method.selector in ("delta", "prac-delta"):

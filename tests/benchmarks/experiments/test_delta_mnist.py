@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.delta import mnist as delta_mnist
+from benchmarks.experiments.delta.large_clusters import LargeClustersSelector
 from benchmarks.experiments.delta.mnist import (
     BASELINE,
     FIGURE_2,
@@ -16,7 +17,7 @@ from benchmarks.experiments.delta.mnist import (
     Run,
 )
 from benchmarks.experiments.report import Curve
-from strategies.selectors import create
+from strategies.selectors.delta.cluster_is import ClusterISSelector
 from tasks import datasets
 from tasks.data import Dataset
 
@@ -114,7 +115,7 @@ def test_the_best_accuracies_are_averaged_and_the_first_that_reaches_the_thresho
 def test_the_small_cluster_is_left_out_in_the_second_half_of_the_rounds():
     norms = np.array([0.1, 0.2, 0.1, 5.0, 6.0, 5.5, 7.0, 6.0])
     settings = {"clients_per_round": 3, "num_rounds": 8, "seed": 2, "update_norms": norms}
-    plain, large = (create(name, 8, **settings) for name in ("cluster-is", "large-clusters-is"))
+    plain, large = (kind(8, **settings) for kind in (ClusterISSelector, LargeClustersSelector))
     small = {"early": 0, "late": 0}
     for round in range(1, 9):
         one, other = plain.select(round), large.select(round)
@@ -135,13 +136,13 @@ def test_the_small_cluster_is_left_out_in_the_second_half_of_the_rounds():
 
 def test_clients_without_a_norm_are_not_left_out():
     norms = np.array([-1.0, -1.0, 0.1, 5.0, -1.0])
-    large = create("large-clusters-is", 5, clients_per_round=2, num_rounds=2, update_norms=norms)
+    large = LargeClustersSelector(5, clients_per_round=2, num_rounds=2, update_norms=norms)
     chosen = {client for round in range(2, 60) for client in large.select(round).clients.tolist()}
     assert chosen == {0, 1, 3, 4}
-    alone = create("large-clusters-is", 5, clients_per_round=2, num_rounds=2, update_norms=np.ones(5))
+    alone = LargeClustersSelector(5, clients_per_round=2, num_rounds=2, update_norms=np.ones(5))
     assert len({client for round in range(2, 60) for client in alone.select(round).clients.tolist()}) == 5
     with pytest.raises(ValueError, match=r"^num_rounds = None: must be given with large-clusters-is"):
-        create("large-clusters-is", 5, clients_per_round=2).select(1)
+        LargeClustersSelector(5, clients_per_round=2).select(1)
 
 
 def test_differences_are_those_to_fed_avg_of_the_same_seed(mnist):
