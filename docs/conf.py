@@ -30,6 +30,7 @@ include_patterns = [
     "docs/**/*.md",
     "docs/**/*.ipynb",
     "examples/*/README.md",
+    "results/README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
