@@ -33,7 +33,7 @@ class Buffered:
         further client can be asked, and none is training.
     max_staleness : int (default: 100)
         An update with a larger staleness is rejected, >= 0. The record of its round lists it
-        (`RoundRecord.failures`) and counts it (`RoundRecord.num_stale`). Rejections take weight from clients
+        (``failures`` of `RoundRecord`) and counts it (``num_stale``). Rejections take weight from clients
         that are that slow, so the aggregate is biased against them.
     staleness_power : float (default: 0.5)
         The weight of an update is multiplied by (1 + τ)^-staleness_power, in [0, 10]. 0.5 is FedBuff's
