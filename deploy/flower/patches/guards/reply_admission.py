@@ -11,7 +11,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.flower.patches.guards import object_trees
-from deploy.flower.patches.guards.reply_check import FACTOR, allowed_bytes
+from deploy.flower.patches.guards.reply_size import FACTOR, allowed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,11 +102,11 @@ class _Session:
         self.name, self.spent = name, spent
 
 
-class ReplyLimits:
+class ReplyAdmission:
     """Refuses replies that are too large, or that answer no message.
 
     The limits are `FACTOR` times the bytes and `FACTOR` times the objects of the largest messages that the
-    run's ServerApp has sent, but at least `reply_check.BYTES` and `OBJECTS`. The sizes of the largest
+    run's ServerApp has sent, but at least `reply_size.BYTES` and `OBJECTS`. The sizes of the largest
     messages are also saved in the database, because nodes may reply after a restart of the SuperLink.
 
     Parameters
