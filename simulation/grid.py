@@ -125,8 +125,9 @@ class InProcessGrid(Grid):
     clock : Clock, optional
         Default: a `SimulatedClock`. Python's `time` runs the grid in real time.
     frozen : bool (default: False)
-        Whether clients receive arrays that are read-only and not copied; writing to them raises an error. Leave
-        this False for clients that use `torch.from_numpy`: that function ignores that an array is read-only.
+        Whether clients receive arrays that are read-only and not copied; writing to them raises an error.
+        Leave this False for clients that use `torch.from_numpy`: that function ignores that an array is
+        read-only.
     offline_after : float (default: 50)
         Seconds from a node's departure until its messages are answered with error 5.
     availability : Availability, optional

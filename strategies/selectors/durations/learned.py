@@ -27,7 +27,7 @@ class Learned(NamedTuple):
     means: Floats  # (n,) the mean of z of each client
     variances: Floats  # (n,) the uncertainty of these means
     noise: float  # the variance of z around a client's mean
-    population: Floats  # (2,) the mean of z over all clients' replies, and the number of replies, capped at `POPULATION_MEMORY`
+    population: Floats  # (2,) the mean of z of all replies, and their number, at most `POPULATION_MEMORY`
 
 
 def learn(
@@ -35,10 +35,10 @@ def learn(
 ) -> Learned:
     """Return the knowledge after a round.
 
-    A client that did not reply took at least as long as the last reply of the round. For such a
-    client, the filter uses the expected z, given that z is above this bound. If a client's duration becomes a
-    hundred times longer, the filter learns this in two replies. The error of the first reply is clipped, since
-    the reply may be an outlier, but it widens the client's variance.
+    A client that did not reply took at least as long as the last reply of the round. For such a client, the
+    filter uses the expected z, given that z is above this bound. If a client's duration becomes a hundred
+    times longer, the filter learns this in two replies. The error of the first reply is clipped, since the
+    reply may be an outlier, but it widens the client's variance.
 
     Parameters
     ----------

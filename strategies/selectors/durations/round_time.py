@@ -1,4 +1,4 @@
-"""How long a round of K draws is expected to take, and the p for which the variance times this time is least."""
+"""How long a round of K draws is expected to take, and the p for which variance times time is least."""
 
 from itertools import repeat
 
@@ -51,7 +51,7 @@ def best_masses(
     The clients of a group have about equal durations. q is a distribution in proportion to λ_m ||g_m||, the
     best one for unbiased sampling if time costs nothing. Q_b and P_b are the sums of q and of p over
     group b. Within a group, p stays in proportion to q: p_m = q_m P_b / Q_b. Then the second moment of the
-    aggregate sum_m N_m/(K p_m) λ_m g_m is V(P) times (sum λ ||g||)²/K, plus terms that do not depend on p ::
+    aggregate sum_m N_m/(K p_m) λ_m g_m is V(P) times (sum λ ||g||)²/K, plus terms that do not depend on p::
 
         V(P) = sum_m q_m² / p_m = sum_b Q_b² / P_b
 

@@ -162,8 +162,9 @@ class ReplyAdmission:
     def note(self, method: str, request: Any, response: Any, node: int) -> None:
         """After an answered request, note what the node's next requests are checked against.
 
-        The notes say which messages the node has received, and in which session the node will push its reply's
-        objects. `method`, `request` and `node` are as in `check`. `response` is the SuperLink's answer.
+        The notes say which messages the node has received, and in which session the node will push its
+        reply's objects. `method`, `request` and `node` are as in `check`. `response` is the SuperLink's
+        answer.
         """
         if method == "PullMessages":
             with self._lock:
