@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from flwr.app.user_config import UserConfig
     from flwr.clientapp import ClientApp
 
-    from strategies.flower.grids import Clock
+    from strategies.flower.exchanges import Clock
 
     from .availability import Availability
 
@@ -50,7 +50,7 @@ _TRAIN = "train"
 
 
 class SimulatedClock:
-    """Time that passes only in `sleep`; replaces Python's `time` (`strategies.flower.grids.clock_of`)."""
+    """Time that passes only in `sleep`; replaces Python's `time` (`strategies.flower.exchanges.clock_of`)."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord
 from flwr.common import log
 
-from .flower.grids import NodesGrid
+from .flower.exchanges import NodesGrid
 from .flower.messages import CLOCKS_DIFFER
 from .flower.metrics import averaged, has_size
 from .rounds.seeds import evaluators

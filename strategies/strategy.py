@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
 from .checkpoint import CheckpointError, CheckpointFolder
-from .clients.eligible import EligibleClients
+from .clients.eligible_clients import EligibleClients
 from .clients.overrides import Groups, Removals, per_client, sizes_of
 from .clients.printable import listed
 from .clients.reports import LEARNING_RATE, PART_SCALES, REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
@@ -24,7 +24,7 @@ from .evaluation import ClientEvaluation
 from .flower.arrays import ReceivedArrays, encode, to_record
 from .flower.attendance import Attendance
 from .flower.contents import of_kind
-from .flower.grids import NodesGrid, PollingGrid
+from .flower.exchanges import ExchangeGrid, NodesGrid
 from .flower.in_flight import BUFFERED_GROUP, InFlight
 from .flower.log_lines import counts_not_logged
 from .flower.messages import CLOCKS_DIFFER, TrainingRound, read_reply, read_usable, timed
@@ -406,7 +406,7 @@ class SelectionStrategy(Strategy):
             If the clients' app cannot answer the polls of the selector.
         """
         self.num_rounds = self.num_rounds or num_rounds
-        polling = PollingGrid(grid, self.polling.interval, self.traffic)
+        polling = ExchangeGrid(grid, self.polling.interval, self.traffic)
         self._wait = self.deadlines.round if timeout is None else min(timeout, self.deadlines.round)
         self._evaluate_config = evaluate_config or ConfigRecord()
         train_config = train_config or ConfigRecord()
@@ -433,7 +433,7 @@ class SelectionStrategy(Strategy):
     def _run_rounds(
         self,
         progress: Progress,
-        polling: PollingGrid,
+        polling: ExchangeGrid,
         num_rounds: int,
         train_config: ConfigRecord,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
@@ -497,7 +497,7 @@ class SelectionStrategy(Strategy):
             },
         )
 
-    def _trained(self, grid: PollingGrid, messages: list[Message]) -> list[Message]:
+    def _trained(self, grid: ExchangeGrid, messages: list[Message]) -> list[Message]:
         """Send the TRAIN messages of a round, and return the replies."""
         if self._training is None or not messages:
             return []
@@ -511,7 +511,7 @@ class SelectionStrategy(Strategy):
         training.arrivals.update(grid.arrivals)
         return replies
 
-    def _evaluated(self, grid: PollingGrid, number: int, messages: list[Message]) -> list[Message]:
+    def _evaluated(self, grid: ExchangeGrid, number: int, messages: list[Message]) -> list[Message]:
         """Send the EVALUATE messages of a round, and return the replies."""
         if not messages:
             return []
@@ -702,7 +702,7 @@ class SelectionStrategy(Strategy):
         """
         if self.mode is not None:
             raise RuntimeError("mode = Buffered(...): its rounds are run by start() only")
-        grid = PollingGrid.of(grid, self.polling.interval)
+        grid = ExchangeGrid.of(grid, self.polling.interval)
         clock = grid.clock
         opened, began = self._open(server_round, arrays, config, grid)
         wait = self._wait if self.asks_everybody else self.deadlines.poll
@@ -729,7 +729,7 @@ class SelectionStrategy(Strategy):
         return messages
 
     def _open(
-        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: PollingGrid
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: ExchangeGrid
     ) -> tuple[Opened, float]:
         """Wait for clients and open a round; return it, and when it began in s on the clock."""
         self._eligible.begin(number)
@@ -748,7 +748,7 @@ class SelectionStrategy(Strategy):
         return opened, began
 
     def _buffered_round(
-        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: PollingGrid
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: ExchangeGrid
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Keep clients busy until the buffer is full, and take the step of a buffered round.
 
@@ -822,7 +822,7 @@ class SelectionStrategy(Strategy):
         clients: Sequence[int],
         arrays: ArrayRecord,
         config: ConfigRecord,
-        grid: PollingGrid,
+        grid: ExchangeGrid,
     ) -> None:
         """Ask clients in a buffered round to train from the model of round ``number``."""
         if not clients:
@@ -839,7 +839,7 @@ class SelectionStrategy(Strategy):
         wait = self._known.wait("train", number, indexes, self._wait)
         self._in_flight.ask(grid, clients, messages, self._wait, wait)
 
-    def _ask_again(self, config: ConfigRecord, grid: PollingGrid) -> list[int]:
+    def _ask_again(self, config: ConfigRecord, grid: ExchangeGrid) -> list[int]:
         """Ask the clients again that were in flight at the checkpoint of a resumed run, with the same models.
 
         Return the clients whose models are too old. Without a resume, nobody is asked.
