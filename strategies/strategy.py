@@ -768,13 +768,15 @@ class SelectionStrategy(Strategy):
             nonlocal num_stale
             key, version = self._step.base.weighted_by_key, buffer.in_flight[client]
             answer = Reply(failure="no answer by the deadline")
-            if buffer.is_too_stale(client):
+            too_stale = buffer.is_too_stale(client)
+            if too_stale or version not in self._models:
                 if message is not None:
                     answer = read_reply(message, key)
                 if lost or not answer.failure:
                     num_stale += 1
                     most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
-                    answer = Reply(failure=f"staleness {buffer.staleness(client)}: {most}")
+                    why = most if too_stale else "the model that it trained from is no longer kept"
+                    answer = Reply(failure=f"staleness {buffer.staleness(client)}: {why}")
             elif message is not None:
                 base = self._models[version]
                 answer = read_usable(message, base, key)
