@@ -113,7 +113,7 @@ class RoundLogic:
         self.local_learning_rate = local_learning_rate
         self.guard: Guard | None = None
         if faults.guard_settings is not None:
-            self.guard = Guard(selector.num_clients, faults.guard_settings)
+            self.guard = Guard(selector.num_clients, faults.guard_settings, buffered=mode is not None)
         self._bounds_draws = selector.unbiased == "none" and not selector.data_independent
         self.responses: ResponseRates | None = None
         if faults.correction == "rates":
