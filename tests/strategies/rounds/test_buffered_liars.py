@@ -13,7 +13,6 @@ from simulation.simulator import Simulator
 from strategies.options import Buffered, Faults
 
 ROUNDS, LAST = 100, 40
-MODE = Buffered(concurrency=10, size=3)
 
 
 class Chosen(ResponseTimes):
@@ -28,14 +27,15 @@ class Chosen(ResponseTimes):
         return usual if self._liars_need is None else np.where(np.isin(clients, LIARS), self._liars_need, usual)
 
 
-def accuracy(partition: str, attack: Attack, seed: int, liars_need: float | None) -> float:
-    """Return the mean test accuracy of the last rounds, in percent. None: liars need as long as others."""
+def simulator(
+    partition: str, attack: Attack, seed: int, liars_need: float | None, selector: str = "md", size: int = 3
+) -> Simulator:
+    """Return a simulation; ``liars_need`` is None if liars need as long as others."""
     task = tasks.create("digits", partition=partition)
-    data, test = task.federated_data(NUM_CLIENTS, seed), task.test_data()
-    simulator = Simulator(
-        data,
+    return Simulator(
+        task.federated_data(NUM_CLIENTS, seed),
         LyingKernel(kernel_of(task), attack),
-        "md",
+        selector,
         clients_per_round=CLIENTS_PER_ROUND,
         num_rounds=ROUNDS,
         learning_rate=0.2,
@@ -43,15 +43,32 @@ def accuracy(partition: str, attack: Attack, seed: int, liars_need: float | None
         local_steps=5,
         seed=seed,
         faults=Faults(),
-        mode=MODE,
+        mode=Buffered(concurrency=10, size=size),
         response_times=Chosen(seed, liars_need),
     )
+
+
+def accuracy(partition: str, attack: Attack, seed: int, liars_need: float | None) -> float:
+    """Return the mean test accuracy of the last rounds, in percent."""
+    simulated, test = simulator(partition, attack, seed, liars_need), tasks.create("digits").test_data()
     found = []
     for number in range(1, ROUNDS + 1):
-        simulator.step()
+        simulated.step()
         if number > ROUNDS - LAST:
-            found.append(100 * simulator.evaluate(test).accuracy)
+            found.append(100 * simulated.evaluate(test).accuracy)
     return float(np.mean(found))
+
+
+@pytest.mark.parametrize("selector", ["oort", "rpow-d"])
+def test_a_liar_that_replies_at_once_is_drawn_twice_as_often_as_its_share_at_most(selector: str) -> None:
+    """Its share is that among all available clients, and not among those few that are idle."""
+    size, rounds = 5, 50
+    simulated = simulator("balanced", Attack(loss=1e3), 1, 0.001, selector, size)
+    draws = np.zeros(NUM_CLIENTS)
+    for _ in range(rounds):
+        selection = simulated.step().selection
+        draws[selection.clients] += selection.counts
+    assert draws[list(LIARS)].max() <= 1 + 2 * rounds * size / (NUM_CLIENTS - len(LIARS))
 
 
 @pytest.mark.slow
