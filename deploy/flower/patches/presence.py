@@ -21,13 +21,13 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from deploy.flower.later import Later
-from deploy.flower.patches.connections import connections_to, peer_of, sender
 from deploy.flower.patches.shared import LOOK
+from deploy.flower.patches.sockets import connections_to, peer_of, sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from deploy.flower.patches.connections import Peer
+    from deploy.flower.patches.sockets import Peer
 
 HELD = ("cohort-held", "1")  # metadata that asks to hold a heartbeat; a stock SuperLink ignores it
 HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
