@@ -157,7 +157,9 @@ def _run(
         try:
             names = write_results(folder, results, axes, read.baseline, len(places))
         except OSError as error:
-            _fail(f"out = {folder}: the results cannot be written: {error.strerror}; run the command again", 1)
+            _fail(
+                f"out = {folder}: the results cannot be written: {error.strerror}; run the command again", 1
+            )
         console.print(table(cells(results)))
         for line in sentences(comparisons(results, read.baseline)):
             console.print(line)

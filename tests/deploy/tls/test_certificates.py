@@ -1,8 +1,8 @@
 """Certificates pass the verification of TLS libraries; keys are private and in Flower's format."""
 
 import stat
-from errno import ENOSPC
 from datetime import UTC, datetime, timedelta
+from errno import ENOSPC
 from ipaddress import ip_address
 from pathlib import Path
 

@@ -24,7 +24,9 @@ class Chosen(ResponseTimes):
 
     def seconds(self, round: int, clients: Sequence[int]) -> np.ndarray:
         usual = self._random.lognormal(0, 0.3, len(clients))
-        return usual if self._liars_need is None else np.where(np.isin(clients, LIARS), self._liars_need, usual)
+        if self._liars_need is None:
+            return usual
+        return np.where(np.isin(clients, LIARS), self._liars_need, usual)
 
 
 def simulator(
