@@ -86,6 +86,10 @@ class Guard:
     one exception: the standard deviation is kept if its replacement would put more than n/4 + 1 of the n
     known clients too far below the centre.
 
+    In buffered rounds the others trained from earlier models, so the false update of a client that answers at
+    once is less opposed to theirs. There, the agreement of a client with two replies or more need only be
+    below 0.42 of this number: four standard deviations of the average over many replies.
+
     A model with 16 parameters or fewer is never judged by direction. If honest directions differ much, for
     example because each client has one or two classes, the agreements spread widely. Then no update opposes
     the others, whether it is honest or not. An attacker can craft an update that agrees with the others,
@@ -143,6 +147,8 @@ class Guard:
         M, the number of clients, >= 0.
     settings : GuardSettings, optional
         The settings (default: ``GuardSettings()``).
+    buffered : bool (default: False)
+        Whether rounds are buffered, see "Directions".
 
     Raises
     ------
@@ -150,10 +156,12 @@ class Guard:
         If ``num_clients`` is not an integer >= 0.
     """
 
-    def __init__(self, num_clients: int, settings: GuardSettings | None = None) -> None:
+    def __init__(
+        self, num_clients: int, settings: GuardSettings | None = None, *, buffered: bool = False
+    ) -> None:
         m = checks.integer("num_clients", num_clients, low=0)
         self._settings = settings or GuardSettings()
-        self._limits = Limits(self._settings)
+        self._limits = Limits(self._settings, buffered)
         self._recent = RecentValues(self._settings.window)
         self._directions = RecentDirections()
         # One bit for each of the last replies, 1 = offence; the lowest bit is the newest reply. The first
