@@ -42,7 +42,7 @@ from .waiting.silence import Patience
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
 MOST_ABSENT = 1000
-"""The most clients that `RoundRecord.absent` lists, since each round has a line in the history."""
+"""The most clients that `RoundRecord.absent` lists: the list is part of the round's line in the history."""
 
 
 class RoundLogic:
@@ -154,8 +154,8 @@ class RoundLogic:
         """Open a round: leave out quarantined and resting clients, and find the candidates to poll.
 
         In two cases, no client is left out for silence: if fewer clients than the quorum would be left, or if
-        more than half of the clients would be left out, not counting quarantines for offences. In the second
-        case, the silence probably has one common cause, such as the network.
+        silence would leave out more than half of the available clients that are not quarantined for offences.
+        In the second case, the silence probably has one common cause, such as the network.
 
         Parameters
         ----------
@@ -250,8 +250,9 @@ class RoundLogic:
             The candidates' numbers by the name of the report; NaN = not reported. The guard clips the numbers
             before the selection. Default: the selector needs no poll.
         whole : Opened, optional
-            The buffered round of which ``opened`` has the idle clients only: a client's share of the draws is
-            that among all its available clients (default: ``opened``).
+            The buffered round, if ``opened`` has only the idle clients of this round. The guard then takes a
+            client's share of the draws from all available clients of ``whole``, idle or busy (default:
+            ``opened``).
         """
         clipped: dict[int, str] = {}
         if self.guard is not None and opened.candidates is not None and reports is not None:
@@ -555,21 +556,21 @@ class RoundLogic:
 
 
 def _union(some: Ints, others: Ints) -> Ints:
-    """Return the clients of two sorted arrays without duplicates. NumPy's own function is slow for none."""
+    """Return the clients of two sorted arrays without duplicates. NumPy's own is slow for empty arrays."""
     if not some.size or not others.size:
         return some if some.size else others
     return np.union1d(some, others)
 
 
 def _without(some: Ints, others: Ints) -> Ints:
-    """Return `some` clients except `others`; both are sorted. NumPy's own function is slow for none."""
+    """Return `some` clients except `others`; both are sorted. NumPy's own is slow for empty arrays."""
     return np.setdiff1d(some, others) if some.size and others.size else some
 
 
 def _among(available: Ints, clients: Ints) -> Ints:
-    """Return the given clients that are available. The time is O(n log M) for n clients; both are ascending.
+    """Return those of the given clients that are available; both arrays are ascending.
 
-    NumPy's `intersect1d` needs seconds for a million available clients.
+    The time is O(n log M) for n clients. NumPy's `intersect1d` needs seconds for a million available clients.
     """
     at = np.searchsorted(available, clients)
     inside = at < available.size
