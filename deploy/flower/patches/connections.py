@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 OPEN_FILES = 65_536  # the wanted limit of open files
 
-# The open connections that the gate (`guards.gate`) forwards, by the name of the peer, as `sender` returns it.
+# The open connections that the gate (`guards.gate`) forwards, by the name of the peer (see `sender`).
 forwarded: dict[str, socket.socket] = {}
 
 

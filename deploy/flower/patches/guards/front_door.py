@@ -373,7 +373,7 @@ class FrontDoor:
 
 
 class _Signatures(threading.local):
-    """Verifies signatures. Flower's own check of a request follows in the same thread, and is not repeated."""
+    """Verifies signatures, each once: Flower's own check of a request follows in the same thread."""
 
     valid: tuple[bytes, bytes, bytes] | None = None  # the last valid key, text and signature
 

@@ -5,9 +5,9 @@ copies changed pages into the database's file after every 4 MB, and waits for th
 after `LOG` bytes, so pages that were deleted in the meantime are not copied. As before, a crash of the
 machine may lose the last transactions, and never damages the file.
 
-Debian's SQLite overwrites deleted content with zeros, which writes each model twice. Here it does this only in
-pages that it writes anyway (secure_delete = FAST). The file is readable for its owner only, who could read
-the content before it was deleted.
+Debian's SQLite overwrites deleted content with zeros, which writes each model twice. Here it does this only
+in pages that it writes anyway (secure_delete = FAST), as SQLite does elsewhere: whoever can read the file could
+read the content before it was deleted.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from deploy.flower.patches.storage import times
+from deploy.flower.patches.storage.statements import executor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -166,7 +167,7 @@ def add_index(state: Any) -> None:
     def initialized(this: Any, *arguments: Any, **settings: Any) -> Any:
         tables = initialize(this, *arguments, **settings)
         with this.session() as session:
-            session.connection().exec_driver_sql(_INDEX)
+            executor(session)(_INDEX)
         return tables
 
     state.initialize = initialized
@@ -209,7 +210,7 @@ def store_message_ins(this: Any, message: Any) -> str | None:
         return None
     values, signed = _values(message), flower.uint64_to_int64
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         federation = execute(_LOCK_RUN, (signed(metadata.run_id),)).first()
         if federation is None:
             flower.log(ERROR, "Invalid run ID for Message: %s", metadata.run_id)
@@ -236,7 +237,7 @@ def store_message_res(this: Any, message: Any) -> str | None:
     asked_id, unsigned = metadata.reply_to_message_id, flower.int64_to_uint64
     try:
         with this.session() as session:
-            execute = session.connection().exec_driver_sql
+            execute = executor(session)
             if execute(_LOCK_RUN, (flower.uint64_to_int64(metadata.run_id),)).first() is None:
                 flower.log(ERROR, "Invalid run ID for Message: %s", metadata.run_id)
                 return None
@@ -318,7 +319,7 @@ def get_message_ins(this: Any, node_id: int, limit: int | None, *, run_id: int |
         claim = _CLAIM_FIRST if run_id is None else _CLAIM_FIRST_OF_RUN
         parameters.append(limit)
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         rows = [_row(values) for values in execute(claim, tuple(parameters))]
         rows = _valid(this, execute, rows)
     rows.sort(key=lambda row: (row["created_at"], row["message_id"]))
@@ -328,7 +329,7 @@ def get_message_ins(this: Any, node_id: int, limit: int | None, *, run_id: int |
 def get_valid_message_ins(this: Any, message_id: str) -> dict[str, Any] | None:
     """Return the row of a message to a node, or None if there is none or it has expired."""
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         valid = _valid(this, execute, _find(execute, message_id))
     return valid[0] if valid else None
 
@@ -350,7 +351,7 @@ def get_message_res(this: Any, message_ids: set[str], run_id: int) -> list[Any]:
     replies: list[Any] = []
     errors: list[Any] = []
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         found = [_row(values) for values in execute(_MESSAGES, (_listed(message_ids),))]
         if any(flower.int64_to_uint64(row["run_id"]) != run_id for row in found):
             raise ValueError("`message_ids` contains invalid IDs")
@@ -387,7 +388,7 @@ def delete_messages(this: Any, message_ins_ids: set[str]) -> None:
     if not message_ins_ids:
         return
     with this.session() as session:
-        execute, gone = session.connection().exec_driver_sql, (_listed(message_ins_ids),)
+        execute, gone = executor(session), (_listed(message_ins_ids),)
         execute(_DELETE_MESSAGES, gone)
         execute(_DELETE_REPLIES, gone)
 
@@ -399,7 +400,7 @@ def tag_offline_nodes(tag: Callable[..., None]) -> Callable[..., None]:
     def tagged(this: Any, node_ids: list[int] | None = None) -> None:
         now = _flower().now().timestamp()
         with this.session() as session:
-            if session.connection().exec_driver_sql(_ABSENT, (now,)).first() is not None:
+            if executor(session)(_ABSENT, (now,)).first() is not None:
                 tag(this, node_ids)
 
     return tagged
@@ -425,7 +426,7 @@ def get_node_info(
     statement = _NODES_BY + "".join(f" AND {name} {_AMONG}" for name in lists)
     with this.session() as session:
         this._check_and_tag_offline_nodes()
-        rows = session.connection().exec_driver_sql(statement, tuple(map(_listed, lists.values()))).all()
+        rows = executor(session)(statement, tuple(map(_listed, lists.values()))).all()
     return [
         flower.NodeInfo(
             node_id=flower.int64_to_uint64(node), **dict(zip(_NODE_FIELDS[1:], values, strict=True))
@@ -437,7 +438,7 @@ def get_node_info(
 def get_node_id_by_public_key(this: Any, public_key: bytes) -> int | None:
     """Return the id of the node that is registered with a key, or None if there is none."""
     with this.session() as session:
-        found = session.connection().exec_driver_sql(_NODE_OF_KEY, (public_key,)).first()
+        found = executor(session)(_NODE_OF_KEY, (public_key,)).first()
     node: int | None = None if found is None else _flower().int64_to_uint64(found[0])
     return node
 
@@ -449,7 +450,7 @@ def acknowledge_node_heartbeat(this: Any, node_id: int, heartbeat_interval: floa
     until = now.timestamp() + flower.HEARTBEAT_PATIENCE * heartbeat_interval
     node = flower.uint64_to_int64(node_id)
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         return execute(_HEARTBEAT, (until, heartbeat_interval, now.isoformat(), node)).first() is not None
 
 
@@ -460,7 +461,7 @@ def start_session(this: Any, run_id: int) -> str:
     until = times.stored_time(flower.now() + lifetime)
     with this.session() as session:
         values = (session_id, flower.uint64_to_int64(run_id), until)
-        session.connection().exec_driver_sql(_BEGIN_PUSH, values)
+        executor(session)(_BEGIN_PUSH, values)
     return session_id
 
 
@@ -473,7 +474,7 @@ def preregister_object_tree(this: Any, object_tree: Any, session_id: str) -> lis
         If there is no such session, or the tree is not valid.
     """
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         if (run := execute(_RUN_OF_PUSH, (session_id,)).first()) is None:
             raise ValueError(f"Unknown object push session: {session_id}")
         missing: list[str] = this.object_store.preregister(_flower().int64_to_uint64(run[0]), object_tree)
