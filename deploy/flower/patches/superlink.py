@@ -28,8 +28,8 @@ from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# s after which a thread that computes lets another one compute. Each waiting thread looks this often whether it
-# may: with Python's .005 s, 300 requests that arrive at once occupied a core with looks.
+# s after which a thread that computes lets another one compute. Each waiting thread looks this often whether
+# it may: with Python's .005 s, 300 requests that arrived at once switched threads 57,000 times a second.
 SWITCH = 0.05
 # Objects that are made before a collection of garbage looks through the youngest objects, and how many such
 # collections go before the next older ones. Python's 700 and 10 suit small programs: requests of 1,000 nodes
