@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.common import log
 
-from ..clients.eligible import EligibleClients
+from ..clients.eligible_clients import EligibleClients
 from ..clients.overrides import Groups, Removals
 from ..clients.printable import listed, printable
 from ..clients.reports import Report
 from ..clients.roster import Roster
 from ..rounds.waiting.pace import Pace, Wait
-from .grids import LateReplies, PollingGrid, clock_of
+from .exchanges import ExchangeGrid, LateReplies, clock_of
 from .messages import ENOUGH, lacks_handler, read_status, status_question, why_failed
 
 if TYPE_CHECKING:
@@ -419,7 +419,7 @@ class Attendance:
         if not questions:
             return
         for message_id, question in zip(
-            PollingGrid.of(grid, self.polling.interval).send(questions), questions, strict=False
+            ExchangeGrid.of(grid, self.polling.interval).send(questions), questions, strict=False
         ):
             if message_id:
                 node = question.metadata.dst_node_id
@@ -461,7 +461,7 @@ class Attendance:
             self.deadlines.shortest,
             deadline,
         )
-        polling = PollingGrid.of(grid, self.polling.interval)
+        polling = ExchangeGrid.of(grid, self.polling.interval)
         answers = polling.send_and_receive(questions, timeout=deadline, wait=wait)
         asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
         self._unanswered = {

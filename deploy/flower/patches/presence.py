@@ -22,8 +22,8 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from deploy.flower.later import Later
-from deploy.flower.patches.connections import forwarded, sender
 from deploy.flower.patches.shared import LOOK
+from deploy.flower.patches.sockets import forwarded, sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -33,10 +33,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from deploy.flower.patches.connections import forwarded
 from deploy.flower.patches.guards.frame_limit import FRAMES, FrameBudget, FrameCounter
 from deploy.flower.patches.guards.settings_check import NotAllowedError, SettingsCheck
 from deploy.flower.patches.guards.tls_records import RECORD, TlsPeer
+from deploy.flower.patches.sockets import forwarded
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -6,8 +6,8 @@ after `LOG` bytes, so pages that were deleted in the meantime are not copied. As
 machine may lose the last transactions, and never damages the file.
 
 Debian's SQLite overwrites deleted content with zeros, which writes each model twice. Here it does this only
-in pages that it writes anyway (secure_delete = FAST). Who can read the file could also read the content before
-it was deleted.
+in pages that it writes anyway (secure_delete = FAST). Who can read the file could also read the content
+before it was deleted.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import sqlalchemy
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import SUPERLINK_NODE_ID
@@ -31,7 +30,7 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from deploy.flower.patches.guards.front_door import Refused
-from deploy.flower.patches.guards.reply_limits import ReplyLimits
+from deploy.flower.patches.guards.reply_admission import ReplyAdmission
 from tests.support.fleet import random_bytes
 
 MADE_UP = "0" * 64
@@ -39,10 +38,10 @@ STOCK_READ = SqlObjectStore.get_object_tree
 
 
 class Run:
-    """A run with two nodes, in a SuperLink's state with `ReplyLimits`."""
+    """A run with two nodes, in a SuperLink's state with `ReplyAdmission`."""
 
     def __init__(self, factory: LinkStateFactory) -> None:
-        self.limits = ReplyLimits(factory, Refused)
+        self.limits = ReplyAdmission(factory, Refused)
         self.state: Any = factory.state()
         self.attacker, self.honest = (
             self.state.create_node("flwr_aid", "name", uuid4().bytes, 0) for _ in range(2)
@@ -270,16 +269,11 @@ def test_a_tree_is_read_with_two_statements_and_is_the_one_that_flower_reads(run
     content = RecordDict({"a": shared, "b": shared, "config": ConfigRecord({"server-round": 1})})
     tree = get_object_tree(content)
     run.state.object_store.preregister(run.id, tree)
-    statements = []
-
-    def count(connection: Any, cursor: Any, statement: str, *others: Any) -> None:
-        statements.append(statement)
-
-    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", count)
-    try:
+    statements: list[str] = []
+    with run.state.object_store.session() as session:
+        session.connection().connection.driver_connection.set_trace_callback(statements.append)
         read = run.state.object_store.get_object_tree(tree.object_id)
-    finally:
-        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", count)
+        session.connection().connection.driver_connection.set_trace_callback(None)
     assert len(statements) == 2
     assert normal(read) == normal(tree) == normal(STOCK_READ(run.state.object_store, tree.object_id))
     with pytest.raises(NoObjectInStoreError):

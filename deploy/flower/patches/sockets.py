@@ -1,0 +1,21 @@
+"""The open connections of a SuperLink's nodes, and the names of their peers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    import socket
+
+# The open connections that the gate (`guards.gate`) forwards, by the name of the peer (see `sender`).
+forwarded: dict[str, socket.socket] = {}
+
+
+def sender(context: Any) -> str:
+    """Return gRPC's name of the peer that sent a request, such as ipv4:192.0.2.1:80.
+
+    If the gate (`guards.gate`) forwarded the request, gRPC's name is unix:FOLDER/PEER, and PEER is
+    returned.
+    """
+    return unquote(context.peer()).rpartition("/")[2]
