@@ -22,7 +22,7 @@ from deploy.flower.patches import (
 )
 from deploy.flower.patches.held_requests import HeldRequests
 from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace
-from deploy.flower.patches.storage import files, messages, objects, past_rounds, transactions
+from deploy.flower.patches.storage import files, messages, nodes, objects, past_rounds, pushes, transactions
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 
 if TYPE_CHECKING:
@@ -81,9 +81,11 @@ USED = (
     *held_requests.USED,
     *joined_objects.USED,
     *messages.USED,
+    *nodes.USED,
     *objects.USED,
     *past_rounds.USED,
     *presence.USED,
+    *pushes.USED,
     *transactions.USED,
     *USED_BY_THREAD,
 )
@@ -99,6 +101,8 @@ def patch() -> None:
     transactions.patch()
     objects.patch()
     messages.patch()
+    nodes.patch()
+    pushes.patch()
     replace(_CORE_STATE, HEARTBEAT_PATIENCE=PATIENCE)
     handlers = importlib.import_module(_SUPERLINK_API)
     held = HeldRequests()

@@ -7,15 +7,22 @@ transaction of a SQLAlchemy session, like those that SQLAlchemy executes. Errors
 from __future__ import annotations
 
 import importlib
+import json
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from deploy.flower.database import note_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+AMONG = "IN (SELECT value FROM json_each(?))"  # the parameter is a list, as `listed` returns it
 _KEY = "cohort_execute"  # under which a session keeps its function
+
+
+def listed(values: Iterable[Any]) -> str:
+    """Return values as one parameter of a statement: SQLite limits the number of parameters."""
+    return json.dumps(list(values))
 
 
 class Rows(sqlite3.Cursor):
