@@ -25,7 +25,7 @@ from .flower.arrays import ReceivedArrays, encode, to_record
 from .flower.attendance import Attendance
 from .flower.contents import of_kind
 from .flower.exchanges import ExchangeGrid, NodesGrid
-from .flower.in_flight import BUFFERED_GROUP, InFlight
+from .flower.in_flight import InFlight, buffered_group
 from .flower.log_lines import counts_not_logged
 from .flower.messages import CLOCKS_DIFFER, TrainingRound, read_reply, read_usable, timed
 from .flower.metrics import averaged
@@ -769,13 +769,15 @@ class SelectionStrategy(Strategy):
             nonlocal num_stale
             key, version = self._step.base.weighted_by_key, buffer.in_flight[client]
             answer = Reply(failure="no answer by the deadline")
-            if buffer.is_too_stale(client):
+            too_stale = buffer.is_too_stale(client)
+            if too_stale or version not in self._models:
                 if message is not None:
                     answer = read_reply(message, key)
                 if lost or not answer.failure:
                     num_stale += 1
                     most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
-                    answer = Reply(failure=f"staleness {buffer.staleness(client)}: {most}")
+                    why = most if too_stale else "the model that it trained from is no longer kept"
+                    answer = Reply(failure=f"staleness {buffer.staleness(client)}: {why}")
             elif message is not None:
                 base = self._models[version]
                 answer = read_usable(message, base, key)
@@ -832,8 +834,7 @@ class SelectionStrategy(Strategy):
         selection = Selection(indexes, np.ones(len(clients), dtype=np.int64), ones, ones, ones)
         messages = self._messages(number, selection, arrays, config, grid, {})
         for message in messages:
-            # Not a number: else the SuperLink would delete the message when a later round begins.
-            message.metadata.group_id = BUFFERED_GROUP
+            message.metadata.group_id = buffered_group(number)
         names = listed([self.roster.id_of(client) for client in clients])
         log(INFO, "Asked in round %d to train from its model: %s", number, names)
         wait = self._known.wait("train", number, indexes, self._wait)

@@ -15,11 +15,17 @@ if TYPE_CHECKING:
     from ..rounds.waiting.pace import Wait
     from .exchanges import ExchangeGrid
 
-BUFFERED_GROUP = "buffered"
-"""The group of these messages. It is no number, since they do not belong to one round: the SuperLink deletes
-undelivered messages of past rounds (`deploy/flower/patches/storage/past_rounds.py`)."""
 _AFTER_FAILURE = 1.0  # s, the pause if no message can be sent: the next ones are sent at once
 _FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05  # as in `ExchangeGrid.send_and_receive`
+
+
+def buffered_group(round: int) -> str:
+    """Return the group of the messages of a buffered round.
+
+    It is no number, since a message does not belong to one round: the SuperLink deletes undelivered messages
+    of past rounds. Others it keeps until they expire (`deploy/flower/patches/storage/past_rounds.py`).
+    """
+    return f"buffered {round}"
 
 
 class Event(NamedTuple):

@@ -113,7 +113,7 @@ class RoundLogic:
         self.local_learning_rate = local_learning_rate
         self.guard: Guard | None = None
         if faults.guard_settings is not None:
-            self.guard = Guard(selector.num_clients, faults.guard_settings)
+            self.guard = Guard(selector.num_clients, faults.guard_settings, buffered=mode is not None)
         self._bounds_draws = selector.unbiased == "none" and not selector.data_independent
         self.responses: ResponseRates | None = None
         if faults.correction == "rates":
@@ -237,7 +237,9 @@ class RoundLogic:
             norms = judged["update_norm"]
         self.selector.learn_norms(clients, np.where(norms >= 0, norms, nan))
 
-    def choose(self, opened: Opened, reports: Mapping[str, Floats] | None = None) -> Chosen:
+    def choose(
+        self, opened: Opened, reports: Mapping[str, Floats] | None = None, *, whole: Opened | None = None
+    ) -> Chosen:
         """Select this round's clients.
 
         Parameters
@@ -247,6 +249,9 @@ class RoundLogic:
         reports : mapping of str to ndarray, shape (C,), optional
             The candidates' numbers by the name of the report; NaN = not reported. The guard clips the numbers
             before the selection. Default: the selector needs no poll.
+        whole : Opened, optional
+            The buffered round of which ``opened`` has the idle clients only: a client's share of the draws is
+            that among all its available clients (default: ``opened``).
         """
         clipped: dict[int, str] = {}
         if self.guard is not None and opened.candidates is not None and reports is not None:
@@ -263,7 +268,11 @@ class RoundLogic:
         )
         if self.guard is not None and self._bounds_draws:
             shares = selection.weights / selection.importance  # each client's share of the available data
-            shares = np.maximum(shares, 1 / max(1, opened.num_available))
+            if whole is not None:
+                shares = self.selector.shares_of(
+                    selection.clients, available=whole.available, unavailable=whole.unavailable
+                )
+            shares = np.maximum(shares, 1 / max(1, (whole or opened).num_available))
             draws = selection.clients.size if self.buffer is None else self.buffer.size
             self.guard.count_draws(opened.number, selection.clients, shares * draws)
         if self.variates is not None:
@@ -280,7 +289,7 @@ class RoundLogic:
         assert self.buffer is not None
         return self.buffer.fill(
             opened,
-            lambda idle: self.choose(idle).selection,
+            lambda idle: self.choose(idle, whole=opened).selection,
             lambda busy: self.selector.shares_of(
                 busy, available=opened.available, unavailable=opened.unavailable
             ),
