@@ -1,4 +1,4 @@
-"""The experiments of papers, and an experiment about the selector `forecast`.
+"""The experiments of papers, and experiments about this project's own methods.
 
 `cohort bench papers` runs them all. A folder holds the experiments of one paper. Each module with experiments
 lists them in ``EXPERIMENTS``.
@@ -19,6 +19,7 @@ from benchmarks.experiments.power_of_choice import other_data as power_of_choice
 from benchmarks.experiments.power_of_choice import quadratics
 from benchmarks.experiments.power_of_choice import synthetic as power_of_choice_synthetic
 from benchmarks.experiments.report import Experiment
+from benchmarks.time_to_accuracy import experiments as time_to_accuracy
 
 SELECTION: dict[str, Experiment] = {
     each.name: each
@@ -50,6 +51,7 @@ EXPERIMENTS: dict[str, Experiment] = SELECTION | {
         delta_other_data,
         table_1,
         cifar_100,
+        time_to_accuracy,
     )
     for each in module.EXPERIMENTS
 }
