@@ -4,6 +4,7 @@
 lists them in ``EXPERIMENTS``.
 """
 
+from benchmarks.experiments import slow_clients
 from benchmarks.experiments.delta import bounds_measured as delta_bounds
 from benchmarks.experiments.delta import mnist as delta_mnist
 from benchmarks.experiments.delta import other_data as delta_other_data
@@ -19,7 +20,6 @@ from benchmarks.experiments.power_of_choice import other_data as power_of_choice
 from benchmarks.experiments.power_of_choice import quadratics
 from benchmarks.experiments.power_of_choice import synthetic as power_of_choice_synthetic
 from benchmarks.experiments.report import Experiment
-from benchmarks.time_to_accuracy import experiments as time_to_accuracy
 
 SELECTION: dict[str, Experiment] = {
     each.name: each
@@ -51,7 +51,7 @@ EXPERIMENTS: dict[str, Experiment] = SELECTION | {
         delta_other_data,
         table_1,
         cifar_100,
-        time_to_accuracy,
+        slow_clients,
     )
     for each in module.EXPERIMENTS
 }

@@ -76,7 +76,7 @@ EXPERIMENTS = (
     Experiment(
         name="time-mnist",
         title="time to accuracy of a perceptron on MNIST, speeds lognormal",
-        source="no paper; `benchmarks.time_to_accuracy.experiments`",
+        source="no paper; `benchmarks.experiments.slow_clients`",
         run=run_mnist,
         note=_NOTE,
         digits=1,
