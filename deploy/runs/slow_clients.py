@@ -105,8 +105,8 @@ def _buffered(lines: list[Line], settings: Line) -> list[str]:
     found = [f"Updates are {taus.mean():.1f} rounds stale on average, and {taus.max():.0f} at most."]
     if stale > STALE * arrivals:
         found.append(
-            f"{stale / arrivals:.0%} of the updates were rejected as too stale, which takes weight from slow clients: "
-            f"raise max-staleness (now {settings.get('max_staleness')})."
+            f"{stale / arrivals:.0%} of the updates were rejected as too stale, which takes weight from slow "
+            f"clients: raise max-staleness (now {settings.get('max_staleness')})."
         )
     power = float(settings.get("staleness_power") or 0)
     if power:

@@ -1,4 +1,4 @@
-"""Which selector a run should have used, and how long its rounds waited: estimates from the log of the run."""
+"""Which selector a run should have used, and how long its rounds waited: estimates from its log."""
 
 from .log import LoggedRound
 from .off_policy import Interval
