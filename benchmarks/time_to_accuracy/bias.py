@@ -124,8 +124,10 @@ def _buffered(federation: Federation, method: Method, selector: Selector) -> Ite
             took[client] = seconds
             buffer.end(client, usable=not buffer.is_too_stale(client))
         chosen = logic.gather(opened)
-        used = chosen.staleness <= mode.max_staleness
-        weights = selector.finalize(chosen.selection, used) * chosen.factors
+        assert chosen.staleness is not None
+        assert chosen.factors is not None
+        used: Bools = np.asarray(chosen.staleness <= mode.max_staleness)
+        weights: Floats = selector.finalize(chosen.selection, used) * chosen.factors
         each = np.array([took[client] for client in chosen.selection.clients.tolist()])
         yield here, chosen.selection, used, weights, each
 
@@ -133,9 +135,10 @@ def _buffered(federation: Federation, method: Method, selector: Selector) -> Ite
 def _rounds(federation: Federation) -> Iterator[tuple[int, Ints]]:
     """Yield (round, its available clients) without end."""
     process: Availability | None = federation.availability()
-    everyone = np.arange(federation.setting.clients)
+    everyone: Ints = np.arange(federation.setting.clients)
     for number in count(1):
-        yield number, everyone if process is None else process.available(number)
+        here = None if process is None else process.available(number)
+        yield number, everyone if here is None else here
 
 
 def _seconds(federation: Federation, clients: Ints, draws: np.random.Generator) -> Floats:

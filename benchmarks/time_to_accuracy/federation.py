@@ -101,8 +101,8 @@ class Federation:
         self.test = task.test_data()
         if len(self.test) > TESTED:
             self.test = self.test.take(generator(seed, 0, "tested").permutation(len(self.test))[:TESTED])
-        jitter = {"median": 1, "sigma": 0, "jitter": JITTER, "work": self._typical(devices)}
-        self.times = ResponseTimes(setting.clients, seed, **jitter)
+        work = self._typical(devices)
+        self.times = ResponseTimes(setting.clients, seed, median=1, sigma=0, jitter=JITTER, work=work)
         quarters = np.argsort(np.argsort(self.times.typical)) * 4 // setting.clients
         self.groups = [_samples(self.data, np.flatnonzero(quarters == quarter)) for quarter in range(4)]
         """The samples of the quarters of the clients by speed, the fastest first."""
