@@ -39,6 +39,8 @@ class Buffered:
         The weight of an update is multiplied by (1 + τ)^-staleness_power, in [0, 10]. FedBuff's is 0.5.
         Stale updates are mostly those of slow clients, so any power above 0 biases the aggregate against
         them; 0 does not. `strategies.rounds.buffered.buffer.Buffer` explains why no correction replaces 0.
+        With 0, one update of a client that was busy for long has a large weight: if clients may lie, or the
+        learning rate is nearly too large, set 0.5 (docs/security.md).
     count_busy : bool (default: True)
         Whether each draw also counts for the clients that are busy, in the update that they are working on.
         This keeps the aggregate unbiased although only idle clients can be drawn. With False, as in FedBuff,
