@@ -379,7 +379,7 @@ def time_to_accuracy(
     from benchmarks.time_to_accuracy import processes as real
     from benchmarks.time_to_accuracy import simulated
     from benchmarks.time_to_accuracy.federation import DEVICES
-    from simulation.device_speeds import read_device_speeds
+    from simulation.measured_speeds import read_device_speeds
 
     if processes:
         real.run(seeds, as_json)

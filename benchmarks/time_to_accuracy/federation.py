@@ -11,7 +11,7 @@ import numpy as np
 
 import tasks
 from simulation.availability import Availability, Markov
-from simulation.device_speeds import read_device_speeds
+from simulation.measured_speeds import read_device_speeds
 from simulation.kernels import Plan, kernel_of
 from simulation.response_times import ResponseTimes
 from strategies.numerics.arrays import Floats, Ints
@@ -86,7 +86,7 @@ class Federation:
     seed : int
         The seed of the partition, of the speeds and of the availability.
     devices : Path
-        The file with the speeds of devices, see `simulation.device_speeds`.
+        The file with the speeds of devices, see `simulation.measured_speeds`.
     data_dir : str
         The folder with the task's data, "" for a task that needs no files.
     """
