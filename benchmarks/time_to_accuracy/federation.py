@@ -11,8 +11,8 @@ import numpy as np
 
 import tasks
 from simulation.availability import Availability, Markov
-from simulation.measured_speeds import read_device_speeds
 from simulation.kernels import Plan, kernel_of
+from simulation.measured_speeds import read_device_speeds
 from simulation.response_times import ResponseTimes
 from strategies.numerics.arrays import Floats, Ints
 from strategies.numerics.streams import generator
