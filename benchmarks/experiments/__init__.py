@@ -11,6 +11,7 @@ from benchmarks.experiments.delta import regression as delta_regression
 from benchmarks.experiments.delta import synthetic as delta_synthetic
 from benchmarks.experiments.flics import bounds_measured as flics_bounds
 from benchmarks.experiments.flics import cifar_100, table_1, theorem_2
+from benchmarks.experiments.forecast import settings as forecast_settings
 from benchmarks.experiments.forecast import streams
 from benchmarks.experiments.osmd import bounds_measured, personalised, section_f, section_g
 from benchmarks.experiments.power_of_choice import bounds_measured as power_of_choice_bounds
@@ -36,6 +37,7 @@ SELECTION: dict[str, Experiment] = {
         theorem_2,
         flics_bounds,
         streams,
+        forecast_settings,
     )
     for each in module.EXPERIMENTS
 }

@@ -180,6 +180,7 @@ class ForecastSelector(StreamSelector):
         "median_size": (),  # the size with x = 0: the median at the start
         "unit": (),  # r is divided by this unit; 0 if no norm above 0 is known yet
         "level": (),  # g
+        "slope": (),  # v, the expected change of g per round
         "evidence": ("moments",),  # decaying sums of N, N y/θ, N (y/θ)² over rounds
         "dispersion": (),  # φ
         "noise": (),  # ν
@@ -225,6 +226,7 @@ class ForecastSelector(StreamSelector):
             "median_size": np.array(np.median(self.client_sizes)),
             "unit": np.array(0.0),
             "level": np.array(0.0),
+            "slope": np.array(0.0),
             "evidence": np.zeros(3),
             "dispersion": np.array(1.0),
             "noise": np.array(0.0),
@@ -271,7 +273,8 @@ class ForecastSelector(StreamSelector):
         clients, counts = selection.clients[usable], selection.counts[usable]
         r = self.client_sizes[clients] * np.minimum(feedback.update_norms[usable], LARGEST_NORM)
         unit = float(self._array("unit")) or float(r.mean())
-        level = float(self._array("level"))
+        slope = float(self._array("slope"))
+        level = _bounded(float(self._array("level")) + (slope if round else 0.0))
 
         slots = self._array("slots")[clients]
         known = slots >= 0
@@ -299,7 +302,9 @@ class ForecastSelector(StreamSelector):
             share = counts[known].sum() / counts.sum()
             error = experts.squared_error(ratio[known], counts[known])
             noise += experts.NOISE_RATE * share * (error - noise)
-        evidence, step = experts.trend(self._array("evidence"), ratio[known], counts[known])
+        evidence, slope, step = experts.trend(
+            self._array("evidence"), slope, ratio[known], counts[known], noise
+        )
         level = _bounded(level + step)
         y = experts.relative(r, unit, level)
         new_means, new_log_means = experts.averaged(visits, means, log_means, y)
@@ -327,6 +332,7 @@ class ForecastSelector(StreamSelector):
             "shifts": shifts,
             "unit": np.array(unit),
             "level": np.array(level),
+            "slope": np.array(slope),
             "evidence": evidence,
             "dispersion": np.array(dispersion),
             "noise": np.array(noise),
