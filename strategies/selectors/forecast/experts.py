@@ -4,7 +4,7 @@ The functions are pure, on arrays. r = λ ||g|| belongs to a client's update. y 
 level that is common to all clients, where g is the log of this level. x is the log of the client's size
 divided by the median size. A visit of a client is a round in which the norm of its update became known. s is
 the mean of y over all visits of a client. The equations are in
-`forecast.ForecastSelector`.
+docs/forecast.md.
 """
 
 import math
