@@ -15,7 +15,7 @@ from benchmarks.experiments.forecast.streams import (
     static,
 )
 from benchmarks.experiments.osmd.least_squares import Trial, train_scaffold, unlike_clients
-from benchmarks.experiments.report import Experiment, Outcome
+from benchmarks.experiments.report import Cell, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
 
@@ -92,7 +92,7 @@ SELECTORS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def run_settings(seed: int, quick: bool = False) -> Outcome:
     """Play all settings with all selectors. If `quick`, play a tenth of the rounds."""
-    cells = {}
+    cells: dict[Cell, float] = {}
     for row, setting in SETTINGS.items():
         m, k, t = setting.num_clients, setting.clients_per_round, setting.num_rounds // (10 if quick else 1)
         stream = setting.make(np.random.default_rng(seed), m, t)
