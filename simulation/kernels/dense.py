@@ -136,7 +136,7 @@ class Dense(Kernel):
         outputs = [np.empty((*work.shape, layer.fan_out), dtype=np.float32) for layer in self._layers]
         backs = [np.empty_like(output) for output in outputs[:-1]]
         masks_of_relu = [np.empty(output.shape, dtype=np.bool_) for output in outputs[:-1]]
-        # Views that every step uses, made once: a chunk of small models takes more time for calls than for sums.
+        # Views that every step uses are made once.
         transposed_weights = [weight.transpose(0, 2, 1) for weight in weights]
         transposed_outputs = [output.transpose(0, 2, 1) for output in outputs]
         bias_rows = [move[:, None, :] for move in bias_moves]
