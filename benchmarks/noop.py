@@ -59,7 +59,7 @@ def run_turns(grid: Grid, context: Context, arrays: ArrayRecord) -> None:
         )
     else:
         from strategies import Polling, SelectionStrategy
-        from strategies.flower.grids import PollingGrid
+        from strategies.flower.exchanges import ExchangeGrid
 
         selection = SelectionStrategy(
             "uniform",
@@ -68,7 +68,7 @@ def run_turns(grid: Grid, context: Context, arrays: ArrayRecord) -> None:
             min_available_clients=num_nodes,
             polling=Polling(ask_status=False),
         )
-        strategy, grid = selection, PollingGrid(grid, selection.polling.interval)
+        strategy, grid = selection, ExchangeGrid(grid, selection.polling.interval)
     number = turn = 0
     while True:
         turn += 1

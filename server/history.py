@@ -15,9 +15,9 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         ``reported_norms`` (the norms as the clients report them, before the guard), ``train_losses``,
         ``reply_seconds`` (from the TRAIN messages until the server had the reply), ``training_seconds`` and
         ``batteries`` (%), both as the clients report them; the last three are empty if nothing is known;
-        ``staleness``: how many rounds ended while each client trained, and ``num_stale``: the updates that
-        were rejected because of it (``mode = "buffered"``; otherwise empty and 0);
-        ``failures`` and ``clipped``: lists of a ``client`` and a ``reason``;
+        ``staleness``: how many rounds ended while each client trained, and ``num_stale``: the number of
+        updates that were rejected as too stale (``mode = "buffered"``; otherwise empty and 0);
+        ``failures`` and ``clipped``: lists of objects, each with a ``client`` and a ``reason``;
         ``quarantined``: ids of the online clients that were in quarantine;
         ``silent``: ids of the clients in ``quarantined`` that did not answer in time; the other quarantined
         clients committed offences;
@@ -26,7 +26,8 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         (``poll``, ``train``, ``aggregate``), empty if the engine exchanges no messages;
         ``absent``: indexes of the clients that were not selectable; null if they are more than 1000;
         ``eligible``: the conditions of the setting ``eligible``: the aggregate estimates the mean over the
-        available clients that meet them; ``num_ineligible``: the available clients that do not;
+        available clients, all of which meet them; ``num_ineligible``: the number of clients that are online
+        and willing to train, and do not meet them;
         ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received`` since the line of the
         previous round, if the engine exchanges messages;
         ``group_metrics``: the ``loss`` and ``accuracy`` of each group, on the samples of the group's clients
@@ -293,7 +294,7 @@ class RunHistory:
 
     @property
     def finished(self) -> bool:
-        """Whether the run reached its planned end."""
+        """Whether the run ended normally: after its last round, at its target or by its `stop`."""
         return self.end is not None and self.end["type"] == "end"
 
     @property
@@ -369,7 +370,7 @@ class RunHistory:
                 self.end = None
                 self.starts += 1
             case "roster":
-                count = len(line["client_ids"])  # earlier rounds may have clients beyond this number
+                count = len(line["client_ids"])  # earlier rounds may hold indexes >= count
                 self.client_ids = line["client_ids"] + self.client_ids[count:]
                 self.client_groups = line["client_groups"] + self.client_groups[count:]
                 self.client_sizes = [*map(_size, line["client_sizes"]), *self.client_sizes[count:]]
@@ -497,7 +498,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _parsed(path: Path, text: bytes) -> Line:
-    """Return the line of a history that a text holds.
+    """Parse a text as one line of a history, and return the line.
 
     Raises
     ------

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from flwr.app.user_config import UserConfig
     from flwr.clientapp import ClientApp
 
-    from strategies.flower.grids import Clock
+    from strategies.flower.exchanges import Clock
 
     from .availability import Availability
 
@@ -50,7 +50,7 @@ _TRAIN = "train"
 
 
 class SimulatedClock:
-    """Time that passes only in `sleep`; replaces Python's `time` (`strategies.flower.grids.clock_of`)."""
+    """Time that passes only in `sleep`; replaces Python's `time` (`strategies.flower.exchanges.clock_of`)."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -74,7 +74,7 @@ class _Node:
 
 @dataclass(order=True)
 class _InFlight:
-    """A message whose reply is due later. Messages are sorted by this time, then by the order of sending."""
+    """A message whose reply is due later. Messages are sorted by `due`, then in the order of sending."""
 
     due: float  # s
     number: int
@@ -93,8 +93,9 @@ class InProcessGrid(Grid):
     the grid, even if the client comes back under another node id.
 
     **Time** is the time of ``clock``. A message is handled ``latency`` seconds after it was sent, and its
-    reply is available at once. If a message is not handled within its ttl, its reply is Flower's error 3. If
-    the node of a message has left, the SuperLink replies with error 5.
+    reply is available at once. If a message is not handled within its ttl, or its reply is not pulled within
+    the ttl and other messages are pushed, the reply is Flower's error 3. If the node of a message has left,
+    the SuperLink replies with error 5.
 
     **Availability.** With an ``availability``, the time determines which nodes are online. Time is divided
     into periods of ``round_length`` seconds. The first period is round ``first_round`` of the availability,
@@ -107,7 +108,7 @@ class InProcessGrid(Grid):
     The nodes that `get_nodes` or `get_node_ids` returned stay reachable until the next such call, and reply
     to all messages. To simulate a client that drops out, give its messages an infinite ``latency``. Flower's
     own strategies wait for clients in real time, while simulated time stands still. So configure such a
-    strategy to wait for at most the number of clients that are available in every round.
+    strategy to wait for no more clients than the smallest number that is available in any round.
 
     Parameters
     ----------
@@ -124,8 +125,9 @@ class InProcessGrid(Grid):
     clock : Clock, optional
         Default: a `SimulatedClock`. Python's `time` runs the grid in real time.
     frozen : bool (default: False)
-        Whether clients receive arrays that are read-only and not copied; writing to them raises an error. Not
-        for clients that use `torch.from_numpy`, which ignores that an array is read-only.
+        Whether clients receive arrays that are read-only and not copied; writing to them raises an error.
+        Leave this False for clients that use `torch.from_numpy`: that function ignores that an array is
+        read-only.
     offline_after : float (default: 50)
         Seconds from a node's departure until its messages are answered with error 5.
     availability : Availability, optional

@@ -369,7 +369,10 @@ def _meta(archive: zipfile.ZipFile) -> dict[str, Any]:
 def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     # The whole member is read first, since zip checks the checksum at the member's end. So damage is noticed
     # before the array's header, which holds the shape, is used.
-    content = BytesIO(archive.read(f"{name}.npy"))
+    member = archive.getinfo(f"{name}.npy")
+    if member.compress_type != zipfile.ZIP_STORED:  # a file of a few bytes could take any amount of memory
+        raise CheckpointError(f"{member.filename} is compressed, which Cohort never does")
+    content = BytesIO(archive.read(member))
     array: NDArray[Any] = npy.read_array(content, allow_pickle=False)
     return array
 

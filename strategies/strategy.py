@@ -16,18 +16,19 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
 from .checkpoint import CheckpointError, CheckpointFolder
-from .clients.eligible import EligibleClients
+from .clients.eligible_clients import EligibleClients
 from .clients.overrides import Groups, Removals, per_client, sizes_of
 from .clients.printable import listed
 from .clients.reports import LEARNING_RATE, PART_SCALES, REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
+from .evaluation import ClientEvaluation
 from .flower.arrays import ReceivedArrays, encode, to_record
 from .flower.attendance import Attendance
 from .flower.contents import of_kind
-from .flower.grids import NodesGrid, PollingGrid
-from .flower.in_flight import BUFFERED_GROUP, InFlight
+from .flower.exchanges import ExchangeGrid, NodesGrid
+from .flower.in_flight import InFlight, buffered_group
 from .flower.log_lines import counts_not_logged
 from .flower.messages import CLOCKS_DIFFER, TrainingRound, read_reply, read_usable, timed
-from .flower.metrics import averaged, has_size
+from .flower.metrics import averaged
 from .flower.polling import Poll
 from .flower.traffic import Traffic
 from .options import (
@@ -58,7 +59,7 @@ from .rounds.limits import believed_numbers, believed_sizes
 from .rounds.logic import RoundLogic
 from .rounds.record import RoundRecord, no_report
 from .rounds.replies import Reply
-from .rounds.seeds import client_seed, evaluators
+from .rounds.seeds import client_seed
 from .rounds.stages import Opened, Outcome
 from .rounds.variates import CONTROL, create_variates
 from .selectors import Selection, checks
@@ -299,8 +300,8 @@ class SelectionStrategy(Strategy):
             eligible=self._eligible,
         )
         self.roster = self._attendance.roster
+        self._evaluation = ClientEvaluation(self._step, self.roster, self._groups, seed, self.deadlines.round)
         self.traffic = Traffic()
-        self.group_metrics: dict[str, MetricRecord] = {}
         self._checkpoints = CheckpointFolder(checkpoints.folder, report=_warn) if checkpoints else None
         self._resume = checkpoints is not None and checkpoints.resume
         self._logic: RoundLogic | None = None
@@ -405,7 +406,7 @@ class SelectionStrategy(Strategy):
             If the clients' app cannot answer the polls of the selector.
         """
         self.num_rounds = self.num_rounds or num_rounds
-        polling = PollingGrid(grid, self.polling.interval, self.traffic)
+        polling = ExchangeGrid(grid, self.polling.interval, self.traffic)
         self._wait = self.deadlines.round if timeout is None else min(timeout, self.deadlines.round)
         self._evaluate_config = evaluate_config or ConfigRecord()
         train_config = train_config or ConfigRecord()
@@ -432,7 +433,7 @@ class SelectionStrategy(Strategy):
     def _run_rounds(
         self,
         progress: Progress,
-        polling: PollingGrid,
+        polling: ExchangeGrid,
         num_rounds: int,
         train_config: ConfigRecord,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
@@ -496,7 +497,7 @@ class SelectionStrategy(Strategy):
             },
         )
 
-    def _trained(self, grid: PollingGrid, messages: list[Message]) -> list[Message]:
+    def _trained(self, grid: ExchangeGrid, messages: list[Message]) -> list[Message]:
         """Send the TRAIN messages of a round, and return the replies."""
         if self._training is None or not messages:
             return []
@@ -510,7 +511,7 @@ class SelectionStrategy(Strategy):
         training.arrivals.update(grid.arrivals)
         return replies
 
-    def _evaluated(self, grid: PollingGrid, number: int, messages: list[Message]) -> list[Message]:
+    def _evaluated(self, grid: ExchangeGrid, number: int, messages: list[Message]) -> list[Message]:
         """Send the EVALUATE messages of a round, and return the replies."""
         if not messages:
             return []
@@ -701,7 +702,7 @@ class SelectionStrategy(Strategy):
         """
         if self.mode is not None:
             raise RuntimeError("mode = Buffered(...): its rounds are run by start() only")
-        grid = PollingGrid.of(grid, self.polling.interval)
+        grid = ExchangeGrid.of(grid, self.polling.interval)
         clock = grid.clock
         opened, began = self._open(server_round, arrays, config, grid)
         wait = self._wait if self.asks_everybody else self.deadlines.poll
@@ -728,7 +729,7 @@ class SelectionStrategy(Strategy):
         return messages
 
     def _open(
-        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: PollingGrid
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: ExchangeGrid
     ) -> tuple[Opened, float]:
         """Wait for clients and open a round; return it, and when it began in s on the clock."""
         self._eligible.begin(number)
@@ -747,7 +748,7 @@ class SelectionStrategy(Strategy):
         return opened, began
 
     def _buffered_round(
-        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: PollingGrid
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: ExchangeGrid
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Keep clients busy until the buffer is full, and take the step of a buffered round.
 
@@ -768,13 +769,15 @@ class SelectionStrategy(Strategy):
             nonlocal num_stale
             key, version = self._step.base.weighted_by_key, buffer.in_flight[client]
             answer = Reply(failure="no answer by the deadline")
-            if buffer.is_too_stale(client):
+            too_stale = buffer.is_too_stale(client)
+            if too_stale or version not in self._models:
                 if message is not None:
                     answer = read_reply(message, key)
                 if lost or not answer.failure:
                     num_stale += 1
                     most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
-                    answer = Reply(failure=f"staleness {buffer.staleness(client)}: {most}")
+                    why = most if too_stale else "the model that it trained from is no longer kept"
+                    answer = Reply(failure=f"staleness {buffer.staleness(client)}: {why}")
             elif message is not None:
                 base = self._models[version]
                 answer = read_usable(message, base, key)
@@ -821,7 +824,7 @@ class SelectionStrategy(Strategy):
         clients: Sequence[int],
         arrays: ArrayRecord,
         config: ConfigRecord,
-        grid: PollingGrid,
+        grid: ExchangeGrid,
     ) -> None:
         """Ask clients in a buffered round to train from the model of round ``number``."""
         if not clients:
@@ -831,14 +834,13 @@ class SelectionStrategy(Strategy):
         selection = Selection(indexes, np.ones(len(clients), dtype=np.int64), ones, ones, ones)
         messages = self._messages(number, selection, arrays, config, grid, {})
         for message in messages:
-            # Not a number: else the SuperLink would delete the message when a later round begins.
-            message.metadata.group_id = BUFFERED_GROUP
+            message.metadata.group_id = buffered_group(number)
         names = listed([self.roster.id_of(client) for client in clients])
         log(INFO, "Asked in round %d to train from its model: %s", number, names)
         wait = self._known.wait("train", number, indexes, self._wait)
         self._in_flight.ask(grid, clients, messages, self._wait, wait)
 
-    def _ask_again(self, config: ConfigRecord, grid: PollingGrid) -> list[int]:
+    def _ask_again(self, config: ConfigRecord, grid: ExchangeGrid) -> list[int]:
         """Ask the clients again that were in flight at the checkpoint of a resumed run, with the same models.
 
         Return the clients whose models are too old. Without a resume, nobody is asked.
@@ -1063,57 +1065,19 @@ class SelectionStrategy(Strategy):
         here = self._attendance.eligible_among(self.roster.available(grid.get_node_ids()))
         if self._logic is not None:
             here = np.setdiff1d(here, self._logic.silent(server_round + 1))
-        drawn = evaluators(self.seed, server_round, here, self._step.fraction_evaluate)
-        if not drawn.size:
-            return []
-        shown = NodesGrid(grid, [self.roster.node_of(int(client)) for client in drawn])
-        prepared = self._step.base.configure_evaluate(server_round, arrays, ConfigRecord(dict(config)), shown)
-        messages = sorted(prepared, key=lambda message: message.metadata.dst_node_id)
-        for message in messages:
-            message.metadata.ttl = self.deadlines.round + CLOCKS_DIFFER
-            message.metadata.group_id = str(server_round)
-        return messages
+        return self._evaluation.messages(server_round, arrays, config, grid, here)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the metrics of the usable replies with the server strategy, over all clients and by group.
 
         The averages of the groups are stored in ``group_metrics``.
         """
-        key = self._step.base.weighted_by_key
-        # The order of the summands changes a sum's last digits, so it must not depend on when replies arrive.
-        replies = sorted(replies, key=lambda reply: self.roster.client_at(reply.metadata.src_node_id) or 0)
-        sized = [reply for reply in replies if has_size(reply, key)]
-        if len(sized) < len(replies):
-            left = len(replies) - len(sized)
-            log(WARNING, "Evaluation of round %d: %d replies without a usable size", server_round, left)
-        self.group_metrics = {}
-        for group, members in sorted(self._by_group(sized).items()):
-            metrics = self._averaged_evaluations(
-                server_round, members, f"evaluations of group {group}, round {server_round}"
-            )
-            if metrics is not None:
-                self.group_metrics[group] = metrics
-        return self._averaged_evaluations(server_round, sized, f"evaluations of round {server_round}")
+        return self._evaluation.average(server_round, replies)
 
-    def _by_group(self, replies: Iterable[Message]) -> dict[str, list[Message]]:
-        """Return the replies by group. Replies of clients without a group are left out."""
-        found: dict[str, list[Message]] = {}
-        for reply in replies:
-            client = self.roster.client_at(reply.metadata.src_node_id)
-            group = None if client is None else self._groups.of_client(self.roster, client)
-            if group is not None:
-                found.setdefault(group, []).append(reply)
-        return found
-
-    def _averaged_evaluations(
-        self, server_round: int, replies: Sequence[Message], what: str
-    ) -> MetricRecord | None:
-        return averaged(
-            lambda fit: self._step.base.aggregate_evaluate(server_round, fit),
-            replies,
-            [reply.content for reply in replies],
-            what,
-        )
+    @property
+    def group_metrics(self) -> dict[str, MetricRecord]:
+        """The averages of the last evaluation by clients, in each group that replied."""
+        return self._evaluation.by_group
 
     def groups(self) -> list[str | None]:
         """Return (M,) the name of each client's group; None if the client has no group."""

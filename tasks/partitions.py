@@ -3,8 +3,9 @@
 A run names its partition in the setting ``partition``: ``skewed``, ``balanced``, ``dirichlet:0.3``, ... (see
 `FORMS`). A partition returns one array of sample indexes per client; no sample goes to two clients.
 
-Each docstring names the equivalent partitioner of Flower Datasets, if there is one. That partitioner has the
-same distribution, but makes other random draws. `from_flower` accepts any partitioner of Flower Datasets.
+Each docstring names the equivalent partitioner of Flower Datasets, if there is one. That partitioner
+makes other random draws, but has the same distribution, except where the docstring states a difference.
+`from_flower` accepts any partitioner of Flower Datasets.
 """
 
 from collections.abc import Callable, Sequence
@@ -168,8 +169,8 @@ def dirichlet(labels: Ints, num_clients: int, seed: int, alpha: float, min_size:
     """Split each class in proportions drawn from Dir_M(α), so that sizes and classes both vary by client.
 
     Yurochkin et al. 2019 introduced this partition. The Power-of-Choice paper uses it (appendix F: Dir_K(α)
-    over the K clients, where α sets "the data size imbalance and degree of label skew across clients"). It
-    refers to Hsu et al. 2019, whose partition is `dirichlet_balanced`, with equal sizes.
+    over the K clients, where α sets "the data size imbalance and degree of label skew across clients"). That
+    paper refers to Hsu et al. 2019, whose partition is `dirichlet_balanced`, with equal sizes.
 
     Flower Datasets: `DirichletPartitioner` with ``self_balancing=False``. That partitioner draws again, up to
     ten times, until every client has ``min_size`` samples. Here the largest clients give samples to clients

@@ -26,7 +26,7 @@ STRATEGIES = (
     ("clients",),
     ("rounds",),
     ("server_steps", "flower"),
-    ("progress", "reporters"),
+    ("progress", "reporters", "evaluation"),
     ("strategy",),
     ("presets",),
 )

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from benchmarks.devices.device import Device, Load, come_and_go
-from deploy.flower.patches.connections import raise_file_limit
+from deploy.processes.file_limit import raise_file_limit
 
 AT_ONCE = 32  # devices that connect at the same time; the gate limits the bytes of strangers
 

@@ -10,7 +10,7 @@ from benchmarks.experiments.delta import other_data as delta_other_data
 from benchmarks.experiments.delta import regression as delta_regression
 from benchmarks.experiments.delta import synthetic as delta_synthetic
 from benchmarks.experiments.flics import bounds_measured as flics_bounds
-from benchmarks.experiments.flics import cifar_100, table_1, theorem_2
+from benchmarks.experiments.flics import cifar_100, table_1, variance_above_optimum
 from benchmarks.experiments.forecast import streams
 from benchmarks.experiments.osmd import bounds_measured, personalised, section_f, section_g
 from benchmarks.experiments.power_of_choice import bounds_measured as power_of_choice_bounds
@@ -33,7 +33,7 @@ SELECTION: dict[str, Experiment] = {
         delta_synthetic,
         delta_regression,
         delta_bounds,
-        theorem_2,
+        variance_above_optimum,
         flics_bounds,
         streams,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -17,6 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from deploy.container import READY
+from deploy.flower.patches.guards.refusal_log import printable
 from deploy.processes.groups import processes_with
 from deploy.processes.supervisor import Supervisor
 
@@ -29,11 +31,26 @@ AT_ONCE = 1.0  # seconds before a program that was ready is started again
 PAUSE = 5.0  # seconds before a program that never became ready is started again
 PATIENCE = 100.0  # seconds of failed starts, after which LONG_PAUSE replaces PAUSE
 LONG_PAUSE = 30.0  # seconds before the program is started again, after PATIENCE
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def say(text: str) -> None:
     """Print a message of this project, marked to distinguish it from the lines of Flower's programs."""
     print(f"cohort: {text}", flush=True)
+
+
+def shown(line: bytes) -> bytes:
+    r"""Return a line of a program as it is printed: colours stay, other control characters are escaped.
+
+    An app may print what a client has sent, and `docker compose logs` shows it in the operator's terminal.
+
+    Examples
+    --------
+    >>> shown(b"\x1b[92mINFO\x1b[0m \x1b[2Jgone")
+    b'\x1b[92mINFO\x1b[0m \\x1b[2Jgone'
+    """
+    parts = _COLOUR.split(line.decode(errors="backslashreplace"))
+    return "".join(part if _COLOUR.fullmatch(part) else printable(part) for part in parts).encode()
 
 
 class ContainerSupervisor(Supervisor):
@@ -93,7 +110,7 @@ class ContainerSupervisor(Supervisor):
 
     def line(self, line: bytes) -> None:
         if not self._hidden(line):
-            sys.stdout.buffer.write(line + b"\n")
+            sys.stdout.buffer.write(shown(line) + b"\n")
             sys.stdout.buffer.flush()
         if self._waiting and self._ready_line in line:
             self._waiting = False

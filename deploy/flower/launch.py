@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from deploy.flower.commands import APP_SERVER, LAUNCHER
 from deploy.flower.patches import clientapp, serverapp, shared, superexec, superlink, supernode
 from deploy.flower.patches.apps import app_server
-from deploy.flower.patches.guards import bundles, front_door, local_apis, reply_check
+from deploy.flower.patches.guards import bundles, front_door, local_apis, reply_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -72,7 +72,7 @@ PROGRAMS = {
     APP_SERVER: _Program(lambda: None, app_server.USED),
     "flwr-clientapp": _Program(clientapp.patch, clientapp.USED),
     "flwr-serverapp": _Program(
-        serverapp.patch, serverapp.USED, guards=(reply_check.patch,), guards_use=reply_check.USED
+        serverapp.patch, serverapp.USED, guards=(reply_size.patch,), guards_use=reply_size.USED
     ),
     "flwr": _Program(lambda: None, ()),
 }

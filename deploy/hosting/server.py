@@ -370,7 +370,8 @@ class Server:
                 f"{file}: is damaged, so the client's node is not known; `cohort server list` shows it as "
                 f"{STRANGER}ID: revoke that, and then delete the file"
             )
-        self.flwr("supernode", "unregister", node)
+        if self.states()[name] not in ("unregistered", "unknown"):  # else an earlier call was interrupted
+            self.flwr("supernode", "unregister", node)
         self._write_revoked(self._revoked() | {name})
         file.unlink()
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from deploy.runs.trials import Trial
     from simulation.availability import Availability
-    from simulation.device_speeds import DeviceSpeeds
+    from simulation.measured_speeds import DeviceSpeeds
     from simulation.response_times import ResponseTimes
     from strategies.numerics.arrays import Floats, Ints
 
@@ -138,7 +138,7 @@ def response_times_of(
 
 
 def _speeds(file: str) -> DeviceSpeeds:
-    from simulation.device_speeds import read_device_speeds
+    from simulation.measured_speeds import read_device_speeds
 
     try:
         return read_device_speeds(file)

@@ -153,9 +153,13 @@ def _run(
         if key in outcomes
     ]
     if results:
-        names = write_results(
-            folder, results, axes_of([each for each, _ in places.values()]), read.baseline, len(places)
-        )
+        axes = axes_of([each for each, _ in places.values()])
+        try:
+            names = write_results(folder, results, axes, read.baseline, len(places))
+        except OSError as error:
+            _fail(
+                f"out = {folder}: the results cannot be written: {error.strerror}; run the command again", 1
+            )
         console.print(table(cells(results)))
         for line in sentences(comparisons(results, read.baseline)):
             console.print(line)

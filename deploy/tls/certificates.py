@@ -71,6 +71,8 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
     ------
     FileExistsError
         If the folder already holds one of the private keys.
+    OSError
+        If a file cannot be written, for example because the disk is full. Then no new file is left.
     """
     private_folder(folder)
     authority_key = ec.generate_private_key(ec.SECP384R1())
@@ -84,13 +86,21 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
     )
     files = Certificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
     key, certificate = _sign_server(authority_key, names)
-    write_private(files.key, key)
-    if renewable:
-        write_private(
-            folder / AUTHORITY_KEY, _private_bytes(authority_key, serialization.PrivateFormat.PKCS8)
-        )
-    files.ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    files.certificate.write_bytes(certificate)
+    made: list[Path] = []
+    try:
+        write_private(files.key, key)
+        made.append(files.key)
+        if renewable:
+            kept = _private_bytes(authority_key, serialization.PrivateFormat.PKCS8)
+            write_private(folder / AUTHORITY_KEY, kept)
+            made.append(folder / AUTHORITY_KEY)
+        made += files.ca, files.certificate
+        files.ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+        files.certificate.write_bytes(certificate)
+    except OSError:  # such as a full disk: a part of the files would stop the next call
+        for each in made:
+            each.unlink(missing_ok=True)
+        raise
     return files
 
 

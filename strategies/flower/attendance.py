@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.common import log
 
-from ..clients.eligible import EligibleClients
+from ..clients.eligible_clients import EligibleClients
 from ..clients.overrides import Groups, Removals
 from ..clients.printable import listed, printable
 from ..clients.reports import Report
 from ..clients.roster import Roster
 from ..rounds.waiting.pace import Pace, Wait
-from .grids import LateReplies, PollingGrid, clock_of
+from .exchanges import ExchangeGrid, LateReplies, clock_of
 from .messages import ENOUGH, lacks_handler, read_status, status_question, why_failed
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _FIRST_LOG, _NEXT_LOG = 5.0, 30.0  # s of waiting for clients before the first log line, and between two lines
 _LONGEST_PAUSE = 5.0  # s, the longest pause between two looks for available clients
 _GHOST = 90.0
-"""Seconds for which a killed node may count as online: 48 to 60 in Flower, and a margin. A node that claims
+"""Seconds for which a killed node may count as online: 40 to 60 in Flower, and a margin. A node that claims
 the identity of an online client waits for this time, because it may be the same client after a restart."""
-_PROBE = 5.0  # s, the longest time for which the questions to the other nodes wait for the first few answers
+_PROBE = 5.0  # s, the longest wait for the answers of the first three nodes, before the other nodes are asked
 _CREDIT, _CREDIT_SHARE = 10.0, 0.05
-"""Rounds wait for the status of a client that was unavailable for this many seconds altogether, and for this
-share of the time since the run began."""
+"""How long all rounds together wait for the status of one client: this many seconds, plus this share of the
+time since the first node was asked."""
 _AFTER_ERROR = 10.0  # s, the longest pause after a node's first error before the node is asked again
 _NO_STATUS = (
     "The clients' app has no query.status handler, so the error of the client that was asked is no fault, "
@@ -103,7 +103,7 @@ class Attendance:
     num_ineligible: int = 0
     _registered_names: set[str] = field(default_factory=set)  # names that the operator gave to keys
     _refused: dict[int, str] = field(default_factory=dict)  # node -> the removed identity that it claimed
-    # node without an answer -> (when to ask it again, the pause until then), both in s
+    # node that sent no answer, or an error -> (when to ask it again, the pause until then), both in s
     _silent: dict[int, tuple[float, float]] = field(default_factory=dict)
     _errors: dict[int, int] = field(default_factory=dict)  # node -> how many errors it has sent in a row
     _unanswered: dict[str, int] = field(default_factory=dict)  # message id of a question -> node
@@ -115,9 +115,9 @@ class Attendance:
     _answered: bool = False  # whether any node has reported its status
     _lacking: int = 0  # how many answers stated that the app has no status handler
     _unasked: set[int] = field(default_factory=set)  # nodes registered without a question, named by node id
-    _heard: bool = False  # whether a reply to another message held an identity
+    _heard: bool = False  # whether a reply held an identity that was not asked for
     _pace: Pace = field(default_factory=Pace)  # how long nodes take to report their status
-    _late: LateReplies = field(default_factory=LateReplies)  # to the questions in `_unanswered`
+    _late: LateReplies = field(default_factory=LateReplies)  # finds late answers to `_unanswered`
     _began: float | None = None  # when the first node was asked, s
     _waited: dict[int, float] = field(default_factory=dict)  # node -> how long its answers were awaited, s
 
@@ -226,7 +226,7 @@ class Attendance:
             here = self.roster.available(online)
             others = np.setdiff1d(here, self.eligible.among(self.roster, here))
             asked += [self.roster.node_of(int(client)) for client in others]
-        if self._unasked and self._asks(online):  # a reply has shown that this app knows its identities
+        if self._unasked and self._asks(online):  # clients of this app can report their identities
             unasked = {node for node in online if node in self._unasked}
             asked += sorted(unasked.difference(asked))
         known = {node: report for node, (report, _) in self._claimants.items()}
@@ -242,7 +242,7 @@ class Attendance:
         return eligible
 
     def warn_of_absent(self) -> None:
-        """Log which declared clients are not registered, with identities of clients that are."""
+        """Log which declared clients are not registered, and the identities of two that are registered."""
         here = self.roster.ids()
         absent = sorted(self.declared.difference(here))
         if absent:
@@ -261,8 +261,8 @@ class Attendance:
     def hear(self, client: int, report: Report) -> None:
         """Note what a client reported in a reply to a message that is not `status_question`.
 
-        If the client was never asked for its status, the reply may tell its identity. The other clients are
-        then asked from the next round on.
+        If ``polling.ask_status`` is None and the report holds an identity, a client that was never asked for
+        its status gets this identity if it is free, and the other clients are asked from the next round on.
         """
         self.roster.note(client, report)
         if report.client_id is not None and self.polling.ask_status is None:
@@ -270,9 +270,9 @@ class Attendance:
             self._log_identities([self._identify(client, report)])
 
     def _identify(self, client: int, report: Report) -> str:
-        """Give a client that was registered by its node id the identity that it claims, if this is free.
+        """Rename a client that is registered by its node id to the identity that it claims, if this is free.
 
-        The result says so, or is empty.
+        Return a line for the log, or "" if the client was not renamed.
         """
         node, claim = self.roster.node_of(client), report.client_id
         if node not in self._unasked or claim is None:
@@ -321,7 +321,7 @@ class Attendance:
         self._registered_names = set(state["registered"])
         self._probed, self._answered = state["probed"], state["answered"]
         self._lacking = state["lacking"]
-        # Checkpoints of 2026-11-22 and before have neither. Their runs asked all clients for their status.
+        # Checkpoints of 2026-11-22 and before lack "unasked" and "heard": their runs asked all clients.
         self._unasked, self._heard = set(state.get("unasked", ())), state.get("heard", False)
 
     def _online(self, grid: Grid) -> dict[int, str]:
@@ -369,12 +369,13 @@ class Attendance:
     def _ask(self, grid: Grid, nodes: list[int], online: Mapping[int, str]) -> dict[int, Report]:
         """Ask nodes for their status, and return the reports of the nodes that answered.
 
-        An unavailable client is asked again in each round. If the rounds have waited for it long enough
-        (`_CREDIT`), its answers count only when they arrive. Otherwise a client that calls itself unavailable
-        could delay every round.
+        An unavailable client is asked again in each round. Once the rounds have waited for it long
+        enough (`_CREDIT`), they no longer wait for its answers, but an answer that arrives later counts.
+        Without this rule, a client that calls itself unavailable could delay every round.
 
-        A node that does not answer is asked again after twice the deadline. Each time it does not answer
-        again, this pause doubles, so that the node does not delay every round. A late answer counts, too.
+        A node that does not answer is asked again after twice the deadline. After each
+        further question without an answer, this pause doubles, so that the node does not delay every round. A
+        late answer counts, too.
         A node that answers with an error, for example because its ClientApp was killed, is asked again after
         10 s, or after twice the deadline if that is less. This pause doubles after each further error.
 
@@ -409,7 +410,7 @@ class Attendance:
         return reports | self._answers(grid, awaited, deadline, late_from=nodes)
 
     def _ask_without_waiting(self, grid: Grid, nodes: list[int]) -> None:
-        """Ask nodes whose answers are not awaited, unless they still owe one."""
+        """Ask nodes without waiting for their answers, except nodes whose pause in `_silent` is not over."""
         now = clock_of(grid).monotonic()
         questions = [
             status_question(node, self.deadlines.status)
@@ -419,7 +420,7 @@ class Attendance:
         if not questions:
             return
         for message_id, question in zip(
-            PollingGrid.of(grid, self.polling.interval).send(questions), questions, strict=False
+            ExchangeGrid.of(grid, self.polling.interval).send(questions), questions, strict=False
         ):
             if message_id:
                 node = question.metadata.dst_node_id
@@ -429,7 +430,7 @@ class Attendance:
                 }
 
     def _owe(self, node: int, now: float) -> float:
-        """Let a node without an answer rest, and return the seconds until it is asked again."""
+        """Begin the pause of a node that has not answered, and return its seconds."""
         pause = 2 * max(self.deadlines.status, self._silent.get(node, (0.0, 0.0))[1])
         self._silent[node] = (now + pause, pause)
         return pause
@@ -461,7 +462,7 @@ class Attendance:
             self.deadlines.shortest,
             deadline,
         )
-        polling = PollingGrid.of(grid, self.polling.interval)
+        polling = ExchangeGrid.of(grid, self.polling.interval)
         answers = polling.send_and_receive(questions, timeout=deadline, wait=wait)
         asked = {question.metadata.message_id: question.metadata.dst_node_id for question in questions}
         self._unanswered = {
@@ -534,7 +535,7 @@ class Attendance:
             if client is None:
                 continue
             identified.append(self._identify(client, report))
-            if node not in self._unasked:  # else the first report to be noted is that of a reply
+            if node not in self._unasked:  # an unasked node has no report until its first reply
                 self.roster.note(client, report)
         self._log_identities(identified)
         unknown = sum(not name and reports[node] == Report() for node, name in strangers.items())

@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from flwr.app import Message
 
     from ..rounds.waiting.pace import Wait
-    from .grids import PollingGrid
+    from .exchanges import ExchangeGrid
 
-BUFFERED_GROUP = "buffered"
-"""The group of these messages. It is no number, since they do not belong to one round: the SuperLink deletes
-undelivered messages of past rounds (`deploy/flower/patches/storage/past_rounds.py`)."""
 _AFTER_FAILURE = 1.0  # s, the pause if no message can be sent: the next ones are sent at once
-_FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05  # as in `PollingGrid.send_and_receive`
+_FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05  # as in `ExchangeGrid.send_and_receive`
+
+
+def buffered_group(round: int) -> str:
+    """Return the group of the messages of a buffered round.
+
+    It is no number, since a message does not belong to one round: the SuperLink deletes undelivered messages
+    of past rounds. Others it keeps until they expire (`deploy/flower/patches/storage/past_rounds.py`).
+    """
+    return f"buffered {round}"
 
 
 class Event(NamedTuple):
@@ -89,7 +95,7 @@ class InFlight:
 
     def ask(
         self,
-        grid: PollingGrid,
+        grid: ExchangeGrid,
         clients: Sequence[int],
         messages: Sequence[Message],
         limit: float,
@@ -117,7 +123,7 @@ class InFlight:
                 self._events.append(Event(client, message, gives_up=True))
         self._last = now
 
-    def next(self, grid: PollingGrid) -> Event:
+    def next(self, grid: ExchangeGrid) -> Event:
         """Return the next event, and wait for it if there is none yet. There must be messages in flight."""
         clock = grid.clock
         while not self._events:

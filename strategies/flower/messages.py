@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..rounds.record import RoundRecord
     from ..rounds.stages import Chosen
-    from .grids import Clock
+    from .exchanges import Clock
 
 _APP_RAISED = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 _NO_HANDLER = "function registered with name"  # from Flower's error about a message type without a handler
@@ -212,7 +212,7 @@ class TrainingRound:
     asked: float  # when the TRAIN messages were made, s on the clock
     clock: Clock
     size_key: str = "num-examples"  # the name of the metric that holds a client's data size
-    arrivals: dict[str, float] = field(default_factory=dict)  # see `PollingGrid.arrivals`
+    arrivals: dict[str, float] = field(default_factory=dict)  # see `ExchangeGrid.arrivals`
     _usable: dict[str, bool] = field(default_factory=dict)  # id of the TRAIN message -> is its reply usable
 
     @cached_property

@@ -28,7 +28,7 @@ from ..options import AFTER_TRAINING, Polling
 from ..rounds.seeds import client_seed
 from .contents import of_kind
 from .diversities import diversities
-from .grids import PollingGrid
+from .exchanges import ExchangeGrid
 from .messages import (
     ENOUGH,
     lacks_handler,
@@ -495,7 +495,7 @@ class Poll:
         no handler for it, see `probes`.
         """
         deadline = deadline or self.deadline
-        grid = PollingGrid.of(grid, self.polling.interval)
+        grid = ExchangeGrid.of(grid, self.polling.interval)
         replies: list[Message | None] = [None] * len(clients)
         probes: tuple[int, ...] = ()  # how many clients are asked at first, and then in addition
         if self.probes and kind not in self._asked:

@@ -45,7 +45,7 @@ def fill_with_budgets(
     Parameters
     ----------
     targets, counts, upper, lower : array_like, shape (G,)
-        As for `water_filling.water_fill`.
+        As for `budget_allocation.water_fill`.
     usage : array_like, shape (B, G)
         Row b, entry j: how much of budget b one participant of group j uses, >= 0.
     budgets : array_like, shape (B,)

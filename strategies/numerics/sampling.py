@@ -23,7 +23,7 @@ class Draw(NamedTuple):
     counts : ndarray of int, shape (S,)
         How often each client was drawn, >= 1.
     probabilities : ndarray, shape (S,)
-        The normalised p of each client; in a design of fixed size (`designs`) its inclusion probability.
+        The normalised p of each client; if `fixed_size_sampling` made the draw, its inclusion probability.
     importance : ndarray, shape (S,)
         The importance weight W of each client, > 0.
     """

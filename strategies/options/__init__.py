@@ -8,7 +8,7 @@ from .arguments import arguments_of, check_kind, names_replacements, refuse_unkn
 from .budgets import Budget, Budgets
 from .checkpoints import Checkpoints
 from .deadlines import Deadlines
-from .eligibility import Eligibility, Eligible, checked_properties
+from .eligibility_conditions import Eligibility, Eligible, checked_properties
 from .faults import Faults, check_correction
 from .guard_settings import GuardSettings
 from .learning_rates import read_rates

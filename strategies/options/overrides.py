@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..selectors import Selector, checks
-from .eligibility import checked_properties
+from .eligibility_conditions import checked_properties
 
 GROUPS = "groups"
 """The name of the setting that holds each client's group."""

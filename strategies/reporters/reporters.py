@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..rounds.record import RoundRecord
 
 CAPACITY = 1000  # the most rounds that wait for a slow reporter; later rounds are not told
+MOST_NAMES = 1000  # the most names of metrics of one source in a run: trackers keep each name for ever
 HURRY = 2.0  # seconds; the longest wait for reporters if the process was told to end
 
 
@@ -49,6 +50,7 @@ class Reporters:
         self._workers = [_Worker(each) for each in reporters]
         self._draws = np.zeros(0, np.int64)  # (M,) how many times each registered client was drawn
         self._participation = np.zeros(1, np.int64)  # element n: how many clients were drawn n times
+        self._names: dict[str, set[str]] = {}  # by source: the names that reporters were told
 
     def __bool__(self) -> bool:
         return bool(self._workers)
@@ -98,14 +100,23 @@ class Reporters:
             record,
             names,
             dict(metrics or {}),
-            dict(train_metrics or {}),
-            dict(client_metrics or {}),
-            {group: dict(each) for group, each in (group_metrics or {}).items()},
+            self._known("train", train_metrics),
+            self._known("clients", client_metrics),
+            {
+                group: self._known(f"group {group}", each)
+                for group, each in self._known("groups", group_metrics).items()
+            },
             traffic,
             self._participation.copy(),
         )
         for worker in self._workers:
             worker.tell("round", report, may_be_lost=True)
+
+    def _known(self, source: str, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return metrics of one source without new names beyond `MOST_NAMES`: clients choose these names."""
+        names = self._names.setdefault(source, set())
+        names.update(list((metrics or {}).keys() - names)[: MOST_NAMES - len(names)])
+        return {name: each for name, each in (metrics or {}).items() if name in names}
 
     def end(self, round: int, reason: str = "") -> None:
         """Tell the reporters that the run has ended, and wait until they have finished."""

@@ -17,7 +17,7 @@ from .limits import Limits, Remarks
 from .recent_values import NORM, POLLED, TRAINED, RecentDirections, RecentValues, check_form, load
 
 _ABSURD = 2.0
-"""A large loss makes a norm plausible up to this many times the norm's limit."""
+"""A large loss raises the bound above which a norm is an offence, at most by this factor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +61,10 @@ class Guard:
     lie gains at most `factor`. If honest values spread over orders of magnitude, the limit lies orders of
     magnitude above the centre. The limit is reliable while fewer than a quarter of the clients lie.
 
-    Large losses come with large gradients. So a norm above its centre raises the limits of the reply's other
-    values: the limit of the loss rises with the cube of the norm, and the limit of the gradient variance with
-    the square of the norm. These limits rise no further once the norm exceeds its own limit. The limit of
-    signed losses does not rise with the norm.
+    Large losses come with large gradients. So a large norm raises the limits of the reply's other values.
+    If a norm is x times its centre, the limit of the loss is at least x³ times the centre of the losses, and
+    the limit of the gradient variance is at least x² times its centre. For this purpose, a norm above its own
+    limit counts as equal to the limit. With `signed_losses`, the limit of losses does not depend on the norm.
 
     **Directions.** Updates are compared by their sketches, which are random projections to 256 numbers or
     fewer (`numerics.sketches`). The agreement of a client is the cosine of its update with the mean direction
@@ -81,10 +81,14 @@ class Guard:
     The allowed distance below the centre is 5/3 times as large for a client that has sent only one reply. It
     is half as large for a client that would be quarantined for its next offence.
 
-    A standard deviation above 0.23 is replaced by 0.23, because liars may be drawn often. While few
-    clients are known, many of these may be liars, who increase the spread. There is one exception: the
-    standard deviation is kept if its replacement would put more than n/4 + 1 of the n known clients too far
-    below the centre.
+    A standard deviation above 0.23 is replaced by 0.23. While few clients are known, liars may be many of
+    them, because liars may be drawn often. Their agreements would increase the standard deviation. There is
+    one exception: the standard deviation is kept if its replacement would put more than n/4 + 1 of the n
+    known clients too far below the centre.
+
+    In buffered rounds the others trained from earlier models, so the false update of a client that answers at
+    once is less opposed to theirs. There, the agreement of a client with two replies or more need only be
+    below 0.42 of this number: four standard deviations of the average over many replies.
 
     A model with 16 parameters or fewer is never judged by direction. If honest directions differ much, for
     example because each client has one or two classes, the agreements spread widely. Then no update opposes
@@ -97,12 +101,12 @@ class Guard:
     Then these clients are clipped. If their losses are no larger than usual, they are also quarantined.
 
     **Draws.** Some selectors prefer clients with large losses and do not correct for this preference. With
-    such a selector, the guard compares the number of a client's draws with the client's share. The share in a
-    round is K times the client's part of the data of all selectable clients. If this part is smaller than the
-    part of an average client, the part of an average client is used. If a client was drawn more often than
-    `draws` times its share, it rests for some rounds (`RoundLogic.open`). So a lie does not earn the client
-    more draws. No client rests if more than half of the clients would rest, or if fewer than K clients, or
-    fewer than the quorum, would be left.
+    such a selector, the guard compares the number of rounds in which a client was drawn with the client's
+    fair number of draws. The fair number in a round is the number of selected clients (in a buffered round:
+    K), times the client's share of the data of all n selectable clients. A share below 1/n counts as 1/n. If
+    a client was drawn more often than `draws` times its fair number, it rests for some rounds
+    (`RoundLogic.open`). So a lie does not earn the client more draws. No client rests if more than half
+    of the clients would rest, or if fewer than K clients, or fewer than the quorum, would be left.
 
     **Offences.** A reply is an offence if
 
@@ -122,8 +126,9 @@ class Guard:
     enough. A signed loss is never far beyond its limit.
 
     **Quarantine.** A client with `strikes` offences in its last `memory` replies is quarantined for
-    `quarantine` rounds. After these rounds it is selectable again. Its next offence quarantines it for twice
-    as long, up to `longest_quarantine` rounds. The next quarantine is halved after each reply with a trained
+    `quarantine` rounds. After these rounds it is selectable again, and its newest `strikes` - 1 replies count
+    as offences. So one more offence soon quarantines it again, for twice as long, up to `longest_quarantine`
+    rounds. The next quarantine is halved after each reply with a trained
     model if the client's last `memory` replies hold no offence.
 
     **Cost for honest clients.** The cost was measured on the least squares of the OSMD paper's appendix F
@@ -142,6 +147,8 @@ class Guard:
         M, the number of clients, >= 0.
     settings : GuardSettings, optional
         The settings (default: ``GuardSettings()``).
+    buffered : bool (default: False)
+        Whether rounds are buffered, see "Directions".
 
     Raises
     ------
@@ -149,14 +156,16 @@ class Guard:
         If ``num_clients`` is not an integer >= 0.
     """
 
-    def __init__(self, num_clients: int, settings: GuardSettings | None = None) -> None:
+    def __init__(
+        self, num_clients: int, settings: GuardSettings | None = None, *, buffered: bool = False
+    ) -> None:
         m = checks.integer("num_clients", num_clients, low=0)
         self._settings = settings or GuardSettings()
-        self._limits = Limits(self._settings)
+        self._limits = Limits(self._settings, buffered)
         self._recent = RecentValues(self._settings.window)
         self._directions = RecentDirections()
         # One bit for each of the last replies, 1 = offence; the lowest bit is the newest reply. The first
-        # column is for trained replies, the second for polls.
+        # column is for replies to TRAIN, the second for polls.
         self._offences = np.zeros((m, 2), dtype=np.uint8)
         # The first round in which each client is selectable again after its last quarantine.
         self._quarantined_until = np.zeros(m, dtype=np.int64)
@@ -240,9 +249,9 @@ class Guard:
             self._limits.place(self._recent, kind, indexes, values, remarks)
             for kind, values in zip(TRAINED, sent, strict=True)
         )
-        # A large loss and a large norm explain each other. A norm above its limit raises the limits
-        # of the other values no further than a norm at its limit would, so larger values are clipped. But
-        # these values are not offences if the full norm explains them.
+        # A large loss and a large norm explain each other. A large norm raises the limits to which the
+        # other values are clipped, but a norm above its own limit counts as equal to that limit here
+        # (`believed`). Whether the other values are offences depends on the unclipped norm.
         absurd = norm.flagrant(np.minimum(loss.excess, norm.margin + log(_ABSURD)))
         opposed = self._opposed(indexes, unusable, sketches, rejected)
         offence = unusable | absurd | opposed | norm.impossible | loss.impossible | variance.impossible
@@ -271,7 +280,7 @@ class Guard:
     ) -> tuple[dict[str, Floats], dict[int, str]]:
         """Judge the candidates' reports before the selection, and remember them. Call this once per round.
 
-        The guard counts offences in polls separately from offences in trained replies.
+        The guard counts offences in polls separately from offences in replies to TRAIN.
 
         Parameters
         ----------
@@ -327,7 +336,7 @@ class Guard:
         clients : ndarray of int, shape (S,)
             The distinct indexes of the drawn clients.
         expected : ndarray, shape (S,)
-            The share of each of these clients in the draws of a round, > 0, in draws.
+            How many draws each of these clients should get in this round, > 0. It need not be an integer.
         """
         pause = 1 / (self._settings.draws * expected)
         self._rests_until[clients] = np.maximum(self._rests_until[clients] + pause, round)

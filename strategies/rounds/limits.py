@@ -15,7 +15,7 @@ from ..numerics.arrays import Bools, Floats, Ints
 from ..numerics.robust import bulk
 from ..options import GuardSettings
 from ..selectors import checks
-from .recent_values import RecentValues, Window
+from .recent_values import NEWEST_SHARE, RecentValues, Window
 
 RECENT = 32
 """The centre is the median of this many of the newest values."""
@@ -40,6 +40,8 @@ _PROBATION = 1 / 2
 _CHANCE = 4.0
 """How many standard deviations below 0 a cosine must be to oppose the others. The standard deviation is that
 of the cosine of random vectors."""
+_AVERAGED = sqrt(NEWEST_SHARE / (2 - NEWEST_SHARE))
+"""The standard deviation of an agreement over many replies, in multiples of that of one cosine."""
 _HEAVY = 4.0
 """The spread at which the margin is doubled, since widely spread norms have heavier tails than a lognormal
 distribution."""
@@ -50,9 +52,13 @@ the square of the norm; the limit of losses rises with the cube."""
 
 @dataclass(frozen=True)
 class Limits:
-    """Decides whether values are plausible, by the settings of the guard."""
+    """Decides whether values are plausible, by the settings of the guard.
+
+    ``buffered``: whether rounds are buffered.
+    """
 
     settings: GuardSettings
+    buffered: bool = False
 
     def place(
         self, recent: RecentValues, kind: str, clients: Ints, values: Floats, remarks: Remarks
@@ -159,7 +165,8 @@ class Limits:
         if _is_half(known[-max(_FEW, new.size) :] < min(least, chance)):
             return np.full(new.size, -inf)
         factors = np.where(probation, _PROBATION, np.where(single, _SINGLE, 1.0))
-        return np.minimum(-usual.centre - margin * factors, chance)
+        chances = np.where(single, chance, chance * _AVERAGED) if self.buffered else chance
+        return np.minimum(-usual.centre - margin * factors, chances)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from .waiting.silence import Patience
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
 MOST_ABSENT = 1000
-"""The most clients that `RoundRecord.absent` lists, since each round has a line in the history."""
+"""The most clients that `RoundRecord.absent` lists: the list is part of the round's line in the history."""
 
 
 class RoundLogic:
@@ -113,7 +113,7 @@ class RoundLogic:
         self.local_learning_rate = local_learning_rate
         self.guard: Guard | None = None
         if faults.guard_settings is not None:
-            self.guard = Guard(selector.num_clients, faults.guard_settings)
+            self.guard = Guard(selector.num_clients, faults.guard_settings, buffered=mode is not None)
         self._bounds_draws = selector.unbiased == "none" and not selector.data_independent
         self.responses: ResponseRates | None = None
         if faults.correction == "rates":
@@ -154,8 +154,8 @@ class RoundLogic:
         """Open a round: leave out quarantined and resting clients, and find the candidates to poll.
 
         In two cases, no client is left out for silence: if fewer clients than the quorum would be left, or if
-        more than half of the clients would be left out, not counting quarantines for offences. In the second
-        case, the silence probably has one common cause, such as the network.
+        silence would leave out more than half of the available clients that are not quarantined for offences.
+        In the second case, the silence probably has one common cause, such as the network.
 
         Parameters
         ----------
@@ -237,7 +237,9 @@ class RoundLogic:
             norms = judged["update_norm"]
         self.selector.learn_norms(clients, np.where(norms >= 0, norms, nan))
 
-    def choose(self, opened: Opened, reports: Mapping[str, Floats] | None = None) -> Chosen:
+    def choose(
+        self, opened: Opened, reports: Mapping[str, Floats] | None = None, *, whole: Opened | None = None
+    ) -> Chosen:
         """Select this round's clients.
 
         Parameters
@@ -247,6 +249,10 @@ class RoundLogic:
         reports : mapping of str to ndarray, shape (C,), optional
             The candidates' numbers by the name of the report; NaN = not reported. The guard clips the numbers
             before the selection. Default: the selector needs no poll.
+        whole : Opened, optional
+            The buffered round, if ``opened`` has only the idle clients of this round. The guard then takes a
+            client's share of the draws from all available clients of ``whole``, idle or busy (default:
+            ``opened``).
         """
         clipped: dict[int, str] = {}
         if self.guard is not None and opened.candidates is not None and reports is not None:
@@ -263,7 +269,11 @@ class RoundLogic:
         )
         if self.guard is not None and self._bounds_draws:
             shares = selection.weights / selection.importance  # each client's share of the available data
-            shares = np.maximum(shares, 1 / max(1, opened.num_available))
+            if whole is not None:
+                shares = self.selector.shares_of(
+                    selection.clients, available=whole.available, unavailable=whole.unavailable
+                )
+            shares = np.maximum(shares, 1 / max(1, (whole or opened).num_available))
             draws = selection.clients.size if self.buffer is None else self.buffer.size
             self.guard.count_draws(opened.number, selection.clients, shares * draws)
         if self.variates is not None:
@@ -280,7 +290,7 @@ class RoundLogic:
         assert self.buffer is not None
         return self.buffer.fill(
             opened,
-            lambda idle: self.choose(idle).selection,
+            lambda idle: self.choose(idle, whole=opened).selection,
             lambda busy: self.selector.shares_of(
                 busy, available=opened.available, unavailable=opened.unavailable
             ),
@@ -546,21 +556,21 @@ class RoundLogic:
 
 
 def _union(some: Ints, others: Ints) -> Ints:
-    """Return the clients of two sorted arrays without duplicates. NumPy's own function is slow for none."""
+    """Return the clients of two sorted arrays without duplicates. NumPy's own is slow for empty arrays."""
     if not some.size or not others.size:
         return some if some.size else others
     return np.union1d(some, others)
 
 
 def _without(some: Ints, others: Ints) -> Ints:
-    """Return `some` clients except `others`; both are sorted. NumPy's own function is slow for none."""
+    """Return `some` clients except `others`; both are sorted. NumPy's own is slow for empty arrays."""
     return np.setdiff1d(some, others) if some.size and others.size else some
 
 
 def _among(available: Ints, clients: Ints) -> Ints:
-    """Return the given clients that are available. The time is O(n log M) for n clients; both are ascending.
+    """Return those of the given clients that are available; both arrays are ascending.
 
-    NumPy's `intersect1d` needs seconds for a million available clients.
+    The time is O(n log M) for n clients. NumPy's `intersect1d` needs seconds for a million available clients.
     """
     at = np.searchsorted(available, clients)
     inside = at < available.size

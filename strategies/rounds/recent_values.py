@@ -26,7 +26,7 @@ _DIRECTIONS = 64
 """The number of clients whose last direction is remembered."""
 _FEWEST = 8
 """If fewer directions than this are known, no agreement is computed."""
-_NEWEST_SHARE = 0.3
+NEWEST_SHARE = 0.3
 """The weight of a client's newest cosine in its agreement."""
 
 
@@ -189,7 +189,7 @@ class RecentDirections:
             before = self._agreements_of(new)
             now = cosines[others.size :]
             single[usable] = np.isnan(before)
-            of_new = np.where(np.isnan(before), now, before + _NEWEST_SHARE * (now - before))
+            of_new = np.where(np.isnan(before), now, before + NEWEST_SHARE * (now - before))
         found[usable] = of_new
         remembered = np.concatenate([self._clients[others], new])
         self._remember(remembered, pool, np.concatenate([of_others, of_new]))

@@ -21,7 +21,7 @@ from simulation.grid import SUPERLINK, InProcessGrid, LazyArray, SimulatedClock
 from simulation.response_times import ResponseTimes, arrivals
 from strategies import SelectionStrategy, selectors
 from strategies.flower.attendance import NotEnoughClientsError
-from strategies.flower.grids import PollingGrid
+from strategies.flower.exchanges import ExchangeGrid
 from strategies.options import Deadlines, Faults, Polling
 
 from ..support.toy_grid import node_of
@@ -258,7 +258,7 @@ def test_only_simulated_time_passes() -> None:
 
 def test_polling_receives_a_reply_when_it_is_due() -> None:
     grid, nodes = grid_of(echo, latency=7.0)
-    replies = PollingGrid(grid, 0.5).send_and_receive(ask(*nodes), timeout=100)
+    replies = ExchangeGrid(grid, 0.5).send_and_receive(ask(*nodes), timeout=100)
     assert len(replies) == 1
     assert 7.0 <= grid.clock.monotonic() <= 7.5
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,25 @@ def test_stale_updates_are_rejected_counted_and_recorded() -> None:
         assert record.staleness.size == record.selection.clients.size
     assert not set(SLOW) & set(used(records))
     assert "must be at most 2 (max_staleness)" in next(iter(stale[0].failures.values()))
+
+
+def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_are_places() -> None:
+    """Client 2 answers so late that its model is no longer kept: silent clients have newer ones."""
+    kept: list[int] = []
+    records: list[RoundRecord] = []
+
+    def record(each: RoundRecord) -> None:
+        records.append(each)
+        kept.append(len(made._models))
+
+    mode = Buffered(concurrency=1, size=1)
+    made, _ = strategy(mode=mode, on_round=record, faults=Faults(silence=False))
+    seconds = {0: 1.0, 1: 1.0, 2: 60.0}
+    made.start(SlowGrid(seconds=lambda client: seconds.get(client, inf)), model(1, 2), num_rounds=100)
+    assert max(kept) == 2
+    (late,) = {each.failures[2] for each in records if 2 in each.failures}
+    assert late.endswith("the model that it trained from is no longer kept")
+    assert sum(each.num_stale for each in records) == 1
 
 
 def test_a_client_whose_node_leaves_loses_its_place_and_comes_back() -> None:

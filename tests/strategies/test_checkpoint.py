@@ -274,6 +274,19 @@ def test_foreign_files_and_other_versions_are_named(tmp_path: Path, arrays: dict
     assert told == [f"{tmp_path}/round-00000002.npz: refused: {why}; the one before is used"]
 
 
+def test_a_compressed_file_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    """A file of a few bytes could take any amount of memory; Cohort compresses nothing."""
+    folder, told = filled(tmp_path, 1, 2)
+    file = tmp_path / "round-00000002.npz"
+    with zipfile.ZipFile(file) as before:
+        members = {name: before.read(name) for name in before.namelist()}
+    with zipfile.ZipFile(file, "w") as after:
+        for name, content in members.items():
+            after.writestr(name, content, zipfile.ZIP_STORED if name == "meta.npy" else zipfile.ZIP_DEFLATED)
+    assert same(folder.newest(), state(1))
+    assert "is compressed, which Cohort never does" in told[0]
+
+
 def test_a_file_of_another_round_is_refused(tmp_path: Path) -> None:
     folder, told = filled(tmp_path, 1, 2)
     shutil.copyfile(tmp_path / "round-00000001.npz", tmp_path / "round-00000002.npz")

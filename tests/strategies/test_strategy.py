@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, 
 
 from strategies import AdaptiveOSMD, NotEnoughClientsError, RoundRecord, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
-from strategies.flower.grids import PollingGrid
+from strategies.flower.exchanges import ExchangeGrid
 from strategies.flower.messages import write_report
 from strategies.options import Deadlines, Faults, Overrides, Polling
 
@@ -295,7 +295,7 @@ def test_a_silent_new_client_is_asked_again_but_does_not_delay_every_round() -> 
         return client("shy")(message) if talks[0] else None
 
     grid = ToyGrid({1: client("a"), 2: client("b"), 3: shy})
-    polling = PollingGrid(grid, 0.01)
+    polling = ExchangeGrid(grid, 0.01)
     strategy = SelectionStrategy(
         "uniform",
         clients_per_round=2,
@@ -605,13 +605,13 @@ def test_messages_expire_soon_after_their_deadline() -> None:
 
 def test_the_rounds_deadline_holds_whatever_flowers_default(monkeypatch: pytest.MonkeyPatch) -> None:
     timeouts: list[float | None] = []
-    original = PollingGrid.send_and_receive
+    original = ExchangeGrid.send_and_receive
 
-    def spy(self: PollingGrid, messages: Any, *, timeout: float | None = None, **more: Any) -> list[Message]:
+    def spy(self: ExchangeGrid, messages: Any, *, timeout: float | None = None, **more: Any) -> list[Message]:
         timeouts.append(timeout)
         return original(self, messages, timeout=timeout, **more)
 
-    monkeypatch.setattr(PollingGrid, "send_and_receive", spy)
+    monkeypatch.setattr(ExchangeGrid, "send_and_receive", spy)
     for timeout, expected in ((None, 7200), (5, 5)):
         grid = ToyGrid({1: client("a"), 2: client("b")})
         strategy = SelectionStrategy(
@@ -711,7 +711,7 @@ def test_adaptive_osmd_by_name() -> None:
 
 
 def test_waiting_for_replies_ends_at_the_deadline() -> None:
-    grid = PollingGrid(ToyGrid({1: client("a"), 2: silent}), 0.01)
+    grid = ExchangeGrid(ToyGrid({1: client("a"), 2: silent}), 0.01)
     content = RecordDict({"arrays": model(0)})
     replies = grid.send_and_receive([Message(content, n, "train") for n in (1, 2)], timeout=0.2)
     assert len(replies) == 1
@@ -722,7 +722,7 @@ def test_waiting_for_replies_ignores_messages_that_were_not_sent() -> None:
     inner = ToyGrid({1: client("a")})
     push = inner.push_messages
     inner.push_messages = lambda messages: [push(messages)[0], None]  # type: ignore[method-assign, list-item]
-    replies = PollingGrid(inner, 0.01).send_and_receive(
+    replies = ExchangeGrid(inner, 0.01).send_and_receive(
         [Message(RecordDict({"a": model(0)}), 1, "train") for _ in range(2)], timeout=5
     )
     assert len(replies) == 1

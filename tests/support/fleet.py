@@ -281,12 +281,12 @@ class App:
         )
         self.grid.set_run(self.run)
 
-    def send(self, node: Node, size: int, round: int | None = None) -> str:
+    def send(self, node: Node, size: int, round: int | str | None = None) -> str:
         """Send a node a message with `size` bytes, and return the message's id."""
         (sent,) = self.send_all({node: size}, round)
         return sent
 
-    def send_all(self, sizes: dict[Node, int], round: int | None = None) -> list[str]:
+    def send_all(self, sizes: dict[Node, int], round: int | str | None = None) -> list[str]:
         """Send each node a message with so many bytes, at a time, and return the messages' ids."""
         TaskIdentity.task_id, TaskIdentity.run_id = self.run.primary_task_id or 0, self.run.run_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID

@@ -15,7 +15,15 @@ import numpy as np
 
 from benchmarks.experiments.flics import bounds
 from benchmarks.experiments.flics.processes import PROCESSES
-from benchmarks.experiments.flics.theorem_2 import BETA, MEANS, NUM_GROUPS, PAPER, SHARES, K, toss
+from benchmarks.experiments.flics.variance_above_optimum import (
+    BETA,
+    MEANS,
+    NUM_GROUPS,
+    PAPER,
+    SHARES,
+    K,
+    toss,
+)
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from strategies.numerics.arrays import Floats
 

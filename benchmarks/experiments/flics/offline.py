@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategies.numerics.arrays import Floats
-from strategies.numerics.water_filling import water_fill
+from strategies.numerics.budget_allocation import water_fill
 
 
 def fill_rounds(targets: npt.ArrayLike, available: npt.ArrayLike, budgets: npt.ArrayLike) -> Floats:

@@ -45,18 +45,18 @@ of a message in one push session.
 - A jump of the system's clock ends no run (`clock_jumps`). In stock Flower a jump by a minute or two does.
 - It ends within seconds of SIGTERM. If a program follows the log of a run, stock Flower first waits for the
   end of the run.
-- Its Fleet API has a front door (`guards.front_door`, `connections`). The front door authenticates a request
+- Its Fleet API has a front door (`guards.front_door`, `sockets`). The front door authenticates a request
   before it reads the request. It limits the requests of each node, closes the connections of strangers, and
   logs why it refuses a request.
 - Its Fleet API has a gate (`guards.gate`), which ends TLS and limits connections and headers.
 - A node cannot authenticate with its own key and be activated with another node's key. Stock Flower allows
   it.
 - A node can send one reply to a message that it received. The reply may have at most four times the bytes of
-  the ServerApp's largest message, or 1 MiB if that is more (`guards.reply_limits`).
+  the ServerApp's largest message, or 1 MiB if that is more (`guards.reply_admission`).
 - A node's statements about the objects of its reply do not affect other senders (`guards.object_trees`).
 - The control API demands a secret (`guards.local_apis`). Invited devices are registered (`guards.enrolment`).
 
-The ServerApp (`serverapp`, `guards.reply_check`):
+The ServerApp (`serverapp`, `guards.reply_size`):
 
 - A reply becomes an error reply of its node if the reply would be too large once inflated, differs from its
   announcement, or cannot be read. In stock Flower a reply that cannot be read ends the run.

@@ -47,8 +47,8 @@ class HeldRequests:
 
     def __init__(self) -> None:
         self._requests: dict[_Receiver, _Request] = {}
-        # The message ids for which the last lookup of a receiver asked. An entry is removed when a message
-        # has arrived for the receiver.
+        # The message ids that each receiver's last lookup named. A SuperNode's lookup names none: it asks for
+        # any message. An entry is removed when a message has arrived for the receiver.
         self._seen: dict[_Receiver, frozenset[str]] = {}
         # The incomplete messages of each push session: the missing parts and the receiver of each message.
         self._incomplete: dict[str, list[tuple[set[str], _Receiver]]] = {}
@@ -200,7 +200,10 @@ class HeldRequests:
             self._free.release()
 
     def _begin(self, request: _Request, receiver: _Receiver, ids: frozenset[str]) -> bool:
-        """Note a request, and return whether the last lookup for its receiver has found no message."""
+        """Note a request, and return whether a lookup would find nothing now.
+
+        This is so if the receiver's last lookup asked for all of `ids`, and no message has arrived since.
+        """
         with self._lock:
             # A receiver that asks again has abandoned its earlier request. The earlier request must not get
             # the message.
@@ -263,7 +266,7 @@ class _Request:
             later.wake()
 
     def later(self, end: float, look: Callable[[], Any]) -> Later:
-        """Return an answer that `look` gives when a message arrives, at `end` (time.monotonic()) at last."""
+        """Return an answer that `look` gives when a message arrives, or else at `end` (time.monotonic())."""
 
         def answer() -> Any:
             with self._changed:

@@ -1,4 +1,4 @@
-"""How the SuperLink knows which nodes are connected: it holds a heartbeat of each node.
+"""How the SuperLink knows which nodes are connected: it leaves one heartbeat of each node unanswered (held).
 
 Stock Flower notices a dead node when the node's heartbeats have been missing for 40 to 60 s. Here a SuperNode
 always has a heartbeat under way (`deploy.flower.patches.heartbeats`), also while its ClientApp trains. The
@@ -21,13 +21,13 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from deploy.flower.later import Later
-from deploy.flower.patches.connections import connections_to, peer_of, sender
 from deploy.flower.patches.shared import LOOK
+from deploy.flower.patches.sockets import connections_to, peer_of, sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from deploy.flower.patches.connections import Peer
+    from deploy.flower.patches.sockets import Peer
 
 HELD = ("cohort-held", "1")  # metadata that asks to hold a heartbeat; a stock SuperLink ignores it
 HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
@@ -84,7 +84,7 @@ class Presence:
     Parameters
     ----------
     left : Callable[[], None]
-        Called after a node was marked as offline. (default: nothing is called)
+        Called after a node was marked as offline, or had signed off before. (default: nothing is called)
     """
 
     def __init__(self, left: Callable[[], None] = lambda: None) -> None:
@@ -124,7 +124,7 @@ class Presence:
         """Let states of this class activate a node that counts as online, if the node's connection has ended.
 
         Stock Flower refuses to activate a restarted node until its last heartbeat has expired. The front door
-        activates a node only for a sender that has proved to have the node's key.
+        (`guards/front_door.py`) activates a node only if the sender has proved to have the node's key.
         """
         activate: Any = state.activate_node  # type: ignore[attr-defined]
 
@@ -183,7 +183,7 @@ class Presence:
         lifespan._start_fleet_api, lifespan.shutdown = started, closed
 
     def _heard(self, node: int, context: Any, state: Callable[[], Any], *, hold: bool) -> Later | None:
-        """Note a heartbeat, and return when it is to be answered; None: at once."""
+        """Note a heartbeat. Return a `Later` that ends when it is to be answered; None: answer it at once."""
         heartbeat = _Heartbeat()
         with self._lock:
             if before := self._latest.get(node):
@@ -256,8 +256,8 @@ class Presence:
             if state().deactivate_node(node):  # false if the node has signed off or its key was revoked
                 with self._lock:
                     latest = self._latest[node]
-                    # The latest heartbeat may stand for an activation under way (it is not connected then).
-                    # That node must stay offline, because Flower refuses to activate a node that is online.
+                    # During an activation, the latest heartbeat is its placeholder, which is not connected.
+                    # The node must stay offline then, because Flower refuses to activate an online node.
                     returned = latest is not heartbeat and latest.connected
                     if not returned:
                         self._offline.add(node)

@@ -230,9 +230,19 @@ class Buffer:
         return self.staleness(client) > self.mode.max_staleness
 
     def kept_versions(self, round: int) -> set[int]:
-        """Return the rounds whose models clients in flight train from, if they can be used in a round."""
+        """Return the rounds whose models are kept: at most 2 C of those that clients in flight train from.
+
+        They are the models of the clients that hold a place, and then the newest of those of overdue clients,
+        if their updates can be used in ``round``. So clients that never answer take bounded memory.
+        """
         oldest = round - self.mode.max_staleness
-        return {version for version in self.in_flight.values() if version >= oldest}
+        found: dict[State, set[int]] = {State.TRAINING: set(), State.OVERDUE: set()}
+        for each in self._drawn.values():
+            if each.state in found and each.version >= oldest:
+                found[each.state].add(each.version)
+        kept = found[State.TRAINING]
+        late = sorted(found[State.OVERDUE] - kept, reverse=True)
+        return kept | set(late[: 2 * self.mode.concurrency - len(kept)])
 
     def free_place(self, client: int) -> None:
         """Let a client that does not answer in time lose its place. Its update is used if it comes later."""

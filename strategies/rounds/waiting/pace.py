@@ -58,7 +58,7 @@ class Pace:
         self._times = np.concatenate([self._times, seconds])[-_WINDOW:]
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run repeats bit for bit."""
+        """Return copies of all arrays of the state, so that a resumed run continues bit for bit."""
         return {"times": self._times.copy(), "back_off": np.array(self.back_off)}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
@@ -83,8 +83,8 @@ class Pace:
 class Wait:
     """How long one exchange of messages waits for the answers of n clients.
 
-    The exchange ends when the wait for each client without an answer is over. The wait for a client is
-    ``factor · expected`` seconds, but at least ``shortest`` and at most ``limit``:
+    The exchange ends when the wait is over for each client that has not answered and still may. The wait for
+    a client is ``factor · expected`` seconds, but at least ``shortest`` and at most ``limit``:
 
     - ``expected`` is the client's slowest recent time, but at most ten times the median time of all clients.
       If the client has not answered this kind of message before, ``expected`` is the 0.8 quantile of all
@@ -93,7 +93,8 @@ class Wait:
     - The wait is doubled while most of the n clients have not answered. It is also doubled `Pace.back_off`
       times: once for each of the last exchanges in a row in which most clients did not answer.
 
-    While fewer than n/2 times are known (see `Pace.usual`), the wait lasts until the limit.
+    While fewer than min(n/2, 64) times are known (see `Pace.usual`), the wait for a client whose own time is
+    unknown lasts until the limit.
 
     Attributes
     ----------
@@ -151,7 +152,7 @@ class Wait:
         return self._end
 
     def renew(self) -> None:
-        """Let `end` take into account what other exchanges have taught about the pace since its last call."""
+        """Make `end` compute the end again, since other exchanges may have changed the pace."""
         self._end = None
 
     def close(self, waited: float, round: int | None = None) -> None:

@@ -36,8 +36,8 @@ class Patience:
 
     **Quarantine.** After its first silence a client is quarantined for 4 rounds, after its second for 16, and
     after each further silence for 64. Every three answers cancel one silence. An answer that arrives after
-    the wait is an answer too, and its response time is remembered. If the late answer arrives during the
-    client's first quarantine, the quarantine ends at once.
+    the wait is an answer too, and its response time is remembered. A late answer also ends the
+    quarantine at once, if at most one silence of the client is left that answers have not cancelled.
 
     A client that never answers is asked four times in the first 100 rounds, and then every 65 rounds.
 
@@ -116,7 +116,7 @@ class Patience:
         self._ever_quarantined = np.union1d(self._ever_quarantined, clients)
 
     def forgive(self, client: int) -> None:
-        """End a client's quarantine if it is the client's first."""
+        """End a client's quarantine if at most one silence is left for each kind of message."""
         if (self._debts[client] <= _SILENCE).all():
             self._quarantined_until[client] = 0
             self._ever_quarantined = self._ever_quarantined[self._ever_quarantined != client]

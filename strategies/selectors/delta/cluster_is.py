@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...numerics.arrays import Floats, Ints
+from ...numerics.budget_allocation import round_to_total
 from ...numerics.sampling import Draw
-from ...numerics.water_filling import round_to_total
 from ..importance.importance import ImportanceSelector, ImportanceSettings
 from ..importance.last_norms import LastNormSelector
 from ..presence import Presence

@@ -2,7 +2,8 @@
 
 The functions are pure, on arrays. A duration is the time from the message to a client until the server has
 the client's reply: download, training and upload. z is the log of a duration in seconds. A client's z is
-normal around a mean that drifts: a Kalman filter for each client, with a noise that is common to all clients.
+normal around a mean that drifts. Each client has a Kalman filter, which estimates this mean. The variance of
+the noise is the same for all clients.
 """
 
 from typing import NamedTuple
@@ -13,8 +14,8 @@ from ...numerics.arrays import Array, Bools, Floats
 
 SHORTEST, LONGEST = 1e-3, 1e7  # seconds; durations are clipped to this range
 DRIFT = 0.01  # the variance that a client's mean gains between two replies
-PRIOR_VARIANCE = 1.0  # between clients
-DOUBT = 3.0  # standard deviations; an error beyond is clipped, and makes the next reply count more
+PRIOR_VARIANCE = 1.0  # the variance of the mean of z of a client without a known duration
+DOUBT = 3.0  # standard deviations; a larger error is clipped, and makes the client's next reply count more
 NOISE_RATE, LEAST_NOISE, LARGEST_NOISE = 0.02, 1e-4, 4.0
 START_NOISE = 0.1
 POPULATION_MEMORY = 200.0  # replies
@@ -26,7 +27,7 @@ class Learned(NamedTuple):
     means: Floats  # (n,) the mean of z of each client
     variances: Floats  # (n,) the uncertainty of these means
     noise: float  # the variance of z around a client's mean
-    population: Floats  # (2,) the mean of z over all clients' replies, and the number of replies that count
+    population: Floats  # (2,) the mean of z of all replies, and their number, at most `POPULATION_MEMORY`
 
 
 def learn(
@@ -34,9 +35,10 @@ def learn(
 ) -> Learned:
     """Return the knowledge after a round.
 
-    A client that did not reply took at least as long as the last reply of the round. It counts with the
-    expected z given this bound. A client whose duration becomes a hundred times longer is learned in two
-    replies: the first one is clipped, since it may be an outlier, but it widens the client's variance.
+    A client that did not reply took at least as long as the last reply of the round. For such a client, the
+    filter uses the expected z, given that z is above this bound. If a client's duration becomes a hundred
+    times longer, the filter learns this in two replies. The error of the first reply is clipped, since the
+    reply may be an outlier, but it widens the client's variance.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How long a round of K draws is expected to take, and the draws for which variance times time is least."""
+"""How long a round of K draws is expected to take, and the p for which variance times time is least."""
 
 from itertools import repeat
 
@@ -7,7 +7,7 @@ import numpy as np
 from ...numerics.arrays import Floats
 
 STEPS, HALVINGS = 40, 25
-ENOUGH = 1e-4  # a step that lowers log V T by less is the last one
+ENOUGH = 1e-4  # the search ends after a step that lowers log(V T) by less than this
 
 
 def expected_maximum(seconds: Floats, masses: Floats, draws: int) -> float:
@@ -49,16 +49,17 @@ def best_masses(
     """Return the masses P (G,) of groups of clients for which variance times time is least.
 
     The clients of a group have about equal durations. q is a distribution in proportion to λ_m ||g_m||, the
-    best one for unbiased sampling if time costs nothing. Q_b is the sum of q over group b. Within a group, p
-    stays in proportion to q, so P_b is the sum of p. Then the second moment of the aggregate
-    sum_m N_m/(K p_m) λ_m g_m is, up to the constant (sum λ ||g||)² and terms that p does not change, ::
+    best one for unbiased sampling if time costs nothing. Q_b and P_b are the sums of q and of p over
+    group b. Within a group, p stays in proportion to q: p_m = q_m P_b / Q_b. Then the second moment of the
+    aggregate sum_m N_m/(K p_m) λ_m g_m is V(P) times (sum λ ||g||)²/K, plus terms that do not depend on p::
 
-        V(P) = sum_m q_m² / p_m = sum_b Q_b² / P_b,
+        V(P) = sum_m q_m² / p_m = sum_b Q_b² / P_b
 
-    The rounds that SGD needs grow in proportion to V where sampling noise dominates, and a round takes the
-    expected maximum T(P) of K draws' durations. The result minimises V(P) T(P) under
+    Where sampling noise dominates, the number of rounds that SGD needs is proportional to V. A round takes
+    the expected maximum T(P) of K draws' durations. The result minimises V(P) T(P) under
     least Q_b <= P_b <= most Q_b, by exponentiated gradient steps that are only taken if they lower V T. V T
-    is not convex, so there are two starts: P = Q, and P in proportion to Q over the group's mean duration.
+    is not convex, so there are two starts: P = Q, and P in proportion to Q divided by the group's
+    mean duration.
     V T of the result is at most that of P = Q.
 
     Parameters

@@ -34,25 +34,25 @@ class TimedSelector(StreamSelector):
     """Minimises a product: the variance of the aggregate, times the expected time of a round.
 
     A mixin. List it before the base class whose distribution q it changes, as `TimedForecastSelector` does.
-    The clients with known durations (`learned`) are put into up to 24 groups of equal numbers by duration,
-    and the other clients into one more group. ``p_m = q_m P_b / Q_b`` for a client of group b. Q_b is the sum
-    of q over group b, and P_b is the sum that `round_time.best_masses` chooses instead. Weights are λ_m N_m /
-    (K p_m), so the aggregate is unbiased in every round. The factor P_b / Q_b is between a quarter and 4, so
-    every client keeps at least a quarter of its probability, and its weight is at most 4 times as large as
-    without durations.
+    The clients with known durations (`learned`) are sorted by duration and divided into at most 24 groups of
+    about as many clients each. The other clients form one more group. ``p_m = q_m P_b / Q_b`` for a client of
+    group b. Q_b is the sum of q over group b, and P_b is the sum that `round_time.best_masses` chooses
+    instead. Weights are λ_m N_m / (K p_m), so the aggregate is unbiased in every round. The factor P_b / Q_b
+    is between a quarter and 4, so every client keeps at least a quarter of its probability, and its weight is
+    at most 4 times as large as without durations.
 
     The durations of a group's clients are lognormal around the group's mean, with the noise that was learned.
     The durations of the other clients are distributed as those of all known clients. With fewer than two
-    known durations, or if K clients or fewer are available, p = q.
+    known durations, p = q. If at most K clients are available, each is selected once with importance 1.
 
     Related work: Luo et al., "Tackling System and Statistical Heterogeneity for Federated Learning with
-    Adaptive Client Sampling" (INFOCOM 2022), minimise the same product under a bound of convergence. They
-    replace the expected time of a round, which is an expected maximum of durations, by a sum that is linear
-    in p, and need durations and norms that are known before the run. Here the expected maximum is exact for
-    the learned distribution. Durations (by the server's own clock) and norms are learned during the run. Oort
-    (Lai et al., OSDI 2021) multiplies a utility by (T/d)^α, FedCS (Nishio, Yonetani, ICC 2019) takes as many
-    clients as fit a deadline, TiFL (Chai et al., HPDC 2020) draws a cohort from one tier of speed: all of
-    these are biased to fast clients.
+    Adaptive Client Sampling" (INFOCOM 2022), minimise the same product, which they derive from a bound of
+    convergence. They replace the expected time of a round, which is an expected maximum of durations, by a
+    sum that is linear in p, and need durations and norms that are known before the run. Here the expected
+    maximum is exact for the learned distribution. Durations (by the server's own clock) and norms are learned
+    during the run. Oort (Lai et al., OSDI 2021) multiplies the utility of a client whose duration d exceeds a
+    preferred T by (T/d)^α, FedCS (Nishio, Yonetani, ICC 2019) takes as many clients as fit a deadline, TiFL
+    (Chai et al., HPDC 2020) draws a cohort from one tier of speed: all of these are biased to fast clients.
 
     A round costs O(n) for n clients with a known duration, and not O(M).
     """
@@ -217,8 +217,8 @@ class TimedMultinomialSelector(TimedSelector, MultinomialSelector):
 class TimedForecastSelector(TimedSelector, ForecastSelector):
     """`forecast`, with draws that take durations into account, see `TimedSelector`.
 
-    With 10,000 clients or more, the K draws are independent. With fewer clients, one draw is made from each
-    of K equal parts of the cumulated probabilities.
+    With 10,000 clients or more, the K draws are independent, unless many clients are absent. Otherwise one
+    draw is made from each of K equal parts of the cumulated probabilities.
     """
 
     name = "timed-forecast"

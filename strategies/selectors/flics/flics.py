@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...numerics.arrays import Array, Floats, Ints
+from ...numerics.budget_allocation import round_to_total, water_fill
 from ...numerics.convex import fill_with_budgets, load_cvxpy
-from ...numerics.water_filling import round_to_total, water_fill
 from .. import checks
 from ..base import Selector
 from ..context import RoundContext

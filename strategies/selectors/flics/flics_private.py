@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...numerics.arrays import Array, Bools, Floats, Ints
+from ...numerics.budget_allocation import water_fill
 from ...numerics.randomised_response import Counts, coin_privacy, estimate_counts
-from ...numerics.water_filling import water_fill
 from .. import checks
 from ..base import Selector
 from ..context import RoundContext

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ...numerics.arrays import Array, Floats, Ints
-from ...numerics.water_filling import round_to_total
+from ...numerics.budget_allocation import round_to_total
 from ..context import RoundContext
 from .groups import GroupSelector
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...numerics.arrays import Floats
-from ...numerics.designs import draw_systematic
+from ...numerics.fixed_size_sampling import draw_systematic
 from ...numerics.sampling import Draw
 from .. import checks
 from ..probability import ProbabilitySelector, ProbabilitySettings

@@ -47,7 +47,8 @@ class AdaptiveOSMDSelector(ExpertsSelector):
 
     ||g_m|| is the length of the update, divided by the clients' learning rate if the strategy knows it: the
     norm of the sum of the gradients over the local steps. Algorithm 4 of v2 (FedAvg) divides the square of
-    this norm by the number B of local steps. Here a is B times as large, and ā, too, if it is observed.
+    this norm by the number B of local steps. This class does not: its a is B times as large as there, and so
+    is ā, if ā is observed.
 
     ā (v2: A_max) is a bound of all a. Only the quotient a/ā is used, so the units of norms and sizes have no
     effect, except on the printed γ. The paper asks all clients for their norms before training, and takes the
@@ -58,10 +59,11 @@ class AdaptiveOSMDSelector(ExpertsSelector):
     tails, the largest a among K clients is too small by orders of magnitude. The learning rates would then be
     too large by the same factor, and the selector would do worse than uniform sampling.
 
-    Without replacement (Algorithm 6; v2: 7), the paper still uses eqs. 6 and 7. There, N_m/(K p_m) is the
-    importance of draws *with* replacement, so both estimates are biased without replacement. Here W is the
-    importance with which Algorithm 6 weights the updates, (1/p_(k),m + K - k)/K for the client that is drawn
-    k-th. E[W] = 1, so both estimates are unbiased.
+    If clients are drawn without replacement (v1: Algorithm 6; v2: Algorithm 7), the paper still estimates the
+    loss (eq. 6) and its gradient (eq. 7) with N_m/(K p_m), the importance of draws *with* replacement. So
+    its two estimates are biased. This class uses the importance with which Algorithm 6 weights the updates:
+    W_m = (1/p_(k),m + K - k)/K for the client m that is drawn k-th, where p_(k),m is its probability in the
+    k-th draw. E[W] = 1, so both estimates are unbiased.
 
     T is `num_rounds`, which is required. T is part of the state: a run that continues beyond round T keeps
     its learning rates, and a resume with another `num_rounds` does not change T. In the rates and the floor,
@@ -134,7 +136,7 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         k, m, alpha = self._clients_per_round, self._num_registered, self._alpha
         weighted = importance * (np.minimum(roots, LARGEST_ROOT * reference) / reference) ** 2  # W a/ā
         q = self._at(clients)  # (E, S)
-        slopes = weighted / (k * q)  # of each expert's loss
+        slopes = weighted / (k * q)  # (E, S) the terms of each expert's loss
         smallest = smallest_rate(self._settings.rates, m, k, alpha, num_rounds, self._variation)
         rates = np.ldexp(smallest * self._settings.learning_rate_multiplier, np.arange(len(q)))
         largest = None if self._scale_free else (reference / self._registered_size) ** 2

@@ -55,11 +55,13 @@ class ExpertsSelector(StreamSelector):
 
     The experts q_e are stored in one of two forms. From `lazy_from` clients on they are `LazyExperts`, which
     change in place. Below this number they are dense: an array (E, M). The state has the same keys in both
-    forms. In the dense form all clients are touched, and their weights are q. So if joining clients bring
-    the number of clients to `lazy_from`, the form changes, but the distributions do not.
+    forms. In the lazy form, a client is touched if it has weights of its own, usually because it was drawn.
+    In the dense form, all clients are touched, and their weights are q. So when joining clients bring the
+    number of clients to `lazy_from`, the change of form does not change the distributions.
 
-    If the experts start in proportion to sizes, the sizes are the base of the lazy experts. A restart from
-    the mixture makes the mixture the new base, which takes a pass over all clients and a sort.
+    If lazy experts start in proportion to sizes, the sizes are their base (see `Untouched`). A restart of
+    such experts from the mixture makes the mixture their new base, which takes a pass over all clients and a
+    sort.
     """
 
     lazy_from: ClassVar[int] = 10_000
@@ -183,7 +185,8 @@ class ExpertsSelector(StreamSelector):
         else:
             touched, untouched = np.flatnonzero(self._registered), self._untouched
             weights, scale = self._array("experts")[:, touched], np.ones(len(self._array("experts")))
-        # Joining clients get q = 1/after, in the unit of weights in which all other weights stay unchanged.
+        # The other weights stay unchanged, so the scale becomes scale · before / after. Joining clients get
+        # q = 1/after, so their weight is 1 / (scale · before).
         joining = np.tile(1 / (scale * max(1, before)), (new.size, 1)).T
         base = self._array("base")
         if base.size:  # joining clients are touched, so their b is never used
@@ -192,7 +195,7 @@ class ExpertsSelector(StreamSelector):
         return state | {"base": base}
 
     def _left(self, registered: Bools) -> dict[str, Array]:
-        """Divide the probability of removed clients among the others in proportion, and project again."""
+        """Divide the probability of removed clients among the others, in proportion to q; project again."""
         if not self._is_lazy:
             return {"experts": self._project(self._array("experts"), registered)}
         touched, (experts, untouched) = self._lazy.touched, self._lazy.values()

@@ -19,7 +19,7 @@ class OSMDSettings(ExpertsSettings):
         0.0,
         low=0.0,
         high=1e9,
-        doc="how far the best distribution moves in all rounds (L1 norm); more makes the rate larger",
+        doc="how far the best distribution moves over all rounds (L1 norm); a larger value: a larger rate",
     )
 
 

@@ -63,10 +63,10 @@ def test_only_the_whole_experiment_is_recorded(option: list[str]) -> None:
 def test_an_experiment_depends_on_its_module_and_what_that_imports() -> None:
     found = {path.relative_to(CODE).as_posix() for path in sources_of(EXPERIMENTS["flics-variance"])}
     assert {
-        "benchmarks/experiments/flics/theorem_2.py",
+        "benchmarks/experiments/flics/variance_above_optimum.py",
         "benchmarks/experiments/flics/offline.py",
         "simulation/availability/markov.py",
-        "strategies/numerics/water_filling.py",
+        "strategies/numerics/budget_allocation.py",
     } <= found
     assert not [name for name in found if name.startswith("benchmarks/experiments/osmd")]
 

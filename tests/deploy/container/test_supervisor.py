@@ -54,21 +54,23 @@ time.sleep(300)
 TALKATIVE = """
 import sys, time
 from pathlib import Path
-print("here I am")
+print("here I am \\x1b[92mgreen\\x1b[0m \\x1b[2J\\u202e")
 for _ in range(5000): print("noise", 100 * ".")
 (Path(sys.argv[1]) / "said").touch()
 time.sleep(300)
 """
 
 
-def test_a_program_may_say_a_lot_while_it_is_made_ready(tmp_path: Path) -> None:
+def test_a_program_may_say_a_lot_while_it_is_made_ready_and_control_characters_are_escaped(
+    tmp_path: Path,
+) -> None:
     code = dedent(SUPERVISE).format(folder=str(tmp_path), program=TALKATIVE, waits_for="said")
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         wait_for((tmp_path / "ready").exists, 240, lambda: "ready")
     finally:
         process.terminate()
-        assert process.communicate(timeout=30)[0] == "here I am\n"
+        assert process.communicate(timeout=30)[0] == ("here I am \x1b[92mgreen\x1b[0m \\x1b[2J\\u202e\n")
 
 
 @linux

@@ -158,6 +158,24 @@ def test_clients_are_registered_and_revoked_and_nodes_of_others_are_listed(
     assert json.loads(server.revoked_file.read_text()) == []
 
 
+@pytest.mark.parametrize("status", ["unregistered", None])
+def test_a_revocation_that_was_interrupted_is_completed_by_the_next_call(
+    server: Server, monkeypatch: pytest.MonkeyPatch, status: str | None
+) -> None:
+    """The disk was full after the SuperLink had refused the key. Then it refuses to do so again."""
+
+    def flwr(self: Server, *arguments: str) -> dict[str, object]:
+        if arguments[1] != "list":
+            raise ServerError("[code: 24] Node ID not found for account.")
+        return {"success": True, "nodes": [{"node-id": "7", "status": status}] if status else []}
+
+    monkeypatch.setattr(Server, "flwr", flwr)
+    server.registry.record("pi-1", "7", "a key")
+    server.revoke("pi-1")
+    assert server.registry.clients() == {}
+    assert json.loads(server.revoked_file.read_text()) == ["pi-1"]
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[]", "7", '{"name": 1, "node-id"', "\udcff"])
 def test_a_damaged_file_of_a_client_or_an_invitation_leaves_the_others(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str

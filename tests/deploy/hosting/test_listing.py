@@ -52,6 +52,9 @@ def test_shares_are_those_of_the_updates_that_were_used(tmp_path: Path) -> None:
         "c": Share(2, 1, 0.0),
     }
     assert shares(write_run(tmp_path / "empty")) == {}
+    edited = line(1, {"a": 1.0})
+    del edited["weights"]
+    assert shares(write_run(tmp_path / "edited", edited)) == {"a": Share(1, 1, 0.0)}
 
 
 @pytest.fixture

@@ -141,6 +141,15 @@ def test_a_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
     assert [row["selector"] for row in rows(tmp_path)] == ["uniform", "uniform"]
 
 
+def test_results_that_cannot_be_written_are_an_error_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text(GRID.replace("[1, 3]", "1").replace('["uniform", "md"]', '["md"]'))
+    (tmp_path / "out" / "results.csv").mkdir(parents=True)
+    run = sweep(tmp_path, check=False)
+    assert run.returncode == 1
+    assert "out: the results cannot be written: Is a directory; run the command again\n" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

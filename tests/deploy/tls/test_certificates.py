@@ -2,6 +2,7 @@
 
 import stat
 from datetime import UTC, datetime, timedelta
+from errno import ENOSPC
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -96,6 +97,23 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         certificates.write_client_key(tmp_path, "client-00")
     assert (tmp_path / "client-00").read_bytes() == before
+
+
+def test_certificates_that_cannot_be_written_are_made_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full after the private keys, which are never overwritten."""
+
+    def fail(path: Path, content: bytes) -> int:
+        path.touch()
+        raise OSError(ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", fail)
+        with pytest.raises(OSError, match="No space left"):
+            certificates.write_certificates(tmp_path, renewable=True)
+    assert not list(tmp_path.iterdir())
+    assert certificates.write_certificates(tmp_path, renewable=True).certificate.exists()
 
 
 def test_a_secret_that_cannot_be_written_leaves_no_empty_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from simulation.response_times import ResponseTimes
 from strategies import RoundRecord, SelectionStrategy
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report
-from strategies.options import Checkpoints, Deadlines, Faults, Polling
+from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Polling
 
 M, K, ROUNDS = 20, 5, 100
 SELECTORS = ("flics", "pow-d", "forecast", "md", "uniform", "adaptive-osmd")
@@ -120,6 +120,16 @@ def test_silent_clients_cost_little_time(selector: str, silent: tuple[int, ...],
     assert max(asked.count(client) for client in silent) <= 6
     assert sum(bool(record.skipped) for record in records) <= 3
     assert {client for record in records for client in record.silent} == set(silent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("silent", "share"), [((3,), 0.1), (tuple(range(5)), 0.5)], ids=["1", "5"])
+def test_silent_clients_cost_buffered_rounds_little_time(silent: tuple[int, ...], share: float) -> None:
+    """The silent ones are as many as the places."""
+    mode = Buffered(concurrency=K, size=3)
+    seconds, records = play(federation("md", silent), "md", mode=mode)
+    assert seconds <= (1 + share) * play(federation("md", absent=silent), "md", mode=mode)[0]
+    assert not any(record.skipped for record in records)
 
 
 def test_who_answers_polls_and_does_not_train_is_silent_too() -> None:

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from strategies import RoundRecord, SelectionStrategy, selectors
 from strategies.clients.reports import STATUS
-from strategies.options import Checkpoints, Deadlines, Faults, Overrides, Polling
+from strategies.options import Buffered, Checkpoints, Deadlines, Faults, Overrides, Polling
 
 from ...support.strangers import CLEAR, CLIPBOARD, EXPLODED, Stranger, honest, pickled
 from ...support.toy_grid import Node, ToyGrid
@@ -128,6 +128,17 @@ def test_of_a_hundred_thousand_answers_none_ends_the_run(selector: str, tmp_path
         cases += play(selector, seed, folder, faults=Faults(guard=bool(seed % 2)))
         seed += 1
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 1_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("selector", ["md", "forecast", "oort", "timed-forecast"])
+def test_no_answer_of_a_client_ends_a_buffered_run(selector: str) -> None:
+    seed, cases = 0, 0
+    while cases < 5_000:
+        size = 1 + seed % 4
+        mode = Buffered(concurrency=size + seed % 5, size=size, max_staleness=seed % 5)
+        cases += play(selector, seed, mode=mode, faults=Faults(guard=bool(seed % 2)))
+        seed += 1
 
 
 # --- over the wire -----------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from strategies.numerics.budget_allocation import water_fill
 from strategies.numerics.convex import fill_with_budgets, load_cvxpy
-from strategies.numerics.water_filling import water_fill
 
 
 def test_a_missing_cvxpy_is_explained(monkeypatch):

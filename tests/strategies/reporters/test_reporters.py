@@ -279,3 +279,18 @@ def test_names_from_clients_are_safe_and_few() -> None:
     assert scalars(RoundReport(1, group_metrics={"a/b": {"l": 1}, "a_b": {"l": 2}})) == {
         "group/a_b/l": 1.0, "group/a_b 2/l": 2.0,
     }  # fmt: skip
+
+
+def test_names_that_change_in_every_round_are_few_in_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trackers keep every name for ever, and clients choose the names."""
+    monkeypatch.setattr(holder, "MOST_NAMES", 3)
+    told = Recorder()
+    reporters = holder.Reporters([told])
+    for number in range(1, 5):
+        mine = {"loss": float(number), f"name {number}": 0.0, f"other {number}": 0.0}
+        reporters.round(
+            number, train_metrics=mine, client_metrics=mine, group_metrics={"north": mine, f"{number}": mine}
+        )
+    reporters.end(4)
+    assert list(told.reports[-1].train_metrics) == list(told.reports[-1].client_metrics) == ["loss"]
+    assert told.reports[-1].group_metrics == {"north": {"loss": 4.0}}

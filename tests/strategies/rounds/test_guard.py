@@ -297,6 +297,16 @@ def test_liars_that_are_known_first_do_not_hide_behind_the_spread_that_they_caus
     assert (honest.min() > least).all()
 
 
+def test_in_buffered_rounds_an_agreement_over_several_replies_is_judged_more_strictly():
+    """Agreements such as those of a run in which liars reply at once: -4/sqrt(256) is -0.25."""
+    honest = np.array([0.3, 0.36, 0.42, 0.44, 0.5, 0.52, 0.54, 0.56, 0.58, 0.6, 0.61, 0.66, 0.7, 0.76])
+    lying, no, once = np.array([-0.2, -0.2]), np.zeros(2, dtype=bool), np.array([True, False])
+    least = Limits(GuardSettings(), buffered=True).agreement(lying, honest, once, no, 256)
+    assert (lying < least).tolist() == [False, True]
+    assert least[1] == pytest.approx(-0.25 * np.sqrt(0.3 / 1.7))
+    assert not (lying < Limits(GuardSettings()).agreement(lying, honest, once, no, 256)).any()
+
+
 def test_a_client_that_has_offended_is_judged_more_strictly():
     """Clients 0 and 1 send updates of one direction; only 0 is rejected, after two replies of garbage."""
     guard, rng = Guard(20), np.random.default_rng(4)

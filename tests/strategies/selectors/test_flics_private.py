@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from strategies.numerics.budget_allocation import water_fill
 from strategies.numerics.randomised_response import coin_privacy, randomise
-from strategies.numerics.water_filling import water_fill
 from strategies.selectors import Selection
 from strategies.selectors.flics.flics_private import FLICSPrivateSelector, alike
 from strategies.selectors.invitation import GroupMember

@@ -34,7 +34,7 @@ from flwr.serverapp.strategy import (
 )
 from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
 
-from strategies.flower.grids import NodesGrid
+from strategies.flower.exchanges import NodesGrid
 from strategies.selectors import create
 from strategies.server_steps.compatibility import Cell, View, examples, matrix, table, view_of
 from strategies.server_steps.replies import Contribution

@@ -23,8 +23,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from deploy.flower.commands import INVITATION_HEADER, REGISTRY
-from deploy.flower.patches.connections import sender
 from deploy.flower.patches.guards.refusal_log import RefusalLog
+from deploy.flower.patches.sockets import sender
 from deploy.flower.registry import Refused, Registry
 
 if TYPE_CHECKING:

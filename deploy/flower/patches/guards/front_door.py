@@ -22,14 +22,15 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from deploy.flower.later import Later
-from deploy.flower.patches.connections import raise_file_limit, sender
-from deploy.flower.patches.guards import enrolment, reply_limits
+from deploy.flower.patches.guards import enrolment, reply_admission
 from deploy.flower.patches.guards.gate import Gate
 from deploy.flower.patches.guards.refusal_log import RefusalLog, limit_lines, make_safe
-from deploy.flower.patches.guards.reply_check import check_setting
-from deploy.flower.patches.guards.reply_limits import ReplyLimits
+from deploy.flower.patches.guards.reply_admission import ReplyAdmission
+from deploy.flower.patches.guards.reply_size import check_setting
 from deploy.flower.patches.presence import SERVER_OPTIONS
 from deploy.flower.patches.shared import like, replace, start_program
+from deploy.flower.patches.sockets import sender
+from deploy.processes.file_limit import raise_file_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -89,7 +90,7 @@ USED = (
     f"{_KEYS}:verify_signature",
     f"{_CONSTANTS}:FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE",
     *enrolment.USED,
-    *reply_limits.USED,
+    *reply_admission.USED,
 )
 
 
@@ -164,7 +165,7 @@ class FrontDoor:
         self._state_factory = state_factory
         self._submit = submit
         self._gate = gate
-        self._replies = ReplyLimits(state_factory, Refused)
+        self._replies = ReplyAdmission(state_factory, Refused)
         service = importlib.import_module(_FLEET_MESSAGES).DESCRIPTOR.services_by_name["Fleet"]
         self._methods = {f"/{service.full_name}/{method.name}": method.name for method in service.methods}
         self._largest_object = largest_object

@@ -11,6 +11,9 @@ for such a part gives up at once. It also deletes all expired messages and all e
 run. With a message, it deletes the replies to the message, and the objects of the message and of the replies.
 A message that a client has received is kept until it expires, because the ServerApp learns from late replies
 how long clients take.
+
+A message of a buffered round has a `group_id` such as "buffered 7". It belongs to no round alone, so it is
+kept until it expires, and its arrival lets this module delete what has expired.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ _UNFETCHED = f"SELECT message_id FROM message_res WHERE reply_to_message_id {_AM
 _PUSHES = f"SELECT session_id FROM object_push_session_roots WHERE root_object_id {_AMONG}"
 _ROOTS = f"SELECT object_id FROM objects WHERE object_id {_AMONG} AND ref_count = 0"
 _ROUND = re.compile(r"[0-9]{1,18}")
+_BUFFERED = re.compile(r"buffered ([0-9]{1,18})")  # see `strategies.flower.in_flight.buffered_group`
 
 
 class PastRounds:
@@ -78,7 +82,7 @@ class PastRounds:
         @wraps(store)
         def stored(this: Any, message: Any, object_tree: Any, session_id: str) -> Any:
             metadata = message.metadata
-            if not metadata.reply_to_message_id and (number := _round_of(metadata.group_id)) is not None:
+            if not metadata.reply_to_message_id and (number := _begun_by(metadata.group_id)) is not None:
                 self._begin(this, metadata.run_id, number)
             return store(this, message, object_tree, session_id)
 
@@ -101,6 +105,12 @@ class PastRounds:
 
 def _round_of(group_id: str) -> int | None:
     return int(group_id) if _ROUND.fullmatch(group_id) else None
+
+
+def _begun_by(group_id: str) -> int | None:
+    """Return the round that has begun if a message has this `group_id`; None: the message does not tell."""
+    buffered = _BUFFERED.fullmatch(group_id)
+    return int(buffered[1]) if buffered else _round_of(group_id)
 
 
 def _delete_objects_too(state: Any) -> None:

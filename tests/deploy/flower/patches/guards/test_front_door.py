@@ -164,7 +164,7 @@ class Unfinished:
 
 def test_colluding_nodes_do_not_cancel_the_slow_upload_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_door, "WAITING_CALLS", 16)
-    monkeypatch.setattr(front_door, "ReplyLimits", lambda *_: None)  # which patches Flower
+    monkeypatch.setattr(front_door, "ReplyAdmission", lambda *_: None)  # which patches Flower
     door = front_door.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
     slow = [Unfinished() for _ in range(2)]  # began before the others
     attacks = [Unfinished() for _ in range(4 * front_door.CALLS_PER_NODE)]
@@ -250,7 +250,7 @@ def test_a_request_counts_until_it_is_handled_even_if_its_node_has_hung_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a node that resets each request at once would occupy ever more threads."""
-    monkeypatch.setattr(front_door, "ReplyLimits", lambda *_: None)  # which patches Flower
+    monkeypatch.setattr(front_door, "ReplyAdmission", lambda *_: None)  # which patches Flower
     door = front_door.FrontDoor(None, None, 0, lambda look: look())  # type: ignore[arg-type]
     calls = [Call() for _ in range(front_door.CALLS_PER_NODE)]
     with ExitStack() as handled:

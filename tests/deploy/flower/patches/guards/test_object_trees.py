@@ -31,7 +31,7 @@ from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from deploy.flower.patches.guards.front_door import Refused
-from deploy.flower.patches.guards.reply_limits import ReplyLimits
+from deploy.flower.patches.guards.reply_admission import ReplyAdmission
 from tests.support.fleet import random_bytes
 
 MADE_UP = "0" * 64
@@ -39,10 +39,10 @@ STOCK_READ = SqlObjectStore.get_object_tree
 
 
 class Run:
-    """A run with two nodes, in a SuperLink's state with `ReplyLimits`."""
+    """A run with two nodes, in a SuperLink's state with `ReplyAdmission`."""
 
     def __init__(self, factory: LinkStateFactory) -> None:
-        self.limits = ReplyLimits(factory, Refused)
+        self.limits = ReplyAdmission(factory, Refused)
         self.state: Any = factory.state()
         self.attacker, self.honest = (
             self.state.create_node("flwr_aid", "name", uuid4().bytes, 0) for _ in range(2)

@@ -21,7 +21,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import http_grid
 
-from deploy.flower.patches.guards import reply_check, reply_limits
+from deploy.flower.patches.guards import reply_admission, reply_size
 from tests.support.fleet import App, Node, SuperLink, random_bytes
 
 pytestmark = pytest.mark.network
@@ -35,7 +35,7 @@ def app(superlink: SuperLink) -> Iterator[App]:
         for name in ("push_objects", "inflate_object_from_contents"):
             undone.setattr(http_grid, name, getattr(http_grid, name))
         undone.setattr(RuntimeHttpClient, "PullMessages", RuntimeHttpClient.PullMessages)
-        reply_check.patch()
+        reply_size.patch()
         app = App(superlink)
         yield app
         app.close()
@@ -94,11 +94,11 @@ def test_the_limit_is_that_of_the_largest_message_and_not_of_all_together(
     monkeypatch.setattr(RuntimeHttpClient, "PullMessages", unwrap(RuntimeHttpClient.PullMessages))
     allowed: list[int] = []
     monkeypatch.setattr(
-        reply_check,
+        reply_size,
         "allowed_bytes",
-        lambda sent, original=reply_check.allowed_bytes: allowed.append(sent) or original(sent),
+        lambda sent, original=reply_size.allowed_bytes: allowed.append(sent) or original(sent),
     )
-    reply_check.patch()
+    reply_size.patch()
     app = App(superlink)
     size = 600_000  # of each message: they differ, as with variates="scaffold"
     sizes = dict(zip([node, *others], range(size, size + 5), strict=True))
@@ -134,7 +134,7 @@ def test_a_message_that_is_no_reply_of_its_node_is_refused_and_leaves_nothing(
         ({"run_id": 7}, "answers no message"),
         ({"message_id": "0" * 64}, "not a reply"),
         ({"ttl": float("nan")}, "not finite"),
-        ({"message_type": "x" * 2 * reply_limits.MESSAGE}, "too large|at most"),
+        ({"message_type": "x" * 2 * reply_admission.MESSAGE}, "too large|at most"),
     ):
         refused(node, "PushMessages", node.announce(reply, **changed), reason)
     refused(node, "PushMessages", PushMessagesRequest(node=node.id), "one reply")
@@ -158,8 +158,8 @@ def test_a_run_that_a_client_invents_leaves_nothing(monkeypatch: pytest.MonkeyPa
         def query(self, text: str, values: object = None) -> list[object]:
             return []
 
-    monkeypatch.setattr(importlib.import_module(reply_limits._LINK_STATE), "SqlLinkState", State)
-    limits = reply_limits.ReplyLimits(SimpleNamespace(state=State), lambda *reason: ValueError(*reason))
+    monkeypatch.setattr(importlib.import_module(reply_admission._LINK_STATE), "SqlLinkState", State)
+    limits = reply_admission.ReplyAdmission(SimpleNamespace(state=State), lambda *reason: ValueError(*reason))
     for run in range(1000):
         push = PushObjectRequest(run_id=run, object_content=b"x", session_id="")
         limits.check("PushObject", push, 7)
@@ -188,7 +188,7 @@ def test_a_node_cannot_delete_the_messages_and_replies_of_another(
 def test_a_message_is_answered_a_few_times_only(superlink: SuperLink, app: App, node: Node) -> None:
     app.send(node, MODEL)
     asked = node.receive()
-    for number in range(reply_limits.ATTEMPTS):
+    for number in range(reply_admission.ATTEMPTS):
         node.ask("PushMessages", node.announce(Message(arrays(MODEL + number), reply_to=asked)))
     refused(node, "PushMessages", node.announce(Message(arrays(MODEL), reply_to=asked)), "too often")
 
@@ -272,14 +272,14 @@ def repeat_chunk(body: bytes, times: int) -> bytes:
 
 
 def test_the_limit_can_be_raised_and_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reply_check.allowed_bytes(0) == 1024 * 1024
-    assert reply_check.allowed_bytes(10**6) == 4 * 10**6
-    monkeypatch.setenv(reply_check.VARIABLE, "5000000")
-    reply_check.check_setting()
-    assert reply_check.allowed_bytes(10**6) == 5 * 10**6
-    monkeypatch.setenv(reply_check.VARIABLE, "5 MB")
+    assert reply_size.allowed_bytes(0) == 1024 * 1024
+    assert reply_size.allowed_bytes(10**6) == 4 * 10**6
+    monkeypatch.setenv(reply_size.VARIABLE, "5000000")
+    reply_size.check_setting()
+    assert reply_size.allowed_bytes(10**6) == 5 * 10**6
+    monkeypatch.setenv(reply_size.VARIABLE, "5 MB")
     with pytest.raises(SystemExit, match="COHORT_REPLY_BYTES = 5 MB: must be a whole number of bytes"):
-        reply_check.check_setting()
+        reply_size.check_setting()
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from flwr.supercore.utils import uint64_to_int64
 from flwr.superlink.grid import http_grid
 
 from deploy.flower.patches.storage import past_rounds
+from strategies.flower.in_flight import buffered_group
 from tests.support.fleet import App, Node, SuperLink, random_bytes
 
 pytestmark = pytest.mark.network
@@ -145,3 +146,19 @@ def test_past_rounds_leave_no_objects_in_the_database(superlink: SuperLink, app:
         if number == 2:
             kept = objects(app, superlink)
     assert objects(app, superlink) == kept > 0
+
+
+def test_messages_of_buffered_rounds_stay_until_they_expire(
+    superlink: SuperLink, app: App, node: Node
+) -> None:
+    """A client that is slow, or receives nothing, may be asked in one of a thousand rounds."""
+    kept = 0
+    for number in range(1, 6):
+        sent = app.send(node, MODEL, round=buffered_group(number))
+        if number == 1:
+            kept = objects(app, superlink)
+        assert objects(app, superlink) == kept > 0
+        expire(superlink, sent)
+    app.send(node, MODEL, round=buffered_group(6))
+    app.send(superlink.node("other"), MODEL, round=buffered_group(7))
+    assert rounds_waiting(node) == ["buffered 6"]

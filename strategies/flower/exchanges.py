@@ -1,4 +1,4 @@
-"""Wrappers of a Flower Grid. `PollingGrid` decides when to look for replies; `NodesGrid` hides nodes."""
+"""Sends messages and waits for replies (`ExchangeGrid`); shows a strategy some nodes only (`NodesGrid`)."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class _Unanswered(NamedTuple):
     position: int  # the client's position in ``wait``
 
 
-class PollingGrid(_GridView):
+class ExchangeGrid(_GridView):
     """Looks for replies often at first, and then at growing intervals. Flower's grid always sleeps for 3 s.
 
     The pause between two looks is a twentieth of the time waited so far, but at least 0.05 s and at most
@@ -197,9 +197,9 @@ class PollingGrid(_GridView):
         self._late = LateReplies()
 
     @classmethod
-    def of(cls, grid: Grid, interval: float) -> PollingGrid:
-        """Return the grid if it is a `PollingGrid`; otherwise return a new `PollingGrid` around it."""
-        return grid if isinstance(grid, PollingGrid) else cls(grid, interval)
+    def of(cls, grid: Grid, interval: float) -> ExchangeGrid:
+        """Return the grid if it is a `ExchangeGrid`; otherwise return a new `ExchangeGrid` around it."""
+        return grid if isinstance(grid, ExchangeGrid) else cls(grid, interval)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages, and return their ids; the id of a message that could not be sent is ""."""

@@ -1,4 +1,4 @@
-"""Limits what a node may send: one reply to each message that it received, of limited size."""
+"""Limits what a node may send: replies of limited size, and only to messages that this node has received."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.flower.patches.guards import object_trees
-from deploy.flower.patches.guards.reply_check import FACTOR, allowed_bytes
+from deploy.flower.patches.guards.reply_size import FACTOR, allowed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ OBJECTS = 1000  # objects that a reply may have in any case; `FACTOR` may allow 
 TREE_NODE = 256  # the most bytes that an object takes in the tree of a reply
 MESSAGE = 64 * 1024  # the most bytes of a reply without its objects
 ATTEMPTS = 8  # how often a node may send a reply to one message
-REMEMBERED = 10_000  # the most messages of which the node, and how often it replied, is remembered
+REMEMBERED = 10_000  # the most messages that are remembered: the node of each, and its number of replies
 SESSIONS = 256  # the most push sessions of ServerApps that are remembered
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
@@ -82,8 +82,8 @@ class _Pushes:
     def store(self, name: str, size: int) -> int:
         """Remember that an object of `size` bytes has arrived.
 
-        Return how many bytes have arrived of the largest message that holds the object, or 0 if none holds
-        it.
+        For each message that holds the object, count the bytes that have arrived. Return the largest of these
+        counts; 0 if no message holds the object.
         """
         messages = self._wanted.pop(name, [])
         for message in messages:
@@ -102,11 +102,11 @@ class _Session:
         self.name, self.spent = name, spent
 
 
-class ReplyLimits:
+class ReplyAdmission:
     """Refuses replies that are too large, or that answer no message.
 
     The limits are `FACTOR` times the bytes and `FACTOR` times the objects of the largest messages that the
-    run's ServerApp has sent, but at least `reply_check.BYTES` and `OBJECTS`. The sizes of the largest
+    run's ServerApp has sent, but at least `reply_size.BYTES` and `OBJECTS`. The sizes of the largest
     messages are also saved in the database, because nodes may reply after a restart of the SuperLink.
 
     Parameters
@@ -123,13 +123,12 @@ class ReplyLimits:
         self._lock = threading.Lock()
         # The pushes of ServerApps, by push session. An entry is removed when all its objects have arrived.
         self._pushed: OrderedDict[str, _Pushes] = OrderedDict()
-        # The most bytes and objects of a message of the ServerApp, by run: since the SuperLink's start, and
-        # as saved in the database (None: not read yet).
+        # For each run, the most bytes and objects of a message of the ServerApp since the SuperLink's start.
         self._sent: dict[int, _Size] = {}
-        self._saved: dict[int, _Size] | None = None
-        self._attempts: OrderedDict[str, int] = OrderedDict()  # how many replies were sent, by message
-        self._sessions: dict[int, _Session] = {}  # the latest session, by node
-        self._delivered: OrderedDict[str, int] = OrderedDict()  # the node that each message was sent to
+        self._saved: dict[int, _Size] | None = None  # the same, in the database; None: not read yet
+        self._attempts: OrderedDict[str, int] = OrderedDict()  # message -> number of its replies
+        self._sessions: dict[int, _Session] = {}  # node -> its latest session
+        self._delivered: OrderedDict[str, int] = OrderedDict()  # message -> the node that received it
         self._notice(importlib.import_module(_LINK_STATE).SqlLinkState)
         object_trees.read_at_once(importlib.import_module(_STORE).SqlObjectStore)
 
@@ -163,8 +162,9 @@ class ReplyLimits:
     def note(self, method: str, request: Any, response: Any, node: int) -> None:
         """After an answered request, note what the node's next requests are checked against.
 
-        This is which messages the node has received, and the session in which it will push the objects of its
-        reply. `method`, `request` and `node` are as in `check`. `response` is the SuperLink's answer.
+        The notes say which messages the node has received, and in which session the node will push its
+        reply's objects. `method`, `request` and `node` are as in `check`. `response` is the SuperLink's
+        answer.
         """
         if method == "PullMessages":
             with self._lock:
@@ -180,7 +180,7 @@ class ReplyLimits:
         session = _Session(response.session_id)
         with self._lock:
             self._sessions[node] = session
-        # Objects that are stored already count too, although the node need not send them.
+        # Objects that the SuperLink has stored before also count, although the node need not send them.
         if present and missing:
             self._spend(
                 session, request.messages_list[0].metadata.run_id, sum(self._stored(present).values())
@@ -251,7 +251,7 @@ class ReplyLimits:
         return self._refused(f"Bad reply: {reason}", "PERMISSION_DENIED")
 
     def _stored(self, objects: set[str]) -> dict[str, int]:
-        """Return the bytes of each of these objects: 0 of an object that has not arrived."""
+        """Return the size of each of these objects in bytes; 0 for an object that has not arrived."""
         with self._state_factory.state().object_store.session() as database:
             return dict.fromkeys(objects, 0) | object_trees.sizes(database, objects)
 
@@ -261,7 +261,7 @@ class ReplyLimits:
         with self._lock:
             before = saved.get(run, _Size())
             sent = _Size(*map(max, before, self._sent.get(run, _Size())))
-            if sent != before:  # so a run that a client invents leaves nothing
+            if sent != before:  # a run that a client invents has no messages, and so no entry
                 saved[run] = sent
         if sent != before:
             try:
@@ -283,7 +283,7 @@ class ReplyLimits:
         return self._saved
 
     def _notice(self, state: Any) -> None:
-        """Let states of this class note the sizes of ServerApps' messages, and believe no tree of a node."""
+        """Let states of this class note the sizes of ServerApps' messages, and ignore nodes' object trees."""
         store_message, store_object = state.store_message_and_object_tree, state.store_object
         iterate = importlib.import_module(_TREES).iterate_object_tree
 

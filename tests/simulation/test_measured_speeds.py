@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from simulation.device_speeds import read_device_speeds
+from simulation.measured_speeds import read_device_speeds
 
 DEVICES = {
     "10": {"computation": 200.0, "communication": 4_000, "model": "a phone"},

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from benchmarks.experiments.flics import theorem_2
+from benchmarks.experiments.flics import variance_above_optimum
 
 
 def test_it_is_a_function_of_its_seed():
-    experiment = theorem_2.EXPERIMENTS[0]
+    experiment = variance_above_optimum.EXPERIMENTS[0]
     one, again, other = (experiment.run(seed, horizons=(10, 40)) for seed in (3, 3, 4))
     assert one.cells == again.cells
     assert one.cells.keys() == other.cells.keys()
@@ -20,12 +20,12 @@ def test_it_is_a_function_of_its_seed():
 
 
 def test_the_quick_form_has_all_rows_and_fewer_rounds():
-    quick = theorem_2.run_variance(0, horizons=(10, 40, 160), quick=True)
-    assert quick.cells == theorem_2.run_variance(0, horizons=(10, 40)).cells
+    quick = variance_above_optimum.run_variance(0, horizons=(10, 40, 160), quick=True)
+    assert quick.cells == variance_above_optimum.run_variance(0, horizons=(10, 40)).cells
 
 
 def test_flics_comes_near_the_offline_optimum_and_fixed_rules_do_not():
-    cells = theorem_2.run_variance(0, horizons=(10, 200)).cells
+    cells = variance_above_optimum.run_variance(0, horizons=(10, 200)).cells
     for row in {row for row, _ in cells}:
         assert -1e-9 < cells[row, "T = 200"] < 5
         assert cells[row, "uniform, T = 200"] > cells[row, "T = 200"] + 5
@@ -35,15 +35,15 @@ def test_flics_comes_near_the_offline_optimum_and_fixed_rules_do_not():
 def test_the_participants_so_far_make_the_terms_of_sigma():
     """Everybody is available and selected: no coin is left to chance. p = 1/10."""
     a, k = np.full((3, 10), 2.0), np.full(3, 20.0)
-    took_part, estimates = theorem_2.toss(a, k, np.random.default_rng(0))
+    took_part, estimates = variance_above_optimum.toss(a, k, np.random.default_rng(0))
     np.testing.assert_array_equal(took_part, a)
-    means = [(theorem_2.BETA + 2 * t) / t for t in (1, 2, 3)]
+    means = [(variance_above_optimum.BETA + 2 * t) / t for t in (1, 2, 3)]
     np.testing.assert_allclose(estimates, np.outer(means, np.ones(10)))
 
 
 def test_sigma_comes_near_the_offline_optimum_too():
-    cells = theorem_2.run_sigma(0, horizons=(20, 400)).cells
-    assert cells == theorem_2.run_sigma(0, horizons=(20, 400, 401), quick=True).cells
+    cells = variance_above_optimum.run_sigma(0, horizons=(20, 400)).cells
+    assert cells == variance_above_optimum.run_sigma(0, horizons=(20, 400, 401), quick=True).cells
     for row in {row for row, _ in cells}:
         assert np.isfinite(cells[row, "T = 20"])
         assert abs(cells[row, "T = 400"]) < 60

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies.numerics.water_filling import round_to_total, water_fill
+from strategies.numerics.budget_allocation import round_to_total, water_fill
 
 
 def numbers(low, high, *special):

@@ -10,7 +10,7 @@ from benchmarks.experiments.flics.offline import fill_rounds, offline_participat
 from benchmarks.experiments.flics.processes import PROCESSES
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
 from strategies.numerics.arrays import Floats
-from strategies.numerics.water_filling import water_fill
+from strategies.numerics.budget_allocation import water_fill
 
 NUM_GROUPS, K = 10, 20
 MEANS = np.geomspace(1, 100, NUM_GROUPS)

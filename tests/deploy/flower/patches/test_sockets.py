@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.flower.patches.connections import connections_to
+from deploy.flower.patches.sockets import connections_to
 
 
 def test_connections_to_a_port_are_found() -> None:

@@ -1,13 +1,11 @@
-"""Finds the connections of this process and the names of their peers, and raises the limit of open files."""
+"""Finds the sockets of this process that are connections, and the names of their peers."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
 import stat
-import sys
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,24 +13,6 @@ from urllib.parse import unquote
 
 if TYPE_CHECKING:
     Peer = tuple[str, int]  # address and port
-
-OPEN_FILES = 65_536  # the wanted limit of open files
-
-
-def raise_file_limit() -> None:
-    """Raise the limit of open files to `OPEN_FILES`, or as far as the system allows.
-
-    Every connection is an open file.
-    """
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def sender(context: Any) -> str:

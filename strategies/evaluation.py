@@ -1,0 +1,103 @@
+"""The evaluation of the model by clients: who is asked, and the averages of their metrics."""
+
+from __future__ import annotations
+
+from logging import WARNING
+from typing import TYPE_CHECKING
+
+from flwr.app import ConfigRecord
+from flwr.common import log
+
+from .flower.exchanges import NodesGrid
+from .flower.messages import CLOCKS_DIFFER
+from .flower.metrics import averaged, has_size
+from .rounds.seeds import evaluators
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
+    from flwr.app import ArrayRecord, Message, MetricRecord
+    from flwr.serverapp import Grid
+    from numpy.typing import NDArray
+
+    from .clients.overrides import Groups
+    from .clients.roster import Roster
+    from .server_steps.step import ServerStep
+
+
+class ClientEvaluation:
+    """Evaluates the model of each round on a random share of the clients, as the server strategy does it.
+
+    Parameters
+    ----------
+    step : ServerStep
+        Its strategy makes the messages and averages the metrics; the share is its ``fraction_evaluate``.
+    roster : Roster
+        The registered clients.
+    groups : Groups
+        The clients' groups.
+    seed : int
+        The run's seed.
+    deadline : float
+        How long a message is valid, in seconds, besides the difference of the clocks.
+
+    Attributes
+    ----------
+    by_group : dict of str to MetricRecord
+        The averages of the last evaluation in each group that replied.
+    """
+
+    def __init__(self, step: ServerStep, roster: Roster, groups: Groups, seed: int, deadline: float) -> None:
+        self._step, self._roster, self._groups = step, roster, groups
+        self._seed, self._deadline = seed, deadline
+        self.by_group: dict[str, MetricRecord] = {}
+
+    def messages(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, here: NDArray[np.int64]
+    ) -> list[Message]:
+        """Return the EVALUATE messages after round ``number``, to a random share of the clients ``here``."""
+        drawn = evaluators(self._seed, number, here, self._step.fraction_evaluate)
+        if not drawn.size:
+            return []
+        shown = NodesGrid(grid, [self._roster.node_of(int(client)) for client in drawn])
+        prepared = self._step.base.configure_evaluate(number, arrays, ConfigRecord(dict(config)), shown)
+        messages = sorted(prepared, key=lambda message: message.metadata.dst_node_id)
+        for message in messages:
+            message.metadata.ttl = self._deadline + CLOCKS_DIFFER
+            message.metadata.group_id = str(number)
+        return messages
+
+    def average(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return the average of the usable replies' metrics, and set `by_group`."""
+        key = self._step.base.weighted_by_key
+        # The order of the summands changes a sum's last digits, so it must not depend on when replies arrive.
+        replies = sorted(replies, key=lambda reply: self._roster.client_at(reply.metadata.src_node_id) or 0)
+        sized = [reply for reply in replies if has_size(reply, key)]
+        if len(sized) < len(replies):
+            left = len(replies) - len(sized)
+            log(WARNING, "Evaluation of round %d: %d replies without a usable size", number, left)
+        self.by_group = {}
+        for group, members in sorted(self._grouped(sized).items()):
+            metrics = self._averaged(number, members, f"evaluations of group {group}, round {number}")
+            if metrics is not None:
+                self.by_group[group] = metrics
+        return self._averaged(number, sized, f"evaluations of round {number}")
+
+    def _grouped(self, replies: Iterable[Message]) -> dict[str, list[Message]]:
+        """Return the replies by group. Replies of clients without a group are left out."""
+        found: dict[str, list[Message]] = {}
+        for reply in replies:
+            client = self._roster.client_at(reply.metadata.src_node_id)
+            group = None if client is None else self._groups.of_client(self._roster, client)
+            if group is not None:
+                found.setdefault(group, []).append(reply)
+        return found
+
+    def _averaged(self, number: int, replies: Sequence[Message], what: str) -> MetricRecord | None:
+        return averaged(
+            lambda fit: self._step.base.aggregate_evaluate(number, fit),
+            replies,
+            [reply.content for reply in replies],
+            what,
+        )
