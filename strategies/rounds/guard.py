@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ..numerics.arrays import Array, Bools, Floats, Ints
 from ..options import GuardSettings
 from ..selectors import checks
+from .buffered.directions import VersionedDirections
 from .limits import Limits, Remarks
 from .recent_values import NORM, POLLED, TRAINED, RecentDirections, RecentValues, check_form, load
 
@@ -163,7 +164,7 @@ class Guard:
         self._settings = settings or GuardSettings()
         self._limits = Limits(self._settings, buffered)
         self._recent = RecentValues(self._settings.window)
-        self._directions = RecentDirections()
+        self._directions = VersionedDirections() if buffered else RecentDirections()
         # One bit for each of the last replies, 1 = offence; the lowest bit is the newest reply. The first
         # column is for replies to TRAIN, the second for polls.
         self._offences = np.zeros((m, 2), dtype=np.uint8)
@@ -192,6 +193,7 @@ class Guard:
         failures: Mapping[int, str] | None = None,
         sketches: npt.NDArray[np.float64] | None = None,
         contradictions: Mapping[int, str] | None = None,
+        versions: Ints | None = None,
     ) -> Judgement:
         """Judge the replies of a round, and remember their values. Call this once per round.
 
@@ -214,6 +216,8 @@ class Guard:
             Position of a client -> the reported number that differs from the server's measurement (default:
             none does). A contradiction is an offence. The update is used nevertheless, since nothing depends
             on the reported number.
+        versions : ndarray of int, shape (S,), optional
+            Of buffered rounds: the rounds from whose models the updates were trained (default: this round).
 
         Returns
         -------
@@ -253,7 +257,7 @@ class Guard:
         # other values are clipped, but a norm above its own limit counts as equal to that limit here
         # (`believed`). Whether the other values are offences depends on the unclipped norm.
         absurd = norm.flagrant(np.minimum(loss.excess, norm.margin + log(_ABSURD)))
-        opposed = self._opposed(indexes, unusable, sketches, rejected)
+        opposed = self._opposed(round, indexes, unusable, sketches, versions, rejected)
         offence = unusable | absurd | opposed | norm.impossible | loss.impossible | variance.impossible
         offence[list(contradicted)] = True
         for placed in (loss, variance):
@@ -408,16 +412,22 @@ class Guard:
 
     def _opposed(
         self,
+        round: int,
         clients: Ints,
         unusable: Bools,
         sketches: npt.NDArray[np.float64] | None,
+        versions: Ints | None,
         rejected: dict[int, str],
     ) -> Bools:
         """Return (S,) whether each update opposes the others; add the reasons to ``rejected``."""
         if sketches is None:
             return np.zeros(clients.size, dtype=np.bool_)
         usable = np.where(unusable[:, None], np.nan, sketches)
-        agreements, of_others, single = self._directions.agreements(clients, usable)
+        if isinstance(self._directions, VersionedDirections):
+            versions = np.full(clients.size, round) if versions is None else versions
+            agreements, of_others, single = self._directions.agreements(clients, usable, versions)
+        else:
+            agreements, of_others, single = self._directions.agreements(clients, usable)
         probation = _ones(self._offences[clients, 0]) >= max(1, self._settings.strikes - 1)
         least = self._limits.agreement(agreements, of_others, single, probation, sketches.shape[1])
         opposed: Bools = agreements < least

@@ -469,6 +469,7 @@ class RoundLogic:
             at_fault,
             examined.sketches,
             wrong,
+            None if chosen.staleness is None else number - chosen.staleness,
         )
         examined.norms = examined.norms * judged.scales
         examined.losses, examined.gradient_variances = judged.losses, judged.gradient_variances

@@ -204,6 +204,11 @@ class Buffer:
             each.importance += draws * importance
             each.weight += draws * part * weight
 
+    @property
+    def enough(self) -> int:
+        """How many arrivals end the round: K; in the first round of a run C, if C is more."""
+        return self.size if self._round > 1 else max(self.size, self.mode.concurrency)
+
     # --- the replies ------------------------------------------------------------------------------------
 
     @property
@@ -214,7 +219,7 @@ class Buffer:
     @property
     def is_full(self) -> bool:
         """Whether the buffer holds enough arrivals to end the round."""
-        return sum(self._drawn[client].state is State.ARRIVED for client in self._ended) >= self.size
+        return sum(self._drawn[client].state is State.ARRIVED for client in self._ended) >= self.enough
 
     @property
     def in_flight(self) -> dict[int, int]:

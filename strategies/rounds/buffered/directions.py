@@ -1,0 +1,115 @@
+"""The directions of the newest updates of buffered rounds. The guard compares clients by them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...numerics.arrays import Array, Bools, Floats, Ints
+from ...numerics.sketches import WIDTH
+
+_UPDATES = 128
+"""How many updates are remembered."""
+_KEPT = 4
+"""The newest updates of a client, as many as this, are forgotten last."""
+_FEWEST = 8
+"""If updates of fewer clients than this are remembered, no agreement is computed."""
+_NEAR = 3.0
+"""The weight of an update is divided by e for this many rounds between its model and the other model."""
+
+
+class VersionedDirections:
+    """Remembers the directions of the newest 64 updates, and the rounds whose models they were trained from.
+
+    Updates of different models differ although nobody lies: the model has moved, perhaps beyond the minimum.
+    So an update is compared with those of the models nearest to its own. Each other client counts once, with
+    its update that was trained from the nearest model, and with the weight exp(-d/3), where d is the number
+    of rounds between the two models. The cosine of an update with their weighted sum is as reliable as its
+    company, which is the sum of the weights. A client's agreement is the mean of the cosines of all its
+    remembered updates, each with the weight of its company.
+
+    The first to send an update of the newest model has little company, so its newest update hardly counts
+    yet. When the others' updates of the same model have arrived, it counts, against the client that sent it.
+
+    The time of a round with n updates is O(64² (n + D)).
+    """
+
+    def __init__(self) -> None:
+        self._clients = np.full(_UPDATES, -1, dtype=np.int64)  # filled from the end
+        self._versions = np.zeros(_UPDATES, dtype=np.int64)
+        self._directions = np.zeros((_UPDATES, WIDTH), dtype=np.float32)
+
+    def agreements(self, clients: Ints, sketches: Floats, versions: Ints) -> tuple[Floats, Floats, Bools]:
+        """Remember updates, and compute the agreements of their clients and of the other clients.
+
+        Parameters
+        ----------
+        clients : ndarray of int, shape (n,)
+            The distinct clients.
+        sketches : ndarray, shape (n, D)
+            The sketches of the clients' updates. They may hold any floats.
+        versions : ndarray of int, shape (n,)
+            The rounds from whose models the updates were trained.
+
+        Returns
+        -------
+        ndarray, shape (n,)
+            The agreements of ``clients``, in [-1, 1]. NaN if the sketch is 0 or not finite, or if updates of
+            too few clients are known.
+        ndarray, shape (m,)
+            The agreements of the other remembered clients, the newest at the end.
+        ndarray of bool, shape (n,)
+            Whether the agreement of each client of ``clients`` comes from a single update.
+        """
+        found, single = np.full(clients.size, np.nan), np.ones(clients.size, dtype=np.bool_)
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.sqrt(np.square(sketches).sum(axis=1))
+        usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
+        usable = usable[np.argsort(clients[usable])][:_UPDATES]
+        width = sketches.shape[1]
+        self._remember(clients[usable], versions[usable], sketches[usable] / lengths[usable, None])
+        known = self._clients >= 0
+        senders, age = np.unique(self._clients[known][::-1], return_index=True)
+        if senders.size < _FEWEST:
+            return found, np.empty(0), single
+        senders = senders[np.argsort(-age)]  # the newest at the end
+        cosines, company = _compared(
+            self._clients[known], self._versions[known], self._directions[known, :width].astype(np.float64)
+        )
+        own = self._clients[known] == senders[:, None]
+        agreements = (own * company * cosines).sum(axis=1) / (own * company).sum(axis=1)
+        at = {client: position for position, client in enumerate(senders.tolist())}
+        for i in usable.tolist():
+            position = at[int(clients[i])]
+            found[i], single[i] = agreements[position], own[position].sum() == 1
+        return found, agreements[~np.isin(senders, clients[usable])], single
+
+    def _remember(self, clients: Ints, versions: Ints, directions: Floats) -> None:
+        for client, version, direction in zip(clients, versions, directions, strict=True):
+            newest_first = self._clients[::-1]
+            later = (newest_first == newest_first[:, None]) & np.tri(_UPDATES, dtype=np.bool_)
+            spare = np.flatnonzero((later.sum(axis=1)[::-1] > _KEPT) | (self._clients < 0))
+            out = spare[0] if spare.size else 0
+            for array, added in ((self._clients, client), (self._versions, version)):
+                array[out:] = np.append(array[out + 1 :], added)
+            self._directions[out:-1] = self._directions[out + 1 :].copy()
+            self._directions[-1] = 0
+            self._directions[-1, : direction.size] = direction
+
+    def arrays(self) -> dict[str, Array]:
+        """Return all arrays of the state by name. They are not copies."""
+        return {"clients": self._clients, "versions": self._versions, "directions": self._directions}
+
+
+def _compared(clients: Ints, versions: Ints, units: Floats) -> tuple[Floats, Floats]:
+    """Return (n,) the cosine of each unit vector (n, D) with those of other clients, and (n,) its company."""
+    products = np.stack([(units * each).sum(axis=1) for each in units])  # a matrix product is not exact
+    apart = np.abs(versions[:, None] - versions)
+    weights = np.zeros_like(products)
+    rows = np.arange(clients.size)
+    for client in np.unique(clients):
+        its = np.flatnonzero(clients == client)[::-1]
+        nearest = its[apart[:, its].argmin(axis=1)]
+        weights[rows, nearest] = np.exp(-apart[rows, nearest] / _NEAR) * (clients != client)
+    along = (weights * products).sum(axis=1)
+    length = np.sqrt(((weights @ products) * weights).sum(axis=1).clip(1e-12))
+    return np.clip(along / length, -1, 1), weights.sum(axis=1)
