@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,10 @@ from ..stages import Opened
 
 TRIES = 20
 """How many selections in a row may be empty. Then the places stay free until the next arrival."""
+
+
+_COUNTS = 2
+"""How many times its mean share of the arrivals that end rounds a client may have."""
 
 
 class State(IntEnum):
@@ -93,6 +98,13 @@ class Buffer:
     factor. What would remain is less weight for the updates of a client that took longer than usual, at the
     price of a mean that must be learned for each client, and a bias while it is learned.
 
+    **Clients that reply at once.** They would fill the first buffers before any norm or direction is known,
+    and then most buffers before others arrive: three such liars are a buffer of K = 3. So the first round of a
+    run ends only after C arrivals, if C is more than K. And an arrival counts towards K only if its client has
+    not counted twice already in the last n/2K rounds, where n clients are available: nobody has more than
+    twice its mean share of the arrivals that end rounds. Updates that do not count are used as well, in the
+    step of their round, so the rule changes no credit. If no client is left to ask, the round ends.
+
     **Bounded.** Each client is used at most once in a round: while its update waits in the buffer, or after
     it has failed, it counts as busy until the round ends. So a client that fails at once is asked at most
     once in a round, and memory is bounded by the clients that were asked.
@@ -120,6 +132,9 @@ class Buffer:
         self._drawn: dict[int, _Drawn] = {}  # in the order of the first draw
         self._ended: list[int] = []  # the clients whose training has ended in this round, in this order
         self._round, self._draws_in_round = 0, 0
+        self._available = 0  # how many clients were available at the last draw
+        self._counted: set[int] = set()  # of the clients whose training has ended: those that end the round
+        self._counts_from: dict[int, float] = {}  # the round from which a client's arrivals count again
 
     def begin(self, round: int) -> None:
         """Begin a round, the number of which is above that of the last one."""
@@ -146,6 +161,7 @@ class Buffer:
         """
         asked: list[int] = []
         tries = 0
+        self._available = opened.num_available
         while (free := self.mode.concurrency - self.num_training) > 0:
             waiting = [client for client, each in self._drawn.items() if each.state is State.WAITING]
             for client in waiting[:free]:
@@ -205,6 +221,11 @@ class Buffer:
             each.weight += draws * part * weight
 
     @property
+    def _pause(self) -> float:
+        """The number of rounds in which a client may count once: half of those in which it does on average."""
+        return self._available / (_COUNTS * self.size)
+
+    @property
     def enough(self) -> int:
         """How many arrivals end the round: K; in the first round of a run C, if C is more."""
         return self.size if self._round > 1 else max(self.size, self.mode.concurrency)
@@ -218,8 +239,8 @@ class Buffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the buffer holds enough arrivals to end the round."""
-        return sum(self._drawn[client].state is State.ARRIVED for client in self._ended) >= self.enough
+        """Whether the buffer holds enough arrivals that count to end the round."""
+        return len(self._counted) >= self.enough
 
     @property
     def in_flight(self) -> dict[int, int]:
@@ -264,12 +285,18 @@ class Buffer:
         """End the training of a client; ``usable``: whether its update is an arrival."""
         self._drawn[client].state = State.ARRIVED if usable else State.FAILED
         self._ended.append(client)
+        since = self._counts_from.get(client, -inf)
+        if usable and since <= self._round:
+            self._counted.add(client)
+            self._counts_from[client] = max(since + self._pause, self._round)
 
     def forget(self, clients: npt.ArrayLike) -> None:
         """Drop clients that left the run for good."""
         for client in np.asarray(clients).tolist():
             self._drawn.pop(client, None)
+            self._counts_from.pop(client, None)
         self._ended = [client for client in self._ended if client in self._drawn]
+        self._counted.intersection_update(self._ended)
 
     def take(self) -> tuple[Selection, Ints]:
         """End the round: empty the buffer.
@@ -295,6 +322,10 @@ class Buffer:
         for client in self._ended:
             del self._drawn[client]
         self._ended = []
+        self._counted.clear()
+        self._counts_from = {
+            client: since for client, since in self._counts_from.items() if since + self._pause > self._round
+        }
         return selection, staleness
 
     def factors(self, staleness: Ints) -> Floats:
@@ -316,6 +347,8 @@ class Buffer:
             "credits": np.array(
                 [[each.probability, each.importance, each.weight] for each in drawn], dtype=np.float64
             ).reshape(-1, 3),
+            "counted": np.array(list(self._counts_from), dtype=np.int64),
+            "counts_from": np.array(list(self._counts_from.values()), dtype=np.float64),
         }
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
@@ -332,7 +365,10 @@ class Buffer:
         arrays = {name: np.array(state[name]) for name in own}
         n = arrays["clients"].size
         for name, array in arrays.items():
-            shape = {"totals": (2,), "credits": (n, 3)}.get(name, (n,))
+            counted = arrays["counted"].shape[:1]
+            shape = {"totals": (2,), "credits": (n, 3), "counted": counted, "counts_from": counted}.get(
+                name, (n,)
+            )
             if array.shape != shape or array.dtype != own[name].dtype:
                 raise ValueError(
                     f"state[{name!r}] is {array.dtype} of shape {array.shape}: must be {own[name].dtype} of "
@@ -355,4 +391,7 @@ class Buffer:
                 strict=True,
             )
         }
-        self._ended = []
+        self._counts_from = dict(
+            zip(arrays["counted"].tolist(), arrays["counts_from"].tolist(), strict=True)
+        )
+        self._ended, self._counted = [], set()

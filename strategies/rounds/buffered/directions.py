@@ -18,7 +18,7 @@ _NEAR = 3.0
 
 
 class VersionedDirections:
-    """Remembers the directions of the newest 64 updates, and the rounds whose models they were trained from.
+    """Remembers the directions of the newest 128 updates, and the rounds whose models they were trained from.
 
     Updates of different models differ although nobody lies: the model has moved, perhaps beyond the minimum.
     So an update is compared with those of the models nearest to its own. Each other client counts once, with
@@ -30,7 +30,7 @@ class VersionedDirections:
     The first to send an update of the newest model has little company, so its newest update hardly counts
     yet. When the others' updates of the same model have arrived, it counts, against the client that sent it.
 
-    The time of a round with n updates is O(64² (n + D)).
+    The time of a round with n updates is O(128² (128 + D)).
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class VersionedDirections:
 
 def _compared(clients: Ints, versions: Ints, units: Floats) -> tuple[Floats, Floats]:
     """Return (n,) the cosine of each unit vector (n, D) with those of other clients, and (n,) its company."""
-    products = np.stack([(units * each).sum(axis=1) for each in units])  # a matrix product is not exact
+    products = np.einsum("id,jd->ij", units, units)  # the last digits of @ would depend on the machine
     apart = np.abs(versions[:, None] - versions)
     weights = np.zeros_like(products)
     rows = np.arange(clients.size)
@@ -111,5 +111,5 @@ def _compared(clients: Ints, versions: Ints, units: Floats) -> tuple[Floats, Flo
         nearest = its[apart[:, its].argmin(axis=1)]
         weights[rows, nearest] = np.exp(-apart[rows, nearest] / _NEAR) * (clients != client)
     along = (weights * products).sum(axis=1)
-    length = np.sqrt(((weights @ products) * weights).sum(axis=1).clip(1e-12))
-    return np.clip(along / length, -1, 1), weights.sum(axis=1)
+    lengths = np.sqrt((np.einsum("ij,jk->ik", weights, products) * weights).sum(axis=1).clip(1e-12))
+    return np.clip(along / lengths, -1, 1), weights.sum(axis=1)
