@@ -16,10 +16,10 @@ class Buffered:
     """Rounds that do not wait for slow clients: the model moves after every K arrivals.
 
     The server keeps ``concurrency`` clients busy. An *arrival* is a usable update. Arrivals are gathered in a
-    buffer. When the buffer holds ``size`` arrivals, the round ends: the server takes one step from them, and
-    the places that became free are filled with clients that train from the new model. The other clients go on
-    training from the model that they have. The *staleness* τ of an update is the number of rounds that ended
-    between the question to the client and the round in which its update is used. Buffers are those of FedBuff
+    buffer. When the buffer holds ``size`` arrivals that count, the round ends: the server takes one step from
+    them, and the places that became free are filled with clients that train from the new model. The other
+    clients go on training from the model that they have. The *staleness* τ of an update is the number of
+    rounds that ended between the question to the client and the round in which its update is used. Buffers are those of FedBuff
     (Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation). The weights are not, see
     `strategies.rounds.buffered.buffer.Buffer`: they keep the aggregate unbiased although clients differ in
     speed.
@@ -30,7 +30,10 @@ class Buffered:
         C, how many clients train at the same time, >= 1. If fewer clients are available, all of them train.
     size : int, optional
         K, the number of arrivals in a round, >= 1 (default: ``clients_per_round``). A round has fewer if no
-        further client can be asked, and none is training.
+        further client can be asked, and none is training. It has more if clients reply so fast that they
+        would end more than twice their share of the rounds: such arrivals do not count. The first round of
+        a run ends after C arrivals if C is more than K, since clients that reply at once would be most of a
+        small buffer before any norm or direction is known.
     max_staleness : int (default: 100)
         An update with a larger staleness is rejected, >= 0. The record of its round lists it
         (``failures`` of `RoundRecord`) and counts it (``num_stale``). Rejections take weight from clients
@@ -39,8 +42,8 @@ class Buffered:
         The weight of an update is multiplied by (1 + τ)^-staleness_power, in [0, 10]. FedBuff's is 0.5.
         Stale updates are mostly those of slow clients, so any power above 0 biases the aggregate against
         them; 0 does not. `strategies.rounds.buffered.buffer.Buffer` explains why no correction replaces 0.
-        With 0, one update of a client that was busy for long has a large weight: if clients may lie, or the
-        learning rate is nearly too large, set 0.5 (docs/security.md).
+        With 0, one update of a client that was busy for long has a large weight: if liars may hold updates
+        back, or the learning rate is nearly too large, set 0.5 (docs/security.md).
     count_busy : bool (default: True)
         Whether each draw also counts for the clients that are busy, in the update that they are working on.
         This keeps the aggregate unbiased although only idle clients can be drawn. With False, as in FedBuff,

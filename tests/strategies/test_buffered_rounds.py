@@ -89,7 +89,8 @@ def test_rounds_do_not_wait_for_slow_clients_and_use_their_updates_later() -> No
     grid = SlowGrid()
     _, records = run(grid, 30, deadlines=PATIENT)
     assert [record.round for record in records] == list(range(1, 31))
-    assert all(record.feedback.responded.sum() == 2 for record in records)
+    assert records[0].feedback.responded.sum() == MODE.concurrency
+    assert all(2 <= record.feedback.responded.sum() <= 4 for record in records[1:])
     assert max(record.seconds for record in records) < 8
     slow = [
         int(tau)
@@ -171,11 +172,11 @@ def test_a_client_that_never_answers_frees_its_place_after_the_deadline() -> Non
 
 
 def test_a_client_without_an_answer_is_quarantined_and_a_late_answer_is_used() -> None:
-    late = {4: 20.0}
+    late = {6: 20.0}
     grid = SlowGrid(seconds=lambda client: late.get(client, 1.0 + 0.01 * client))
     _, records = run(grid, 60, deadlines=Deadlines(round=100, shortest=3))
-    assert any(4 in record.silent for record in records)
-    assert 4 in used(records)
+    assert any(6 in record.silent for record in records)
+    assert 6 in used(records)
 
 
 def nonsense(message: Message) -> Message:
@@ -272,7 +273,7 @@ def test_a_client_whose_node_leaves_loses_its_place_and_comes_back() -> None:
     reasons = [each.failures[left[0]] for each in records if left[0] in each.failures]
     assert any("not online" in why for why in reasons)
     assert left[0] in used(records[20:])
-    assert all(record.feedback.responded.sum() == 2 for record in records)
+    assert all(record.feedback.responded.sum() >= 2 for record in records)
 
 
 def test_a_removed_client_is_forgotten_while_it_trains(tmp_path: Path) -> None:
@@ -464,7 +465,7 @@ def test_every_selector_runs_or_is_refused_in_one_line(selector: str) -> None:
         return
     _, records = run(SlowGrid(), 8, selector=selector, deadlines=PATIENT, **options)
     assert not any(record.skipped for record in records)
-    assert all(record.feedback.responded.sum() == 2 for record in records)
+    assert all(record.feedback.responded.sum() >= 2 for record in records)
 
 
 def test_a_preset_takes_the_mode_and_a_reporter_is_told_the_staleness() -> None:

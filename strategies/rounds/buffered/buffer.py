@@ -99,11 +99,11 @@ class Buffer:
     price of a mean that must be learned for each client, and a bias while it is learned.
 
     **Clients that reply at once.** They would fill the first buffers before any norm or direction is known,
-    and then most buffers before others arrive: three such liars are a buffer of K = 3. So the first round of a
-    run ends only after C arrivals, if C is more than K. And an arrival counts towards K only if its client has
-    not counted twice already in the last n/2K rounds, where n clients are available: nobody has more than
-    twice its mean share of the arrivals that end rounds. Updates that do not count are used as well, in the
-    step of their round, so the rule changes no credit. If no client is left to ask, the round ends.
+    and then most buffers before others arrive: three such liars are a buffer of K = 3. So the first round of
+    a run ends only after C arrivals, if C is more than K. And an arrival counts towards K only if its client
+    has not counted twice already in the last n/2K rounds, where n clients are available: nobody has more
+    than twice its mean share of the arrivals that end rounds. Updates that do not count are used as well, in
+    the step of their round, so the rule changes no credit. If no client is left to ask, the round ends.
 
     **Bounded.** Each client is used at most once in a round: while its update waits in the buffer, or after
     it has failed, it counts as busy until the round ends. So a client that fails at once is asked at most
@@ -222,7 +222,7 @@ class Buffer:
 
     @property
     def _pause(self) -> float:
-        """The number of rounds in which a client may count once: half of those in which it does on average."""
+        """In how many rounds a client may count once."""
         return self._available / (_COUNTS * self.size)
 
     @property
@@ -391,7 +391,5 @@ class Buffer:
                 strict=True,
             )
         }
-        self._counts_from = dict(
-            zip(arrays["counted"].tolist(), arrays["counts_from"].tolist(), strict=True)
-        )
+        self._counts_from = dict(zip(arrays["counted"].tolist(), arrays["counts_from"].tolist(), strict=True))
         self._ended, self._counted = [], set()

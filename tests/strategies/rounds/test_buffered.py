@@ -147,7 +147,7 @@ def test_every_selector_keeps_all_places_busy(selector: str) -> None:
         pytest.skip("refused, see test_buffered_rounds")
     groups = {"groups": np.arange(M) % 4} if "groups" in kind.per_client else {}
     run = simulated(SECONDS, FAIR, 20, selector=selector, **groups)
-    assert run.arrivals.sum() == 20 * 4
+    assert 20 * 4 <= run.arrivals.sum() <= 20 * 8
     assert run.buffer.num_training == 8 - 1  # the last arrival of the round has left its place
 
 
@@ -328,6 +328,7 @@ def test_the_state_is_restored_exactly_and_a_wrong_one_is_refused() -> None:
         ("credits", -state["credits"]),
         ("credits", state["credits"][:, :2]),
         ("totals", np.zeros(3)),
+        ("counts_from", state["counts_from"][1:]),
     ):
         with pytest.raises(ValueError, match=r"^state\['"):
             other.load_state_dict({**state, name: wrong})
@@ -367,3 +368,26 @@ def test_a_step_has_the_staleness_factors_and_makes_up_for_failures() -> None:
     drawn = chosen.selection.weights[1] * 2  # S/S' = 2
     assert outcome.record.weights[1] == pytest.approx(drawn / 2)  # (1 + 3)^-0.5
     assert outcome.record.failures == {failing: "an error"}
+
+
+def test_the_first_round_of_a_run_ends_after_as_many_arrivals_as_there_are_places() -> None:
+    buffer = Buffer(Buffered(concurrency=3), 1)
+    for number, clients, needed in ((1, [0, 1, 2], 3), (2, [3, 4, 5], 1)):
+        buffer.begin(number)
+        assert buffer.fill(opened(number), drawing(clients), tenth) == clients
+        for client in clients[:needed]:
+            assert not buffer.is_full
+            buffer.end(client, usable=True)
+        assert buffer.is_full
+        assert buffer.take()[0].clients.tolist() == clients[:needed]
+
+
+def test_a_client_that_replies_at_once_ends_few_rounds_and_each_of_its_updates_is_used() -> None:
+    """Of 20 clients, 3 reply at once. With K = 3 they would end nearly all rounds alone."""
+    seconds = np.where(np.arange(M) < 3, 1e-3, 1.0 + np.arange(M) / M)
+    rounds = 100
+    run = simulated(seconds, Buffered(concurrency=10, size=3), rounds)
+    others = run.arrivals[3:].sum()
+    # In n rounds a client counts at most 1 + n * 2 K / M times, and once more in the first round.
+    assert others >= 3 * rounds - 3 * (2 + rounds * 2 * 3 / M)
+    assert run.arrivals[:3].min() > 1.5 * run.arrivals[3:].mean()  # none of them is lost

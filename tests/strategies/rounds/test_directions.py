@@ -1,0 +1,80 @@
+"""The directions of buffered rounds: an update is compared with those of the models nearest to its own."""
+
+import numpy as np
+import pytest
+
+from strategies.rounds.buffered.directions import VersionedDirections
+from strategies.rounds.guard import Guard
+
+D = 64
+
+
+def turning(version: int) -> np.ndarray:
+    """The direction (D,) of descent at the model of a round: it turns by a quarter in four rounds."""
+    found = np.zeros(D)
+    found[:2] = np.cos(version * np.pi / 8), np.sin(version * np.pi / 8)
+    return found
+
+
+def noisy(rng: np.random.Generator, version: int, factor: float = 1.0) -> np.ndarray:
+    return factor * (turning(version) + 0.05 * rng.normal(size=D))
+
+
+def play(directions: VersionedDirections, rounds: int = 24, lag: int = 4) -> dict[int, float]:
+    """Client 0 sends flipped updates of the newest model, the others true ones of an older model."""
+    rng, found = np.random.default_rng(0), {}
+    for number in range(1, rounds + 1):
+        clients = np.array([0, 1 + number % 10, 1 + (number + 5) % 10])
+        versions = np.array([number, number - lag, number - lag])
+        sketches = np.stack([noisy(rng, number, -2.0), noisy(rng, number - lag), noisy(rng, number - lag)])
+        agreements, _, _ = directions.agreements(clients, sketches, versions)
+        found |= dict(zip(clients.tolist(), agreements.tolist(), strict=True))
+    return found
+
+
+def test_a_flipped_update_of_the_newest_model_is_seen_although_the_direction_turns() -> None:
+    """Within the others' delay the direction turns by 90 degrees, so the flip agrees with their last one."""
+    found = play(VersionedDirections())
+    assert found[0] < -0.5
+    assert min(agreement for client, agreement in found.items() if client) > 0.5
+
+
+def test_the_guard_of_buffered_rounds_rejects_it() -> None:
+    rng, guard = np.random.default_rng(1), Guard(11, buffered=True)
+    missing = np.full(3, np.nan)
+    rejected = []
+    for number in range(1, 25):
+        clients = np.array([0, 1 + number % 10, 1 + (number + 5) % 10])
+        versions = np.array([number, number - 4, number - 4])
+        sketches = np.stack([noisy(rng, number, -1.0), noisy(rng, number - 4), noisy(rng, number - 4)])
+        norms = np.linalg.norm(sketches, axis=1)
+        judged = guard.judge(number, clients, norms, missing, missing, None, sketches, versions=versions)
+        rejected.append(sorted(judged.rejected))
+    assert [0] in rejected
+    assert all(each in ([], [0]) for each in rejected)
+
+
+def test_few_clients_and_unusable_updates_have_no_agreement() -> None:
+    directions, clients = VersionedDirections(), np.arange(7)
+    found, others, _ = directions.agreements(clients, np.ones((7, D)), np.zeros(7, dtype=np.int64))
+    assert np.isnan(found).all()
+    assert others.size == 0
+    found, others, single = directions.agreements(
+        np.array([7, 8]), np.stack([np.ones(D), np.full(D, np.nan)]), np.array([1, 1])
+    )
+    assert found[0] == pytest.approx(1)
+    assert np.isnan(found[1])
+    assert others.size == 7
+    assert single.tolist() == [True, True]
+
+
+def test_the_newest_updates_of_each_client_stay_if_another_sends_many() -> None:
+    directions, rng = VersionedDirections(), np.random.default_rng(2)
+    for client in range(1, 11):
+        for version in range(6):
+            directions.agreements(np.array([client]), rng.normal(size=(1, D)), np.array([version]))
+    for version in range(200):
+        directions.agreements(np.array([0]), rng.normal(size=(1, D)), np.array([version]))
+    kept = directions.arrays()["clients"]
+    assert kept.size == 128
+    assert [int((kept == client).sum()) for client in range(1, 11)] == [4] * 10
