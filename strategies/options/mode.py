@@ -19,8 +19,8 @@ class Buffered:
     buffer. When the buffer holds ``size`` arrivals that count, the round ends: the server takes one step from
     them, and the places that became free are filled with clients that train from the new model. The other
     clients go on training from the model that they have. The *staleness* τ of an update is the number of
-    rounds that ended between the question to the client and the round in which its update is used. Buffers are those of FedBuff
-    (Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation). The weights are not, see
+    rounds that ended between the question to the client and the round in which its update is used. Buffers
+    are those of FedBuff (Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation). The weights are not, see
     `strategies.rounds.buffered.buffer.Buffer`: they keep the aggregate unbiased although clients differ in
     speed.
 

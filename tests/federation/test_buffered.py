@@ -42,7 +42,7 @@ def test_an_app_runs_buffered_rounds(command: list[str], tmp_path: Path) -> None
     assert lines[0]["concurrency"] == 3
     rounds = [line for line in lines if line["type"] == "round" and line["round"]]
     assert [line["round"] for line in rounds] == list(range(1, 9))
-    assert all(sum(line["responded"]) == 2 for line in rounds)
+    assert all(sum(line["responded"]) >= 2 for line in rounds)
     assert all(len(line["staleness"]) == len(line["clients"]) for line in rounds)
     assert all(len(line["in_flight"]) == 3 - 1 for line in rounds)
     assert max(tau for line in rounds for tau in line["staleness"]) >= 1
