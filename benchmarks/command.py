@@ -365,16 +365,30 @@ def time_to_accuracy(
     processes: Annotated[
         bool, typer.Option("--processes", help="Real client processes that sleep, beside their simulation.")
     ] = False,
+    devices: Annotated[
+        Path | None,
+        typer.Option(
+            help="Speeds of devices, in FedScale's form as JSON. (default: 200 drawn devices)",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the time to an accuracy with slow clients."""
     from benchmarks.time_to_accuracy import processes as real
     from benchmarks.time_to_accuracy import simulated
+    from benchmarks.time_to_accuracy.federation import DEVICES
+    from simulation.measured_speeds import read_device_speeds
 
     if processes:
         real.run(seeds, as_json)
-    else:
-        simulated.run(seeds, quick, as_json)
+        return
+    try:
+        read_device_speeds(devices or DEVICES)
+    except ValueError as error:
+        _fail(f"devices = {error}")
+    simulated.run(seeds, quick, as_json, devices or DEVICES)
 
 
 @bench.command()

@@ -38,6 +38,7 @@ from deploy.runs.imports import CommandWithImports
 from deploy.runs.planning import Comparison, claim, planned, resumed, resumed_engine
 from deploy.runs.seeds import parse_seeds
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
+from deploy.runs.slow_clients import slow_clients
 from deploy.runs.trials import run_folder
 from deploy.sweeps.command import sweep
 from server.history import FILE_NAME, RunHistory, read_run
@@ -443,19 +444,32 @@ def advise(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object, and nothing else.")] = False,
 ) -> None:
-    """Estimate from the history of a run which variance other selectors would have had."""
+    """Estimate from the history of a run which variance other selectors would have had.
+
+    Also say what to turn on if clients are slow.
+    """
+    console = Console(highlight=False, markup=False)
     with _exit_on_bad_input():
-        log = read_log(find_history(run_folder(run)))
+        history = find_history(run_folder(run))
+        waits = slow_clients(history.path)
+        if history.settings.get("mode") == "buffered" and waits and not (as_json or selectors):
+            console.print(f"from {_short(history.path)}", soft_wrap=True)
+            console.print("Rounds are buffered, so other selectors cannot be studied.")
+            console.print(" ".join(waits))
+            return
+        log = read_log(history)
         findings = advice_of(log, selectors or ())
     if as_json:
         typer.echo(advice.as_json(findings))
         return
-    console = Console(highlight=False, markup=False)
     console.print(f"from {findings.rounds} rounds of {_short(log.path)}", soft_wrap=True)
     console.print(advice.table(findings))
     console.print(advice.NOTE)
     console.print()
     console.print(advice.sentence(findings))
+    if waits:
+        console.print()
+        console.print(" ".join(waits))
 
 
 def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -> None:

@@ -123,7 +123,7 @@ _ROUND: dict[str, Callable[[Any], Any]] = {
     **_ALIGNED,
     **dict.fromkeys(_MAYBE_ALIGNED, _numbers),
     **dict.fromkeys(("failures", "clipped"), _reasons),
-    **dict.fromkeys(("quarantined", "silent"), _texts),
+    **dict.fromkeys(("quarantined", "silent", "in_flight"), _texts),
     **dict.fromkeys(("skipped", "eligible"), _text),
     **dict.fromkeys(("num_available", "num_ineligible", "num_stale"), _whole),
     "phases": _numbers_by_name,

@@ -16,7 +16,8 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         ``reply_seconds`` (from the TRAIN messages until the server had the reply), ``training_seconds`` and
         ``batteries`` (%), both as the clients report them; the last three are empty if nothing is known;
         ``staleness``: how many rounds ended while each client trained, and ``num_stale``: the number of
-        updates that were rejected as too stale (``mode = "buffered"``; otherwise empty and 0);
+        updates that were rejected as too stale; ``in_flight``: ids of the first 1000 clients that train when
+        the round ends (``mode = "buffered"``; otherwise empty, 0 and empty);
         ``failures`` and ``clipped``: lists of objects, each with a ``client`` and a ``reason``;
         ``quarantined``: ids of the online clients that were in quarantine;
         ``silent``: ids of the clients in ``quarantined`` that did not answer in time; the other quarantined

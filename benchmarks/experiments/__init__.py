@@ -1,9 +1,10 @@
-"""The experiments of papers, and an experiment about the selector `forecast`.
+"""The experiments of papers, and experiments about this project's own methods.
 
 `cohort bench papers` runs them all. A folder holds the experiments of one paper. Each module with experiments
 lists them in ``EXPERIMENTS``.
 """
 
+from benchmarks.experiments import slow_clients
 from benchmarks.experiments.delta import bounds_measured as delta_bounds
 from benchmarks.experiments.delta import mnist as delta_mnist
 from benchmarks.experiments.delta import other_data as delta_other_data
@@ -52,6 +53,7 @@ EXPERIMENTS: dict[str, Experiment] = SELECTION | {
         delta_other_data,
         table_1,
         cifar_100,
+        slow_clients,
     )
     for each in module.EXPERIMENTS
 }

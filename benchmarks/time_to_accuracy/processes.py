@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.time_to_accuracy import slow_app
-from benchmarks.time_to_accuracy.simulated import METHODS, Method, Setting, first_at, moving_mean, play
+from benchmarks.time_to_accuracy.federation import METHODS, Federation, Method, Setting
+from benchmarks.time_to_accuracy.simulated import ROUNDS_PER_ROUND, first_at, moving_mean, play
 from deploy.engines.cluster import LocalCluster
 from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import copy_app
 from server.history import FILE_NAME, read_lines
 
 CLIENTS, PER_ROUND, ROUNDS = 10, 3, 50
-COMPARED = ("uniform", "md", "timed-md", "timed-forecast", "oort")
+COMPARED = ("uniform", "timed-forecast", "oort", "fedbuff", "buffered-forecast")
 LEVEL = 90  # % of the best accuracy
 LONGEST = 30.0  # seconds that a round may take on average
 
@@ -73,12 +74,25 @@ def train(seed: int, rounds: int, methods: Iterable[str], folder: Path) -> dict[
 
 
 def _config(method: Method, seed: int, rounds: int, folder: Path) -> dict[str, Any]:
+    mode = method.mode(PER_ROUND)
+    buffered = (
+        {}
+        if mode is None
+        else {
+            "mode": "buffered",
+            "concurrency": mode.concurrency,
+            "buffer-size": mode.size,
+            "staleness-power": mode.staleness_power,
+            "count-busy": mode.count_busy,
+        }
+    )
     return {
+        **buffered,
         "selector": method.selector,
         "selector-settings": " ".join(f"{name}={value}" for name, value in method.settings.items()),
         "num-clients": CLIENTS,
         "clients-per-round": PER_ROUND,
-        "num-rounds": rounds,
+        "num-rounds": rounds * (1 if mode is None else ROUNDS_PER_ROUND),
         "partition": "dirichlet:0.3",
         "guard": False,
         "seed": seed,
@@ -108,8 +122,8 @@ def measure(seeds: Iterable[int], rounds: int = ROUNDS) -> dict[str, dict[str, l
             for method, each in lines.items()
         }
         typical = tuple(slow_app.typical(seed, m) for m in range(CLIENTS))
-        setting = Setting(clients=CLIENTS, per_round=PER_ROUND, typical=typical)
-        simulated = {method: play(setting, METHODS[method], seed, rounds=rounds)[:2] for method in COMPARED}
+        federation = Federation(Setting(clients=CLIENTS, per_round=PER_ROUND, typical=typical), seed)
+        simulated = {method: play(federation, METHODS[method], rounds=rounds)[:2] for method in COMPARED}
         for kind, curves in (("real", real), ("simulated", simulated)):
             best = max(float(accuracy.max()) for _, accuracy in curves.values())
             for method, (seconds, accuracy) in curves.items():

@@ -73,6 +73,7 @@ class Trial:
         self.absent: frozenset[int] | None = None  # who was not selectable in the last round; None: not known
         self.quarantined: frozenset[str] = frozenset()  # the ids of those quarantined in the last round
         self.silent: frozenset[str] = frozenset()
+        self.in_flight: frozenset[str] = frozenset()  # the ids of those that train after a buffered round
         self.rounds: deque[dict[str, Any]] = deque(maxlen=ROUNDS_KEPT)
         self.notes: deque[dict[str, Any]] = deque(maxlen=NOTES_KEPT)
         self._index: dict[str, int] = {}
@@ -182,6 +183,7 @@ class Trial:
         absent = line.get("absent")
         self.absent = None if absent is None else frozenset(absent)
         self.quarantined, self.silent = frozenset(quarantined), frozenset(line.get("silent") or ())
+        self.in_flight = frozenset(line.get("in_flight") or ())
         if line.get("skipped"):
             self._note(number, "skipped", line["skipped"])
         self.rounds.append(self._times(line, clients, counts, used))
@@ -205,6 +207,7 @@ class Trial:
             "skipped": line.get("skipped") or "",
             "eligible": str(line.get("eligible") or ""),
             "ineligible": line.get("num_ineligible") or 0,
+            "in_flight": len(line.get("in_flight") or ()),
             "clients": [
                 {
                     "client": line["client_ids"][at],

@@ -234,6 +234,8 @@ def _state(trial: Trial, nodes: Mapping[str, Node] | None, client: int, now: flo
         return "silent"
     if name in trial.quarantined:
         return "quarantined"
+    if name in trial.in_flight and trial.end is None:
+        return "training"
     if nodes is not None and name in nodes:
         return "online"
     if trial.absent is None:

@@ -35,10 +35,12 @@ class Buffered:
         An update with a larger staleness is rejected, >= 0. The record of its round lists it
         (``failures`` of `RoundRecord`) and counts it (``num_stale``). Rejections take weight from clients
         that are that slow, so the aggregate is biased against them.
-    staleness_power : float (default: 0.5)
-        The weight of an update is multiplied by (1 + τ)^-staleness_power, in [0, 10]. 0.5 is FedBuff's
-        default. Stale updates are mostly those of slow clients, so any power above 0 biases the aggregate
-        against them; 0 does not.
+    staleness_power : float (default: 0)
+        The weight of an update is multiplied by (1 + τ)^-staleness_power, in [0, 10]. FedBuff's is 0.5.
+        Stale updates are mostly those of slow clients, so any power above 0 biases the aggregate against
+        them; 0 does not. `strategies.rounds.buffered.buffer.Buffer` explains why no correction replaces 0.
+        With 0, one update of a client that was busy for long has a large weight: if clients may lie, or the
+        learning rate is nearly too large, set 0.5 (docs/security.md).
     count_busy : bool (default: True)
         Whether each draw also counts for the clients that are busy, in the update that they are working on.
         This keeps the aggregate unbiased although only idle clients can be drawn. With False, as in FedBuff,
@@ -54,7 +56,7 @@ class Buffered:
     concurrency: int
     size: int | None = None
     max_staleness: int = 100
-    staleness_power: float = 0.5
+    staleness_power: float = 0.0
     count_busy: bool = True
 
     def __post_init__(self) -> None:

@@ -46,6 +46,7 @@ def round_line(record: RoundRecord, name_of: Callable[[int], str], **more: Any) 
         "batteries": record.batteries,
         "staleness": record.staleness,
         "num_stale": record.num_stale,
+        "in_flight": [name_of(client) for client in record.in_flight],
         "train_loss": record.train_loss,
         "failures": by_id(record.failures),
         "clipped": by_id(record.clipped),

@@ -41,8 +41,9 @@ from .waiting.pace import Wait
 from .waiting.silence import Patience
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
-MOST_ABSENT = 1000
-"""The most clients that `RoundRecord.absent` lists: the list is part of the round's line in the history."""
+MOST_LISTED = 1000
+"""The most clients that `RoundRecord.absent` and ``in_flight`` list: they are part of the round's line in the
+history."""
 
 
 class RoundLogic:
@@ -440,9 +441,10 @@ class RoundLogic:
             silent=tuple(opened.silent.tolist()),
             reported_norms=examined.reported_norms / self.local_learning_rate,
             train_loss=train_loss,
-            absent=opened.absent(self.selector.registered, MOST_ABSENT),
+            absent=opened.absent(self.selector.registered, MOST_LISTED),
             staleness=_NOBODY if chosen.staleness is None else chosen.staleness,
             num_stale=chosen.num_stale,
+            in_flight=() if self.buffer is None else tuple(self.buffer.in_flight)[:MOST_LISTED],
         )
 
     def _judge(self, chosen: Chosen, examined: ExaminedReplies, guard: Guard) -> None:

@@ -42,6 +42,9 @@ class RoundRecord:
     # (S,) how many rounds ended while each client trained, in a buffered round; empty in any other round.
     staleness: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     num_stale: int = 0  # the updates that were rejected because of their staleness; ``failures`` lists them
+    in_flight: tuple[
+        int, ...
+    ] = ()  # the clients that train when a buffered round ends; the first 1000 of them
     train_loss: float = nan  # the mean of the clients' losses, weighted by ``weights``
     seconds: float = nan  # the time from the poll to the new model, waiting included
     # The seconds of each part of the round: "poll" (the poll and the selection), "train" (the wait for the

@@ -39,6 +39,7 @@ from .power_of_choice.afl import AFLSelector
 from .power_of_choice.cpow_d import CPowDSelector
 from .power_of_choice.pow_d import PowDSelector
 from .power_of_choice.rpow_d import RPowDSelector
+from .tifl.tifl import TiFLSelector
 
 _Kind = TypeVar("_Kind", bound=type[Selector])
 _SELECTORS: dict[str, type[Selector]] = {
@@ -70,6 +71,7 @@ _SELECTORS: dict[str, type[Selector]] = {
         FLICSPrivateSelector,
         NaiveGroupSelector,
         OortSelector,
+        TiFLSelector,
         ForecastSelector,
         TimedMultinomialSelector,
         TimedForecastSelector,

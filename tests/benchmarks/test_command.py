@@ -53,6 +53,13 @@ def test_the_help_lists_every_command_on_one_line() -> None:
     assert all(text.endswith(".") for _, text in rows)
 
 
+def test_a_file_of_devices_without_speeds_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "devices.json").write_text('{"a": {"computation": 0, "communication": 1}}')
+    refused = run("time-to-accuracy", "--devices", tmp_path / "devices.json")
+    assert refused.exit_code == 2
+    assert "device 'a': computation = 0: must be a number of milliseconds > 0" in refused.stderr
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str) -> None:
     assert run(name, "--help").exit_code == 0

@@ -1,4 +1,4 @@
-"""Buffered rounds over gRPC: a real `cohort up`, with real client processes."""
+"""Buffered rounds over gRPC, with real client processes, and in Flower's simulation with Ray."""
 
 import json
 import subprocess
@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.network
 
-
-def test_cohort_up_runs_buffered_rounds_over_grpc(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["up"], marks=pytest.mark.network),
+        pytest.param(["simulate", "--engine", "ray"], marks=pytest.mark.simulation),
+    ],
+    ids=["grpc", "ray"],
+)
+def test_an_app_runs_buffered_rounds(command: list[str], tmp_path: Path) -> None:
     settings = (
         "mode=buffered",
         "concurrency=3",
@@ -21,7 +27,8 @@ def test_cohort_up_runs_buffered_rounds_over_grpc(tmp_path: Path) -> None:
     process = subprocess.run(
         [
             Path(sys.executable).parent / "cohort",
-            *("up", "--clients", "6", "--per-round", "2", "--rounds", "8", "--selector", "forecast"),
+            *command,
+            *("--clients", "6", "--per-round", "2", "--rounds", "8", "--selector", "forecast"),
             *("--out", tmp_path / "run"),
             *(part for each in settings for part in ("--set", each)),
         ],
@@ -37,6 +44,7 @@ def test_cohort_up_runs_buffered_rounds_over_grpc(tmp_path: Path) -> None:
     assert [line["round"] for line in rounds] == list(range(1, 9))
     assert all(sum(line["responded"]) == 2 for line in rounds)
     assert all(len(line["staleness"]) == len(line["clients"]) for line in rounds)
+    assert all(len(line["in_flight"]) == 3 - 1 for line in rounds)
     assert max(tau for line in rounds for tau in line["staleness"]) >= 1
     assert lines[-1]["type"] == "end"
     assert rounds[-1]["test_loss"] < 2.3

@@ -112,6 +112,18 @@ def test_clients_that_never_reply_without_a_deadline_end_no_round_and_the_time_i
     assert never.seconds == inf
 
 
+@pytest.mark.parametrize("selector", ["forecast", "timed-forecast", "oort"])
+def test_a_majority_of_stragglers_ends_every_round_by_the_deadline(selector: str) -> None:
+    for mode in (MODE, None):
+        options = {"mode": mode, "selector": selector, "round_deadline": 50.0}
+        run = simulator(response_times=times(dropout=0.7), **options)
+        records = run.run(ROUNDS)
+        assert run.seconds < inf
+        assert sum(not record.skipped for record in records) > ROUNDS / 5
+        if mode is None:
+            assert max(record.seconds for record in records) <= 50
+
+
 def test_without_response_times_and_with_what_needs_whole_rounds_it_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^mode = Buffered\(...\): needs response_times"):
         simulator_of(mode=MODE)

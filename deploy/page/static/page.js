@@ -240,6 +240,7 @@ function drawRound() {
   $("newest").disabled = view.round === null;
   const parts = data.round === null ? [] : [`${count(data.available)} clients were available, ${several(data.selected, "client")} trained, ${data.used} ${data.used === 1 ? "reply was" : "replies were"} used`, data.seconds ? `it took ${span(data.seconds)}${phasesOf(data)}` : ""].filter(Boolean);
   if (data.eligible) parts.push(`only clients with ${data.eligible} could be selected, which left out ${several(data.ineligible, "available client")}`);
+  if (data.in_flight) parts.push(`${several(data.in_flight, "client")} went on training when the round ended`);
   const timed = data.clients && data.clients.some((each) => each.reply !== null);
   if (timed && data.clients.length < data.selected) parts.push(`the ${data.clients.length} slowest are shown`);
   $("round-about").textContent = parts.length ? `${parts.join("; ")}.${data.skipped ? ` Skipped: ${data.skipped}` : ""}` : "";

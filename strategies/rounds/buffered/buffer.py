@@ -82,9 +82,16 @@ class Buffer:
     missing or rejected, `Selector.finalize` multiplies by S/S', which is unbiased if all clients fail equally
     often. ``Selection.importance`` is made in the same way from the importance in each draw.
 
-    **What is biased.** The staleness factor: the mean weight of a client is λ_m E[(1 + τ_m)^-power], which is
-    smaller for slow clients. A rejection because of `max_staleness`, and a client that fails more often than
-    others, take away their credit. ``counts_busy=False``. Selectors that are biased on purpose.
+    **What is biased.** A staleness factor with a power above 0: the mean weight of a client is λ_m s_m, where
+    s_m is the mean of its (1 + τ)^-power, which is smaller for slow clients. A rejection because of
+    `max_staleness`, and a client that fails more often than others, take away their credit.
+    ``counts_busy=False``. Selectors that are biased on purpose.
+
+    **Why the default power is 0.** Weights divided by s_m would have the mean λ_m again. But τ varies mostly
+    between clients and little within one: a client's staleness is about its own duration over that of a
+    round. If it does not vary at all, the quotient is 1 for every update, and the correction has undone the
+    factor. What would remain is less weight for the updates of a client that took longer than usual, at the
+    price of a mean that must be learned for each client, and a bias while it is learned.
 
     **Bounded.** Each client is used at most once in a round: while its update waits in the buffer, or after
     it has failed, it counts as busy until the round ends. So a client that fails at once is asked at most

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...numerics.arrays import Floats
 
-STEPS, HALVINGS = 40, 25
+STEPS = 40
 ENOUGH = 1e-4  # the search ends after a step that lowers log(V T) by less than this
 
 
@@ -105,14 +105,16 @@ def best_masses(
 
 
 def _projected(masses: Floats, low: Floats, high: Floats) -> Floats:
-    """Return clip(c masses, low, high) for the c with which the sum is 1, up to rounding."""
-    smallest, largest = float((low / masses).min()), float((high / masses).max())
-    for _ in repeat(None, HALVINGS):
-        middle = (smallest * largest) ** 0.5
-        if np.minimum(np.maximum(middle * masses, low), high).sum() < 1:
-            smallest = middle
-        else:
-            largest = middle
-    clipped = np.clip(largest * masses, low, high)
+    """Return clip(c masses, low, high) for the c with which the sum is 1.
+
+    The sum grows with c, and is linear between the points where a mass meets one of its bounds.
+    """
+    points = np.sort(np.concatenate([low / masses, high / masses]))
+    sums = np.minimum(np.maximum(points[:, None] * masses, low), high).sum(axis=1)
+    at = int(np.clip(np.searchsorted(sums, 1.0), 1, points.size - 1))
+    rise = sums[at] - sums[at - 1]
+    share = (1 - sums[at - 1]) / rise if rise > 0 else 0.0
+    factor = points[at - 1] + min(max(share, 0.0), 1.0) * (points[at] - points[at - 1])
+    clipped = np.clip(factor * masses, low, high)
     result: Floats = clipped / clipped.sum()
     return result

@@ -54,6 +54,16 @@ class TimedSelector(StreamSelector):
     preferred T by (T/d)^α, FedCS (Nishio, Yonetani, ICC 2019) takes as many clients as fit a deadline, TiFL
     (Chai et al., HPDC 2020) draws a cohort from one tier of speed: all of these are biased to fast clients.
 
+    **No deadline is chosen with p.** A deadline D lets client m answer with a probability r_m(D), and weights
+    divided by r_m are unbiased. So V T could be minimised over D too, with V = sum q²/(p r) and T =
+    E[min(max, D)]. The best D, computed for lognormal durations: if log seconds have the standard deviations
+    1 between clients and 0.3 within one, D lies beyond the slowest client, since r of the slowest falls to 0
+    first, and nothing is gained (K = 6 and 20). With 0.5 between and 0.3 within, V T is lower by 0 (K = 6) to
+    8 % (K = 20). Much is gained only where durations vary within a client: with 1 within, V T is 0.24 to 0.47
+    times as large, and two to three fifths of the draws are answered. Then the relative error of r_m is a
+    bias of client m's weight: its mean log duration is known up to a standard deviation of about 0.3 there,
+    which is 30 % of r_m at r_m = 0.4. Buffered rounds end the same waits, and need no r_m.
+
     A round costs O(n) for n clients with a known duration, and not O(M).
     """
 

@@ -220,6 +220,18 @@ def test_states_of_devices() -> None:
     assert shown["others"] == [{"name": MARKUP, "state": "offline", "seen": None}]
 
 
+def test_clients_that_train_after_a_buffered_round() -> None:
+    lines = lines_of([{0: (1, True)}])
+    lines[-1] |= {"in_flight": ["client-3", "client-4"], "staleness": [0]}
+    trial = trial_of(lines)
+    shown = views.clients_page(trial, None)
+    assert [row["name"] for row in shown["rows"] if row["state"] == "training"] == ["client-3", "client-4"]
+    assert shown["states"]["training"] == 2
+    assert views.timeline(trial, None)["in_flight"] == 2
+    trial.take({"type": "end", "rounds": 1, "seconds": 2.0, "reason": ""})
+    assert "training" not in views.clients_page(trial, None)["states"]
+
+
 def test_a_rounds_timeline() -> None:
     trial = trial_of(lines_of([{0: (1, True)}, {1: (2, True), 3: (1, False)}]))
     last = views.timeline(trial, None)

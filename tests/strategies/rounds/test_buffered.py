@@ -118,7 +118,7 @@ def test_weights_of_the_idle_clients_only_are_biased_to_fast_clients() -> None:
 
 
 def test_the_staleness_factor_takes_weight_from_slow_clients_and_the_mean_staleness_says_how_much() -> None:
-    run = simulated(SECONDS, Buffered(concurrency=8, size=4, max_staleness=10**6), 600)
+    run = simulated(SECONDS, Buffered(**{**vars(FAIR), "staleness_power": 0.5}), 600)
     slow, fast = UPDATES == 1, UPDATES == 0
     assert run.staleness[slow].min() > 5 * run.staleness[fast].max()
     share = run.weights[slow].sum() / run.weights.sum()
@@ -338,7 +338,9 @@ def test_the_state_is_restored_exactly_and_a_wrong_one_is_refused() -> None:
 
 def test_a_step_has_the_staleness_factors_and_makes_up_for_failures() -> None:
     made = create("uniform", 4, clients_per_round=2, replacement=False)
-    logic = RoundLogic(made, Faults(guard=False, silence=False), mode=Buffered(concurrency=3, size=2))
+    logic = RoundLogic(
+        made, Faults(guard=False, silence=False), mode=Buffered(concurrency=3, size=2, staleness_power=0.5)
+    )
     buffer = logic.buffer
     assert buffer is not None
     arrays = {"w": np.zeros(2, np.float32)}
@@ -351,6 +353,7 @@ def test_a_step_has_the_staleness_factors_and_makes_up_for_failures() -> None:
     assert outcome.arrays is not None
     assert outcome.arrays["w"].tolist() == [1, 1]
     assert outcome.record.staleness.tolist() == [0, 0]
+    assert outcome.record.in_flight == (slow,)
     buffer.begin(4)
     failing, *_ = logic.fill(logic.open(4))
     buffer.end(failing, usable=False)

@@ -45,7 +45,7 @@ def simulator(
         local_steps=5,
         seed=seed,
         faults=Faults(),
-        mode=Buffered(concurrency=10, size=size),
+        mode=Buffered(concurrency=10, size=size, staleness_power=0.5),
         response_times=Chosen(seed, liars_need),
     )
 

@@ -44,7 +44,7 @@ def test_a_missing_reply_took_at_least_as_long_as_the_last_one():
     assert abs(know([200.0] * 10 + [None] * 20)[0] / 200 - 1) < 0.1  # the bound says nothing new
 
 
-@pytest.mark.parametrize("odd", [0.0, np.nan, np.inf, 1e300])
+@pytest.mark.parametrize("odd", [0.0, -5.0, np.nan, np.inf, -np.inf, 1e300])  # -5: the clock was set back
 def test_odd_durations_leave_finite_knowledge(odd):
     expected, variance, noise = know([2.0, odd, 2.0, odd])
     assert 1e-4 < expected < 1e8
@@ -159,3 +159,32 @@ def test_a_state_that_contradicts_itself_is_refused():
     state = selector.state_dict()
     with pytest.raises(ValueError, match="must hold the clients whose durations are known"):
         selector.load_state_dict(state | {"num_timed": np.array(1)})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_majority_of_stragglers_is_still_drawn(name):
+    """Seven of ten clients never reply: p has its floor, and weights are those of the draws."""
+    selector = create(name, 10, clients_per_round=3, seed=3)
+    for round in range(1, 60):
+        chosen = selector.select(round)
+        replied = chosen.clients < 3
+        ones = np.ones(replied.size)
+        norms, seconds = (np.where(replied, values, np.nan) for values in (ones, 2.0 * ones))
+        selector.update(round, chosen, Feedback(norms, norms, norms, norms, replied, seconds=seconds))
+    assert selector.probabilities.min() > 0.2 / 10
+    assert selector.probabilities.sum() == pytest.approx(1)
+    assert (np.isfinite(chosen.weights) & (chosen.weights > 0)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_client_that_becomes_a_hundred_times_slower_is_drawn_less_often(name):
+    selector = create(name, 10, clients_per_round=3, seed=3)
+    before = None
+    for round in range(1, 240):
+        chosen = selector.select(round)
+        ones = np.ones(chosen.clients.size)
+        seconds = np.where((chosen.clients == 4) & (round >= 120), 200.0, 2.0)
+        replied = np.ones(ones.size, dtype=bool)
+        selector.update(round, chosen, Feedback(ones, ones, ones, ones, replied, seconds=seconds))
+        before = selector.probabilities[4] if round == 119 else before
+    assert selector.probabilities[4] < before / 2

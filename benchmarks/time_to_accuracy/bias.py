@@ -1,0 +1,146 @@
+"""The bias of the aggregate, measured by many rounds without training.
+
+Each client's update is fixed: the one that it would send from the initial model. So the aggregate of round t
+has a target that is known, Ā_t = Σ λ_m u_m over the clients that are available in the round, and the error of
+the aggregate is e_t = Σ c_m u_m - Ā_t. The bias relative to the error of one round is ::
+
+    b = ‖E e‖ / s,    s² = E‖e‖²
+
+b is at most 1, where all error is bias. If the bias is small, s is the spread (standard deviation) of the
+aggregate. The squared norm of a mean of N errors is about s²/N too large. So ‖E e‖² is estimated as the inner
+product of the mean errors of the first and of the second half of the rounds, which have independent draws.
+The root keeps the sign of the inner product: an unbiased method has values around 0 of both signs.
+
+The weights of a buffered step vary in their sum, and a staleness factor shrinks it. This is a matter of the
+step's length, like a learning rate: the weights are divided by their mean sum first.
+
+The selector learns from each of the first `LEARNING` rounds, which are not measured, and from every n-th
+round later. With a large n, many rounds take little time, and an unbiased selector is as unbiased.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.time_to_accuracy.federation import JITTER, Federation, Method
+from simulation.response_times import arrivals
+from strategies.numerics.arrays import Bools, Floats, Ints
+from strategies.numerics.streams import generator
+from strategies.options import Faults
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.response_rates import ResponseRates
+from strategies.selectors import Feedback, Selection, Selector, create
+
+if TYPE_CHECKING:
+    from simulation.availability import Availability
+
+LEARNING = 300
+Step = tuple[Ints, Selection, Bools, Floats, Floats]
+"""(available clients, selection, whether each client replied, weights, the seconds until each reply)."""
+
+
+def bias(federation: Federation, method: Method, rounds: int, every: int = 1) -> float:
+    """Return b of a method in a federation, measured in a number of rounds; see the module.
+
+    ``every`` is n.
+
+    The standard error of b² of an unbiased method is about 2/rounds, divided by the root of the number of
+    directions in which the updates vary.
+    """
+    setting, updates = federation.setting, federation.updates
+    selector = create(
+        method.selector,
+        setting.clients,
+        client_sizes=federation.sizes,
+        clients_per_round=setting.per_round,
+        num_rounds=rounds + LEARNING,
+        seed=federation.seed,
+        **method.settings,
+    )
+    norms, losses = np.linalg.norm(updates, axis=1), federation.difficulty
+    given, due = np.zeros((2, rounds, setting.clients))
+    steps = (_buffered if method.buffered else _waiting)(federation, method, selector)
+    for number in range(1, rounds + LEARNING + 1):
+        here, selection, replied, weights, seconds = next(steps)
+        if number <= LEARNING or number % every == 0:
+            learned = (norms[selection.clients], losses[selection.clients], seconds)
+            norm, loss, took = (np.where(replied, values, math.nan) for values in learned)
+            unknown = np.full(norm.size, math.nan)
+            selector.update(
+                number, selection, Feedback(norm, loss, unknown, unknown, responded=replied, seconds=took)
+            )
+        if number > LEARNING:
+            given[number - LEARNING - 1, selection.clients] = weights
+            due[number - LEARNING - 1, here] = federation.sizes[here] / federation.sizes[here].sum()
+    errors = given / given.sum(axis=1).mean() - due
+    products = updates @ updates.T
+    first, second = errors[: rounds // 2].mean(axis=0), errors[rounds // 2 :].mean(axis=0)
+    square = float(first @ products @ second) / float(np.sum(errors.T @ errors / rounds * products))
+    return math.copysign(math.sqrt(abs(square)), square)
+
+
+def _waiting(federation: Federation, method: Method, selector: Selector) -> Iterator[Step]:
+    """Play rounds that wait for their clients, or for the first K replies of an over-selected round."""
+    k = federation.setting.per_round
+    budget = None if method.over_selection == 1 else math.ceil(method.over_selection * k)
+    rates = ResponseRates(federation.setting.clients) if method.correction == "rates" else None
+    draws = generator(federation.seed, 0, "durations")
+    for number, here in _rounds(federation):
+        selection = selector.select(number, available=here, budget=budget)
+        seconds = _seconds(federation, selection.clients, draws)
+        replied, _ = arrivals(seconds, enough=None if budget is None else k)
+        weights = selector.finalize(selection, replied)
+        if rates is not None:
+            weights = rates.correct(weights, selection.clients, replied)
+            rates.observe(selection.clients, replied)
+        yield here, selection, replied, weights, seconds
+
+
+def _buffered(federation: Federation, method: Method, selector: Selector) -> Iterator[Step]:
+    """Play buffered rounds, with the bookkeeping of a run."""
+    mode = method.mode(federation.setting.per_round)
+    assert mode is not None
+    logic = RoundLogic(selector, Faults(guard=False, silence=False), mode=mode)
+    buffer = logic.buffer
+    assert buffer is not None
+    draws = generator(federation.seed, 0, "durations")
+    now = 0.0
+    flying: list[tuple[float, int, float]] = []  # (when it replies, client, seconds)
+    for number, here in _rounds(federation):
+        buffer.begin(number)
+        opened = logic.open(number, here)
+        took: dict[int, float] = {}
+        while not buffer.is_full:
+            asked = logic.fill(opened)
+            for client, seconds in zip(asked, _seconds(federation, np.array(asked, int), draws), strict=True):
+                heapq.heappush(flying, (now + seconds, client, seconds))
+            now, client, seconds = heapq.heappop(flying)
+            took[client] = seconds
+            buffer.end(client, usable=not buffer.is_too_stale(client))
+        chosen = logic.gather(opened)
+        assert chosen.staleness is not None
+        assert chosen.factors is not None
+        used: Bools = np.asarray(chosen.staleness <= mode.max_staleness)
+        weights: Floats = selector.finalize(chosen.selection, used) * chosen.factors
+        each = np.array([took[client] for client in chosen.selection.clients.tolist()])
+        yield here, chosen.selection, used, weights, each
+
+
+def _rounds(federation: Federation) -> Iterator[tuple[int, Ints]]:
+    """Yield (round, its available clients) without end."""
+    process: Availability | None = federation.availability()
+    everyone: Ints = np.arange(federation.setting.clients)
+    for number in count(1):
+        here = None if process is None else process.available(number)
+        yield number, everyone if here is None else here
+
+
+def _seconds(federation: Federation, clients: Ints, draws: np.random.Generator) -> Floats:
+    seconds: Floats = federation.times.typical[clients] * np.exp(JITTER * draws.standard_normal(clients.size))
+    return seconds

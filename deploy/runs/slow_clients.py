@@ -1,0 +1,120 @@
+"""What the history of a run says about slow clients, and what to turn on (docs/slow-clients.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from server.history import RunHistory
+from strategies.advice import waiting
+from strategies.options import Buffered, Faults
+from strategies.selectors import selector_type
+from strategies.server_steps.compatibility import check_buffered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from server.history import Line
+    from strategies.numerics.arrays import Floats, Ints
+
+FEWEST = 20  # durations
+IDLE, MISSING, STALE = 0.2, 0.1, 0.01
+"""The shares from which on something is advised, see `waiting.Waiting` and `_buffered`."""
+TIMED = ("forecast", "md")
+"""The selectors with a form that takes durations into account."""
+
+
+def slow_clients(path: Path) -> list[str]:
+    """Return sentences on the slow clients of a run, none if its history has too few durations.
+
+    Parameters
+    ----------
+    path : Path
+        The history.
+
+    Raises
+    ------
+    ValueError
+        If the history cannot be read.
+    """
+    history = RunHistory(path)
+    lines = [line for line in history.read(skip_damaged=True) if line["type"] == "round" and line["round"]]
+    found = waiting(_durations(lines))
+    if found is None or found.replies < FEWEST:
+        return []
+    settings = history.settings
+    head = (
+        f"Slow clients: of {found.replies:,} durations, the standard deviation of log seconds is "
+        f"{found.between:.2f} between clients and {found.within:.2f} from round to round."
+    )
+    if settings.get("mode") == "buffered":
+        return [head, *_buffered(lines, settings)]
+    return [head, *_rounds(found.idle, found.missing, found.within > found.between, settings)]
+
+
+def _durations(lines: list[Line]) -> Iterator[tuple[Ints, Floats]]:
+    for line in lines:
+        seconds = line.get("reply_seconds") or []
+        if seconds and len(seconds) == len(line.get("clients", ())):
+            yield np.array(line["clients"], dtype=np.int64), np.array(seconds, dtype=np.float64)
+
+
+def _rounds(idle: float, missing: float, by_chance: bool, settings: Line) -> list[str]:
+    """Return what to turn on in a run whose rounds wait for their clients."""
+    found = []
+    name, k = str(settings["selector"]), int(settings["clients_per_round"])
+    if idle >= IDLE:
+        found.append(f"A client that has replied waits for others for {idle:.0%} of the round's wait.")
+        refusal = _refusal(name, k)
+        if refusal:
+            found.append(f"Buffered rounds would end this wait, but {refusal}.")
+        else:
+            found.append(f"Buffered rounds end this wait: --set mode=buffered --set concurrency={max(k, 2)}.")
+        if by_chance:
+            found.append(
+                "Which clients are slow changes from round to round. So over-selection shortens rounds and "
+                "biases little: --set over-selection=1.3 --set correction=rates."
+            )
+        elif name in TIMED:
+            found.append(f"With rounds that wait, --selector timed-{name} draws slow clients less often.")
+    if missing >= MISSING:
+        found.append(
+            f"{missing:.0%} of the selected clients had no reply in time. A lower round-deadline waits less "
+            "for them."
+        )
+    return found or [f"Rounds wait little for slow clients ({idle:.0%} of the wait): nothing to turn on."]
+
+
+def _refusal(name: str, k: int) -> str:
+    """Return why a run with this selector cannot have buffered rounds, "" if it can."""
+    try:
+        check_buffered(Buffered(concurrency=max(k, 2)), selector_type(name), {}, None, Faults(), size=k)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _buffered(lines: list[Line], settings: Line) -> list[str]:
+    """Return what to change in a run whose rounds are buffered."""
+    asked = [line for line in lines if line.get("staleness")]
+    arrivals = sum(len(line["clients"]) for line in asked)
+    stale = sum(int(line.get("num_stale", 0)) for line in asked)
+    taus = np.concatenate([np.array(line["staleness"], dtype=np.float64) for line in asked] or [np.zeros(1)])
+    found = [f"Updates are {taus.mean():.1f} rounds stale on average, and {taus.max():.0f} at most."]
+    if stale > STALE * arrivals:
+        found.append(
+            f"{stale / arrivals:.0%} of the updates were rejected as too stale, which takes weight from slow "
+            f"clients: raise max-staleness (now {settings.get('max_staleness')})."
+        )
+    power = float(settings.get("staleness_power") or 0)
+    if power:
+        least = float((1 + np.quantile(taus, 0.75)) ** -power)
+        found.append(
+            f"staleness-power = {power:g} takes weight from slow clients: a quarter of the updates count "
+            f"{least:.2f} or less. --set staleness-power=0 is unbiased."
+        )
+    if settings.get("count_busy") is False:
+        found.append("count-busy = false is biased to fast clients: --set count-busy=true is not.")
+    return found if len(found) > 1 else [*found, "Nothing to change."]

@@ -1,0 +1,1 @@
+"""TiFL: the clients of a round come from one tier of speed."""
