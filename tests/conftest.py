@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 settings.register_profile(
     "cohort", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
+# For other versions of Python and Flower, which run the same formulas: `--hypothesis-profile few`.
+settings.register_profile("few", settings.get_profile("cohort"), max_examples=20)
 settings.load_profile("cohort")
 
 

@@ -34,6 +34,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     get_object_type_from_object_content,
     iterate_object_tree,
+    no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
@@ -243,8 +244,9 @@ class Device:
         return content
 
     async def _send(self, stub: Any, reply: Message, seconds: float) -> None:
-        name, tree = reply.object_id, get_object_tree(reply)
-        objects = get_all_nested_objects(reply)
+        with no_object_id_recompute():  # hash each object once
+            name, tree = reply.object_id, get_object_tree(reply)
+            objects = {each: found.deflate() for each, found in get_all_nested_objects(reply).items()}
         proto = message_to_proto(remove_content_from_message(reply))
         proto.metadata.message_id = name
         announced = PushMessagesRequest(
@@ -256,7 +258,7 @@ class Device:
         response = await self._ask(stub.PushMessages, announced)
         missing = set(response.objects_to_push)
         order = dict.fromkeys(each.object_id for each in iterate_object_tree(tree))
-        for name, content in joined((each, objects[each].deflate()) for each in order if each in missing):
+        for name, content in joined((each, objects[each]) for each in order if each in missing):
             push = PushObjectRequest(
                 node=self._node,
                 run_id=reply.metadata.run_id,

@@ -12,6 +12,7 @@ from benchmarks.experiments.delta import regression as delta_regression
 from benchmarks.experiments.delta import synthetic as delta_synthetic
 from benchmarks.experiments.flics import bounds_measured as flics_bounds
 from benchmarks.experiments.flics import cifar_100, table_1, variance_above_optimum
+from benchmarks.experiments.forecast import settings as forecast_settings
 from benchmarks.experiments.forecast import streams
 from benchmarks.experiments.osmd import bounds_measured, personalised, section_f, section_g
 from benchmarks.experiments.power_of_choice import bounds_measured as power_of_choice_bounds
@@ -37,6 +38,7 @@ SELECTION: dict[str, Experiment] = {
         variance_above_optimum,
         flics_bounds,
         streams,
+        forecast_settings,
     )
     for each in module.EXPERIMENTS
 }

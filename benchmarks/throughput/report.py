@@ -12,9 +12,11 @@ so it may do more updates per second than its CPU time suggests.
 
 This project's engines select by `adaptive-osmd`, which learns from each round before it selects for the next.
 The other engines select uniformly. `in-process` guards against bad clients, as `SelectionStrategy` does by
-default. `batched` has no guard, since its clients are simulated and honest. ``--check`` measures no time:
-each engine trains one client on the same batches, and its model is compared with a reference model trained
-with float64 gradients.
+default. `batched` has no guard, since its clients are simulated and honest. `products` does only the matrix
+products of `batched` with several steps, in the same shapes: the least time with this BLAS.
+
+``--check`` measures no time: each engine trains one client on the same batches, and its model is compared
+with a reference model trained with float64 gradients.
 
 pfl-research and FedJAX run in a Python environment of their own, made from benchmarks/peers.txt. ``--json``
 prints {engine: {"updates_per_s": ..., "cpu_ms": ..., "start_s": ..., "peak_mb": ...}}, see `measure.Cost`. An
@@ -34,26 +36,30 @@ from benchmarks.throughput.engines import ENGINES
 from benchmarks.throughput.measure import Cost, measure
 from benchmarks.throughput.workloads import FOR_ALL, WORKLOADS, Workload
 
-BASE = "loop"  # the engine whose CPU time is 1 in the table
+BASES = ("loop", "products")  # the engines whose CPU time is 1 in a column of the table
 
 
 def table(workload: Workload, costs: dict[str, Cost | str]) -> str:
     """Return the result of `measure` as a Markdown table."""
-    base = costs.get(BASE)
     lines = [
         f"**{workload.name}**: {workload.title}",
         "",
-        f"| | updates/s | CPU ms/update | CPU, {BASE} = 1 | start, s | peak, MB |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| | updates/s | CPU ms/update | "
+        + " | ".join(f"CPU, {base} = 1" for base in BASES)
+        + " | start, s | peak, MB |",
+        "|---|" + "--:|" * (4 + len(BASES)),
     ]
     for name, cost in costs.items():
         title = f"`{name}`: {ENGINES[name].title}"
         if isinstance(cost, str):
-            lines.append(f"| {title} | {_first_line(cost)} | | | | |")
+            lines.append(f"| {title} | {_first_line(cost)} |" + " |" * (3 + len(BASES)))
             continue
-        ratio = f"{cost.cpu_ms / base.cpu_ms:.3f}" if isinstance(base, Cost) else ""
+        ratios = " | ".join(
+            f"{cost.cpu_ms / base.cpu_ms:.3f}" if isinstance(base, Cost) else ""
+            for base in map(costs.get, BASES)
+        )
         lines.append(
-            f"| {title} | {cost.updates_per_s:,.0f} | {cost.cpu_ms:.3f} | {ratio} | {cost.start_s:.1f} "
+            f"| {title} | {cost.updates_per_s:,.0f} | {cost.cpu_ms:.3f} | {ratios} | {cost.start_s:.1f} "
             f"| {cost.peak_mb:,.0f} |"
         )
     return "\n".join(lines)

@@ -16,12 +16,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PATIENCE = 2.0  # seconds to wait until a lock on the database is released
 ERRORS = 3  # the SuperLink ends when SQLite has reported this many errors about a corrupt database
 EXIT_CODE = 65  # the exit code of a SuperLink whose database is corrupt (EX_DATAERR)
+_ends: list[Iterator[int]] = []  # the numbers of the errors to come, after `end_if_corrupt`
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -45,16 +46,20 @@ def end_if_corrupt() -> None:
     would keep running and answer every request with an error.
     """
     sql = importlib.import_module("sqlalchemy")
-    errors = itertools.count(1)
 
-    def count(context: Any) -> None:
-        error = context.original_exception
-        if _says_corrupt(error) and next(errors) >= ERRORS:
-            print(f"{context.engine.url.database} is corrupt ({error}): the SuperLink ends", flush=True)
-            sys.stderr.flush()
-            os._exit(EXIT_CODE)  # without cleanup: any further write might damage the database more
+    def note(context: Any) -> None:
+        note_error(context.original_exception, context.engine.url.database)
 
-    sql.event.listen(sql.Engine, "handle_error", count)
+    _ends.append(itertools.count(1))
+    sql.event.listen(sql.Engine, "handle_error", note)
+
+
+def note_error(error: BaseException, database: str | None) -> None:
+    """Note an error about a database, and end this process as `end_if_corrupt` says, if that was called."""
+    if _ends and _says_corrupt(error) and next(_ends[-1]) >= ERRORS:
+        print(f"{database} is corrupt ({error}): the SuperLink ends", flush=True)
+        sys.stderr.flush()
+        os._exit(EXIT_CODE)  # without cleanup: any further write might damage the database more
 
 
 def _says_corrupt(error: BaseException) -> bool:

@@ -203,7 +203,7 @@ class MiniBatches:
         inputs = np.empty((*self.shape, data.inputs.shape[1]), dtype=np.float32)
         for drawn in index:
             # mode="raise" would make one more copy.
-            np.take(data.inputs, drawn, axis=0, out=inputs, mode="clip")
+            data.inputs.take(drawn, axis=0, out=inputs, mode="clip")
             yield inputs, data.labels[drawn]
 
     def masks(self, units: int, dropout: float) -> Iterator[Floats32]:

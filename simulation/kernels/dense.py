@@ -135,6 +135,11 @@ class Dense(Kernel):
         weight_moves, bias_moves = self._views(moves)
         outputs = [np.empty((*work.shape, layer.fan_out), dtype=np.float32) for layer in self._layers]
         backs = [np.empty_like(output) for output in outputs[:-1]]
+        masks_of_relu = [np.empty(output.shape, dtype=np.bool_) for output in outputs[:-1]]
+        # Views that every step uses are made once.
+        transposed_weights = [weight.transpose(0, 2, 1) for weight in weights]
+        transposed_outputs = [output.transpose(0, 2, 1) for output in outputs]
+        bias_rows = [move[:, None, :] for move in bias_moves]
         scales = work.shares * np.float32(plan.learning_rate)
         ones = np.ones((1, work.shape[1]), dtype=np.float32)
         variances = [GradientVariance() for _ in models] if plan.measure_variance else []
@@ -145,14 +150,15 @@ class Dense(Kernel):
             errors = outputs[-1]
             log_likelihoods.take(errors, labels, scales)
             for number in reversed(range(len(self._layers))):
-                below = outputs[number - 1] if number else inputs
-                np.matmul(below.transpose(0, 2, 1), errors, out=weight_moves[number])
+                below = transposed_outputs[number - 1] if number else inputs.transpose(0, 2, 1)
+                np.matmul(below, errors, out=weight_moves[number])
                 if bias_moves[number].size:
-                    np.matmul(ones, errors, out=bias_moves[number][:, None, :])
+                    np.matmul(ones, errors, out=bias_rows[number])
                 if number:
-                    back = backs[number - 1]
-                    np.matmul(errors, weights[number].transpose(0, 2, 1), out=back)
-                    np.multiply(back, below > 0, out=back)
+                    back, positive = backs[number - 1], masks_of_relu[number - 1]
+                    np.matmul(errors, transposed_weights[number], out=back)
+                    np.greater(outputs[number - 1], 0, out=positive)
+                    np.multiply(back, positive, out=back)
                     if mask is not None and number == 1:
                         back *= mask
                     errors = back
@@ -172,7 +178,11 @@ class Dense(Kernel):
         self, arrays: Arrays, data: FederatedData, clients: Ints, plan: Plan, widths: Ints
     ) -> Trained:
         """Take one step for all clients. All their samples pass through the same model at once."""
-        weights, biases = self._views(self._row(arrays)[None])
+        layer = self._layers[0]
+        weight = arrays[layer.weight].T if self._transposed else arrays[layer.weight]
+        if weight.dtype != np.float32 or not weight.flags.c_contiguous:
+            weight = np.ascontiguousarray(weight, dtype=np.float32)  # BLAS adds in another order otherwise
+        bias = arrays[layer.bias].astype(np.float32, copy=False) if layer.bias else np.empty(0, np.float32)
         first = data.offsets[clients]
         ends = np.cumsum(widths)
         index = np.arange(ends[-1]) + np.repeat(first - (ends - widths), widths)
@@ -182,12 +192,12 @@ class Dense(Kernel):
             index[begin:end] = first[row] + next(plan.batches(client, size, 1))
         inputs, labels = data.inputs[index], data.labels[index]
         errors = np.empty((1, len(index), self._layers[0].fan_out), dtype=np.float32)
-        self._forward(inputs[None], weights, biases, [errors])
+        self._forward(inputs[None], [weight[None]], [bias[None]], [errors])
         shares = np.repeat(1 / widths, widths)
         log_likelihoods = _LogLikelihoods(1, (1, len(index)))
         log_likelihoods.take(errors, labels, (shares * plan.learning_rate).astype(np.float32)[None])
         losses = -np.add.reduceat(log_likelihoods.values()[0, 0] * shares, ends - widths)
-        updates = _OneStep(inputs, errors[0], widths, arrays, self._layers[0], self._transposed)
+        updates = _OneStep(inputs, errors[0], widths, arrays, layer, self._transposed)
         return Trained(updates, losses, np.full(clients.size, nan))
 
     def _forward(
@@ -410,19 +420,20 @@ class _LogLikelihoods:
     def __init__(self, steps: int, shape: tuple[int, int]) -> None:
         self._own = np.empty((steps, *shape), dtype=np.float32)
         self._totals = np.empty((steps, *shape), dtype=np.float32)
+        self._samples = np.arange(shape[0] * shape[1])
         self._steps = 0
 
     def take(self, logits: Floats32, labels: NDArray[np.int64], scales: Floats32) -> None:
         """Store a step's log-likelihoods; turn logits (G, b, classes) into gradients times scales (G, b)."""
         own, totals = self._own[self._steps], self._totals[self._steps]
         self._steps += 1
-        logits -= logits.max(axis=2, keepdims=True)
+        logits -= np.maximum.reduce(logits, axis=2, keepdims=True)
         flat = logits.reshape(-1)  # a view
-        at = np.arange(0, flat.size, logits.shape[2])
+        at = self._samples * logits.shape[2]
         at += labels.reshape(-1)
         flat.take(at, out=own.reshape(-1), mode="clip")
         np.exp(logits, out=logits)
-        logits.sum(axis=2, out=totals)
+        np.add.reduce(logits, axis=2, out=totals)
         logits *= (scales / totals)[:, :, None]
         flat[at] -= scales.reshape(-1)
 

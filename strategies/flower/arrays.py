@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _NPY = "numpy.ndarray"  # Flower's name for the .npy format
+_VERSION_1, _SHORT = b"\x01\x00", 256  # bytes; NumPy pads headers to 128 if an array has few axes
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -44,16 +46,26 @@ def decode(array: Array) -> NDArray[Any]:
         return array.numpy()
     if array.stype != _NPY:
         raise TypeError(f"serialized as {array.stype!r}: must be {_NPY!r}")
-    file = BytesIO(array.data)  # does not copy the bytes
-    read_header = _HEADERS.get(np.lib.format.read_magic(file))
-    if read_header is not None:
-        shape, columns_first, dtype = read_header(file)
-        if not dtype.hasobject:
-            flat = np.frombuffer(array.data, dtype, math.prod(shape), file.tell())
-            return flat.reshape(shape, order="F" if columns_first else "C")
-    file.seek(0)
-    values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    return values
+    # In version 1.0 the header's length is in two bytes before it. Replies to one message have equal headers,
+    # which NumPy parses as Python code, so the results are remembered.
+    header = array.data[: 10 + int.from_bytes(array.data[8:10], "little")]
+    is_short = array.data[6:8] == _VERSION_1 and len(header) <= _SHORT
+    shape, columns_first, dtype, begin = _parsed(header) if is_short else _header(array.data)
+    if dtype is None or dtype.hasobject:
+        values: NDArray[Any] = np.lib.format.read_array(BytesIO(array.data), allow_pickle=False)
+        return values
+    flat = np.frombuffer(array.data, dtype, math.prod(shape), begin)
+    return flat.reshape(shape, order="F" if columns_first else "C")
+
+
+def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any] | None, int]:
+    """Return shape, order, type and length of the header of a .npy file; None for an unusual version."""
+    file = BytesIO(data)  # does not copy the bytes
+    read = _HEADERS.get(np.lib.format.read_magic(file))
+    return (*read(file), file.tell()) if read is not None else ((), False, None, 0)
+
+
+_parsed = lru_cache(maxsize=1024)(_header)
 
 
 def encode(values: NDArray[Any]) -> Array:

@@ -6,16 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.throughput import processes
 from benchmarks.throughput.check import TOLERANCE, reference
-from benchmarks.throughput.engines import ENGINES
+from benchmarks.throughput.engines import ENGINES, create
 from benchmarks.throughput.engines.in_process import train
 from benchmarks.throughput.workloads import WORKLOADS, load, read, save
+from simulation.kernels import MLP, Plan
 
 ROOT = Path(__file__).parents[2]
 ENGINE_FILES = ROOT / "benchmarks" / "throughput" / "engines"
@@ -176,6 +180,28 @@ def test_engines_do_the_same_work() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     for distances in json.loads(run.stdout).values():
         assert all(distance <= TOLERANCE for distance in distances.values())
+
+
+def test_products_multiplies_as_much_as_batched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = replace(WORKLOADS["W3"], num_clients=4, clients_per_round=4)
+    done: Counter[tuple[int, ...]] = Counter()  # shape of a product and its inner size -> number of products
+    matmul = np.matmul
+
+    def counting(left: Any, right: Any, **more: Any) -> Any:
+        if left.shape[-2] > 1:  # else it sums the errors of a bias
+            shape = left.shape[-2], left.shape[-1], right.shape[-1]
+            done[shape] += max(left.size // (shape[0] * shape[1]), right.size // (shape[1] * shape[2]))
+        return matmul(left, right, **more)
+
+    monkeypatch.setattr(np, "matmul", counting)
+    engine = create("products", workload, workload.data(), tmp_path)
+    engine.run(1)
+    expected = dict(done)
+    done.clear()
+    clients, plan = np.arange(4), Plan(0, 1, 0.05, workload.batch_size, workload.steps)
+    kernel = MLP(workload.layers)
+    kernel.train(kernel.initial_arrays(0), workload.data(), clients, plan)
+    assert expected == dict(done)
 
 
 def test_peers_are_pinned() -> None:

@@ -23,6 +23,13 @@ OTHERS = Paper(
             ("forecast-streams",),
         ),
         Row(
+            "`forecast`, measured",
+            "other M, K, T and spreads",
+            "built",
+            "The settings in which it was weak, or not measured before. Not recorded yet.",
+            ("forecast-settings",),
+        ),
+        Row(
             "`timed-md`",
             "`md` with durations",
             "built",

@@ -16,7 +16,7 @@ from strategies.numerics.arrays import Floats
 from strategies.selectors import Selector, create
 
 SPREAD = 1.0
-"""Standard deviation of the logarithm of the norms in `_static`, which most streams start from."""
+"""Standard deviation of the logarithm of the norms in `static`, which most streams start from."""
 
 
 class Stream(NamedTuple):
@@ -34,47 +34,54 @@ class Stream(NamedTuple):
     norms: Floats
 
 
+MakeStream = Callable[[np.random.Generator, int, int], Stream]
+"""A function that makes a stream from a source of randomness, M and T."""
+
 MakeSelector = Callable[[Floats], Selector]
 """A function that makes the measured selector from the clients' data sizes (M,)."""
 
 
-def _static(rng: np.random.Generator, m: int, t: int) -> Stream:
+def static(rng: np.random.Generator, m: int, t: int, spread: float = SPREAD) -> Stream:
     """Return the static norms: lognormal over the clients, and constant over the rounds. Sizes are equal.
 
     Most of the following functions change these norms. m is the number of clients, t the number of rounds.
     """
-    return Stream(np.ones(m), np.tile(rng.lognormal(0, SPREAD, m), (t, 1)))
+    return Stream(np.ones(m), np.tile(rng.lognormal(0, spread, m), (t, 1)))
 
 
 def _decay(rng: np.random.Generator, m: int, t: int) -> Stream:
     """Shrink the static norms of all clients by the same factor in each round, to a thousandth at the end."""
-    sizes, norms = _static(rng, m, t)
+    sizes, norms = static(rng, m, t)
     return Stream(sizes, norms * np.geomspace(1, 1e-3, t)[:, None])
 
 
-def _drift(rng: np.random.Generator, m: int, t: int) -> Stream:
+def drift(rng: np.random.Generator, m: int, t: int) -> Stream:
     """Multiply each static norm by a factor whose logarithm is a random walk with steps N(0, .03²)."""
-    sizes, norms = _static(rng, m, t)
+    sizes, norms = static(rng, m, t)
     return Stream(sizes, norms * np.exp(rng.normal(0, 0.03, (t, m)).cumsum(axis=0)))
 
 
 def _jumps(rng: np.random.Generator, m: int, t: int) -> Stream:
     """Multiply the static norms of a tenth of the clients by 30 from the middle on."""
-    sizes, norms = _static(rng, m, t)
+    sizes, norms = static(rng, m, t)
     norms[t // 2 :, rng.choice(m, max(1, m // 10), replace=False)] *= 30
     return Stream(sizes, norms)
 
 
-def _noise(spread: float) -> Callable[[np.random.Generator, int, int], Stream]:
+def noise_of(spread: float) -> MakeStream:
+    """Return the function that makes static norms times lognormal noise of a spread."""
+
     def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
-        sizes, norms = _static(rng, m, t)
+        sizes, norms = static(rng, m, t)
         return Stream(sizes, norms * rng.lognormal(0, spread, (t, m)))
 
     stream.__doc__ = f"The static norms times lognormal noise of spread {spread:g}."
     return stream
 
 
-def _sized(power: float, noise: float, own: float) -> Callable[[np.random.Generator, int, int], Stream]:
+def sized(power: float, noise: float, own: float) -> MakeStream:
+    """Return the function that makes norms which depend on sizes."""
+
     def stream(rng: np.random.Generator, m: int, t: int) -> Stream:
         sizes = rng.lognormal(0, 1.5, m)
         r = sizes**power * rng.lognormal(0, own, m) * rng.lognormal(0, noise, (t, m))
@@ -94,14 +101,14 @@ def _equal(rng: np.random.Generator, m: int, t: int) -> Stream:
 
 def _everybody(rng: np.random.Generator, m: int, t: int) -> Stream:
     """Multiply the static norms of all clients by 100 from the middle on."""
-    sizes, norms = _static(rng, m, t)
+    sizes, norms = static(rng, m, t)
     norms[t // 2 :] *= 100
     return Stream(sizes, norms)
 
 
 def _cycle(rng: np.random.Generator, m: int, t: int) -> Stream:
     """Multiply the static norms of half of the clients by 10. The halves take turns of 100 rounds."""
-    sizes, norms = _static(rng, m, t)
+    sizes, norms = static(rng, m, t)
     first = np.arange(m) < m // 2
     turn = (np.arange(t) // 100 % 2 == 0)[:, None]
     return Stream(sizes, norms * np.where(first == turn, 10, 1))
@@ -109,21 +116,21 @@ def _cycle(rng: np.random.Generator, m: int, t: int) -> Stream:
 
 def _zeros(rng: np.random.Generator, m: int, t: int) -> Stream:
     """Set the static norms of 80 % of the clients to 0 in all rounds."""
-    sizes, norms = _static(rng, m, t)
+    sizes, norms = static(rng, m, t)
     norms[:, rng.choice(m, 4 * m // 5, replace=False)] = 0
     return Stream(sizes, norms)
 
 
-STREAMS: dict[str, Callable[[np.random.Generator, int, int], Stream]] = {
-    "static": _static,
+STREAMS: dict[str, MakeStream] = {
+    "static": static,
     "common decay": _decay,
-    "drift": _drift,
+    "drift": drift,
     "a tenth jumps": _jumps,
-    "noise 1": _noise(1),
-    "noise 2": _noise(2),
-    "sizes uninformative": _sized(0, 0, 1.5),
-    "sizes anti-informative": _sized(-1, 0, 0.5),
-    "sizes exact, noise 1": _sized(1, 1, 0),
+    "noise 1": noise_of(1),
+    "noise 2": noise_of(2),
+    "sizes uninformative": sized(0, 0, 1.5),
+    "sizes anti-informative": sized(-1, 0, 0.5),
+    "sizes exact, noise 1": sized(1, 1, 0),
     "all equal": _equal,
     "everybody x100": _everybody,
     "half-half cycle": _cycle,

@@ -51,6 +51,7 @@ _PEERS = "python3.11 -m venv .peers && .peers/bin/pip install -r benchmarks/peer
 
 ENGINES = {
     "batched": Entry("this project, a cohort as one computation", "batched", _SELF),
+    "products": Entry("the matrix products of `batched` alone, without training", "products", _SELF),
     "in-process": Entry("this project, client by client on its Grid", "in_process", _SELF),
     "loop": Entry("a plain PyTorch loop", "loop", _SELF),
     "ray": Entry("Flower's simulation on Ray", "flower_ray", "pip install 'cohort-app[simulation,torch]'"),

@@ -26,10 +26,12 @@ The SuperLink (`superlink`, `held_requests`, `presence`, `deliveries`, `joined_o
 of a message in one push session.
 
 - It holds a SuperNode's request for messages until a message has arrived with all its parts, for at most
-  20 s. It holds a ServerApp's request for replies in the same way, for at most 1 s. A held request of a
+  60 s. It holds a ServerApp's request for replies in the same way, for at most 1 s. A held request of a
   SuperNode occupies no thread (`deploy.flower.later`), so thousands of nodes can wait.
 - Its threads take turns at the database. Messages, their objects and heartbeats take few statements, whose
-  texts are fixed (`storage`). In stock Flower, threads wait for the database by polling.
+  texts are fixed and which SQLite gets without SQLAlchemy (`storage`). In stock Flower, threads wait for the
+  database by polling.
+- A signature is verified once in each request, in stock Flower and behind the front door it would be twice.
 - Some database accesses that stock Flower makes in every request are made at most once a second: is the run
   still going on, which node has this key, which tasks have expired, how many bytes were sent, how long
   ClientApps have run. So a revoked key stays valid for up to a second.

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.flower.later import Later
 from deploy.flower.patches.storage import times
+from deploy.flower.patches.storage.statements import executor
 
 if TYPE_CHECKING:
     from deploy.flower.patches.storage.past_rounds import PastRounds
@@ -173,7 +174,7 @@ def _incomplete(database: Any, replies: list[str]) -> set[str]:
     """
     if not replies:
         return set()
-    execute = database.connection().exec_driver_sql
+    execute = executor(database)
     now = times.stored_time(importlib.import_module(_DATE).now())
     incomplete = {name for (name,) in execute(_PUSHED, (json.dumps(replies), now))}
     if incomplete:

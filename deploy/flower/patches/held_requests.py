@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     _Receiver = tuple[str, int]  # who receives messages: ("node", id), or ("run", id) for a run's ServerApp
 
-HOLD = 20.0  # s that a SuperNode's request is held at most
+HOLD = 60.0  # s that a SuperNode's request is held at most; its heartbeats are held for 20 s
 MAX_HELD = 256  # requests of ServerApps that are held at a time, each in a thread of its own
 GATHER = 0.1  # s that a request for several replies waits for more replies, after the first has arrived
 MAX_INCOMPLETE = 4096  # push sessions with missing parts that are remembered

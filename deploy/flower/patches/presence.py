@@ -10,6 +10,7 @@ the node's reply receives Flower's error reply.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import importlib
 import socket
 import struct
@@ -22,12 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.flower.later import Later
 from deploy.flower.patches.shared import LOOK
-from deploy.flower.patches.sockets import connections_to, peer_of, sender
+from deploy.flower.patches.sockets import forwarded, sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from deploy.flower.patches.sockets import Peer
 
 HELD = ("cohort-held", "1")  # metadata that asks to hold a heartbeat; a stock SuperLink ignores it
 HOLD = 20.0  # s that a heartbeat is held: the mean interval between two heartbeats in stock Flower
@@ -94,11 +93,12 @@ class Presence:
         # The nodes from which a heartbeat is expected. For each: until when (time.monotonic(), s), its latest
         # heartbeat, and a function that returns the SuperLink's state.
         self._expected: dict[int, tuple[float, _Heartbeat, Callable[[], Any]]] = {}
+        self._due: list[tuple[float, int]] = []  # a heap: the times and nodes in `_expected`, and old ones
         self._expects = threading.Condition(self._lock)
         self._marker: threading.Thread | None = None
         self._closing = False
         self._offline: set[int] = set()  # nodes that were marked as offline and have not returned
-        self._held: dict[_Heartbeat, Peer] = {}  # the held heartbeats, and the peer that sent each
+        self._held: dict[_Heartbeat, str] = {}  # the held heartbeats, and the name of the peer that sent each
         self._watch: threading.Thread | None = None
 
     def hold_heartbeats(self, servicer: type) -> None:
@@ -207,7 +207,7 @@ class Presence:
         if not context.add_callback(heartbeat.end):  # the connection has ended already
             heartbeat.end()
         with self._lock:
-            self._held[heartbeat] = peer_of(sender(context))
+            self._held[heartbeat] = sender(context)
             if self._watch is None:
                 self._watch = threading.Thread(target=self._end_silent, name="presence", daemon=True)
                 self._watch.start()
@@ -231,19 +231,21 @@ class Presence:
                 marker = threading.Thread(target=self._mark_absent, name="absence", daemon=True)
                 marker.start()
                 self._marker = marker
-            self._expected[node] = (time.monotonic() + seconds, heartbeat, state)
-            self._expects.notify()
+            until = time.monotonic() + seconds
+            self._expected[node] = until, heartbeat, state
+            heapq.heappush(self._due, (until, node))
+            if self._due[0] == (until, node):
+                self._expects.notify()
 
     def _mark_absent(self) -> None:
         while True:
             with self._expects:
-                if not self._expected:
-                    self._expects.wait()
-                    continue
-                until, node = min((until, node) for node, (until, _, _) in self._expected.items())
-                if (wait := until - time.monotonic()) > 0:
-                    self._expects.wait(wait)
-                    continue
+                while not self._due or self._due[0][0] > time.monotonic():
+                    wait = self._due[0][0] - time.monotonic() if self._due else None
+                    self._expects.wait(None if wait is None else max(0.0, wait))
+                until, node = heapq.heappop(self._due)
+                if node not in self._expected or self._expected[node][0] != until:
+                    continue  # a later heartbeat of the node is expected
                 _, heartbeat, state = self._expected.pop(node)
             self._check(node, heartbeat, state)
 
@@ -292,20 +294,18 @@ class _Heartbeat:
         self.over.wake()
 
 
-def _silent_peers() -> set[Peer]:
+def _silent_peers() -> set[str]:
     """Return the peers that have not sent a byte for `SILENCE` seconds (on Linux; elsewhere none).
 
     gRPC could test the connections itself, by pings of the SuperLink. But a device that is uploading
     megabytes answers a ping only after the upload. The kernel knows when the last byte came. A peer that
     acknowledges the data that it is downloading is not silent.
     """
-    silent: set[Peer] = set()
-    try:
-        connections = connections_to() if sys.platform == "linux" else []
-    except OSError:  # there is no free descriptor: the next check may succeed
+    silent: set[str] = set()
+    if sys.platform != "linux":
         return silent
-    for peer, connection in connections:
-        with connection, contextlib.suppress(OSError):
+    for peer, connection in list(forwarded.items()):
+        with contextlib.suppress(OSError):  # the gate has closed the connection
             info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
             unacknowledged, last_data, last_acknowledgement = _TCP_INFO.unpack(info)
             downloads = unacknowledged and last_acknowledgement < SILENCE * 1000

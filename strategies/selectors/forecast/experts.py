@@ -4,7 +4,7 @@ The functions are pure, on arrays. r = λ ||g|| belongs to a client's update. y 
 level that is common to all clients, where g is the log of this level. x is the log of the client's size
 divided by the median size. A visit of a client is a round in which the norm of its update became known. s is
 the mean of y over all visits of a client. The equations are in
-`forecast.ForecastSelector`.
+docs/forecast.md.
 """
 
 import math
@@ -22,6 +22,7 @@ FORGET, SHARE = 0.998, 0.002
 MAX_QUOTIENT, MAX_ERROR = 20.0, 100.0
 CALIBRATION_RATE = DISPERSION_RATE = NOISE_RATE = SPREAD_RATE = 0.05
 LEVEL_MEMORY, LEVEL_RATE = 0.9, 0.15
+SLOPE_RATE, STEEPEST_SLOPE = 0.01, 0.1
 RESTART, RESTART_DEVIATIONS = 1.5, 5 * 1.4826
 RIDGE, STEEPEST = 4.0, 3.0
 WIDTH, REACH = 0.02, 800  # the width of a class of log sizes; the number of classes on each side of x = 0
@@ -187,17 +188,23 @@ def jump(y: Floats, theta: Floats, spread: float) -> tuple[float, float]:
     return found, spread + SPREAD_RATE * (typical - spread)
 
 
-def trend(evidence: Floats, ratio: Floats, counts: Ints) -> tuple[Floats, float]:
-    """Return the new evidence (3,) about the mean of y/θ, and the number to add to the level g.
+def trend(
+    evidence: Floats, slope: float, ratio: Floats, counts: Ints, noise: float
+) -> tuple[Floats, float, float]:
+    """Return the new evidence (3,), the new slope v, and the number to add to the level g.
 
     `ratio` (n,) holds y/θ of the drawn clients that were seen before. `counts` (n,) is N, how often each was
-    drawn. The evidence holds decaying sums of N, N y/θ and N (y/θ)².
+    drawn. The evidence about the mean of y/θ holds decaying sums of N, N y/θ and N (y/θ)². The slope is the
+    expected change of g per round. `noise` is ν, which bounds the variance of y/θ from below: a few rounds
+    without a large y have a small mean and a small variance, and would seem to prove a decay.
     """
     if not ratio.size:
-        return evidence, 0.0
+        return evidence, slope, 0.0
     ratio = np.minimum(ratio, MAX_QUOTIENT)
     evidence = LEVEL_MEMORY * evidence + np.array([counts.sum(), counts @ ratio, counts @ ratio**2])
     mean = evidence[1] / evidence[0]
-    variance = max(evidence[2] / evidence[0] - mean**2, 0.0) / evidence[0] + 1e-4
+    variance = max(evidence[2] / evidence[0] - mean**2, noise) / evidence[0] + 1e-4
     sure = max(0.0, 1 - 4 * variance / max((mean - 1) ** 2, 1e-12)) * min(1.0, evidence[0] / 20)
-    return evidence, LEVEL_RATE * sure * math.log(max(mean, 0.05))
+    step = sure * math.log(max(mean, 0.05))
+    slope = min(max(slope + SLOPE_RATE * step, -STEEPEST_SLOPE), STEEPEST_SLOPE)
+    return evidence, slope, LEVEL_RATE * step

@@ -57,107 +57,27 @@ class _Mixture(NamedTuple):
 class ForecastSelector(StreamSelector):
     """Draws in proportion to forecasts of r_m = λ_m ||g_m||; a twentieth of p is uniform.
 
-    A client is seen if a norm of one of its updates is known; n_m counts its known norms, its visits. y is
-    r e^(-g), where the level g is common to all clients. x_m is the log of the size over the median size,
-    rounded to a multiple of .02; clients with equal x_m are a class::
+    A client is seen if a norm of one of its updates is known; n counts its known norms, its visits. y is
+    r e^(-g), where the level g is common to all clients; each round adds the slope v to g. A mean π of y for
+    clients of its size, and the client's own past y, give the forecasts θ_e of 32 experts. They differ in
+    memory, in how much π counts, and in the kind of mean::
 
-        π_m   = L e^(b x_m);  b: ridge regression (strength 4 towards 1) of log mean y on x over seen clients
-        θ_e   = (κ π + n̄ s_c) / (κ + n̄),  n̄ = min(n, c)          s_c: mean of y with gain 1/n̄
-        θ_e   = exp((κ log π' + n̄ l_c) / (κ + n̄) + h_e)           l_c: mean of log y; h_e: calibration
         log w_e <- .998 log w_e - (1/φ) sum_m N_m [min(y/θ_e, 20) + log θ_e]
         w_e   <- .998 w_e / (sum of all w) + .002/32
         score = sqrt(1 + ν) sum_e w_e θ_e for seen clients,  u^1.5 π for other clients
         p     = .95 score / sum + .05 / M
 
-    There is one expert e for each memory c = 1, 3, 12, ∞, each strength κ = .02, .3, 3, 30 of the prior π,
-    and each of the two formulas for θ_e (arithmetic and geometric means): 32 experts. π' has the L of
-    geometric means. φ is the running mean of (y/θ - 1)² over all draws, ν over draws of seen clients. u is
-    the root mean square of s_∞/π over the seen clients, divided by the mean of s_∞/π. In the losses of the
-    experts and in the level, a tenth of the mean score is added to every y and θ. This is about as much as
-    the uniform part adds to p, so forecasts are judged by the p that they cause.
+    φ and ν are the running means of (y/θ - 1)² over all draws, and over draws of seen clients. u is the root
+    mean square of y/π over the seen clients, divided by its mean. The page docs/forecast.md derives all this,
+    and says what the selector can lose; docs/results/forecast.md has the measurements. The importance of a
+    draw is at most 20 times its importance under uniform sampling.
 
-    Why it works. Draws come from p ∝ θ, and for such draws the variance of the aggregate is a
-    quasi-likelihood of y given θ. So the experts learn without importance weights, which may be extremely
-    large. The importance of a draw is at most 20 times its importance under uniform sampling. Some experts
-    resemble other selectors: an expert with c = 1 and small κ resembles `avare`, and an expert with κ = 30
-    resembles `md`. Geometric means are robust to heavy tails, and b corrects for sizes that are misleading.
-    Clients differ in 15 of the settings below. In 12 of these, the regret of the mixture is at most a tenth
-    larger than the regret of the best single expert.
-
-    Most regret comes from the rounds before clients are seen. Hence the formula of the score: the best p is
-    in proportion to the root of the expected y², which is sqrt(1 + ν) θ for seen clients and u π for other
-    clients. Unseen clients get an additional factor √u for two reasons: finding a client with a large norm
-    early saves variance in all later rounds, and u is underestimated while few clients are seen.
-
-    The draws. With replacement, K uniform numbers select clients by the running sum of p, one number in each
-    of K equal parts of the sum. The mean of N_m is K p_m, as for independent draws. The variance of any
-    aggregate is at most the variance with independent draws, and often less. Also, a round less often draws
-    one client several times while other clients are not seen yet. From 10,000 clients on, p is not computed
-    for all clients; then an independent draw replaces each draw of an absent client.
-
-    The level. A change of y that is common to all clients says nothing about a single client. If the mean of
-    y/θ over about the last ten rounds differs from 1 by more than two standard errors, g follows. If the
-    median of log(y/θ) in a round exceeds both 1.5 (a factor of 4.5) and 5 times its robust standard error,
-    the median is added to g. A level that changes faster was tried: the running mean of clipped log-ratios.
-    It diverged under heavy noise: clipping lowered the level, every decrease made the clients that were seen
-    last look large, and soon no other clients were drawn.
-
-    The selector was measured with `benchmarks.experiments.forecast.streams`, and with `osmd.least_squares`
-    with mini-batches drawn without replacement; M = 100, K = 5, T = 1000, seeds 0 to 9. The constants had
-    been chosen on seeds from 100 on, with M = 60, 80 and 150 and K = 4 and 8. The table shows the regret
-    divided by the regret of uniform sampling, mean ± standard deviation. "asked" is `forecast` that knows all
-    norms of round 1 beforehand. All other selectors know no norm beforehand.
-
-    ======================  ===========  =====  ==========
-    setting                 forecast     asked  best other
-    ======================  ===========  =====  ==========
-    section F, σ = 1        .75 ± .19    .17    .88 avare
-    section F, σ = 3        .26 ± .14    .011   .34 avare
-    section F, σ = 10       .15 ± .10    .002   .19 avare
-    static                  .017 ± .003  .003   .025 avare
-    common decay            .17 ± .02    .007   .28 avare
-    drift                   .016 ± .005  .010   .020 avare
-    a tenth jumps ×30       .076 ± .031  .061   .15 avare
-    80 % zeros              .018 ± .003  .006   .035 avare
-    lognormal noise 1       .38 ± .09    .37    .75 osmd
-    lognormal noise 2       .66 ± .23    .61    .95 mabs
-    sizes uninformative     .022 ± .005  .003   .038 avare
-    sizes anti-informative  .022 ± .003  .003   .063 avare
-    sizes exact, noise 1    .150 ± .065  .150   .146 md
-    everybody ×100          .003 ± .001  .003   .048 osmd
-    half-half cycle         .20 ± .05    .19    .42 osmd
-    all equal (loss)        1.000        1.000  1 uniform
-    ======================  ===========  =====  ==========
-
-    In the rows of section F, the results of `forecast` and `avare` are over seeds 0 to 29, but the column
-    "asked" is over seeds 0 to 9. The column "best other" is the best of `avare`, `uniform`, `md`, `mabs`,
-    `vrb` and the OSMD family. `mabs`, `vrb` and the OSMD family were run on one or two seeds only, the OSMD
-    family with 1 to 1000 times the printed learning rates; "osmd" in the table is `adaptive-osmd` with 1000
-    times. In section F (σ = 1 / 3 / 10), the mean regret over seeds divided by the mean regret of uniform
-    sampling is .73 / .23 / .13 for `forecast` and .88 / .33 / .18 for `avare`. On seeds 0 to 9 alone, this
-    quotient is .77 / .31 / .14 for `forecast`. With M = 300, K = 10 and features of condition 100 (5 seeds),
-    this quotient is .62 / .14 / .065 for `forecast` and .81 / .24 / .092 for `avare`.
-
-    On MNIST (`benchmarks.experiments.osmd.section_g`, 3 seeds) the regret relative to uniform sampling is
-    .030 ± .002 with mini-batches of 5 (`md` .054, `avare` .12), .049 ± .003 with mini-batches of 1 (`md`
-    .048; the noise is so large that `avare` diverges), and .23 ± .02 with λ = 1/M (`avare` .31). If the norms
-    over all samples of each client are known beforehand, these three regrets are .039, .062 and .19. So norms
-    that are measured on other mini-batches than the later updates may mislead.
-
-    Weaknesses. If sizes explain the norms exactly, the regret is 3 % larger than the regret of `md`. With
-    lognormal noise of 2, the best fixed p has a relative regret of .36 in expectation. If a few clients have
-    much larger norms than all others, the regret depends on when these clients are first drawn, so it varies
-    much between seeds. If the norms of a few clients jump, the selector notices the jump when it next draws
-    these clients, which may take many rounds if their p is at the floor.
-
-    A round costs O(K log S + C) for S seen clients and C = 1601 classes. Scores are cached. A round
-    recomputes the scores of the drawn clients, and in turn the scores of max(100, 10 K) other clients. Draws
-    come from a sum tree over the seen clients, from the classes, and from all clients. Only changes of M or
-    of sizes, and rounds with many absent clients, cost O(M).
+    A round costs O(K log S + C) for S seen clients and C = 1601 classes of sizes. Only changes of M or of
+    sizes, and rounds with many absent clients, cost O(M).
 
     The setting per client `update_norms` gives norms that are known before the first round, or when clients
     join; a value below 0 stands for an unknown norm. With ``ask_norms=True`` all available clients are asked
-    for a norm before round 1. With these norms no exploration is needed, see the column "asked".
+    for a norm before round 1.
     """
 
     name = "forecast"
@@ -180,6 +100,7 @@ class ForecastSelector(StreamSelector):
         "median_size": (),  # the size with x = 0: the median at the start
         "unit": (),  # r is divided by this unit; 0 if no norm above 0 is known yet
         "level": (),  # g
+        "slope": (),  # v, the expected change of g per round
         "evidence": ("moments",),  # decaying sums of N, N y/θ, N (y/θ)² over rounds
         "dispersion": (),  # φ
         "noise": (),  # ν
@@ -225,6 +146,7 @@ class ForecastSelector(StreamSelector):
             "median_size": np.array(np.median(self.client_sizes)),
             "unit": np.array(0.0),
             "level": np.array(0.0),
+            "slope": np.array(0.0),
             "evidence": np.zeros(3),
             "dispersion": np.array(1.0),
             "noise": np.array(0.0),
@@ -271,7 +193,8 @@ class ForecastSelector(StreamSelector):
         clients, counts = selection.clients[usable], selection.counts[usable]
         r = self.client_sizes[clients] * np.minimum(feedback.update_norms[usable], LARGEST_NORM)
         unit = float(self._array("unit")) or float(r.mean())
-        level = float(self._array("level"))
+        slope = float(self._array("slope"))
+        level = _bounded(float(self._array("level")) + (slope if round else 0.0))
 
         slots = self._array("slots")[clients]
         known = slots >= 0
@@ -299,7 +222,9 @@ class ForecastSelector(StreamSelector):
             share = counts[known].sum() / counts.sum()
             error = experts.squared_error(ratio[known], counts[known])
             noise += experts.NOISE_RATE * share * (error - noise)
-        evidence, step = experts.trend(self._array("evidence"), ratio[known], counts[known])
+        evidence, slope, step = experts.trend(
+            self._array("evidence"), slope, ratio[known], counts[known], noise
+        )
         level = _bounded(level + step)
         y = experts.relative(r, unit, level)
         new_means, new_log_means = experts.averaged(visits, means, log_means, y)
@@ -327,6 +252,7 @@ class ForecastSelector(StreamSelector):
             "shifts": shifts,
             "unit": np.array(unit),
             "level": np.array(level),
+            "slope": np.array(slope),
             "evidence": evidence,
             "dispersion": np.array(dispersion),
             "noise": np.array(noise),

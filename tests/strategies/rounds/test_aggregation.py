@@ -1,3 +1,4 @@
+import io
 from math import inf, nan, sqrt
 from typing import Any
 
@@ -247,3 +248,21 @@ def test_an_array_that_holds_its_ndarray_returns_it() -> None:
 
     kept = np.arange(3.0)
     assert decode(Kept("float64", (3,), "numpy.ndarray", b"")) is kept
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_arrays_with_equal_headers_have_their_own_numbers(version: tuple[int, int]) -> None:
+    for values in (np.zeros((2, 3)), np.ones((2, 3)), np.asfortranarray(np.ones((2, 3))), np.ones((1,) * 30)):
+        file = io.BytesIO()
+        np.lib.format.write_array(file, values, version)
+        decoded = decode(Array("float64", values.shape, "numpy.ndarray", file.getvalue()))
+        np.testing.assert_array_equal(decoded, values, strict=True)
+
+
+@pytest.mark.parametrize("length", [0, 6, 9, 40, 130])
+def test_an_array_that_was_cut_off_is_refused(length: int) -> None:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.ones(3))
+    decode(Array("float64", (3,), "numpy.ndarray", file.getvalue()))  # the header is remembered
+    with pytest.raises(ValueError, match=r"EOF|buffer"):
+        decode(Array("float64", (3,), "numpy.ndarray", file.getvalue()[:length]))

@@ -198,13 +198,15 @@ class Watched(np.ndarray[Any, Any]):
 def test_few_replies_are_decoded_at_a_time(one_is_bad: bool) -> None:
     """Once if all replies are usable; otherwise the usable ones once more."""
     Counted.alive = Counted.most = 0
-    sent = [Counted([float(i), 0.0]) for i in range(25)]
+    num = 3 * TOGETHER // 2
+    total = num * (num - 1) / 2
+    sent = [Counted([float(i), 0.0]) for i in range(num)]
     sent[3].w[1] = nan if one_is_bad else 0.0
     model = {"w": np.zeros(2, np.float32)}
-    chosen = selection(list(range(25)), [1 / 25] * 25)
-    outcome = finish(logic(m=25, k=25), chosen, [Reply(each) for each in sent], model)
-    assert moved(outcome)["w"] == pytest.approx([297 / 24 if one_is_bad else 12.0, 0.0])
-    times = [2 if one_is_bad else 1] * 25
+    chosen = selection(list(range(num)), [1 / num] * num)
+    outcome = finish(logic(m=num, k=num), chosen, [Reply(each) for each in sent], model)
+    assert moved(outcome)["w"] == pytest.approx([(total - 3) / (num - 1) if one_is_bad else total / num, 0.0])
+    times = [2 if one_is_bad else 1] * num
     times[3] = 1
     assert [each.times for each in sent] == times
     assert Counted.most <= TOGETHER + 1  # an array of the last group lives until the next group is decoded

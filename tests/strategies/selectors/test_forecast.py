@@ -166,6 +166,41 @@ def test_the_level_follows_a_decay_and_no_noise():
     assert -15 < level_after(0.1, 0.3) < -4
 
 
+@pytest.mark.parametrize("rate", [0.05, -0.05])
+def test_the_slope_follows_a_steady_common_trend(rate):
+    """The calibration h takes up to a third of the trend, so the slope stays below the rate."""
+    selector = make(30, clients_per_round=5)
+    norms = 1.0 + np.arange(30)
+    for round in range(1, 301):
+        selection = selector.select(round)
+        selector.update(round, selection, feedback(norms[selection.clients] * math.exp(rate * round)))
+    assert 0.6 < float(selector.state_dict()["slope"]) / rate < 1.1
+    np.testing.assert_allclose(selector.probabilities, 0.95 * norms / norms.sum() + 0.05 / 30, rtol=0.7)
+
+
+def test_the_slope_stays_near_zero_without_a_trend():
+    rng = np.random.default_rng(1)
+    for noise in (0.0, 2.0):
+        selector = make(30, clients_per_round=5)
+        for round in range(1, 301):
+            selection = selector.select(round)
+            norms = (1 + selection.clients) * rng.lognormal(0, noise, selection.clients.size)
+            selector.update(round, selection, feedback(norms))
+        assert abs(float(selector.state_dict()["slope"])) < 0.01, noise
+
+
+def test_a_client_that_joins_does_not_move_the_level():
+    selector = make(30, clients_per_round=5)
+    for round in range(1, 101):
+        selection = selector.select(round)
+        selector.update(round, selection, feedback(np.full(selection.clients.size, math.exp(0.1 * round))))
+    before = selector.state_dict()
+    selector.add_clients([1.0], update_norms=[math.exp(10)])
+    after = selector.state_dict()
+    assert before["slope"] > 0.05
+    assert (after["level"], after["slope"]) == (before["level"], before["slope"])
+
+
 @pytest.mark.parametrize("replacement", [True, False])
 def test_units_of_norms_and_sizes_change_nothing(replacement):
     sizes = np.array([1.0, 4.0, 2.0, 9.0, 3.0, 5.0])

@@ -80,6 +80,8 @@ USED = (
     f"{_NODE_AUTH}:get_metadata_bytes",
     f"{_NODE_AUTH}:get_metadata_str",
     f"{_NODE_AUTH}:now",
+    f"{_NODE_AUTH}:bytes_to_public_key",
+    f"{_NODE_AUTH}:verify_signature",
     f"{_TRANSLATION}:RpcErrorTranslationServerInterceptor",
     f"{_VERSIONS}:create_fleet_runtime_version_server_interceptor",
     f"{_LINK_STATE}:SqlLinkState",
@@ -101,6 +103,7 @@ def patch() -> None:
     limit_lines(getLogger("flwr"))
     raise_file_limit()
     replace(_SUPERLINK, subprocess=like(subprocess, Popen=start_program))
+    replace(_NODE_AUTH, bytes_to_public_key=bytes, verify_signature=_signatures.verify_again)
     servers: list[Any] = []
 
     def run(**settings: Any) -> Any:
@@ -287,7 +290,6 @@ class FrontDoor:
         Raises Refused if the request is not signed by a registered key, or was signed too long ago.
         """
         auth = importlib.import_module(_NODE_AUTH)
-        keys = importlib.import_module(_KEYS)
         metadata = call.invocation_metadata
         key = auth.get_metadata_bytes(metadata, auth.PUBLIC_KEY_HEADER)
         time_stamp = auth.get_metadata_str(metadata, auth.TIMESTAMP_HEADER)
@@ -298,7 +300,7 @@ class FrontDoor:
         if node is None:
             raise _unknown(self._methods[call.method])
         try:
-            signed = keys.verify_signature(keys.bytes_to_public_key(key), time_stamp.encode(), signature)
+            signed = _signatures.verify(key, time_stamp.encode(), signature)
             age = (auth.now() - datetime.fromisoformat(time_stamp)).total_seconds()
         except (TypeError, ValueError) as error:
             raise Refused("Invalid timestamp") from error
@@ -369,6 +371,29 @@ class FrontDoor:
         finally:
             with self._lock:
                 self._waiting.pop(context, None)
+
+
+class _Signatures(threading.local):
+    """Verifies signatures, each once: Flower's own check of a request follows in the same thread."""
+
+    valid: tuple[bytes, bytes, bytes] | None = None  # the last valid key, text and signature
+
+    def verify(self, key: bytes, text: bytes, signature: bytes) -> bool:
+        """Tell whether the owner of a public key has signed a text. Raises ValueError if it is no key."""
+        keys = importlib.import_module(_KEYS)
+        self.valid = None
+        if not keys.verify_signature(keys.bytes_to_public_key(key), text, signature):
+            return False
+        self.valid = key, text, signature
+        return True
+
+    def verify_again(self, key: bytes, text: bytes, signature: bytes) -> bool:
+        """Do the same as `verify`, at once if it has just found the signature valid in this thread."""
+        valid, self.valid = self.valid, None
+        return (key, text, signature) == valid or self.verify(key, text, signature)
+
+
+_signatures = _Signatures()
 
 
 def _unknown(method: str) -> Refused:

@@ -36,6 +36,7 @@ from weakref import WeakValueDictionary
 from deploy.flower.patches.guards.frame_limit import FRAMES, FrameBudget, FrameCounter
 from deploy.flower.patches.guards.settings_check import NotAllowedError, SettingsCheck
 from deploy.flower.patches.guards.tls_records import RECORD, TlsPeer
+from deploy.flower.patches.sockets import forwarded
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -202,6 +203,7 @@ class Gate:
         try:
             raw.setblocking(False)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            forwarded[peer] = raw
             outside = TlsPeer(self._tls, raw, self._loop)
             if await outside.handshake() != "h2":
                 raise NotAllowedError("the peer does not speak HTTP/2")
@@ -216,6 +218,8 @@ class Gate:
         except (OSError, asyncio.CancelledError):  # one side has hung up, or the gate closes the connection
             pass
         finally:
+            if forwarded.get(peer) is raw:
+                del forwarded[peer]
             raw.close()
             connection.deadline.cancel()
             if self._connections.get(peer) is connection:

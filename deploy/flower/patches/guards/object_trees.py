@@ -23,6 +23,8 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from deploy.flower.patches.storage.statements import executor
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -145,7 +147,7 @@ def sizes(database: Any, names: Collection[str]) -> dict[str, int]:
 
 def _looked_up(database: Any, statement: str, names: Collection[str]) -> dict[str, int]:
     """Return the value that a statement finds for each of these objects."""
-    found = database.connection().exec_driver_sql(statement, (json.dumps(list(names)),))
+    found = executor(database)(statement, (json.dumps(list(names)),))
     return {name: value for name, value in found if name in names}
 
 
@@ -153,7 +155,7 @@ def _trees(database: Any, roots: Collection[str]) -> list[Any]:
     """Return the trees of stored objects, as ObjectTree."""
     new = importlib.import_module(_MESSAGES).ObjectTree
     children: dict[str, list[str]] = defaultdict(list)
-    for parent, name in database.connection().exec_driver_sql(_TREES, (json.dumps(list(roots)),)):
+    for parent, name in executor(database)(_TREES, (json.dumps(list(roots)),)):
         children[parent].append(name)
 
     def grow(name: str) -> Any:
@@ -177,7 +179,7 @@ def state_children(store: Any, run: int, tree: Any) -> None:
     objects = importlib.import_module(_OBJECTS)
     parents = {each.object_id: each for each in objects.iterate_object_tree(tree) if each.children}
     with store._mutation_session() as database:
-        execute = database.connection().exec_driver_sql
+        execute = executor(database)
         flat = {name for (name,) in execute(_WITHOUT_CHILDREN, (json.dumps(list(parents)),))}
         for name, parent in parents.items():  # children first
             if name not in flat:

@@ -1,4 +1,4 @@
-"""Stores, finds and deletes messages and notes heartbeats, with few statements whose texts are fixed.
+"""Stores, finds and deletes messages, with few statements whose texts are fixed.
 
 For a message and its reply, stock Flower builds about forty statements with SQLAlchemy's ORM, which takes
 0.2 ms of CPU time each. It reads a message's row up to four times in a transaction. It keeps no index of the
@@ -12,25 +12,18 @@ the methods of the same name of Flower's class SqlLinkState.
 from __future__ import annotations
 
 import importlib
-import json
-from datetime import timedelta
 from functools import wraps
 from logging import ERROR, WARNING
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
-from deploy.flower.patches.storage import times
+from deploy.flower.patches.storage.statements import AMONG, executor, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _SQL_LINK_STATE = f"{_LINK_STATE}.sql_linkstate"
 _LINK_UTILS = f"{_LINK_STATE}.utils"
-_CORE_STATE = "flwr.supercore.corestate.sql_corestate"
-_CONSTANTS = "flwr.common.constant"
-_NODE_STATUS = "flwr.supercore.constant"
-_NODES = "flwr.proto.node_pb2"
 _TABLES = "flwr.supercore.state.schema.linkstate_models"
 REPLACED = (
     "store_message_ins",
@@ -39,26 +32,17 @@ REPLACED = (
     "get_message_res",
     "get_valid_message_ins",
     "delete_messages",
-    "get_node_info",
-    "get_node_id_by_public_key",
-    "acknowledge_node_heartbeat",
-    "start_session",
-    "preregister_object_tree",
 )
 USED = (
     *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in REPLACED),
     *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("session", "initialize", "federation_manager")),
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("_store_generated_message", "object_store")),
-    *(f"{_LINK_STATE}:SqlLinkState.{name}" for name in ("_check_and_tag_offline_nodes",)),
-    f"{_LINK_STATE}:SqlLinkState._cleanup_push_session",
-    *(f"{_SQL_LINK_STATE}:{name}" for name in ("validate_message", "log", "now", "HEARTBEAT_PATIENCE")),
-    *(f"{_SQL_LINK_STATE}:{name}" for name in ("MESSAGE_TTL_TOLERANCE", "SUPERLINK_NODE_ID", "NodeInfo")),
-    *(f"{_SQL_LINK_STATE}:{name}" for name in ("uint64_to_int64", "int64_to_uint64", "NodeStatus")),
+    f"{_LINK_STATE}:SqlLinkState._store_generated_message",
+    *(f"{_SQL_LINK_STATE}:{name}" for name in ("validate_message", "log", "now")),
+    *(f"{_SQL_LINK_STATE}:{name}" for name in ("MESSAGE_TTL_TOLERANCE", "SUPERLINK_NODE_ID")),
+    *(f"{_SQL_LINK_STATE}:{name}" for name in ("uint64_to_int64", "int64_to_uint64")),
     *(f"{_LINK_UTILS}:{name}" for name in ("message_to_dict", "dict_to_message")),
     f"{_LINK_UTILS}:create_message_error_unavailable_ins_message",
     f"{_LINK_UTILS}:create_message_error_unavailable_res_message",
-    f"{_CORE_STATE}:OBJECT_PUSH_SESSION_TTL_SECONDS",
-    *times.USED,
     *(f"{_TABLES}:{name}" for name in ("MessageIns", "MessageRes", "Node.node_id")),
 )
 
@@ -78,22 +62,6 @@ _FIELDS = (
 )
 _COLUMNS = ", ".join(_FIELDS)
 _IDS = ("run_id", "src_node_id", "dst_node_id")  # the columns whose values are unsigned in a message
-_NODE_FIELDS = (
-    "node_id",
-    "owner_aid",
-    "owner_name",
-    "status",
-    "registered_at",
-    "last_activated_at",
-    "last_deactivated_at",
-    "unregistered_at",
-    "online_until",
-    "heartbeat_interval",
-    "public_key",
-    "location",
-    "name",
-)
-_AMONG = "IN (SELECT value FROM json_each(?))"
 _INDEX = (
     "CREATE INDEX IF NOT EXISTS cohort_waiting ON message_ins (dst_node_id, created_at, message_id) "
     "WHERE delivered_at = ''"
@@ -103,7 +71,7 @@ _LOCK_RUN = (
     "(SELECT 1 FROM task WHERE task_id = run.primary_task_id AND finished_at IS NULL) "
     "RETURNING federation_id"
 )
-_FEDERATIONS = f"SELECT run_id, federation_id FROM run WHERE run_id {_AMONG}"
+_FEDERATIONS = f"SELECT run_id, federation_id FROM run WHERE run_id {AMONG}"
 _IS_NODE = "SELECT 1 FROM node WHERE node_id = ? AND status IN ('online', 'offline')"
 _STORE = f"INSERT INTO {{}} ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))})"
 _STORE_MESSAGE = _STORE.format("message_ins") + " ON CONFLICT (message_id) DO NOTHING"
@@ -116,37 +84,15 @@ _CLAIM_FIRST_OF_RUN = _CLAIM.format(f"message_id IN ({_FIRST.replace('ORDER', 'A
 _CLAIM_ALL = _CLAIM.format(_WAITS)
 _CLAIM_ALL_OF_RUN = _CLAIM.format(f"{_WAITS} AND run_id = ?")
 _MESSAGE = f"SELECT {_COLUMNS} FROM message_ins WHERE message_id = ?"
-_MESSAGES = f"SELECT {_COLUMNS} FROM message_ins WHERE message_id {_AMONG}"
-_ONLINE_UNTIL = f"SELECT node_id, online_until FROM node WHERE node_id {_AMONG} AND status != 'unregistered'"
+_MESSAGES = f"SELECT {_COLUMNS} FROM message_ins WHERE message_id {AMONG}"
+_ONLINE_UNTIL = f"SELECT node_id, online_until FROM node WHERE node_id {AMONG} AND status != 'unregistered'"
 _CLAIM_REPLIES = (
-    f"UPDATE message_res SET delivered_at = ? WHERE reply_to_message_id {_AMONG} AND delivered_at = '' "
+    f"UPDATE message_res SET delivered_at = ? WHERE reply_to_message_id {AMONG} AND delivered_at = '' "
     f"RETURNING {_COLUMNS}"
 )
 _IS_REPLY = "SELECT 1 FROM message_res WHERE message_id = ?"
-_DELETE_MESSAGES = f"DELETE FROM message_ins WHERE message_id {_AMONG}"
-_DELETE_REPLIES = f"DELETE FROM message_res WHERE reply_to_message_id {_AMONG}"
-_NODES_BY = f"SELECT {', '.join(_NODE_FIELDS)} FROM node WHERE TRUE"
-_ABSENT = "SELECT 1 FROM node WHERE online_until <= ? AND status = 'online' LIMIT 1"
-_NODE_OF_KEY = "SELECT node_id FROM node WHERE public_key = ? AND status != 'unregistered'"
-_HEARTBEAT = (
-    "UPDATE node SET online_until = ?, heartbeat_interval = ?, status = 'online', "
-    "last_activated_at = CASE WHEN status != 'online' THEN ? ELSE last_activated_at END "
-    "WHERE node_id = ? AND status != 'unregistered' RETURNING 1"
-)
-_BEGIN_PUSH = (
-    "INSERT INTO object_push_sessions (session_id, run_id, expires_at, pending_count) VALUES (?, ?, ?, 0)"
-)
-_RUN_OF_PUSH = "SELECT run_id FROM object_push_sessions WHERE session_id = ?"
-_OLDER_PUSH = "SELECT session_id FROM object_push_session_roots WHERE root_object_id = ? AND session_id != ?"
-_ADD_ROOT = "INSERT INTO object_push_session_roots (session_id, root_object_id) VALUES (?, ?)"
-_ADD_PENDING = (
-    "INSERT INTO object_push_session_pending (session_id, object_id) SELECT ?, value FROM json_each(?) "
-    "WHERE TRUE ON CONFLICT DO NOTHING"
-)
-_COUNT_PENDING = (
-    "UPDATE object_push_sessions SET pending_count = "
-    "(SELECT count(*) FROM object_push_session_pending WHERE session_id = ?) WHERE session_id = ?"
-)
+_DELETE_MESSAGES = f"DELETE FROM message_ins WHERE message_id {AMONG}"
+_DELETE_REPLIES = f"DELETE FROM message_res WHERE reply_to_message_id {AMONG}"
 
 
 def patch() -> None:
@@ -154,7 +100,6 @@ def patch() -> None:
     state = importlib.import_module(_LINK_STATE).SqlLinkState
     for name in REPLACED:
         setattr(state, name, globals()[name])
-    state._check_and_tag_offline_nodes = tag_offline_nodes(state._check_and_tag_offline_nodes)
     add_index(state)
 
 
@@ -166,7 +111,7 @@ def add_index(state: Any) -> None:
     def initialized(this: Any, *arguments: Any, **settings: Any) -> Any:
         tables = initialize(this, *arguments, **settings)
         with this.session() as session:
-            session.connection().exec_driver_sql(_INDEX)
+            executor(session)(_INDEX)
         return tables
 
     state.initialize = initialized
@@ -174,11 +119,6 @@ def add_index(state: Any) -> None:
 
 def _flower() -> Any:
     return importlib.import_module(_SQL_LINK_STATE)
-
-
-def _listed(values: Iterable[Any]) -> str:
-    """Return values as one parameter of a statement: SQLite limits the number of parameters."""
-    return json.dumps(list(values))
 
 
 def _row(values: Sequence[Any]) -> dict[str, Any]:
@@ -209,7 +149,7 @@ def store_message_ins(this: Any, message: Any) -> str | None:
         return None
     values, signed = _values(message), flower.uint64_to_int64
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         federation = execute(_LOCK_RUN, (signed(metadata.run_id),)).first()
         if federation is None:
             flower.log(ERROR, "Invalid run ID for Message: %s", metadata.run_id)
@@ -236,7 +176,7 @@ def store_message_res(this: Any, message: Any) -> str | None:
     asked_id, unsigned = metadata.reply_to_message_id, flower.int64_to_uint64
     try:
         with this.session() as session:
-            execute = session.connection().exec_driver_sql
+            execute = executor(session)
             if execute(_LOCK_RUN, (flower.uint64_to_int64(metadata.run_id),)).first() is None:
                 flower.log(ERROR, "Invalid run ID for Message: %s", metadata.run_id)
                 return None
@@ -289,7 +229,7 @@ def _valid(state: Any, execute: Callable[..., Any], rows: list[dict[str, Any]]) 
     if not rows:
         return []
     flower = _flower()
-    federations = dict(execute(_FEDERATIONS, (_listed({row["run_id"] for row in rows}),)).all())
+    federations = dict(execute(_FEDERATIONS, (listed({row["run_id"] for row in rows}),)).all())
     now = flower.now().timestamp()
 
     def is_valid(row: dict[str, Any]) -> bool:
@@ -318,7 +258,7 @@ def get_message_ins(this: Any, node_id: int, limit: int | None, *, run_id: int |
         claim = _CLAIM_FIRST if run_id is None else _CLAIM_FIRST_OF_RUN
         parameters.append(limit)
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         rows = [_row(values) for values in execute(claim, tuple(parameters))]
         rows = _valid(this, execute, rows)
     rows.sort(key=lambda row: (row["created_at"], row["message_id"]))
@@ -328,7 +268,7 @@ def get_message_ins(this: Any, node_id: int, limit: int | None, *, run_id: int |
 def get_valid_message_ins(this: Any, message_id: str) -> dict[str, Any] | None:
     """Return the row of a message to a node, or None if there is none or it has expired."""
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         valid = _valid(this, execute, _find(execute, message_id))
     return valid[0] if valid else None
 
@@ -350,8 +290,8 @@ def get_message_res(this: Any, message_ids: set[str], run_id: int) -> list[Any]:
     replies: list[Any] = []
     errors: list[Any] = []
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
-        found = [_row(values) for values in execute(_MESSAGES, (_listed(message_ids),))]
+        execute = executor(session)
+        found = [_row(values) for values in execute(_MESSAGES, (listed(message_ids),))]
         if any(flower.int64_to_uint64(row["run_id"]) != run_id for row in found):
             raise ValueError("`message_ids` contains invalid IDs")
         asked = {row["message_id"]: row for row in _valid(this, execute, found)}
@@ -363,7 +303,7 @@ def get_message_res(this: Any, message_ids: set[str], run_id: int) -> list[Any]:
 
         for message_id in message_ids - asked.keys():
             errors.append(utils.create_message_error_unavailable_ins_message(message_id, run_id))
-        nodes = _listed({row["dst_node_id"] for row in asked.values()})
+        nodes = listed({row["dst_node_id"] for row in asked.values()})
         online = dict(execute(_ONLINE_UNTIL, (nodes,)).all()) if asked else {}
         waiting = []
         for message_id, row in asked.items():
@@ -371,7 +311,7 @@ def get_message_res(this: Any, message_ids: set[str], run_id: int) -> list[Any]:
                 errors.append(unavailable(row, "node_unavail"))
             else:
                 waiting.append(message_id)
-        arrived = execute(_CLAIM_REPLIES, (now.isoformat(), _listed(waiting))) if waiting else ()
+        arrived = execute(_CLAIM_REPLIES, (now.isoformat(), listed(waiting))) if waiting else ()
         for reply in map(_row, arrived):
             if reply["created_at"] + reply["ttl"] < current:
                 errors.append(unavailable(asked[reply["reply_to_message_id"]], "msg_unavail"))
@@ -387,101 +327,6 @@ def delete_messages(this: Any, message_ins_ids: set[str]) -> None:
     if not message_ins_ids:
         return
     with this.session() as session:
-        execute, gone = session.connection().exec_driver_sql, (_listed(message_ins_ids),)
+        execute, gone = executor(session), (listed(message_ins_ids),)
         execute(_DELETE_MESSAGES, gone)
         execute(_DELETE_REPLIES, gone)
-
-
-def tag_offline_nodes(tag: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that calls Flower's `_check_and_tag_offline_nodes` only if a node is to be tagged."""
-
-    @wraps(tag)
-    def tagged(this: Any, node_ids: list[int] | None = None) -> None:
-        now = _flower().now().timestamp()
-        with this.session() as session:
-            if session.connection().exec_driver_sql(_ABSENT, (now,)).first() is not None:
-                tag(this, node_ids)
-
-    return tagged
-
-
-def get_node_info(
-    this: Any,
-    *,
-    node_ids: Sequence[int] | None = None,
-    owner_aids: Sequence[str] | None = None,
-    statuses: Sequence[str] | None = None,
-) -> list[Any]:
-    """Return what is known about nodes, those that all the given lists allow."""
-    flower = _flower()
-    wanted = {
-        "node_id": None if node_ids is None else [flower.uint64_to_int64(each) for each in node_ids],
-        "owner_aid": owner_aids,
-        "status": statuses,
-    }
-    lists = {name: values for name, values in wanted.items() if values is not None}
-    if not all(map(len, lists.values())):
-        return []
-    statement = _NODES_BY + "".join(f" AND {name} {_AMONG}" for name in lists)
-    with this.session() as session:
-        this._check_and_tag_offline_nodes()
-        rows = session.connection().exec_driver_sql(statement, tuple(map(_listed, lists.values()))).all()
-    return [
-        flower.NodeInfo(
-            node_id=flower.int64_to_uint64(node), **dict(zip(_NODE_FIELDS[1:], values, strict=True))
-        )
-        for node, *values in rows
-    ]
-
-
-def get_node_id_by_public_key(this: Any, public_key: bytes) -> int | None:
-    """Return the id of the node that is registered with a key, or None if there is none."""
-    with this.session() as session:
-        found = session.connection().exec_driver_sql(_NODE_OF_KEY, (public_key,)).first()
-    node: int | None = None if found is None else _flower().int64_to_uint64(found[0])
-    return node
-
-
-def acknowledge_node_heartbeat(this: Any, node_id: int, heartbeat_interval: float) -> bool:
-    """Note that a node is online. Return False if there is no such node."""
-    flower = _flower()
-    now = flower.now()
-    until = now.timestamp() + flower.HEARTBEAT_PATIENCE * heartbeat_interval
-    node = flower.uint64_to_int64(node_id)
-    with this.session() as session:
-        execute = session.connection().exec_driver_sql
-        return execute(_HEARTBEAT, (until, heartbeat_interval, now.isoformat(), node)).first() is not None
-
-
-def start_session(this: Any, run_id: int) -> str:
-    """Begin a push session of a run, and return its id."""
-    flower, session_id = _flower(), str(uuid4())
-    lifetime = timedelta(seconds=importlib.import_module(_CORE_STATE).OBJECT_PUSH_SESSION_TTL_SECONDS)
-    until = times.stored_time(flower.now() + lifetime)
-    with this.session() as session:
-        values = (session_id, flower.uint64_to_int64(run_id), until)
-        session.connection().exec_driver_sql(_BEGIN_PUSH, values)
-    return session_id
-
-
-def preregister_object_tree(this: Any, object_tree: Any, session_id: str) -> list[str]:
-    """Store the names of a message's objects, and return those whose contents will be pushed in a session.
-
-    Raises
-    ------
-    ValueError
-        If there is no such session, or the tree is not valid.
-    """
-    with this.session() as session:
-        execute = session.connection().exec_driver_sql
-        if (run := execute(_RUN_OF_PUSH, (session_id,)).first()) is None:
-            raise ValueError(f"Unknown object push session: {session_id}")
-        missing: list[str] = this.object_store.preregister(_flower().int64_to_uint64(run[0]), object_tree)
-        root = object_tree.object_id
-        if (older := execute(_OLDER_PUSH, (root, session_id)).first()) is not None:
-            this._cleanup_push_session(older[0], cleanup_messages=False)
-        execute(_ADD_ROOT, (session_id, root))
-        if missing:
-            execute(_ADD_PENDING, (session_id, _listed(missing)))
-        execute(_COUNT_PENDING, (session_id, session_id))
-    return missing

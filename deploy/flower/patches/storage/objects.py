@@ -21,6 +21,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
 from deploy.flower.patches.storage import times
+from deploy.flower.patches.storage.statements import executor
 
 if TYPE_CHECKING:
     pass
@@ -152,15 +153,15 @@ def store_objects(state: Any) -> None:
         which = times.stored_time(moment + lifetime), session_id, signed(run_id), times.stored_time(moment)
         try:
             with this.session() as session:
-                connection = session.connection()
-                if not connection.exec_driver_sql(_CLAIM, (session_id, object_id)).rowcount:
+                execute = executor(session)
+                if not execute(_CLAIM, (session_id, object_id)).rowcount:
                     return False
-                left = connection.exec_driver_sql(_REFRESH, which).scalar()
+                left = execute(_REFRESH, which).scalar()
                 if left is None:
                     raise _Expired
                 this.object_store.put(object_id, object_content)
                 if not left:
-                    connection.exec_driver_sql(_END, (session_id,))
+                    execute(_END, (session_id,))
                 return True
         except _Expired:
             return bool(store(this, run_id, session_id, object_id, object_content))
@@ -187,7 +188,7 @@ def put(this: Any, object_id: str, object_content: bytes) -> None:
         module, _, name = _CONTENTS.partition(":")
         getattr(importlib.import_module(module), name)(content=object_content)
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         if execute(_PUT, (object_content, object_id)).rowcount:
             return
         if execute(_EXISTS, (object_id,)).first() is None:
@@ -200,7 +201,7 @@ def get(this: Any, object_id: str) -> bytes | None:
     Replaces the method of SqlObjectStore.
     """
     with this.session() as session:
-        content: bytes | None = session.connection().exec_driver_sql(_GET, (object_id,)).scalar()
+        content: bytes | None = executor(session)(_GET, (object_id,)).scalar()
         return content
 
 
@@ -221,7 +222,7 @@ def add_indexes(store: Any) -> None:
         tables = initialize(this, *arguments, **settings)
         with this.session() as session:
             for each in _INDEXES:
-                session.connection().exec_driver_sql(each)
+                executor(session)(each)
         return tables
 
     store.initialize = initialized
@@ -260,7 +261,7 @@ def preregister(this: Any, run_id: int, object_tree: Any) -> list[str]:
             raise ValueError(f"Object {name} was preregistered with different children.")
     names = json.dumps(list(children))
     with this._mutation_session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         known: dict[str, int] = dict(execute(_KNOWN, (names,)).all())
         stated: dict[str, set[str]] = {name: set() for name in known}
         for parent, child in execute(_CHILDREN, (names,)) if known else ():
@@ -291,7 +292,7 @@ def get_object_tree(this: Any, object_id: str) -> Any:
     """
     new = importlib.import_module(_MESSAGES).ObjectTree
     with this.session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         children: dict[str, list[str]] = {}
         for parent, child in execute(_TREE, (object_id,)):
             children.setdefault(parent, []).append(child)
@@ -310,7 +311,7 @@ def delete(this: Any, object_id: str) -> None:
     Replaces the method of SqlObjectStore. An object that is a part of another object is kept.
     """
     with this._mutation_session() as session:
-        execute = session.connection().exec_driver_sql
+        execute = executor(session)
         if execute(_IS_UNUSED, (object_id,)).first() is None:
             return
         references: dict[str, int] = {}  # by object: how many stored objects have it as a child
@@ -332,4 +333,4 @@ def delete(this: Any, object_id: str) -> None:
 def _lock(this: Any) -> None:
     """Begin to write. Replaces the method of SqlObjectStore, with the same statement."""
     with this.session() as session:
-        session.connection().exec_driver_sql(_LOCK)
+        executor(session)(_LOCK)

@@ -26,6 +26,8 @@ from functools import wraps
 from logging import getLogger
 from typing import Any
 
+from deploy.flower.patches.storage.statements import executor
+
 _LINK_STATE = "flwr.server.superlink.linkstate"
 _MESSAGES = "flwr.supercore.state.schema.linkstate_models"
 _SESSIONS = "flwr.supercore.state.schema.corestate_models"
@@ -122,7 +124,7 @@ def _delete_objects_too(state: Any) -> None:
         if not message_ins_ids:
             return
         with this.session() as database:
-            execute = database.connection().exec_driver_sql
+            execute = executor(database)
             replies = {name for (name,) in execute(_UNFETCHED, (json.dumps(list(message_ins_ids)),))}
             pushes = execute(_PUSHES, (json.dumps(list(replies)),)).all() if replies else ()
             for (session_id,) in pushes:

@@ -11,15 +11,16 @@ from __future__ import annotations
 import importlib
 import threading
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 _MIXIN = "flwr.supercore.sql_mixin"
-USED = (f"{_MIXIN}:SqlMixin.session",)
+USED = (f"{_MIXIN}:SqlMixin.session", f"{_MIXIN}:_current_sessions")
 
 
 def patch() -> None:
@@ -37,12 +38,17 @@ def take_turns(mixin: Any) -> None:
     """
     session = mixin.session
     turns = Turns()
+    open_sessions = importlib.import_module(_MIXIN)._current_sessions
 
     @contextmanager
-    @wraps(session)
-    def in_turn(this: Any) -> Iterator[Any]:
+    def taking_a_turn(this: Any) -> Iterator[Any]:
         with turns, session(this) as database:
             yield database
+
+    @wraps(session)
+    def in_turn(this: Any) -> AbstractContextManager[Any]:
+        outer = (open_sessions.get() or {}).get(this._session_scope)
+        return taking_a_turn(this) if outer is None else nullcontext(outer)
 
     mixin.session = in_turn
 

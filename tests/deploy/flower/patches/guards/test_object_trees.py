@@ -6,7 +6,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import sqlalchemy
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import SUPERLINK_NODE_ID
@@ -270,16 +269,11 @@ def test_a_tree_is_read_with_two_statements_and_is_the_one_that_flower_reads(run
     content = RecordDict({"a": shared, "b": shared, "config": ConfigRecord({"server-round": 1})})
     tree = get_object_tree(content)
     run.state.object_store.preregister(run.id, tree)
-    statements = []
-
-    def count(connection: Any, cursor: Any, statement: str, *others: Any) -> None:
-        statements.append(statement)
-
-    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", count)
-    try:
+    statements: list[str] = []
+    with run.state.object_store.session() as session:
+        session.connection().connection.driver_connection.set_trace_callback(statements.append)
         read = run.state.object_store.get_object_tree(tree.object_id)
-    finally:
-        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", count)
+        session.connection().connection.driver_connection.set_trace_callback(None)
     assert len(statements) == 2
     assert normal(read) == normal(tree) == normal(STOCK_READ(run.state.object_store, tree.object_id))
     with pytest.raises(NoObjectInStoreError):

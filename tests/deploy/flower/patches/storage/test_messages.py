@@ -16,7 +16,7 @@ from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.utils import uint64_to_int64
 from flwr.superlink.federation import NoOpFederationManager
 
-from deploy.flower.patches.storage import messages
+from deploy.flower.patches.storage import messages, nodes, pushes
 
 RUN, ENDED = 2**64 - 1, 7  # a run that is going on, and one that has ended
 NODES = (2**64 - 2, 5, 6)  # the last one is offline
@@ -27,9 +27,10 @@ class FewStatements(SqlLinkState):
     """The state with the patches."""
 
 
-for _name in messages.REPLACED:
-    setattr(FewStatements, _name, getattr(messages, _name))
-FewStatements._check_and_tag_offline_nodes = messages.tag_offline_nodes(  # type: ignore[method-assign]
+for _module in (messages, nodes, pushes):
+    for _name in _module.REPLACED:
+        setattr(FewStatements, _name, getattr(_module, _name))
+FewStatements._check_and_tag_offline_nodes = nodes.tag_offline_nodes(  # type: ignore[method-assign]
     FewStatements._check_and_tag_offline_nodes
 )
 messages.add_index(FewStatements)

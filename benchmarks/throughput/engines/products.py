@@ -1,0 +1,62 @@
+"""The matrix products of the `batched` engine alone: the least time of its training with this BLAS."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from benchmarks.throughput.workloads import Parameters, Workload
+    from tasks.data import FederatedData
+
+
+class Products:
+    """Multiplies float32 matrices of the workload's shapes, one client after another, and learns nothing.
+
+    A step of a client multiplies, as `simulation.kernels.dense` does: for each layer, the inputs by the
+    weights; then from the last layer to the first, the transposed inputs by the errors, and the errors by the
+    transposed weights, except at the first layer. The operands stay the same in all steps, so they are in the
+    cache. A client has the mini-batch of its number of samples, in turn over all clients.
+    """
+
+    def __init__(self, workload: Workload, data: FederatedData, folder: Path) -> None:
+        self._workload, self._client = workload, 0
+        self._widths = np.minimum(data.sizes(), workload.batch_size).tolist()
+        random = np.random.default_rng(workload.seed)
+
+        def filled(*shape: int) -> NDArray[np.float32]:
+            return random.standard_normal(shape, np.float32) / np.float32(shape[-1])
+
+        self._weights = [filled(*pair) for pair in pairwise(workload.layers)]
+        self._moves = [np.empty_like(weight) for weight in self._weights]
+        widest = max(self._widths)
+        self._values = [filled(widest, units) for units in workload.layers]  # inputs and outputs
+        self._results = [np.empty_like(values) for values in self._values]
+
+    def run(self, rounds: int) -> None:
+        for _ in range(rounds * self._workload.clients_per_round):
+            width = self._widths[self._client]
+            self._client = (self._client + 1) % len(self._widths)
+            values, results = ([each[:width] for each in arrays] for arrays in (self._values, self._results))
+            for _ in range(self._workload.steps):
+                for number, weight in enumerate(self._weights):
+                    np.matmul(values[number], weight, out=results[number + 1])
+                for number in reversed(range(len(self._weights))):
+                    np.matmul(values[number].T, values[number + 1], out=self._moves[number])
+                    if number:
+                        np.matmul(values[number + 1], self._weights[number].T, out=results[number])
+
+    def model(self) -> Parameters:
+        raise RuntimeError("the matrix products alone train no model")
+
+    def close(self) -> None:
+        """Do nothing: the engine started no threads or processes."""
+
+
+create = Products

@@ -1,0 +1,81 @@
+"""Executes statements whose texts are fixed, by Python's `sqlite3` instead of SQLAlchemy.
+
+SQLAlchemy takes several times as long for such a statement as SQLite itself. The statements belong to the
+transaction of a SQLAlchemy session, like those that SQLAlchemy executes. Errors are those of SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+from deploy.flower.database import note_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+AMONG = "IN (SELECT value FROM json_each(?))"  # the parameter is a list, as `listed` returns it
+_KEY = "cohort_execute"  # under which a session keeps its function
+
+
+def listed(values: Iterable[Any]) -> str:
+    """Return values as one parameter of a statement: SQLite limits the number of parameters."""
+    return json.dumps(list(values))
+
+
+class Rows(sqlite3.Cursor):
+    """The rows that a statement returns, as tuples. Iterate over all of them, or call a method once."""
+
+    def first(self) -> Any:
+        """Return the first row, or None if there is none."""
+        row = self.fetchone()
+        self.close()  # a statement that may return more rows would keep the transaction from its end
+        return row
+
+    def scalar(self) -> Any:
+        """Return the first value of the first row, or None if there is no row."""
+        row = self.first()
+        return None if row is None else row[0]
+
+    def all(self) -> list[Any]:
+        """Return all rows."""
+        return self.fetchall()
+
+
+def executor(session: Any) -> Callable[..., Any]:
+    """Return a function that executes a statement in a session's transaction, and returns its `Rows`.
+
+    The function's arguments are the statement and the values of its parameters: a tuple, or a list of tuples
+    to execute the statement with each of them.
+
+    Parameters
+    ----------
+    session : sqlalchemy.orm.Session
+        A session whose transaction has begun.
+    """
+    known: Callable[..., Any] | None = session.info.get(_KEY)
+    if known is not None:
+        return known
+    connection = session.connection()
+    driver = connection.connection.driver_connection
+    if not isinstance(driver, sqlite3.Connection):
+        execute: Callable[..., Any] = connection.exec_driver_sql
+        return execute
+
+    def execute_directly(statement: str, values: Any = ()) -> Rows:
+        rows = driver.cursor(Rows)
+        try:
+            return (
+                rows.executemany(statement, values)
+                if isinstance(values, list)
+                else rows.execute(statement, values)
+            )
+        except sqlite3.Error as error:
+            note_error(error, connection.engine.url.database)
+            wrapped = importlib.import_module("sqlalchemy").exc.DBAPIError.instance
+            raise wrapped(statement, None, error, sqlite3.Error, hide_parameters=True) from error
+
+    session.info[_KEY] = execute_directly
+    return execute_directly
