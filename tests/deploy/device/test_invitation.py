@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_a_device_that_is_killed_while_it_removes_its_keys_first_copy_has_joined
 ) -> None:
     remove = shutil.rmtree
 
-    def killed(folder: Path, **settings: bool) -> None:
+    def killed(folder: Path, **settings: Any) -> None:
         if folder.name.startswith("joining-") and (folder / "key.pub").exists():
             (folder / "key.pub").unlink()
             raise KeyboardInterrupt
