@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from benchmarks.experiments.report import Cell
 
 POINTS: dict[str, Any] = {"scale": "difference", "unit": " points"}
-TIME = (
-    *("time-lognormal", "time-lognormal-hard", "time-lognormal-easy", "time-lognormal-half"),
-    *("time-devices", "time-devices-hard", "time-devices-easy", "time-devices-half", "time-mnist"),
-)
 DECADES: dict[str, Any] = {"scale": "difference", "unit": " (log10)"}
 
 
@@ -47,13 +43,6 @@ def _streams() -> list[Claim]:
         )
         for row, other in best.items()
     ]
-
-
-def _time() -> list[Claim]:
-    """Return the claim about buffered rounds with `forecast` in each federation with slow clients."""
-    cells = (("buffered-forecast", "s to 90 %"), ("oort", "s to 90 %"))
-    text = "Buffered rounds with `forecast` reach 90 % of the best accuracy before Oort does"
-    return [Claim("time", f"{text} ({name})", name, *cells) for name in TIME]
 
 
 def _users() -> list[Claim]:
@@ -352,4 +341,4 @@ def _flics() -> list[Claim]:
     ]
 
 
-CLAIMS: tuple[Claim, ...] = (*_users(), *_osmd(), *_poc(), *_delta(), *_flics(), *_streams(), *_time())
+CLAIMS: tuple[Claim, ...] = (*_users(), *_osmd(), *_poc(), *_delta(), *_flics(), *_streams())

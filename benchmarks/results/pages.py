@@ -119,10 +119,9 @@ PAGES = (
         "time to accuracy of selectors, over-selection and buffered rounds; the bias of the aggregate",
         "time-",
         {"time-to-accuracy": "Over real processes"},
-        "time",
-        "[My clients are slow](../slow-clients.md) says what to turn on. `devices` are the 200 devices of "
-        "`benchmarks/time_to_accuracy/devices.json`. They have the form of FedScale's file, but are not its: "
-        "they were drawn.",
+        intro="[My clients are slow](../slow-clients.md) says what to turn on. `devices` are the 200 devices "
+        "of `benchmarks/time_to_accuracy/devices.json`. They have the form of FedScale's file, but are not "
+        "its: they were drawn.",
     ),
 )
 

@@ -4,7 +4,7 @@
 
 `CLIENTS` client processes train the digits over gRPC, as `cohort up` starts them. They are slowed down for
 real: each sleeps before it trains, for seconds that are lognormal over the clients (`slow_app`). The methods
-train at the same time, and a sleeping client uses no processor, so the methods hardly slow each other down.
+train one after another, since a client that sleeps for one run keeps the others waiting.
 
 The simulation has the same data, selectors and typical seconds of the clients. To the seconds of its slowest
 client, a real round adds the work of the server, the network and the training.
@@ -27,7 +27,7 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import copy_app
 from server.history import FILE_NAME, read_lines
 
-CLIENTS, PER_ROUND, ROUNDS = 10, 3, 50
+CLIENTS, PER_ROUND, ROUNDS = 10, 3, 25
 COMPARED = ("uniform", "timed-forecast", "oort", "fedbuff", "buffered-forecast")
 LEVEL = 90  # % of the best accuracy
 LONGEST = 30.0  # seconds that a round may take on average
@@ -49,7 +49,7 @@ def app_with_slow_clients(folder: Path) -> Path:
 
 
 def train(seed: int, rounds: int, methods: Iterable[str], folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Train all methods at once on one cluster of slow clients; return the rounds of each method's history.
+    """Train the methods on one cluster of slow clients; return the rounds of each method's history.
 
     Raises
     ------
@@ -58,12 +58,10 @@ def train(seed: int, rounds: int, methods: Iterable[str], folder: Path) -> dict[
     """
     app = app_with_slow_clients(folder / "app")
     with LocalCluster(folder / "cluster", CLIENTS, app=app) as cluster:
-        runs = {
-            name: cluster.submit(_config(METHODS[name], seed, rounds, folder / name), name)
-            for name in methods
-        }
-        for run in runs.values():
-            run.wait(LONGEST * rounds)
+        runs = {}
+        for name in methods:
+            runs[name] = cluster.submit(_config(METHODS[name], seed, rounds, folder / name), name)
+            runs[name].wait(LONGEST * rounds)
     found = {}
     for name, run in runs.items():
         lines = read_lines(folder / name / FILE_NAME)

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from client.app import app as fast
 
-MEDIAN, SIGMA, JITTER = 3.0, 1.0, 0.3  # s; standard deviations of the logarithm over clients, and over rounds
+MEDIAN, SIGMA, JITTER = 1.0, 1.0, 0.3  # s; standard deviations of the logarithm over clients, and over rounds
 
 
 def typical(seed: int, partition: int) -> float:

@@ -203,8 +203,8 @@ class Device:
         self._take_key(lambda folder: certificates.import_client_key(folder, KEY, private))
         (self.folder / CA).write_text(offer.ca)
         self._save(settings)  # before the key's first copy is deleted, so that no crash can lose the key
+        invitation.unlink()  # before the key's first copy: the server refuses the invitation with another key
         shutil.rmtree(joining)
-        invitation.unlink()
         return settings
 
     def introduce(self, name: str, server: str, ca: Path) -> Settings:

@@ -123,31 +123,39 @@ def up(
     try:
         before = asdict(Server.load(where)) if (where / FILE).exists() or not host else {"folder": where}
         this = Server(**{**before, **changes})
-        if not wait_until(lambda: not processes_with(MARK, str(where)), RECLAIM_TIMEOUT):
-            raise ServerError(f"dir = {where}: the server of this folder is running already")
-        for each in (this.port, this.control_port):
-            if not is_free(each):
-                raise ServerError(f"port = {each}: taken by another program; choose another one")
-        if this.metrics:
-            check_address(this.metrics)
-        if done := this.save():
-            _say(f"{done} a certificate for {', '.join(this.hosts)}")
-            _say(f"{this.authority.with_name(AUTHORITY_KEY)} is needed once a year only: keep it elsewhere")
-        programs = Programs(this, _say)
-        with raise_on_signals(lambda _: KeyboardInterrupt()), _metrics(this, programs), programs:
-            _say(_greeting(this))
-            with contextlib.ExitStack() as stack:
-                shown = page and stack.enter_context(PageProcess(where, this.page_token(), page_port, _say))
-                while True:
-                    time.sleep(1)
-                    if shown:
-                        shown.check()
+        with this.claimed():
+            _serve(this, page_port if page else None)
     except (ServerError, ValueError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(f"dir = {where}: {error}")
     except KeyboardInterrupt:
         _say("stopped")
+
+
+def _serve(this: Server, page_port: int | None) -> None:
+    """Run a server until Ctrl-C, with the live page on a port if one is given."""
+    if not wait_until(lambda: not processes_with(MARK, str(this.folder)), RECLAIM_TIMEOUT):
+        raise ServerError(f"dir = {this.folder}: the server of this folder is running already")
+    for each in (this.port, this.control_port):
+        if not is_free(each):
+            raise ServerError(f"port = {each}: taken by another program; choose another one")
+    if this.metrics:
+        check_address(this.metrics)
+    if done := this.save():
+        _say(f"{done} a certificate for {', '.join(this.hosts)}")
+        _say(f"{this.authority.with_name(AUTHORITY_KEY)} is needed once a year only: keep it elsewhere")
+    programs = Programs(this, _say)
+    with raise_on_signals(lambda _: KeyboardInterrupt()), _metrics(this, programs), programs:
+        _say(_greeting(this))
+        with contextlib.ExitStack() as stack:
+            shown = page_port and stack.enter_context(
+                PageProcess(this.folder, this.page_token(), page_port, _say)
+            )
+            while True:
+                time.sleep(1)
+                if shown:
+                    shown.check()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import secrets
 import sys
 import time
@@ -26,7 +28,7 @@ from deploy.tls.probe import serves
 from strategies.checkpoint import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 CONNECTION = "cohort-server"  # the name of the SuperLink in Flower's config.toml
 FILE = "server.json"  # the file with the settings of a server
@@ -151,7 +153,13 @@ class Server:
         certificates.private_folder(self.folder)
         done = None
         if not (keys / "server.pem").exists():
-            certificates.write_certificates(keys, self.hosts, renewable=True)
+            try:
+                certificates.write_certificates(keys, self.hosts, renewable=True)
+            except FileExistsError as error:
+                raise ServerError(
+                    f"{error.filename}: exists without {keys / 'server.pem'}: the first start was "
+                    f"interrupted, or files were lost. If no device has joined yet, delete {keys}"
+                ) from None
             done = "made"
         elif not certificates.is_valid_for(keys / "server.pem", self.hosts, certificates.RENEWAL):
             if not (keys / certificates.AUTHORITY_KEY).exists():
@@ -160,10 +168,8 @@ class Server:
                 )
             certificates.renew_certificate(keys, self.hosts)
             done = "renewed"
-        if not (keys / "executor.secret").exists():
-            certificates.write_private(keys / "executor.secret", secrets.token_bytes(32))
-        if not self.control_secret.exists():
-            certificates.write_private(self.control_secret, secrets.token_hex(32).encode())
+        _keep(keys / "executor.secret", secrets.token_bytes(32))
+        _keep(self.control_secret, secrets.token_hex(32).encode())
         for name in ("logs", "runs"):
             (self.folder / name).mkdir(exist_ok=True)
         self.prepare_clients()
@@ -174,6 +180,30 @@ class Server:
         with replacing(self.folder / FILE) as file:
             file.write(json.dumps(settings, indent=1).encode())
         return done
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep others from starting this server inside a `with` block.
+
+        Raises
+        ------
+        ServerError
+            If another process has claimed the folder.
+        """
+        import fcntl  # which Windows lacks, where no server runs
+
+        certificates.private_folder(self.folder)
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ServerError(
+                    f"dir = {self.folder}: the server of this folder is running already"
+                ) from None
+            yield
+        finally:
+            os.close(folder)
 
     def prepare_clients(self) -> None:
         """Make the folders and the file that `invite`, `register` and `revoke` need, if they are missing."""
@@ -446,6 +476,13 @@ class Node:
     """The id that the SuperLink gave the node; None for an invited client."""
     last_seen: str | None = None
     """When the node was last online, in UTC; None if it was never online, or the SuperLink does not know."""
+
+
+def _keep(file: Path, secret: bytes) -> None:
+    """Write a secret if its file is missing, or empty because the power failed while it was written."""
+    if not file.exists() or not file.stat().st_size:
+        file.unlink(missing_ok=True)
+        certificates.write_private(file, secret)
 
 
 def _node(name: str, id: str, listed: Mapping[str, Any]) -> Node:

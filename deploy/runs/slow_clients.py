@@ -45,6 +45,8 @@ def slow_clients(path: Path) -> list[str]:
     if found is None or found.replies < FEWEST:
         return []
     settings = history.settings
+    if not {"selector", "clients_per_round"} <= settings.keys():
+        raise ValueError(f"{path}: its first line does not name the selector and the clients per round")
     head = (
         f"Slow clients: of {found.replies:,} durations, the standard deviation of log seconds is "
         f"{found.between:.2f} between clients and {found.within:.2f} from round to round."
@@ -103,7 +105,7 @@ def _buffered(lines: list[Line], settings: Line) -> list[str]:
     stale = sum(int(line.get("num_stale", 0)) for line in asked)
     taus = np.concatenate([np.array(line["staleness"], dtype=np.float64) for line in asked] or [np.zeros(1)])
     found = [f"Updates are {taus.mean():.1f} rounds stale on average, and {taus.max():.0f} at most."]
-    if stale > STALE * arrivals:
+    if stale > STALE * arrivals > 0:
         found.append(
             f"{stale / arrivals:.0%} of the updates were rejected as too stale, which takes weight from slow "
             f"clients: raise max-staleness (now {settings.get('max_staleness')})."

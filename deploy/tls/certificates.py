@@ -95,8 +95,16 @@ def write_certificates(folder: Path, names: Iterable[str] = (), *, renewable: bo
             write_private(folder / AUTHORITY_KEY, kept)
             made.append(folder / AUTHORITY_KEY)
         made += files.ca, files.certificate
-        files.ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-        files.certificate.write_bytes(certificate)
+        for path, content in (
+            (files.ca, authority.public_bytes(serialization.Encoding.PEM)),
+            (files.certificate, certificate),
+        ):
+            made.append(new := path.with_name(f"{path.name}.new"))
+            with new.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)  # whole even after a power failure: the next start must find no empty file
     except OSError:  # such as a full disk: a part of the files would stop the next call
         for each in made:
             each.unlink(missing_ok=True)

@@ -1,8 +1,10 @@
 """A device joins with an invitation, once; addresses and names are checked."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +118,29 @@ def test_a_device_that_missed_the_answer_shows_the_same_key_again(
         assert not device.has_joined
     device.accept(path)
     assert set(shown) == {device.key_line()}
+
+
+def test_a_device_that_is_killed_while_it_removes_its_keys_first_copy_has_joined(
+    tmp_path: Path,
+    authority: certificates.Certificates,
+    enrolled: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove = shutil.rmtree
+
+    def killed(folder: Path, **settings: Any) -> None:
+        if folder.name.startswith("joining-") and (folder / "key.pub").exists():
+            (folder / "key.pub").unlink()
+            raise KeyboardInterrupt
+        remove(folder, **settings)
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    path, device = an_invitation(tmp_path, authority), Device(tmp_path / "state")
+    with pytest.raises(KeyboardInterrupt):
+        device.accept(path)
+    assert device.has_joined
+    assert enrolled == [device.key_line()]
+    assert not path.exists()  # with it, the next call would make a key that the server refuses
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,38 @@ def test_settings_and_secrets_are_saved(server: Server) -> None:
         verifier_for(server.authority, name).verify(certificate(server), [])
 
 
+def test_secrets_that_a_power_failure_left_empty_are_made_again(server: Server) -> None:
+    secrets = [server.folder / "pki" / name for name in ("executor.secret", "control.secret")]
+    before = [secret.read_bytes() for secret in secrets]
+    server.save()
+    assert [secret.read_bytes() for secret in secrets] == before
+    for secret in secrets:
+        secret.write_bytes(b"")
+    server.save()
+    for secret, old in zip(secrets, before, strict=True):
+        assert len(secret.read_bytes()) == len(old)
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_a_first_start_that_was_interrupted_is_named_by_the_next_one(server: Server) -> None:
+    (server.folder / "pki" / "server.pem").unlink()
+    with pytest.raises(ServerError, match="the first start was interrupted, or files were lost"):
+        server.save()
+    assert (server.folder / "pki" / "ca.key").exists()
+
+
+def test_a_second_start_at_the_same_moment_is_refused_and_changes_nothing(server: Server) -> None:
+    before = (server.folder / "server.json").read_bytes()
+    arguments = ["server", "up", "--dir", str(server.folder), "--host", "other.example.org"]
+    with server.claimed():
+        result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert f"dir = {server.folder}: the server of this folder is running already" in result.output
+    assert (server.folder / "server.json").read_bytes() == before
+    with server.claimed():
+        pass
+
+
 def test_a_new_name_or_a_near_expiry_renews_the_certificate_under_the_same_authority(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

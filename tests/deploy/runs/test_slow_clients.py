@@ -70,6 +70,15 @@ def test_without_durations_nothing_is_said(play):
     assert said(play()) == ""
 
 
+def test_a_history_without_its_selector_is_named(play, tmp_path):
+    first, *rest = read_lines(play(response_times="sigma=1") / "history.jsonl")
+    del first["selector"]
+    path = tmp_path / "history.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in [first, *rest]))
+    with pytest.raises(ValueError, match=r"history\.jsonl: its first line does not name the selector"):
+        slow_clients(path)
+
+
 def test_advise_reads_a_buffered_run(play):
     folder = play(**BUFFERED, response_times="sigma=1")
     result = CliRunner().invoke(cli, ["advise", str(folder)])

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from cryptography import x509
@@ -104,12 +105,12 @@ def test_certificates_that_cannot_be_written_are_made_by_the_next_call(
 ) -> None:
     """The disk is full after the private keys, which are never overwritten."""
 
-    def fail(path: Path, content: bytes) -> int:
+    def fail(path: Path, mode: str) -> NoReturn:
         path.touch()
         raise OSError(ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", fail)
+        patched.setattr(Path, "open", fail)
         with pytest.raises(OSError, match="No space left"):
             certificates.write_certificates(tmp_path, renewable=True)
     assert not list(tmp_path.iterdir())

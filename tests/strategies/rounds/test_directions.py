@@ -22,7 +22,8 @@ def noisy(rng: np.random.Generator, version: int, factor: float = 1.0) -> np.nda
 
 def play(directions: VersionedDirections, rounds: int = 24, lag: int = 4) -> dict[int, float]:
     """Client 0 sends flipped updates of the newest model, the others true ones of an older model."""
-    rng, found = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    found: dict[int, float] = {}
     for number in range(1, rounds + 1):
         clients = np.array([0, 1 + number % 10, 1 + (number + 5) % 10])
         versions = np.array([number, number - lag, number - lag])

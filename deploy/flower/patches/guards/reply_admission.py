@@ -21,6 +21,7 @@ TREE_NODE = 256  # the most bytes that an object takes in the tree of a reply
 MESSAGE = 64 * 1024  # the most bytes of a reply without its objects
 ATTEMPTS = 8  # how often a node may send a reply to one message
 REMEMBERED = 10_000  # the most messages that are remembered: the node of each, and its number of replies
+LONGEST = 1e6  # s for which a ClientApp may state that it has run; a longer time counts as this
 SESSIONS = 256  # the most push sessions of ServerApps that are remembered
 
 _LINK_STATE = "flwr.server.superlink.linkstate"
@@ -200,6 +201,9 @@ class ReplyAdmission:
             raise self._no("the message is not a reply")
         if not all(map(math.isfinite, (metadata.created_at, metadata.ttl, *request.clientapp_runtime_list))):
             raise self._no("a time is not finite")
+        # Flower adds up these times, and cannot show a sum that is infinite.
+        times = [min(max(0.0, each), LONGEST) for each in request.clientapp_runtime_list]
+        request.clientapp_runtime_list[:] = times
         asked = self._state_factory.state().get_valid_message_ins(metadata.reply_to_message_id)
         if (
             asked is None

@@ -23,6 +23,7 @@ from flwr.superlink.grid import http_grid
 
 from deploy.flower.patches.guards import reply_admission, reply_size
 from tests.support.fleet import App, Node, SuperLink, random_bytes
+from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.network
 MODEL = 2600  # bytes
@@ -57,6 +58,34 @@ def refused(node: Node, method: str, request: Any, reason: str) -> None:
         node.ask(method, request)
     assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert re.search(reason, error.value.details() or "")
+
+
+def test_a_claimed_running_time_leaves_the_sum_of_the_run_finite(
+    app: App, node: Node, superlink: SuperLink
+) -> None:
+    def total() -> float:
+        (run,) = superlink.state.get_run_info(run_ids=[app.run.run_id])
+        return run.clientapp_runtime
+
+    def claim(seconds: float) -> None:
+        announced.clientapp_runtime_list[:] = [seconds]
+        node.ask("PushMessages", announced)
+
+    before = total()
+    app.send(node, MODEL)
+    announced = node.announce(Message(arrays(MODEL), reply_to=node.receive()))
+    claim(-1e308)
+    for _ in range(3):
+        claim(1e308)
+
+    def stored() -> bool:  # the sums are stored once a second, at a request
+        node.latency()
+        app.send(node, MODEL)
+        node.receive()
+        return total() - before >= 3 * reply_admission.LONGEST
+
+    wait_for(stored, 20, lambda: f"the sum is {total()}")
+    assert total() - before < 4 * reply_admission.LONGEST
 
 
 def test_a_reply_as_large_as_the_model_arrives(app: App, node: Node) -> None:
