@@ -21,8 +21,8 @@ class Buffered:
     clients go on training from the model that they have. The *staleness* τ of an update is the number of
     rounds that ended between the question to the client and the round in which its update is used. Buffers
     are those of FedBuff (Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation). The
-    weights are not, see `strategies.rounds.buffered.buffer.Buffer`: they keep the aggregate unbiased although clients differ in
-    speed.
+    weights are not, see `strategies.rounds.buffered.buffer.Buffer`: they keep the aggregate
+    unbiased although clients differ in speed.
 
     Attributes
     ----------
