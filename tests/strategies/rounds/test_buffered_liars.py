@@ -89,7 +89,7 @@ def test_a_liar_that_replies_at_once_is_drawn_twice_as_often_as_its_share_at_mos
     assert draws[list(LIARS)].max() <= 1 + 2 * rounds * size / (NUM_CLIENTS - len(LIARS))
 
 
-PLAYED = {
+PLAYED: dict[str, dict[str, Any]] = {
     "3 of 10": {"size": 3, "concurrency": 10, "learning_rate": 0.1},  # honest runs nearly diverge with 0.2
     "4 of 8": {"size": 4, "concurrency": 8},
     "5 of 5": {"size": 5, "concurrency": 5},
