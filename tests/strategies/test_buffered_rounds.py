@@ -235,6 +235,7 @@ def test_stale_updates_are_rejected_counted_and_recorded() -> None:
     assert "must be at most 2 (max_staleness)" in next(iter(stale[0].failures.values()))
 
 
+@pytest.mark.slow
 def test_clients_that_never_answer_take_at_most_twice_as_many_models_as_there_are_places() -> None:
     """Client 2 answers so late that its model is no longer kept: silent clients have newer ones."""
     kept: list[int] = []
