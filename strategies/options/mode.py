@@ -47,8 +47,8 @@ class Buffered:
     count_busy : bool (default: True)
         Whether each draw also counts for the clients that are busy, in the update that they are working on.
         This keeps the aggregate unbiased although only idle clients can be drawn. With False, as in FedBuff,
-        it is biased to fast clients, which are idle more often. With selectors that are biased on purpose, no
-        draw counts for busy clients.
+        it is biased to fast clients, which are idle more often, and each K arrivals end a round, whoever
+        sends them. With selectors that are biased on purpose, no draw counts for busy clients.
 
     Raises
     ------

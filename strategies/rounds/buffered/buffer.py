@@ -103,7 +103,8 @@ class Buffer:
     a run ends only after C arrivals, if C is more than K. And an arrival counts towards K only if its client
     has not counted twice already in the last n/2K rounds, where n clients are available: nobody has more
     than twice its mean share of the arrivals that end rounds. Updates that do not count are used as well, in
-    the step of their round, so the rule changes no credit. If no client is left to ask, the round ends.
+    the step of their round, so the rule changes no credit. If no client is left to ask, the round ends. With
+    ``mode.count_busy=False``, each K arrivals end a round, as in FedBuff.
 
     **Bounded.** Each client is used at most once in a round: while its update waits in the buffer, or after
     it has failed, it counts as busy until the round ends. So a client that fails at once is asked at most
@@ -228,7 +229,9 @@ class Buffer:
     @property
     def enough(self) -> int:
         """How many arrivals end the round: K; in the first round of a run C, if C is more."""
-        return self.size if self._round > 1 else max(self.size, self.mode.concurrency)
+        if self._round > 1 or not self.mode.count_busy:
+            return self.size
+        return max(self.size, self.mode.concurrency)
 
     # --- the replies ------------------------------------------------------------------------------------
 
@@ -286,7 +289,7 @@ class Buffer:
         self._drawn[client].state = State.ARRIVED if usable else State.FAILED
         self._ended.append(client)
         since = self._counts_from.get(client, -inf)
-        if usable and since <= self._round:
+        if usable and (since <= self._round or not self.mode.count_busy):
             self._counted.add(client)
             self._counts_from[client] = max(since + self._pause, self._round)
 
