@@ -391,3 +391,13 @@ def test_a_client_that_replies_at_once_ends_few_rounds_and_each_of_its_updates_i
     # In n rounds a client counts at most 1 + n * 2 K / M times, and once more in the first round.
     assert others >= 3 * rounds - 3 * (2 + rounds * 2 * 3 / M)
     assert run.arrivals[:3].min() > 1.5 * run.arrivals[3:].mean()  # none of them is lost
+
+
+def test_without_counting_busy_clients_any_arrivals_end_a_round_as_in_fedbuff() -> None:
+    buffer = Buffer(Buffered(concurrency=3, count_busy=False), 1)
+    for number in range(1, 6):
+        buffer.begin(number)
+        buffer.fill(opened(number), drawing([0, 1, 2]), tenth)
+        buffer.end(0, usable=True)  # the same client in each round
+        assert buffer.is_full
+        assert buffer.take()[0].clients.tolist() == [0]
