@@ -1,1 +1,1 @@
-"""The exchange of messages with Flower: grids, messages, arrays in messages, attendance and polls."""
+"""The exchange of messages with Flower: exchanges, messages, arrays in messages, attendance and polls."""

@@ -13,7 +13,7 @@ import pytest
 
 from strategies.checkpoint import CheckpointFolder
 from strategies.clients.roster import Roster
-from strategies.flower import grids
+from strategies.flower import exchanges
 from strategies.flower.received import readable
 from strategies.rounds.aggregation import Model
 from strategies.rounds.logic import RoundLogic
@@ -89,7 +89,7 @@ def an_answer_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def the_last_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grids, "readable", lambda replies: list(readable(replies))[::-1])
+    monkeypatch.setattr(exchanges, "readable", lambda replies: list(readable(replies))[::-1])
 
 
 def clients_are_renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
