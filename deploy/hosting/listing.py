@@ -35,9 +35,8 @@ def shares(history: RunHistory) -> dict[str, Share]:
     used: dict[str, int] = defaultdict(int)
     weights: dict[str, float] = defaultdict(float)
     for line in history.trained:
-        weights_of = line.get("weights") or [None] * len(
-            line["client_ids"]
-        )  # an edited history may lack them
+        # An edited history may lack the weights.
+        weights_of = line.get("weights") or [None] * len(line["client_ids"])
         columns = (line["client_ids"], line["responded"], weights_of)
         for client, responded, weight in zip(*columns, strict=True):
             selected[client] += 1

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -274,13 +275,19 @@ def test_foreign_files_and_other_versions_are_named(tmp_path: Path, arrays: dict
     assert told == [f"{tmp_path}/round-00000002.npz: refused: {why}; the one before is used"]
 
 
-def test_a_compressed_file_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
-    """A file of a few bytes could take any amount of memory; Cohort compresses nothing."""
-    folder, told = filled(tmp_path, 1, 2)
-    file = tmp_path / "round-00000002.npz"
+@contextmanager
+def rewritten(file: Path) -> Iterator[tuple[dict[str, bytes], zipfile.ZipFile]]:
+    """Yield the members of a checkpoint, and an empty archive that replaces its file."""
     with zipfile.ZipFile(file) as before:
         members = {name: before.read(name) for name in before.namelist()}
     with zipfile.ZipFile(file, "w") as after:
+        yield members, after
+
+
+def test_a_compressed_file_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    """A file of a few bytes could take any amount of memory; Cohort compresses nothing."""
+    folder, told = filled(tmp_path, 1, 2)
+    with rewritten(tmp_path / "round-00000002.npz") as (members, after):
         for name, content in members.items():
             after.writestr(name, content, zipfile.ZIP_STORED if name == "meta.npy" else zipfile.ZIP_DEFLATED)
     assert same(folder.newest(), state(1))
@@ -296,10 +303,7 @@ def test_a_file_of_another_round_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_array_is_damage(tmp_path: Path) -> None:
     folder, told = filled(tmp_path, 1, 2)
-    file = tmp_path / "round-00000002.npz"
-    with zipfile.ZipFile(file) as before:
-        members = {name: before.read(name) for name in before.namelist()}
-    with zipfile.ZipFile(file, "w") as after:
+    with rewritten(tmp_path / "round-00000002.npz") as (members, after):
         for name in list(members)[:-1]:
             after.writestr(name, members[name])
     assert same(folder.newest(), state(1))
