@@ -242,8 +242,10 @@ def _page(page: Page, findings: Sequence[Finding], results: Mapping[str, Result]
     before = results.get(f"claims-{page.group}")
     if isinstance(before, Kept):
         lines += ["", "## Claims as read before results were recorded", "", _stale(before), "", *before.text]
+    names = files_of(page, results)
+    if any(name in EXPERIMENTS for name in names):
         lines += ["", "## Experiments"]
-    for name in files_of(page, results):
+    for name in names:
         lines += ["", *_section(name, page, results[name])]
     return "\n".join(lines).replace("{here}", "../") + "\n"
 
