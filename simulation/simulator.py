@@ -662,12 +662,12 @@ class Simulator:
             client = min(self._in_flight, key=lambda each: self._in_flight[each][0])
             now, took[client] = self._in_flight.pop(client)
             versions[client] = buffer.in_flight[client]
-            if buffer.is_too_stale(client):
+            if took[client] == inf:
+                failures[client] = _LATE
+            elif buffer.is_too_stale(client):
                 num_stale += 1
                 most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
                 failures[client] = f"staleness {buffer.staleness(client)}: {most}"
-            elif took[client] == inf:
-                failures[client] = _LATE
             buffer.end(client, client not in failures)
         waited = now - self.seconds if now < inf else inf
         chosen = self._logic.gather(opened, num_stale)

@@ -66,7 +66,7 @@ def test_the_simulation_is_the_strategy_on_simulated_time(server: FedAdam | None
         seed=5,
         mode=MODE,
         faults=FAULTS,
-        deadlines=Deadlines(round=30, shortest=inf),
+        deadlines=Deadlines(round=60, shortest=inf),
         polling=Polling(ask_status=True, interval=0.05),
         server_strategy=server,
         on_round=records.append,
@@ -76,7 +76,7 @@ def test_the_simulation_is_the_strategy_on_simulated_time(server: FedAdam | None
         num_rounds=ROUNDS,
         train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
     )
-    ours = simulator(response_times=slow, round_deadline=30.0, server_strategy=server)
+    ours = simulator(response_times=slow, round_deadline=60.0, server_strategy=server)
     for mine, theirs in zip(ours.run(ROUNDS), records, strict=True):
         assert mine.selection.clients.tolist() == theirs.selection.clients.tolist()
         assert mine.selection.counts.tolist() == theirs.selection.counts.tolist()
