@@ -105,6 +105,8 @@ def check_batched(trials: Sequence[Trial]) -> None:
                 "mode = 'buffered': must be 'rounds' with --engine batched, where all clients answer at "
                 "once, unless response-times or device-speeds is set"
             )
+        if (wire := trial.run_config.get("wire", "float32")) != "float32":
+            raise ValueError(f"wire = {wire!r}: must be 'float32' with --engine batched, which has no messages")
         eligible = str(trial.run_config.get("eligible", ""))
         conditions = Eligibility.parse(eligible) if eligible else Eligibility()
         if conditions.tags or conditions.properties.keys() - {"group"}:
