@@ -207,7 +207,7 @@ def messages(
 
 @bench.command()
 def models(
-    megabytes: Annotated[float, typer.Option(min=1.0, help="Megabytes of the model.")] = 100.0,
+    megabytes: Annotated[str, typer.Option(help="Megabytes of the model, with commas, each >= 1.")] = "100",
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
     no_stock: NoStock = False,
@@ -216,7 +216,18 @@ def models(
     """Measure rounds with a large model, beside stock Flower."""
     from benchmarks.models.measure import run
 
-    run(megabytes, nodes, rounds, no_stock, as_json)
+    sizes = [float(size) for size in megabytes.split(",")]
+    if min(sizes) < 1:
+        _fail(f"megabytes = {megabytes}: each must be >= 1")
+    run(sizes, nodes, rounds, no_stock, as_json)
+
+
+@bench.command()
+def half_precision(seeds: Seeds = 10, data: Data = None, as_json: Json = False) -> None:
+    """Measure what half precision on the wire costs in accuracy."""
+    from benchmarks.half_precision import run
+
+    run(seeds, data, as_json)
 
 
 @bench.command()
