@@ -170,7 +170,7 @@ def results(
 
 @bench.command()
 def rounds(
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 4,
+    nodes: Annotated[str, typer.Option(help="Numbers of nodes of a federation, with commas.")] = "4",
     per_round: Annotated[
         int | None, typer.Option(min=1, help="Clients that train in a round. (default: all)")
     ] = None,
@@ -184,12 +184,19 @@ def rounds(
     """Measure rounds without work, beside Flower's own engine."""
     from benchmarks.rounds import measure as benchmark
 
-    if per_round is not None and per_round > nodes:
-        _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")
+    try:
+        numbers = [int(number) for number in nodes.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        _fail(f"nodes = {nodes}: must be numbers >= 1, with commas")
+    if per_round is not None and per_round > min(numbers):
+        _fail(f"per-round = {per_round}: must be between 1 and {min(numbers)} (nodes)")
     if profile:
-        print(benchmark.profile(nodes, per_round or nodes, rounds))
+        print(benchmark.profile(numbers[0], per_round or numbers[0], rounds))
         return
-    benchmark.run(nodes, per_round or nodes, rounds, no_stock, as_json)
+    for position, number in enumerate(numbers):
+        benchmark.run(number, per_round or number, rounds, no_stock or position > 0, as_json)
 
 
 @bench.command()
