@@ -20,8 +20,8 @@ from strategies.clients.reports import (
     UPDATE_WEIGHT,
     Report,
 )
-from strategies.flower.half_precision import half_precision_mod
 from strategies.flower.messages import write_report
+from strategies.half_precision import half_precision_mod
 from strategies.rounds.variates import CONTROL
 from strategies.selectors import selector_type
 from tasks.base import TrainResult, batches

@@ -5,7 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 
 import tasks
 from strategies import Checkpoints, RoundRecord, extensions
-from strategies.flower.half_precision import HalfPrecisionGrid
+from strategies.half_precision import HalfPrecisionGrid
 
 from .recording import KnownClients, Recording
 from .settings import RunSettings

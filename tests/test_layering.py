@@ -26,7 +26,7 @@ STRATEGIES = (
     ("clients",),
     ("rounds",),
     ("server_steps", "flower"),
-    ("progress", "reporters", "evaluation"),
+    ("progress", "reporters", "evaluation", "half_precision"),
     ("strategy",),
     ("presets",),
 )

@@ -15,7 +15,7 @@ client = ClientApp()
 server = ServerApp()
 
 LAYERS = 10
-HALF = "half-precision"  # strategies.flower.half_precision.HALF, which stock Flower must not import
+HALF = "half-precision"  # strategies.half_precision.HALF, which stock Flower must not import
 
 
 @client.train()
@@ -23,7 +23,7 @@ def train(message: Message, context: Context) -> Message:
     """Train with half precision if the message has it."""
     if HALF not in message.content:
         return trained(message, context)
-    from strategies.flower.half_precision import half_precision_mod
+    from strategies.half_precision import half_precision_mod
 
     return half_precision_mod(message, context, trained)
 
@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the rounds of each turn."""
     size = round(float(str(context.run_config["megabytes"])) * 1e6 / 4 / LAYERS)
     if context.run_config["half"]:
-        from strategies.flower.half_precision import HalfPrecisionGrid
+        from strategies.half_precision import HalfPrecisionGrid
 
         grid = HalfPrecisionGrid(grid)
     noop.run_turns(grid, context, ArrayRecord([np.zeros(size, np.float32) for _ in range(LAYERS)]))

@@ -5,7 +5,7 @@ benchmarks.models``
 
 A federation of this machine, with TLS, node authentication and a database, sends a model of float32 to each
 node in each round. The nodes do not train: they change a parameter of each layer and send the model back.
-With half precision, models and updates travel as float16 (`strategies.flower.half_precision`), half the
+With half precision, models and updates travel as float16 (`strategies.half_precision`), half the
 bytes. The time is the median of the rounds. The time of the loopback is that of the same bytes through a TCP
 connection of this machine, without TLS, one way after the other.
 

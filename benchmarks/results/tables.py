@@ -106,8 +106,9 @@ NOTES = {
     "population": (
         "CPU milliseconds of each part of a round of `forecast`, without the parts that it calls. K = 100, "
         "and a tenth of all M clients come or go in each round. `nodes` is Flower's list of nodes, "
-        "which attendance reads. Selection grows with M since half of the clients are absent: `forecast` then "
-        "lists the available ones. A checkpoint holds the state of all clients, on the Grid also the roster."
+        "which attendance reads. Selection grows with M since half of the clients are absent: then "
+        "`forecast` lists the available ones. A checkpoint holds the state of all clients, and "
+        "on the Grid the roster."
     ),
     "devices": ("[How many devices a server can have](../scale.md) explains the options."),
     "models": (

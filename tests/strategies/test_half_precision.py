@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from simulation.grid import InProcessGrid
 from strategies import RoundRecord, SelectionStrategy
-from strategies.flower.half_precision import HALF, HalfPrecisionGrid, half_precision_mod
+from strategies.half_precision import HALF, HalfPrecisionGrid, half_precision_mod
 from strategies.options import Faults, Polling
 
 STEP = np.array([1e-3, -2e-9, 3.0], np.float32)

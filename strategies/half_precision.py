@@ -20,11 +20,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
-from ..clients.reports import REPORT_NORM
-from .arrays import decode, encode, num_bytes
-from .contents import of_kind
-from .exchanges import ExchangeGrid, _GridView
-from .received import readable
+from .clients.reports import REPORT_NORM
+from .flower.arrays import decode, encode, num_bytes
+from .flower.contents import of_kind
+from .flower.exchanges import ExchangeGrid, _GridView
+from .flower.received import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
