@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 
-from .clients.reports import REPORT_NORM
+from .clients.reports import NORM, REPORT_NORM
 from .flower.arrays import decode, encode, num_bytes
 from .flower.contents import of_kind
 from .flower.exchanges import ExchangeGrid, _GridView
@@ -47,9 +47,10 @@ _INTERVAL = 3.0  # s between two looks for replies, as in Flower's own grid
 class HalfPrecisionGrid(_GridView):
     """Sends models and receives updates as float16, if the clients' app has `half_precision_mod`.
 
-    Give it to `SelectionStrategy.start` in place of Flower's grid. All messages with a model are rounded:
-    training, polls and evaluation. If an app lacks the mod, its replies with a model become errors. Messages
-    to clients that mask their updates are not rounded, since rounded masks would not cancel.
+    Give it to `SelectionStrategy.start` in place of Flower's grid. All messages with a model are rounded, but
+    for questions about norms: `ReportingClientApp` answers them from the message itself. If an app lacks the
+    mod, its replies with a model become errors. Messages to clients that mask their updates are not rounded,
+    since rounded masks would not cancel.
 
     Parameters
     ----------
@@ -74,8 +75,8 @@ class HalfPrecisionGrid(_GridView):
         messages = list(messages)
         rounded: dict[int, tuple[ArrayRecord, ConfigRecord]] = {}  # id of a record -> the record rounded
         for message in messages:
-            model = message.content.get(self._record)
-            if not isinstance(model, ArrayRecord) or HALF in message.content or _masks(message.content):
+            model, kind = message.content.get(self._record), message.metadata.message_type
+            if not isinstance(model, ArrayRecord) or kind == NORM or _stays(message.content):
                 continue
             if id(model) not in rounded:
                 rounded[id(model)] = self._rounded(model)
@@ -226,5 +227,7 @@ def _exponents(note: ConfigRecord | None) -> dict[str, int]:
     return {str(name): each for name, each in zip(names, exponents, strict=False) if type(each) is int}
 
 
-def _masks(content: RecordDict) -> bool:
-    return any(REPORT_NORM in config for config in of_kind(content, ConfigRecord).values())
+def _stays(content: RecordDict) -> bool:
+    """Return whether a message is not rounded: it is rounded already, or the client masks its update."""
+    configs = of_kind(content, ConfigRecord)
+    return HALF in configs or any(REPORT_NORM in config for config in configs.values())

@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from simulation.grid import InProcessGrid
-from strategies import RoundRecord, SelectionStrategy
+from strategies import ReportingClientApp, RoundRecord, SelectionStrategy
 from strategies.half_precision import HALF, HalfPrecisionGrid, half_precision_mod
 from strategies.options import Faults, Polling
 
@@ -17,9 +17,11 @@ STEP = np.array([1e-3, -2e-9, 3.0], np.float32)
 START = np.array([1 / 3, 1e5, -7.7], np.float32)  # 1e5 is too large for float16
 
 
-def app(step: np.ndarray = STEP, mods: Any = (half_precision_mod,)) -> ClientApp:
+def app(
+    step: np.ndarray = STEP, mods: Any = (half_precision_mod,), kind: type[ClientApp] = ClientApp
+) -> ClientApp:
     """Return an app that adds a step to the array "w", 1 to "count", and has seen the arrays in ``seen``."""
-    made = ClientApp(mods=list(mods))
+    made = kind(mods=list(mods))
 
     @made.train()
     def train(message: Message, context: Context) -> Message:
@@ -48,15 +50,15 @@ def model(w: np.ndarray = START) -> ArrayRecord:
 
 
 def run(
-    client: ClientApp, w: np.ndarray = START, rounds: int = 1, **options: Any
+    client: ClientApp, w: np.ndarray = START, selector: str = "full", **options: Any
 ) -> tuple[dict[str, np.ndarray], list[RoundRecord], SelectionStrategy]:
     """Return the model after the rounds of two clients."""
     records: list[RoundRecord] = []
     strategy = SelectionStrategy(
-        "full", clients_per_round=2, polling=Polling(ask_status=False), on_round=records.append, **options
+        selector, clients_per_round=2, polling=Polling(ask_status=False), on_round=records.append, **options
     )
     grid = HalfPrecisionGrid(InProcessGrid(client, ({} for _ in range(2))))
-    result = strategy.start(grid, model(w), num_rounds=rounds)
+    result = strategy.start(grid, model(w), num_rounds=1)
     return {name: array.numpy() for name, array in (result.arrays or model(w)).items()}, records, strategy
 
 
@@ -129,6 +131,16 @@ def test_a_mod_passes_messages_that_are_not_rounded() -> None:
 def test_masked_updates_are_not_rounded() -> None:
     run(app(), masked_updates=True)
     assert np.array_equal(seen[0]["w"], START)
+
+
+def test_norms_that_a_reporting_app_is_asked_for_are_those_of_its_updates() -> None:
+    step = np.array([1, 2, 2], np.float32)
+    _, (record,), _ = run(app(step, kind=ReportingClientApp), selector="optimal")
+    np.testing.assert_allclose(record.feedback.update_norms, 10**0.5, rtol=1e-3)
+    assert not record.failures
+    assert not record.clipped
+    assert {each["w"].tobytes() for each in seen[:2]} == {START.tobytes()}  # the question was not rounded
+    assert len({each["w"].tobytes() for each in seen}) == 2  # the training was
 
 
 LIES = {
