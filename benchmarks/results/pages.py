@@ -40,7 +40,7 @@ class Page:
     benchmarks : Mapping[str, str]
         Data files of benchmarks -> heading.
     group : str
-        The claims of the page, and the name of its kept claims.
+        The claims of the page.
     intro : str
         A paragraph below the heading.
     """
@@ -135,8 +135,8 @@ _FRONT = """\
 
 An effect is the mean over the seeds of a difference, or the geometric mean of a ratio (×), between two
 selectors with the same seeds, and its 95 % interval is Student's. A verdict is "yes" or "no" only if a
-paired t test, corrected by Holm's method for all {count} comparisons of this page that have values, shows
-the effect on one side of the limit (p < .05). Otherwise it is "not shown", which is all that a handful of
+paired t test, corrected by Holm's method for all comparisons of its table that have values, shows the
+effect on one side of the limit (p < .05). Otherwise it is "not shown", which is all that a handful of
 seeds can say about most differences. "Not rerun": the figures are from before results were recorded; the
 paper's page has them, and they may be stale.
 
@@ -179,8 +179,7 @@ def claims_table(findings: Sequence[Finding]) -> list[str]:
 
 
 def _front(findings: Sequence[Finding], results: Mapping[str, Result]) -> str:
-    counted = sum(each.seeds > 1 for each in findings)
-    lines = _FRONT.format(count=counted).splitlines()
+    lines = _FRONT.splitlines()
     users = [each for each in findings if each.claim.group == "users"]
     lines += ["", *_sentences(users), "", *claims_table(users), ""]
     verdicts = Counter(each.verdict for each in findings)
@@ -241,9 +240,6 @@ def _page(page: Page, findings: Sequence[Finding], results: Mapping[str, Result]
     chosen = [each for each in findings if page.group and each.claim.group == page.group]
     if chosen:
         lines += ["", "## Claims", "", *claims_table(chosen)]
-    before = results.get(f"claims-{page.group}")
-    if isinstance(before, Kept):
-        lines += ["", "## Claims as read before results were recorded", "", _stale(before), "", *before.text]
     names = files_of(page, results)
     if any(name in EXPERIMENTS for name in names):
         lines += ["", "## Experiments"]
