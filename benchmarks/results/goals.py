@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.results.files import Measured
+from benchmarks.results.tables import PROGRAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.results.files import Result
 
 STOCK = "Flower's FedAvg"
-NEEDED = {"flwr-serverapp": 3, "flower-superlink": 0, "flower-supernode": 0, "flwr-clientapp": 1}
+NEEDED = {"ServerApp": 3, "SuperLink": 0, "SuperNode": 0, "ClientApp": 1}
 """Program -> the models that arithmetic needs there: the model, the sum and a reply; the trained model."""
 NOT_OURS = ("availability", "choose: selection", "nodes (Flower's part)")
 """The parts of a round that the papers, the simulated clients and Flower need."""
@@ -72,8 +73,8 @@ def _devices(what: str, most: float, cell: str) -> Goal:
 
 def _models(megabytes: float) -> Iterator[Goal]:
     for program, needed in NEEDED.items():
-        what = f"{megabytes} MB to 5 clients: growth of `{program}`, in models (arithmetic needs {needed})"
-        cell = _cell("copies", program, megabytes=megabytes, programs="cohort")
+        what = f"{megabytes} MB to 5 clients: growth of a {program}, in models (arithmetic needs {needed})"
+        cell = _cell("copies", PROGRAMS[program], megabytes=megabytes, programs="cohort")
         yield Goal(what, needed + 2, "models", cell)
 
 

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 
     from benchmarks.results.files import Measured
 
+PROGRAMS = {
+    "ServerApp": "flwr-serverapp",
+    "SuperLink": "flower-superlin",
+    "SuperNode": "flower-supernod",
+    "ClientApp": "flwr-clientapp",
+}
+"""Program -> its name among the processes of Linux, which keeps 15 characters."""
+
 
 def output_table(result: Measured) -> list[str]:
     """Return the output of a benchmark as Markdown: its own table (`OWN`), else a row for each record.
@@ -51,25 +59,19 @@ def _half_precision(output: Sequence[Any]) -> list[str]:
 
 
 def _models(output: Sequence[Any]) -> list[str]:
-    programs = {
-        "ServerApp": "flwr-serverapp",
-        "SuperLink": "flower-superlink",
-        "SuperNode": "flower-supernode",
-        "ClientApp": "flwr-clientapp",
-    }
     lines = [
         "| model | programs | seconds a round | of the loopback's time | CPU seconds | "
-        + " | ".join(programs)
+        + " | ".join(PROGRAMS)
         + " |",
-        "|---|---|" + "--:|" * (3 + len(programs)),
+        "|---|---|" + "--:|" * (3 + len(PROGRAMS)),
     ]
     for each in output:
         head = f"| {each['megabytes']:g} MB | {each['programs']} |"
         if "error" in each:
-            lines.append(f"{head} {each['error']} |" + " |" * (2 + len(programs)))
+            lines.append(f"{head} {each['error']} |" + " |" * (2 + len(PROGRAMS)))
             continue
         times = (each["seconds"], each["seconds"] / each["loopback"], each["cpu"])
-        copies = [each["copies"].get(program) for program in programs.values()]
+        copies = [each["copies"].get(name) for name in PROGRAMS.values()]
         cells = [*(f"{time:.1f}" for time in times), *("" if n is None else f"{n:.1f}" for n in copies)]
         lines.append(f"{head} {' | '.join(cells)} |")
     return lines
