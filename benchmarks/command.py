@@ -218,6 +218,9 @@ def models(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
     no_stock: NoStock = False,
+    stock_up_to: Annotated[
+        float, typer.Option(help="Megabytes of the largest model that stock Flower gets.")
+    ] = 1e9,
     as_json: Json = False,
 ) -> None:
     """Measure rounds with a large model, beside stock Flower."""
@@ -226,7 +229,7 @@ def models(
     sizes = [float(size) for size in megabytes.split(",")]
     if min(sizes) < 1:
         _fail(f"megabytes = {megabytes}: each must be >= 1")
-    run(sizes, nodes, rounds, no_stock, as_json)
+    run(sizes, nodes, rounds, 0.0 if no_stock else stock_up_to, as_json)
 
 
 @bench.command()

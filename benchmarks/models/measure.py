@@ -1,7 +1,7 @@
 """The time and the memory of a round with a large model, in stock Flower and as this project runs it.
 
-``cohort bench models [--megabytes 100,500] [--nodes 5] [--rounds 3] [--no-stock] [--json]``, or ``python -m
-benchmarks.models``
+``cohort bench models [--megabytes 100,500] [--nodes 5] [--rounds 3] [--stock-up-to MB]
+[--no-stock] [--json]``, or ``python -m benchmarks.models``
 
 A federation of this machine, with TLS, node authentication and a database, sends a model of float32 to each
 node in each round. The nodes do not train: they change a parameter of each layer and send the model back.
@@ -147,10 +147,12 @@ def _spent(cluster: LocalCluster) -> float:
     return sum(cpu_seconds(pid) for pid in cluster.roots)
 
 
-def run(sizes: list[float], nodes: int, rounds: int, no_stock: bool, as_json: bool) -> None:
+def run(sizes: list[float], nodes: int, rounds: int, stock_up_to: float, as_json: bool) -> None:
     """Print a paragraph for each size and program, or a JSON object. Programs that fail have an ``error``."""
     for megabytes in sizes:
-        for name, (programs, half) in list(PROGRAMS.items())[: len(PROGRAMS) - no_stock]:
+        for name, (programs, half) in PROGRAMS.items():
+            if programs == "stock" and megabytes > stock_up_to:
+                continue
             row: dict[str, object] = {"megabytes": megabytes, "programs": name}
             try:
                 cost = measure(megabytes, programs, half, nodes, rounds)
