@@ -233,11 +233,22 @@ def models(
 
 
 @bench.command()
-def half_precision(seeds: Seeds = 10, data: Data = None, as_json: Json = False) -> None:
+def half_precision(
+    tasks: Annotated[
+        str, typer.Option(help="digits, mnist, mnist-mlp, with commas.")
+    ] = "digits,mnist,mnist-mlp",
+    seeds: Seeds = 10,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
     """Measure what half precision on the wire costs in accuracy."""
-    from benchmarks.half_precision import run
+    from benchmarks.half_precision import TASKS, run
 
-    run(seeds, data, as_json)
+    names = tasks.split(",")
+    for name in names:
+        if name not in TASKS:
+            _fail(f"task = {name!r}: must be one of {', '.join(TASKS)}")
+    run(names, seeds, data, as_json)
 
 
 @bench.command()

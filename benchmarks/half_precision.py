@@ -1,6 +1,6 @@
 """What half precision on the wire costs in accuracy, and saves in bytes.
 
-``cohort bench half-precision [--seeds 10] [--data FOLDER] [--json]``
+``cohort bench half-precision [--tasks digits,mnist,mnist-mlp] [--seeds 10] [--data FOLDER] [--json]``
 
 Each federation of `TASKS` trains twice with each seed: with `wire` = "float32", and with "float16". Both runs
 have the same clients, samples, draws and batches. The ServerApp and the ClientApp of this project run in one
@@ -39,11 +39,11 @@ class Task(NamedTuple):
     rounds: int
 
 
-TASKS = (
-    Task("digits", clients=20, per_round=5, rounds=60),
-    Task("mnist", clients=50, per_round=10, rounds=30),
-    Task("mnist-mlp", clients=20, per_round=5, rounds=25),
-)
+TASKS = {
+    "digits": Task("digits", clients=20, per_round=5, rounds=60),
+    "mnist": Task("mnist", clients=50, per_round=10, rounds=30),
+    "mnist-mlp": Task("mnist-mlp", clients=20, per_round=5, rounds=25),
+}
 WIRES = ("float32", "float16")
 
 
@@ -109,10 +109,10 @@ def _interval(differences: Sequence[float], form: str) -> str:
     return f"{mean:+{form}} [{mean - half:+{form}}, {mean + half:+{form}}]"
 
 
-def run(seeds: int, data: Path | None, as_json: bool) -> None:
+def run(tasks: Sequence[str], seeds: int, data: Path | None, as_json: bool) -> None:
     """Print the table, or a JSON object for each row; the tasks of MNIST need `data`."""
     folder = str(data or "")
-    rows = [fresh.call(measure, task, seed, folder) for task in TASKS for seed in range(1, seeds + 1)]
+    rows = [fresh.call(measure, TASKS[task], seed, folder) for task in tasks for seed in range(1, seeds + 1)]
     if as_json:
         for row in rows:
             print(json.dumps(row._asdict()))
