@@ -223,15 +223,15 @@ def _grid(
             return MetricRecord({"accuracy": 0.0})
 
         parts.measure("history", strategy, "groups")
-        save = strategy._save
+        save = strategy._saved.save
 
-        def saved(progress: Any) -> None:
+        def saved(*given: Any) -> None:
             nonlocal done
-            save(progress)
+            save(*given)
             done += 1
             after_round()
 
-        strategy._save = saved  # type: ignore[method-assign]
+        strategy._saved.save = saved  # type: ignore[method-assign]
         with recording:
             arrays = ArrayRecord({"w": Array(np.zeros((FEATURES, CLASSES), np.float32))})
             strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
