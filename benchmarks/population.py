@@ -225,9 +225,9 @@ def _grid(
         parts.measure("history", strategy, "groups")
         save = strategy._saved.save
 
-        def saved(*given: Any) -> None:
+        def saved(progress: Any, num_rounds: int | None) -> None:
             nonlocal done
-            save(*given)
+            save(progress, num_rounds)
             done += 1
             after_round()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING, Any, Literal, Never
@@ -18,11 +16,11 @@ from . import selectors
 from .clients.eligible_clients import EligibleClients
 from .clients.overrides import Groups, Removals
 from .clients.reports import LEARNING_RATE
-from .flower.arrays import ReceivedArrays, to_record
+from .flower.arrays import to_record
 from .flower.attendance import Attendance
 from .flower.exchanges import ExchangeGrid, NodesGrid
 from .flower.log_lines import counts_not_logged
-from .flower.messages import TrainingRound, timed
+from .flower.messages import TrainingRound
 from .flower.polling import Poll
 from .flower.traffic import Traffic
 from .options import (
@@ -38,7 +36,6 @@ from .options import (
     Overrides,
     Polling,
     arguments_of,
-    check_kind,
     check_selector,
     names_replacements,
     read_rates,
@@ -46,14 +43,16 @@ from .options import (
 )
 from .options.types import boolean
 from .reporters import Reporter, Reporters, RunInfo
-from .rounds.aggregation import Arrays
 from .rounds.logic import RoundLogic
 from .rounds.record import RoundRecord
 from .rounds.replies import Reply
-from .rounds.stages import Opened, Outcome
 from .rounds.variates import create_variates
+from .run.arguments import check_kinds
 from .run.buffered_rounds import BufferedRounds
+from .run.description import RunDescription
+from .run.ending import RoundEnding
 from .run.evaluation import ClientEvaluation
+from .run.opening import RoundOpening
 from .run.progress import Progress
 from .run.round_log import RoundLog
 from .run.saved_run import SavedRun
@@ -61,21 +60,11 @@ from .run.selector_clients import SelectorClients, needs_status
 from .run.training import ClientTraining
 from .selectors import checks
 from .server_steps.compatibility import check_buffered, check_masked
-from .server_steps.replies import contributions_of
-from .server_steps.step import ServerStep, Step
+from .server_steps.step import ServerStep
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
-
-_EXAMPLES = {
-    Deadlines: "round=60",
-    Polling: "ask_status=True",
-    Faults: "quorum=2",
-    Overrides: 'sizes={"client-1": 120}',
-    Checkpoints: '"runs/1"',
-    Buffered: "concurrency=30",
-}
 
 
 class SelectionStrategy(Strategy):
@@ -196,25 +185,21 @@ class SelectionStrategy(Strategy):
     ) -> None:
         if unknown:
             refuse_unknown(type(self).__name__, unknown, arguments_of(type(self)))
-        check_kind("selector", selector, str, "the name of a selector, such as 'forecast'")
-        expected = 'settings by name, such as {"alpha": 0.4}'
-        check_kind("selector_settings", selector_settings, Mapping, expected)
-        for each in selector_settings or ():
-            check_kind("selector_settings", each, str, expected)
-        check_kind("variates", variates, str, "'fedvarp' or 'scaffold'")
-        check_kind("server_strategy", server_strategy, Strategy, "a strategy of Flower, such as FedAdam()")
-        for name, value, kind in (
-            ("deadlines", deadlines, Deadlines),
-            ("polling", polling, Polling),
-            ("faults", faults, Faults),
-            ("overrides", overrides, Overrides),
-            ("checkpoints", checkpoints, Checkpoints),
-            ("mode", mode, Buffered),
-        ):
-            check_kind(name, value, kind, f"a {kind.__name__}, such as {kind.__name__}({_EXAMPLES[kind]})")
-        check_kind("stop", stop, abc.Callable, "a function of the round and the metrics")
-        check_kind("on_round", on_round, abc.Callable, "a function of a RoundRecord")
-        check_kind("reporters", reporters, Sequence, "a list of reporters, such as [JSONLines(path)]")
+        check_kinds(
+            selector=selector,
+            selector_settings=selector_settings,
+            variates=variates,
+            server_strategy=server_strategy,
+            deadlines=deadlines,
+            polling=polling,
+            faults=faults,
+            overrides=overrides,
+            checkpoints=checkpoints,
+            mode=mode,
+            stop=stop,
+            on_round=on_round,
+            reporters=reporters,
+        )
         boolean("masked_updates", masked_updates)
         # Refuse wrong parameters now, and not only in the first round, when the clients are known.
         check_selector(
@@ -225,14 +210,14 @@ class SelectionStrategy(Strategy):
         self.faults, self.overrides = faults or Faults(), overrides or Overrides()
         self.faults.check(self._kind, clients_per_round)
         self.overrides.check(self._kind)
-        self._budgets = Budgets(clients_per_round, budget)
-        self._budgets.check(self.faults.quorum)
+        budgets = Budgets(clients_per_round, budget)
+        budgets.check(self.faults.quorum)
         checks.integer("seed", seed, low=0)
         if min_available_clients is not None:
             low, why = clients_per_round, "clients_per_round"
             checks.integer("min_available_clients", min_available_clients, low=low, why=why)
         rate = 1.0 if local_learning_rate is None else local_learning_rate
-        self._rates = read_rates("local_learning_rate", rate)
+        rates = read_rates("local_learning_rate", rate)
         if variates == "scaffold" and local_learning_rate is None:
             raise ValueError(
                 "local_learning_rate = None: must be the clients' learning rate with variates = 'scaffold'"
@@ -263,20 +248,13 @@ class SelectionStrategy(Strategy):
         self.on_round = on_round
         self._reporters = Reporters(reporters)
         self._record: RoundRecord | None = None  # the record of the last round
-        self._variates = create_variates(variates) if variates else None
+        control_variates = create_variates(variates) if variates else None
         self._step = ServerStep(
             server_strategy or _fedavg(),
             selector,
             self.selector_settings,
-            clients_per_round=min(clients_per_round, self._budgets.smallest),
+            clients_per_round=min(clients_per_round, budgets.smallest),
             variates=variates,
-        )
-        self._poll = Poll(
-            self.deadlines.poll,
-            self.polling,
-            seed,
-            self._step.base.arrayrecord_key,
-            self._step.base.configrecord_key,
         )
         settings = self._kind.settings_type.of(self.selector_settings)
         self._groups = Groups()
@@ -314,28 +292,53 @@ class SelectionStrategy(Strategy):
             partial(
                 RoundLogic,
                 faults=self.faults,
-                variates=self._variates,
-                budgets=self._budgets,
+                variates=control_variates,
+                budgets=budgets,
                 shortest_deadline=self.deadlines.shortest,
                 updates="masked" if masked_updates else "noised" if self._step.is_private else "open",
                 mode=mode,
             ),
         )
+        self._log = RoundLog(self.roster, self._kind, selector)
         self._training = ClientTraining(
             self._step,
             self.roster,
             self._kind,
             seed=seed,
             deadline=self.deadlines.round,
-            rates=self._rates if isinstance(rate, str) else None,
-            variates=self._variates,
+            rates=rates if isinstance(rate, str) else None,
+            variates=control_variates,
             masked=masked_updates,
         )
+        poll = Poll(
+            self.deadlines.poll,
+            self.polling,
+            seed,
+            self._step.base.arrayrecord_key,
+            self._step.base.configrecord_key,
+        )
+        self._opening = RoundOpening(
+            self._attendance, self._eligible, self._clients, poll, rates, self._training, self._log
+        )
+        self._ending = RoundEnding(self._attendance, self._eligible, self._clients, self._step, self._log)
         self._buffered = BufferedRounds(self._training, self.roster, self._step.base.weighted_by_key)
         self._evaluation = ClientEvaluation(self._step, self.roster, self._groups, seed, self.deadlines.round)
-        self._log = RoundLog(self.roster, self._kind, selector)
+        self._description = RunDescription(
+            type(self).__name__,
+            selector,
+            self.selector_settings,
+            budgets,
+            seed,
+            rate,
+            self._step,
+            self.faults,
+            variates,
+            masked_updates,
+            mode,
+        )
         self._saved = SavedRun(
             checkpoints,
+            self._description.fixed(),
             {
                 "logic": self._clients,
                 "step": self._step,
@@ -443,11 +446,12 @@ class SelectionStrategy(Strategy):
             )
         log(INFO, "Starting %s:", type(self).__name__)
         self.summary()
-        progress, self.num_rounds = self._saved.resume(initial_arrays, self.num_rounds, self._fingerprint())
+        progress, self.num_rounds = self._saved.resume(initial_arrays, self.num_rounds)
+        info = RunInfo(num_rounds, self._description.shown())
         if progress.round:
-            self._reporters.resume(self._info(num_rounds), progress.round)
+            self._reporters.resume(info, progress.round)
         else:
-            self._reporters.begin(self._info(num_rounds))
+            self._reporters.begin(info)
         with self._reporters.failing(lambda: progress.round), counts_not_logged():
             self._run_rounds(progress, polling, num_rounds, train_config, evaluate_fn)
         self._reporters.end(progress.round, "stopped early" if progress.round < num_rounds else "")
@@ -495,7 +499,7 @@ class SelectionStrategy(Strategy):
             record, self._record = self._record, None
             if record is not None:
                 self._reporters.count(record, len(self.roster))
-            self._saved.save(progress, self.num_rounds, self._fingerprint())
+            self._saved.save(progress, self.num_rounds)
             # After the checkpoint, so that no resume repeats a round that reporters have heard about.
             self._reporters.round(
                 number,
@@ -516,46 +520,6 @@ class SelectionStrategy(Strategy):
         if stopped:
             log(INFO, "Stopped after round %d, since `stop` returned True", progress.round)
         return stopped
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "selector": self.selector_name,
-            "selector_settings": self.selector_settings,
-            "clients_per_round": repr(self._budgets),
-            "seed": self.seed,
-            "local_learning_rate": self.local_learning_rate,
-            "server_strategy": type(self.server_strategy).__name__,
-        }
-
-    def _info(self, num_rounds: int) -> RunInfo:
-        """Return what reporters are told about the run."""
-        return RunInfo(
-            num_rounds,
-            {
-                "strategy": type(self).__name__,
-                **self._settings(),
-                "variates": None if self._variates is None else self._variates.name,
-                "masked_updates": self.masked_updates,
-                "mode": None if self.mode is None else repr(self.mode),
-            },
-        )
-
-    def _fingerprint(self) -> dict[str, Any]:
-        """Return the settings that a resume must not change."""
-        guard = self.faults.guard_settings
-        return {
-            **self._settings(),
-            "selector_settings": {
-                name: repr(value) for name, value in sorted(self.selector_settings.items())
-            },
-            "server_settings": self._step.settings,
-            "guard": None if guard is None else asdict(guard),
-            "correction": self.faults.correction,
-            "silence": self.faults.silence,
-            "variates": None if self._variates is None else self._variates.name,
-            "masked_updates": self.masked_updates,
-            **({} if self.mode is None else {"mode": asdict(self.mode)}),
-        }
 
     # --- a round ---------------------------------------------------------------------------------------
 
@@ -578,59 +542,18 @@ class SelectionStrategy(Strategy):
         if self.mode is not None:
             raise RuntimeError("mode = Buffered(...): its rounds are run by start() only")
         grid = ExchangeGrid.of(grid, self.polling.interval)
-        clock = grid.clock
-        opened, began = self._open(server_round, arrays, config, grid)
-        logic = self._clients.logic
+        opened, began = self._opening.open(server_round, arrays, config, grid, self._wait, self.num_rounds)
         wait = self._wait if self.asks_everybody else self.deadlines.poll
-        polled = self._poll.ask(
-            grid,
-            self.selector,
-            server_round,
-            opened.candidates,
-            self.roster,
-            arrays,
-            evaluate_config=self._evaluate_config,
-            train_config=ConfigRecord({**config, **self._training.rate_of(server_round)}),
-            learning_rate=logic.local_learning_rate,
-            budget=opened.budget,
-            wait_for=lambda clients: logic.wait("poll", server_round, clients, wait),
-            train_deadline=wait,
-        )
-        chosen = logic.choose(opened, polled.reports)
+        polled = self._opening.poll(opened, arrays, config, self._evaluate_config, grid, wait)
+        chosen = self._clients.logic.choose(opened, polled.reports)
         messages = self._training.messages(
             server_round, chosen.selection, arrays, config, grid, polled.train_config
         )
-        self._configured = TrainingRound(
-            chosen, arrays, messages, began, clock.monotonic(), clock, self._step.base.weighted_by_key
-        )
+        key = self._step.base.weighted_by_key
+        now = grid.clock.monotonic()
+        self._configured = TrainingRound(chosen, arrays, messages, began, now, grid.clock, key)
         self._log.selected(chosen.selection)
         return messages
-
-    def _open(
-        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: ExchangeGrid
-    ) -> tuple[Opened, float]:
-        """Wait for clients and open a round; return it, and when it began in s on the clock."""
-        self._eligible.begin(number)
-        is_first = not self._clients.are_known
-        if is_first:
-            self._attendance.wait_for_first(grid)
-        available = self._attendance.wait_for_quorum(grid)
-        began = grid.clock.monotonic()
-        grid.listen()
-        if is_first:
-            if not self._clients.are_restored:
-                self._attendance.warn_of_absent()
-            self._clients.create(self.num_rounds or 1)
-        self._clients.update()
-        num_ineligible = self._attendance.num_ineligible
-        self._log.eligible(number, self._eligible.conditions, available.size, num_ineligible)
-        logic = self._clients.logic
-        logic.local_learning_rate = self._rates.at(number)
-        opened = logic.open(number, available)
-        self._poll.probes = not self._attendance.answered
-        if self.selector.asks_norms:
-            self._ask_norms(opened, arrays, config, grid)
-        return opened, began
 
     def _buffered_round(
         self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: ExchangeGrid
@@ -639,28 +562,14 @@ class SelectionStrategy(Strategy):
 
         The result is that of `aggregate_train`.
         """
-        opened, began = self._open(number, arrays, config, grid)
+        opened, began = self._opening.open(number, arrays, config, grid, self._wait, self.num_rounds)
         ended = self._buffered.run(opened, self._clients.logic, arrays, config, grid, self._wait)
         # The server strategy steps from this round's model, although its replies may answer older messages.
         first = ended.chosen.selection.clients[:1].tolist()
         shown = NodesGrid(grid, [self.roster.node_of(client) for client in first])
         messages = self._step.configure(number, arrays, config, shown)
         training = TrainingRound(ended.chosen, arrays, messages, began, ended.asked, grid.clock)
-        return self._aggregate(training, ended.answers, ended.seconds, ended.arrived)
-
-    def _ask_norms(self, opened: Opened, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
-        """Ask all selectable clients for the norm of an update, and let the selector learn these norms."""
-        clients = opened.selectable(self.selector.registered)
-        norms = self._poll.ask_norms(
-            grid,
-            clients,
-            self.roster,
-            arrays,
-            config=ConfigRecord({**config, **self._training.rate_of(opened.number)}),
-            round=opened.number,
-            deadline=self._wait,
-        )
-        self._clients.logic.learn_norms(opened, clients, norms)
+        return self._end(training, ended.answers, ended.seconds, ended.arrived)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -680,54 +589,19 @@ class SelectionStrategy(Strategy):
             raise RuntimeError(f"round {server_round} was not configured")
         self._configured = None
         arrived = training.clock.monotonic()
-        return self._aggregate(training, training.match(replies), training.reply_seconds(), arrived)
+        return self._end(training, training.match(replies), training.reply_seconds(), arrived)
 
-    def _aggregate(
-        self, training: TrainingRound, answers: list[Reply], seconds: NDArray[np.float64], arrived: float
+    def _end(
+        self, training: TrainingRound, answers: Sequence[Reply], seconds: NDArray[np.float64], arrived: float
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the answers (S,), which came after ``seconds`` (S,) each, NaN for none, or empty.
-
-        ``arrived`` is when the last one came, s on the clock. The result is that of `aggregate_train`.
-        """
-        for client, answer in zip(training.chosen.selection.clients, answers, strict=True):
-            if not answer.failure or not answer.report.available:
-                self._attendance.hear(int(client), answer.report)
-        self._clients.update()
-        received = ReceivedArrays(training.arrays)
-        before: Arrays = {name: received[name] for name in received}
-        outcome = self._clients.logic.finish(
-            training.chosen, before, answers, seconds if seconds.size else None
-        )
-        stepped = self._server_step(outcome, before, training.messages)
-        now = training.clock.monotonic()
-        phases = {
-            "poll": training.asked - training.began,
-            "train": arrived - training.asked,
-            "aggregate": now - arrived,
-        }
-        record = outcome.closed(
-            stepped.skipped,
-            now - training.began,
-            phases,
-            eligible=str(self._eligible.conditions),
-            num_ineligible=self._attendance.num_ineligible,
-        )
-        record = timed(record, answers, seconds)
-        self._record = record
-        self._log.ended(record)
+        """End a round, see `RoundEnding.end`. The result is that of `aggregate_train`."""
+        stepped, self._record = self._ending.end(training, answers, seconds, arrived)
         if self.on_round is not None:
-            self.on_round(record)
+            self.on_round(self._record)
         if stepped.arrays is None:
             return None, None
-        metrics = self._training.average(answers, record, self.selector.client_sizes)
+        metrics = self._training.average(answers, self._record, self.selector.client_sizes)
         return to_record(stepped.arrays), metrics
-
-    def _server_step(self, outcome: Outcome, arrays: Arrays, messages: Sequence[Message]) -> Step:
-        """Let the server strategy take its step, from the aggregate or from the models of single clients."""
-        if outcome.arrays is None:
-            return Step(None, outcome.record.skipped)
-        each = contributions_of(outcome)
-        return self._step.step(outcome.record.round, arrays, outcome.arrays, each, messages)
 
     # --- federated evaluation, as the server strategy does it ------------------------------------------
 

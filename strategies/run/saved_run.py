@@ -36,6 +36,8 @@ class SavedRun:
     ----------
     checkpoints : Checkpoints or None
         The folder, and whether the run resumes from it.
+    settings : mapping of str to value
+        The settings that a resume must not change, as JSON values.
     parts : mapping of str to Part
         The parts of the run whose state is saved, by name.
     attendance : Attendance
@@ -43,45 +45,30 @@ class SavedRun:
     """
 
     def __init__(
-        self, checkpoints: Checkpoints | None, parts: Mapping[str, Part], attendance: Attendance
+        self,
+        checkpoints: Checkpoints | None,
+        settings: Mapping[str, Any],
+        parts: Mapping[str, Part],
+        attendance: Attendance,
     ) -> None:
         report = partial(log, WARNING)
         self._folder = CheckpointFolder(checkpoints.folder, report=report) if checkpoints else None
         self._resumes = checkpoints is not None and checkpoints.resume
-        self._parts, self._attendance = parts, attendance
+        self._settings, self._parts, self._attendance = settings, parts, attendance
 
-    def save(self, progress: Progress, num_rounds: int | None, settings: Mapping[str, Any]) -> None:
-        """Save a checkpoint.
-
-        Parameters
-        ----------
-        progress : Progress
-            How far the run has come.
-        num_rounds : int or None
-            The planned number of rounds.
-        settings : mapping of str to value
-            The settings that a resume must not change, as JSON values.
-        """
+    def save(self, progress: Progress, num_rounds: int | None) -> None:
+        """Save a checkpoint. ``num_rounds`` is the planned number of rounds."""
         if self._folder is not None:
             parts = {name: part.state_dict() for name, part in self._parts.items()}
             notes = {"num_rounds": num_rounds, "attendance": self._attendance.state()}
-            fingerprint = _fingerprint(settings, progress.arrays)
+            fingerprint = self._fingerprint(progress.arrays)
             self._folder.save(progress.checkpoint(parts, notes, fingerprint))
 
-    def resume(
-        self, initial: ArrayRecord, num_rounds: int | None, settings: Mapping[str, Any]
-    ) -> tuple[Progress, int | None]:
+    def resume(self, initial: ArrayRecord, num_rounds: int | None) -> tuple[Progress, int | None]:
         """Load the newest checkpoint, and return its progress and its planned number of rounds.
 
-        If the run does not resume, or there is no checkpoint, return the progress of a new run, and
-        ``num_rounds``.
-
-        Parameters
-        ----------
-        initial : ArrayRecord
-            The initial model.
-        num_rounds, settings
-            As in `save`.
+        If the run does not resume, or there is no checkpoint, return the progress of a new run with the model
+        ``initial``, and ``num_rounds``.
 
         Raises
         ------
@@ -102,7 +89,7 @@ class SavedRun:
                 f"checkpoints.folder = {folder}: holds a run; resume=True goes on with it, "
                 "another folder begins a new run"
             )
-        found = self._folder.newest(_fingerprint(settings, initial)) if self._resumes else None
+        found = self._folder.newest(self._fingerprint(initial)) if self._resumes else None
         if found is None:
             return Progress(0, initial), num_rounds
         try:
@@ -118,10 +105,7 @@ class SavedRun:
         log(INFO, "Resumed after round %d from %s", found.round, folder)
         return Progress.of(found, initial), num_rounds
 
-
-def _fingerprint(settings: Mapping[str, Any], arrays: ArrayRecord) -> dict[str, Any]:
-    """Return what a resume must not change: the settings, and the model's names, shapes and types."""
-    return {
-        **settings,
-        "arrays": {name: [list(array.shape), array.dtype] for name, array in arrays.items()},
-    }
+    def _fingerprint(self, arrays: ArrayRecord) -> dict[str, Any]:
+        """Return what a resume must not change: the settings, and the model's names, shapes and types."""
+        model = {name: [list(array.shape), array.dtype] for name, array in arrays.items()}
+        return {**self._settings, "arrays": model}
