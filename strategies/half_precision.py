@@ -38,6 +38,7 @@ message has the numbers times 2^-e. Messages to clients also have the ``record``
 ``types`` that the arrays had."""
 _TOP = 15  # the numbers in a message are below 2^15; the largest float16 is 65504
 _LEAST = -100  # of the exponents; 2^100 is a float32
+_LARGEST = 1023  # of the exponents; 2^1023 is a float64
 _TYPES = ("float32", "float64")
 _FULL = "_full_precision"  # attribute of a sent message: the record with w_t
 _NO_MOD = 0  # flwr.common.constant.ErrorCode.UNKNOWN
@@ -224,7 +225,11 @@ def _exponents(note: ConfigRecord | None) -> dict[str, int]:
     names, exponents = (None, None) if note is None else (note.get("names"), note.get("exponents"))
     if not isinstance(names, list) or not isinstance(exponents, list):
         return {}
-    return {str(name): each for name, each in zip(names, exponents, strict=False) if type(each) is int}
+    return {
+        str(name): each
+        for name, each in zip(names, exponents, strict=False)
+        if type(each) is int and _LEAST <= each <= _LARGEST
+    }
 
 
 def _stays(content: RecordDict) -> bool:
