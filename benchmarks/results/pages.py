@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.report import table
+from benchmarks.results import first_to_accuracy
 from benchmarks.results.claim_list import CLAIMS
 from benchmarks.results.claims import Finding, judge
 from benchmarks.results.figures import CLAIMS_FIGURE, FIGURES, ratios
@@ -16,7 +17,7 @@ from benchmarks.results.files import Kept, Measured, Recorded
 from benchmarks.results.tables import NOTES, output_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.results.files import Result
 
@@ -43,6 +44,8 @@ class Page:
         The claims of the page, and the name of its kept claims.
     intro : str
         A paragraph below the heading.
+    summary : callable, optional
+        Returns lines of Markdown from all results, which come before the experiments.
     """
 
     file: str
@@ -52,6 +55,7 @@ class Page:
     benchmarks: Mapping[str, str] = field(default_factory=dict)
     group: str = ""
     intro: str = ""
+    summary: Callable[[Mapping[str, Result]], list[str]] | None = None
 
 
 _CELLS = "A cell reads ours [an independent implementation]. `cohort bench papers NAME` prints a table."
@@ -122,6 +126,7 @@ PAGES = (
         intro="[My clients are slow](../slow-clients.md) says what to turn on. `devices` are the 200 devices "
         "of `benchmarks/time_to_accuracy/devices.json`. They have the form of FedScale's file, but are not "
         "its: they were drawn.",
+        summary=first_to_accuracy.section,
     ),
 )
 
@@ -242,6 +247,8 @@ def _page(page: Page, findings: Sequence[Finding], results: Mapping[str, Result]
     before = results.get(f"claims-{page.group}")
     if isinstance(before, Kept):
         lines += ["", "## Claims as read before results were recorded", "", _stale(before), "", *before.text]
+    if page.summary:
+        lines += ["", *page.summary(results)]
     names = files_of(page, results)
     if any(name in EXPERIMENTS for name in names):
         lines += ["", "## Experiments"]
