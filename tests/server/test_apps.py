@@ -253,14 +253,14 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
         *(
             (
                 {"mode": "buffered", "concurrency": 6, "variates": variates},
-                rf"^variates = '{variates}' with mode = 'buffered': the variates that .* are outdated .*; use "
+                rf"^variates = '{variates}' with mode = 'buffered': the variates .* are outdated .*; use "
                 r"FedProx against client drift, or mode = 'rounds'$",
             )
             for variates in ("fedvarp", "scaffold")
         ),
         (
             {"mode": "buffered", "concurrency": 6, "selector": "md", "server-strategy": "FedMedian"},
-            r"^server-strategy = FedMedian with mode = 'buffered': needs the replies of one round; use FedAvg,",
+            r"^server-strategy = FedMedian with mode = 'buffered': needs the replies of one round; use Fed",
         ),
         (
             {"mode": "buffered", "concurrency": 6, "over-selection": 1.5},
