@@ -61,7 +61,7 @@ def section(results: Mapping[str, Result]) -> list[str]:
     }
     if not recorded:
         return []
-    lines = ["## First to 90 %", "", *_INTRO.splitlines(), ""]
+    lines = ["## Which method is first", "", *_INTRO.splitlines(), ""]
     head = ["setting", "first", "its s", *(f"`{each}`" for each in SHOWN)]
     head += ["bias of the first", *(f"of `{each}`" for each in UNBIASED)]
     lines += [f"| {' | '.join(head)} |", "|---|---|--:|" + "---|" * len(SHOWN) + "--:|" * (1 + len(UNBIASED))]
