@@ -122,7 +122,7 @@ class SelectionStrategy(Strategy):
         (FedVARP) or client drift (SCAFFOLD), see `rounds.variates` (default: none).
     mode : Buffered, optional
         Rounds do not wait for slow clients: the model moves after every K arrivals, while C clients are kept
-        busy, see `Buffered` (default: a round ends before the next begins).
+        busy, see `Buffered` (default: each round waits for its clients).
     masked_updates : bool (default: False)
         Whether clients mask their updates, so that the server sees only the sum of the updates. Each client
         receives its weight (``update-weight``), multiplies its update by the weight, and then adds its mask.

@@ -26,7 +26,7 @@ STRATEGIES = (
     ("clients",),
     ("rounds",),
     ("server_steps", "flower"),
-    ("run", "reporters"),
+    ("run", "reporters", "half_precision"),
     ("strategy",),
     ("presets",),
 )

@@ -3,7 +3,7 @@
 `deploy.flower.launch` applies them when it starts a program. No file outside this folder uses private names
 of Flower. `launch` says what happens with another version of Flower.
 
-The SuperNode (`supernode`, `heartbeats`):
+The SuperNode (`supernode`, `connection`):
 
 - If the SuperLink holds requests (see below), the SuperNode asks for the next message as soon as its last
   request was answered. If the SuperLink does not, the SuperNode pauses between two requests. The pauses grow
