@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.experiments.report import table
+from benchmarks.results import first_to_accuracy
 from benchmarks.results.claim_list import CLAIMS
 from benchmarks.results.claims import Finding, judge
 from benchmarks.results.figures import CLAIMS_FIGURE, FIGURES, ratios
@@ -17,7 +18,7 @@ from benchmarks.results.goals import goals_table
 from benchmarks.results.tables import NOTES, output_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.results.files import Result
 
@@ -44,6 +45,8 @@ class Page:
         The claims of the page.
     intro : str
         A paragraph below the heading.
+    summary : callable, optional
+        Returns lines of Markdown from all results, which come before the experiments.
     has_goals : bool
         Whether the page has the table of `goals`.
     """
@@ -55,6 +58,7 @@ class Page:
     benchmarks: Mapping[str, str] = field(default_factory=dict)
     group: str = ""
     intro: str = ""
+    summary: Callable[[Mapping[str, Result]], list[str]] | None = None
     has_goals: bool = False
 
 
@@ -130,6 +134,7 @@ PAGES = (
         intro="[My clients are slow](../slow-clients.md) says what to turn on. `devices` are the 200 devices "
         "of `benchmarks/time_to_accuracy/devices.json`. They have the form of FedScale's file, but are not "
         "its: they were drawn.",
+        summary=first_to_accuracy.section,
     ),
 )
 
@@ -248,6 +253,8 @@ def _page(page: Page, findings: Sequence[Finding], results: Mapping[str, Result]
     chosen = [each for each in findings if page.group and each.claim.group == page.group]
     if chosen:
         lines += ["", "## Claims", "", *claims_table(chosen)]
+    if page.summary:
+        lines += ["", *page.summary(results)]
     names = files_of(page, results)
     if any(name in EXPERIMENTS for name in names):
         lines += ["", "## Experiments"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import combinations
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.advice.measure import LOGS, Case, table
@@ -28,7 +31,10 @@ def output_table(result: Measured) -> list[str]:
     """
     if result.name in OWN:
         return OWN[result.name](result.output)
-    records = _records(result.output)
+    return _rows(_records(result.output))
+
+
+def _rows(records: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = list(dict.fromkeys(key for record in records for key in record))
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for record in records:
@@ -50,6 +56,29 @@ def _advice(output: Sequence[Any]) -> list[str]:
     for log in LOGS:
         lines += ["", f"The log was drawn by `{log}`:", "", *table(cases, log).splitlines()]
     return lines
+
+
+def _time_to_accuracy(output: Sequence[Any]) -> list[str]:
+    (methods,) = output
+    ways = {
+        way: {
+            name: fmean(math.inf if value is None else value for value in each[f"{way}_s"])
+            for name, each in methods.items()
+        }
+        for way in ("real", "simulated")
+    }
+    lines = _rows(_records(output))
+    for way, seconds in ways.items():
+        order = [f"`{name}` {seconds[name]:.1f}" for name in sorted(seconds, key=seconds.__getitem__)]
+        lines += ["", f"Means, {way}: " + ", ".join(order).replace("inf", "not with every seed") + "."]
+    pairs = list(combinations(methods, 2))
+    same = [
+        pair
+        for pair in pairs
+        if all(math.isfinite(min(each[name] for name in pair)) for each in ways.values())
+        and len({each[pair[0]] < each[pair[1]] for each in ways.values()}) == 1
+    ]
+    return [*lines, "", f"{len(same)} of {len(pairs)} pairs of methods have the same order in both."]
 
 
 def _half_precision(output: Sequence[Any]) -> list[str]:
@@ -134,13 +163,14 @@ NOTES = {
     ),
     "time-to-accuracy": (
         "Ten client processes over gRPC, which sleep before they train, and the simulation of the same "
-        "federation: seconds to 90 % of the best accuracy, and of a round, with each seed."
+        "federation: seconds to 90 % of the best accuracy (empty: never), and of a round, with each seed."
     ),
 }
 """What the columns mean."""
 
 OWN: dict[str, Callable[[Sequence[Any]], list[str]]] = {
     "advice": _advice,
+    "time-to-accuracy": _time_to_accuracy,
     "half-precision": _half_precision,
     "models": _models,
     "population": _population,

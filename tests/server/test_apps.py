@@ -247,6 +247,22 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
             r"^masked-updates = True with mode = 'buffered': .* \(mode = 'rounds'\)$",
         ),
         (
+            {"mode": "buffered", "concurrency": 6, "selector": "flics"},
+            r"^selector = 'flics' with mode = 'buffered': counts who takes part in whole rounds; use .*md",
+        ),
+        *(
+            (
+                {"mode": "buffered", "concurrency": 6, "variates": variates},
+                rf"^variates = '{variates}' with mode = 'buffered': the variates .* are outdated .*; use "
+                r"FedProx against client drift, or mode = 'rounds'$",
+            )
+            for variates in ("fedvarp", "scaffold")
+        ),
+        (
+            {"mode": "buffered", "concurrency": 6, "selector": "md", "server-strategy": "FedMedian"},
+            r"^server-strategy = FedMedian with mode = 'buffered': needs the replies of one round; use Fed",
+        ),
+        (
             {"mode": "buffered", "concurrency": 6, "over-selection": 1.5},
             r"^over-selection = 1.5 with mode = 'buffered': must be 1",
         ),
