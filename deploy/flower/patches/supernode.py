@@ -25,6 +25,7 @@ from deploy.flower.patches.shared import (
     like,
     replace,
     retry_soon,
+    skip_unseen_lines,
 )
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 from deploy.processes.groups import LOST
@@ -82,6 +83,7 @@ USED = (
 def patch() -> None:
     """Replace the timers in the SuperNode's loop by events, and its `flower-superexec` by a thread."""
     fork_apps()
+    skip_unseen_lines()
     wait_for_slow_apps()
     connection.patch()
     give_up_without_parts(_LOOP)
