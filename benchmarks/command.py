@@ -392,14 +392,6 @@ def time_to_accuracy(
 
 
 @bench.command()
-def privacy(seeds: Seeds = 3, rounds: Rounds = 500) -> None:
-    """Measure what noise on client reports costs."""
-    from benchmarks.privacy import run
-
-    run(seeds, rounds)
-
-
-@bench.command()
 def disturbed(
     rounds: Rounds = 200,
     seeds: Seeds = 5,
@@ -413,19 +405,6 @@ def disturbed(
     from benchmarks.disturbed import run
 
     run(rounds, range(first_seed, first_seed + seeds), clients, kills, selector, as_json)
-
-
-@bench.command()
-def liars(
-    seeds: Seeds = 5,
-    first_seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 1,
-    rounds: Rounds = 60,
-    as_json: Json = False,
-) -> None:
-    """Measure what three liars of twenty cost each selector."""
-    from benchmarks.liars import run
-
-    run(range(first_seed, first_seed + seeds), rounds, as_json)
 
 
 @bench.command()

@@ -21,6 +21,7 @@ from benchmarks.experiments.power_of_choice import other_data as power_of_choice
 from benchmarks.experiments.power_of_choice import quadratics
 from benchmarks.experiments.power_of_choice import synthetic as power_of_choice_synthetic
 from benchmarks.experiments.report import Experiment
+from benchmarks.experiments.robustness import liars, report_noise
 
 SELECTION: dict[str, Experiment] = {
     each.name: each
@@ -39,6 +40,7 @@ SELECTION: dict[str, Experiment] = {
         flics_bounds,
         streams,
         forecast_settings,
+        report_noise,
     )
     for each in module.EXPERIMENTS
 }
@@ -54,6 +56,7 @@ EXPERIMENTS: dict[str, Experiment] = SELECTION | {
         table_1,
         cifar_100,
         slow_clients,
+        liars,
     )
     for each in module.EXPERIMENTS
 }

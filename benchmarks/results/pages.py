@@ -35,12 +35,12 @@ class Page:
         Its heading.
     about : str
         One line for the front page.
-    prefix : str
-        The page has all experiments whose names begin with this text, unless it is "".
+    prefixes : tuple of str
+        The page has all experiments whose names begin with one of these texts.
     benchmarks : Mapping[str, str]
         Data files of benchmarks -> heading.
     group : str
-        The claims of the page, and the name of its kept claims.
+        The claims of the page.
     intro : str
         A paragraph below the heading.
     """
@@ -48,7 +48,7 @@ class Page:
     file: str
     title: str
     about: str
-    prefix: str = ""
+    prefixes: tuple[str, ...] = ()
     benchmarks: Mapping[str, str] = field(default_factory=dict)
     group: str = ""
     intro: str = ""
@@ -57,23 +57,28 @@ class Page:
 _CELLS = "A cell reads ours [an independent implementation]. `cohort bench papers NAME` prints a table."
 
 PAGES = (
-    Page("results/osmd.md", "OSMD", "regret, loss, bounds, MNIST", "osmd-", group="osmd", intro=_CELLS),
+    Page("results/osmd.md", "OSMD", "regret, loss, bounds, MNIST", ("osmd-",), group="osmd", intro=_CELLS),
     Page(
         "results/power-of-choice.md",
         "Power-of-Choice",
         "quadratics, Synthetic(1,1), MNIST",
-        "poc-",
+        ("poc-",),
         group="poc",
         intro=_CELLS,
     ),
     Page(
-        "results/delta.md", "DELTA", "toy, regression, bounds, MNIST", "delta-", group="delta", intro=_CELLS
+        "results/delta.md",
+        "DELTA",
+        "toy, regression, bounds, MNIST",
+        ("delta-",),
+        group="delta",
+        intro=_CELLS,
     ),
     Page(
         "results/flics.md",
         "FLICS",
         "variance, bounds, Synthetic, MNIST",
-        "flics-",
+        ("flics-",),
         group="flics",
         intro=_CELLS,
     ),
@@ -81,7 +86,7 @@ PAGES = (
         "results/forecast.md",
         "The selector forecast, and advice",
         "streams that it was not tuned on; how often advice from a log is right",
-        "forecast-",
+        ("forecast-",),
         {"advice": "Advice from a log"},
         "forecast",
         "`forecast` is this project's own selector. It is also a row in the tables of the papers' pages.",
@@ -107,17 +112,14 @@ PAGES = (
         "results/robustness.md",
         "Late clients, liars and noise",
         "over-selection, liars, noise on reports",
-        benchmarks={
-            "over-selection": "Over-selection",
-            "liars": "Liars and honest outliers",
-            "privacy": "Noise on reports",
-        },
+        ("liars-", "report-noise"),
+        {"over-selection": "Over-selection"},
     ),
     Page(
         "results/slow-clients.md",
         "Slow clients",
         "time to accuracy of selectors, over-selection and buffered rounds; the bias of the aggregate",
-        "time-",
+        ("time-",),
         {"time-to-accuracy": "Over real processes"},
         intro="[My clients are slow](../slow-clients.md) says what to turn on. `devices` are the 200 devices "
         "of `benchmarks/time_to_accuracy/devices.json`. They have the form of FedScale's file, but are not "
@@ -133,8 +135,8 @@ _FRONT = """\
 
 An effect is the mean over the seeds of a difference, or the geometric mean of a ratio (×), between two
 selectors with the same seeds, and its 95 % interval is Student's. A verdict is "yes" or "no" only if a
-paired t test, corrected by Holm's method for all {count} comparisons of this page that have values, shows
-the effect on one side of the limit (p < .05). Otherwise it is "not shown", which is all that a handful of
+paired t test, corrected by Holm's method for all comparisons of its table that have values, shows the
+effect on one side of the limit (p < .05). Otherwise it is "not shown", which is all that a handful of
 seeds can say about most differences. "Not rerun": the figures are from before results were recorded; the
 paper's page has them, and they may be stale.
 
@@ -147,7 +149,7 @@ the rounds.
 
 def files_of(page: Page, results: Mapping[str, Result]) -> list[str]:
     """Return the names of the data files on a page, in their order."""
-    found = [name for name in EXPERIMENTS if page.prefix and name.startswith(page.prefix) and name in results]
+    found = [name for name in EXPERIMENTS if name.startswith(page.prefixes) and name in results]
     return [*found, *(name for name in page.benchmarks if name in results)]
 
 
@@ -177,8 +179,7 @@ def claims_table(findings: Sequence[Finding]) -> list[str]:
 
 
 def _front(findings: Sequence[Finding], results: Mapping[str, Result]) -> str:
-    counted = sum(each.seeds > 1 for each in findings)
-    lines = _FRONT.format(count=counted).splitlines()
+    lines = _FRONT.splitlines()
     users = [each for each in findings if each.claim.group == "users"]
     lines += ["", *_sentences(users), "", *claims_table(users), ""]
     verdicts = Counter(each.verdict for each in findings)
@@ -239,9 +240,6 @@ def _page(page: Page, findings: Sequence[Finding], results: Mapping[str, Result]
     chosen = [each for each in findings if page.group and each.claim.group == page.group]
     if chosen:
         lines += ["", "## Claims", "", *claims_table(chosen)]
-    before = results.get(f"claims-{page.group}")
-    if isinstance(before, Kept):
-        lines += ["", "## Claims as read before results were recorded", "", _stale(before), "", *before.text]
     names = files_of(page, results)
     if any(name in EXPERIMENTS for name in names):
         lines += ["", "## Experiments"]
@@ -303,7 +301,7 @@ def _stale(result: Kept) -> str:
 
 
 def _page_of(experiment: str) -> str:
-    return next(page.file for page in PAGES if page.prefix and experiment.startswith(page.prefix))
+    return next(page.file for page in PAGES if experiment.startswith(page.prefixes))
 
 
 def _anchor(experiment: str) -> str:

@@ -75,7 +75,6 @@ NOTES = {
         "Ten client processes over gRPC, which sleep before they train, and the simulation of the same "
         "federation: seconds to 90 % of the best accuracy, and of a round, with each seed."
     ),
-    "liars": ("Three liars of twenty; `benchmarks/liars.py` describes the attacks."),
 }
 """What the columns mean."""
 

@@ -256,8 +256,7 @@ def train(
         K, T and the number of samples in a mini-batch.
     replacement : bool (default: True)
         Whether a client draws its mini-batch with replacement, as in the paper, whose samples ξ of a
-        mini-batch are i.i.d. The tables of `benchmarks.privacy` are measured
-        without replacement.
+        mini-batch are i.i.d. The experiment `report-noise` is without replacement.
     summed : bool (default: False)
         Whether selectors learn from the norm of the sum of a mini-batch's gradients, as we read the authors'
         script, instead of the norm of their mean. The training, λ and the regret do not change.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import strategies.clients.report_noise
-from benchmarks import privacy
+from benchmarks.experiments.robustness import report_noise
 from strategies.clients.report_noise import GaussianMechanism, composed_epsilon, least_delta
 
 
@@ -107,19 +107,12 @@ def test_a_wrong_list_of_noise_multipliers_is_refused() -> None:
 
 
 def test_noise_costs_quality_of_selection_and_none_costs_none() -> None:
-    cohort, rpow_d = privacy.BY_NORM[0], privacy.BY_LOSS[1]
+    forecast, rpow_d = report_noise.BY_NORM[0], report_noise.BY_LOSS[1]
     exact, mild, strong = (
-        privacy.regret("static", cohort, column, 0, 100) for column in ("exact", "ε = 10", "ε = 0.1")
+        report_noise.regret("static", forecast, column, 0, 100) for column in ("exact", "ε = 10", "ε = 0.1")
     )
     assert exact < mild < strong
     exact, mild, strong = (
-        privacy.chosen_loss(rpow_d, column, 0, 100) for column in ("exact", "ε = 10", "ε = 0.1")
+        report_noise.chosen_loss(rpow_d, column, 0, 100) for column in ("exact", "ε = 10", "ε = 0.1")
     )
     assert exact > mild > strong
-
-
-def test_the_benchmark_prints_its_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    privacy.run(1, 3)
-    printed = capsys.readouterr().out
-    assert printed.count("| section F, σ = 10 |") == 3
-    assert printed.count("\n\n") >= 3

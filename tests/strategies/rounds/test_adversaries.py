@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from benchmarks import liars
 from benchmarks.experiments.osmd.least_squares import unlike_clients
+from benchmarks.experiments.robustness import liars
 from strategies.clients.reports import Report
 from strategies.options import Faults, GuardSettings
 from strategies.rounds.limits import believed_sizes

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 import tasks
-from benchmarks.liars import ATTACKS, CLIENTS_PER_ROUND, LIARS, NUM_CLIENTS, Attack, LyingKernel
+from benchmarks.experiments.robustness.liars import (
+    ATTACKS,
+    CLIENTS_PER_ROUND,
+    LIARS,
+    NUM_CLIENTS,
+    Attack,
+    LyingKernel,
+)
 from simulation.kernels import kernel_of
 from simulation.response_times import ResponseTimes
 from simulation.simulator import Simulator

@@ -1,18 +1,14 @@
 """The cost of privacy: how much worse selection gets if clients add noise to the norms and losses in reports.
 
-``cohort bench privacy [--seeds 3] [--rounds 500]``
-
 Clients clip a norm or loss to a bound and release it by the Gaussian mechanism, as a client with the setting
 ``noise-epsilon`` does. A column "ε = ..." gives the ε of one report at δ = 1e-5. In the column "clipped" the
 numbers are clipped and have no noise. In the column "exact" they are unchanged. The bound is the 90 %
 quantile of the true norms or losses of round 1, and stays the same. So the noise does not shrink when norms
-shrink as the model learns. The numbers in the tables depend only on the seeds and the number of rounds.
+shrink as the model learns.
 """
 
 from __future__ import annotations
 
-import sys
-import time
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -22,13 +18,14 @@ from benchmarks.experiments.forecast.streams import make_stream, regret_on_strea
 from benchmarks.experiments.osmd.least_squares import Track, train, unlike_clients
 from benchmarks.experiments.osmd.least_squares import Trial as TrainedSelector
 from benchmarks.experiments.regret import feedback_of
+from benchmarks.experiments.report import Cell, Experiment, Outcome
 from strategies.clients.report_noise import GaussianMechanism, composed_epsilon
 from strategies.numerics.arrays import Floats
 from strategies.numerics.streams import generator
 from strategies.selectors import Feedback, Selection, Selector, create
 
 DELTA = 1e-5
-NUM_CLIENTS, CLIENTS_PER_ROUND = 100, 5
+NUM_CLIENTS, CLIENTS_PER_ROUND, NUM_ROUNDS = 100, 5, 500
 QUANTILE = 0.9
 EPSILONS = (10.0, 1.0, 0.1)
 COLUMNS = ("exact", "clipped", *(f"ε = {epsilon:g}" for epsilon in EPSILONS))
@@ -65,7 +62,7 @@ class Release:
     bound : float
         The limit that numbers are clipped to, > 0.
     seed : int
-        Seed of the noise. Only this benchmark has a seed. The noise of a real client must not be repeatable.
+        Seed of the noise. Only this experiment has a seed. The noise of a real client must not be repeatable.
     """
 
     def __init__(self, column: str, bound: float, seed: int) -> None:
@@ -180,46 +177,37 @@ def chosen_loss(trial: Trial, column: str, seed: int, num_rounds: int) -> float:
     return float(np.mean(found[num_rounds // 10 :]) / losses.mean())
 
 
-def run(num_seeds: int, num_rounds: int) -> None:
-    """Print the tables."""
-    seeds, began = range(num_seeds), time.perf_counter()
-
-    print(f"Total ε of a client's reports at δ = {DELTA:g}:\n")
-    print(_row("ε of one", *(f"{n} reports" for n in (10, 50, num_rounds))))
-    print(_row(*["---"] * 4))
-    for epsilon in EPSILONS:
-        z = GaussianMechanism(epsilon, DELTA, 1.0).noise_multiplier
-        totals = (f"{composed_epsilon([z] * n, DELTA):.3g}" for n in (10, 50, num_rounds))
-        print(_row(f"{epsilon:g}", *totals))
-
-    print(f"\nRegret divided by that of uniform sampling, mean ± sd over {num_seeds} seeds:\n")
-    print(_row("", "", *COLUMNS))
-    print(_row(*["---"] * (2 + len(COLUMNS))))
+def run(seed: int, quick: bool = False) -> Outcome:
+    """Play all selectors with all columns. If `quick`, play a tenth of the rounds."""
+    rounds = NUM_ROUNDS // (10 if quick else 1)
+    cells: dict[Cell, float] = {}
     uniform = Trial("uniform", "uniform", {})
     for bed in BEDS:
-        base = np.array([regret(bed, uniform, "exact", seed, num_rounds) for seed in seeds])
+        base = regret(bed, uniform, "exact", seed, rounds)
         for trial in BY_NORM:
-            cells = []
             for column in COLUMNS:
-                found = np.array([regret(bed, trial, column, seed, num_rounds) for seed in seeds])
-                cells.append(_cell(found / base))
-            print(_row(bed, trial.label, *cells), flush=True)
-
-    print("\nMean true loss of the selected clients divided by that of all clients (uniform: 1):\n")
-    print(_row("", *COLUMNS))
-    print(_row(*["---"] * (1 + len(COLUMNS))))
+                cells[f"{bed}: {trial.label}", column] = regret(bed, trial, column, seed, rounds) / base
     for trial in BY_LOSS:
-        cells = [
-            _cell(np.array([chosen_loss(trial, column, seed, num_rounds) for seed in seeds]))
-            for column in COLUMNS
-        ]
-        print(_row(trial.label, *cells), flush=True)
-    print(f"\n{time.perf_counter() - began:.0f} s", file=sys.stderr)
+        for column in COLUMNS:
+            cells[f"loss: {trial.label}", column] = chosen_loss(trial, column, seed, rounds)
+    for epsilon in EPSILONS:
+        z = GaussianMechanism(epsilon, DELTA, 1.0).noise_multiplier
+        for n in (10, 50, NUM_ROUNDS):
+            cells[f"total ε of {n} reports", f"ε = {epsilon:g}"] = composed_epsilon([z] * n, DELTA)
+    return Outcome(cells)
 
 
-def _cell(values: Floats) -> str:
-    return f"{values.mean():.3f} ± {values.std(ddof=1) if values.size > 1 else 0.0:.3f}"
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+EXPERIMENTS = (
+    Experiment(
+        name="report-noise",
+        title="what noise on reports costs",
+        source="no paper; `benchmarks.experiments.robustness.report_noise`",
+        run=run,
+        seeds=3,
+        note="M = 100, K = 5, T = 500. Norms and losses are clipped to the 90 % quantile of round 1, and "
+        "released by the Gaussian mechanism with the ε of one report at δ = 1e-5. clipped: without noise, as "
+        "in the reports of a client with a masked update (`norm-bound`). Regret is divided by that of "
+        "uniform sampling. loss: the mean true loss of the selected clients over that of all; 1 for uniform "
+        "sampling. total: the ε of all reports of a client together, at δ = 1e-5.",
+    ),
+)

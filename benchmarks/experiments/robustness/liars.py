@@ -1,33 +1,25 @@
 """Three lying clients of twenty against every selector: test accuracy, and how often the liars are drawn.
 
-``cohort bench liars [--seeds 5] [--first-seed 1] [--rounds 60] [--json]``
-
 The batched simulator trains softmax regression on digits with K = 5. The operator declares no data sizes. The
-clients' data are alike (partition `balanced`) or differ (partition `dirichlet:0.5`). A cell of a table reads
-"accuracy (worst seed), share %". The accuracy is the test accuracy in percent, the mean over the last ten
-rounds and all seeds. The number in brackets is the mean over the last ten rounds in the worst seed. The share
-is the percentage of all draws that fell on the three clients that lie in the attacks. With equal
-probabilities, the share would be 15 %.
+clients' data are alike (partition `balanced`) or differ (partition `dirichlet:0.5`).
 
 There are four defences: the guard, the guard without its comparison of directions, no guard, and the guard
 together with FedMedian. FedMedian is measured with `uniform` alone, since it ignores importance weights.
-``--json`` prints the result of every training, the command and the commit.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from math import nan
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.serverapp.strategy import FedMedian
 
 import tasks
+from benchmarks.experiments.report import Cell, Experiment, Outcome
 from simulation.kernels import Kernel, Plan, Trained, kernel_of
 from simulation.kernels.base import StackedUpdates
 from simulation.simulator import Simulator
@@ -37,10 +29,9 @@ from strategies.rounds.limits import believed_sizes
 from tasks.base import Arrays, Metrics
 from tasks.data import Dataset, FederatedData
 
-NUM_CLIENTS, CLIENTS_PER_ROUND = 20, 5
+NUM_CLIENTS, CLIENTS_PER_ROUND, NUM_ROUNDS = 20, 5, 60
 LIARS = (3, 9, 16)
 LAST = 10  # number of rounds at the end whose accuracies are averaged
-DATA = ("balanced", "dirichlet:0.5")
 
 
 class Attack(NamedTuple):
@@ -155,7 +146,7 @@ def play(selector: str, partition: str, attack: Attack, defence: Defence, seed: 
     selector : str
         A key of `SELECTORS`.
     partition : str
-        One of `DATA`.
+        How the data are divided among the clients.
     attack : Attack
         The lies.
     defence : Defence
@@ -206,83 +197,41 @@ def play(selector: str, partition: str, attack: Attack, defence: Defence, seed: 
     )
 
 
-def cells() -> list[tuple[str, str, str, str]]:
-    """Return (partition, selector, defence, attack) of each cell of the tables."""
-    found = []
-    for partition in DATA:
-        for selector in SELECTORS:
-            for defence in DEFENCES:
-                if defence == "FedMedian" and selector != "uniform":
-                    continue
-                whole = defence in ("guard", "FedMedian")
-                found += [(partition, selector, defence, name) for name in (ATTACKS if whole else ALL_WITH)]
-    return found
+def run(partition: str, seed: int, quick: bool = False) -> Outcome:
+    """Train a federation for each cell. If `quick`, train for a sixth of the rounds."""
+    rounds = NUM_ROUNDS // (6 if quick else 1)
+    cells: dict[Cell, float] = {}
+    for selector in SELECTORS:
+        for name, defence in DEFENCES.items():
+            if name == "FedMedian" and selector != "uniform":
+                continue
+            row = selector if name == "guard" else f"{selector}, {name}"
+            for attack in ATTACKS if name in ("guard", "FedMedian") else ALL_WITH:
+                played = play(selector, partition, ATTACKS[attack], defence, seed, rounds)
+                cells[row, attack] = played.accuracy
+                cells[f"{row}: liars' share", attack] = 100 * played.draws
+    return Outcome(cells)
 
 
-def measure(seeds: Sequence[int], rounds: int) -> list[dict[str, Any]]:
-    """Run the training of each cell with each seed, and return one row per training."""
-    return [
-        {"data": partition, "selector": selector, "defence": defence, "attack": attack, "seed": seed}
-        | play(selector, partition, ATTACKS[attack], DEFENCES[defence], seed, rounds)._asdict()
-        for partition, selector, defence, attack in cells()
-        for seed in seeds
-    ]
-
-
-def tables(rows: list[dict[str, Any]]) -> str:
-    """Return a Markdown table for each partition in `DATA`."""
-    lines: list[str] = []
-    for partition in DATA:
-        lines += [f"{partition}:", "", f"| selector, defence | {' | '.join(ATTACKS)} |"]
-        lines.append("|" + "---|" * (len(ATTACKS) + 1))
-        of_data = [row for row in rows if row["data"] == partition]
-        for selector, defence in dict.fromkeys((row["selector"], row["defence"]) for row in of_data):
-            name = f"`{selector}`" if defence == "guard" else f"`{selector}`, {defence}"
-            shown = []
-            for attack in ATTACKS:
-                found = [
-                    row
-                    for row in of_data
-                    if (row["selector"], row["defence"], row["attack"]) == (selector, defence, attack)
-                ]
-                shown.append(_cell(found) if found else "")
-            lines.append(f"| {name} | {' | '.join(shown)} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _cell(rows: list[dict[str, Any]]) -> str:
-    accuracies = [row["accuracy"] for row in rows]
-    draws = 100 * float(np.mean([row["draws"] for row in rows]))
-    return f"{np.mean(accuracies):.1f} ({min(accuracies):.1f}), {draws:.0f} %"
-
-
-def run(seeds: range, rounds: int, as_json: bool) -> None:
-    """Print the tables, or the result of every training as JSON."""
-    commit = _commit()
-    rows = measure(seeds, rounds)
-    if not as_json:
-        print(tables(rows))
-        return
-    result = {
-        "command": f"cohort bench liars --seeds {len(seeds)} --first-seed {seeds[0]} "
-        f"--rounds {rounds} --json",
-        "commit": commit,
-        "seeds": list(seeds),
-        "attacks": {name: attack._asdict() for name, attack in ATTACKS.items()},
-        "defences": {name: asdict(defence) for name, defence in DEFENCES.items()},
-        "runs": rows,
-    }
-    print(json.dumps(result, indent=1))
-
-
-def _commit() -> str:
-    """Return the commit of this checkout, or "" if this is not a checkout."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
+_NOTE = (
+    "Three liars of twenty, softmax regression on digits, K = 5, 60 rounds, sizes not declared. Test "
+    "accuracy in percent over the last ten rounds, then the liars' share of all draws in percent; with equal "
+    "probabilities the share is 15. All three: the liars flip and double their updates, claim 1e9 samples "
+    "and triple their losses. size x 3: they claim three times the mean of all clients. from round 31: their "
+    "updates are honest until then. Without directions: the guard with `direction_deviations=1000`."
+)
+EXPERIMENTS = tuple(
+    Experiment(
+        name=name,
+        title=f"three liars of twenty, clients' data {data}",
+        source="no paper; `benchmarks.experiments.robustness.liars`",
+        run=partial(run, partition),
+        seeds=3,
+        note=_NOTE,
+        digits=1,
     )
-    return done.stdout.strip()
+    for name, data, partition in (
+        ("liars-alike", "alike", "balanced"),
+        ("liars-unlike", "unlike (Dirichlet 0.5)", "dirichlet:0.5"),
+    )
+)
