@@ -170,7 +170,7 @@ def results(
 
 @bench.command()
 def rounds(
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 4,
+    nodes: Annotated[str, typer.Option(help="Numbers of nodes of a federation, with commas.")] = "4",
     per_round: Annotated[
         int | None, typer.Option(min=1, help="Clients that train in a round. (default: all)")
     ] = None,
@@ -184,12 +184,19 @@ def rounds(
     """Measure rounds without work, beside Flower's own engine."""
     from benchmarks.rounds import measure as benchmark
 
-    if per_round is not None and per_round > nodes:
-        _fail(f"per-round = {per_round}: must be between 1 and {nodes} (nodes)")
+    try:
+        numbers = [int(number) for number in nodes.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        _fail(f"nodes = {nodes}: must be numbers >= 1, with commas")
+    if per_round is not None and per_round > min(numbers):
+        _fail(f"per-round = {per_round}: must be between 1 and {min(numbers)} (nodes)")
     if profile:
-        print(benchmark.profile(nodes, per_round or nodes, rounds))
+        print(benchmark.profile(numbers[0], per_round or numbers[0], rounds))
         return
-    benchmark.run(nodes, per_round or nodes, rounds, no_stock, as_json)
+    for position, number in enumerate(numbers):
+        benchmark.run(number, per_round or number, rounds, no_stock or position > 0, as_json)
 
 
 @bench.command()
@@ -207,16 +214,41 @@ def messages(
 
 @bench.command()
 def models(
-    megabytes: Annotated[float, typer.Option(min=1.0, help="Megabytes of the model.")] = 100.0,
+    megabytes: Annotated[str, typer.Option(help="Megabytes of the model, with commas, each >= 1.")] = "100",
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of each federation.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 3,
     no_stock: NoStock = False,
+    stock_up_to: Annotated[
+        float, typer.Option(help="Megabytes of the largest model that stock Flower gets.")
+    ] = 1e9,
     as_json: Json = False,
 ) -> None:
     """Measure rounds with a large model, beside stock Flower."""
     from benchmarks.models.measure import run
 
-    run(megabytes, nodes, rounds, no_stock, as_json)
+    sizes = [float(size) for size in megabytes.split(",")]
+    if min(sizes) < 1:
+        _fail(f"megabytes = {megabytes}: each must be >= 1")
+    run(sizes, nodes, rounds, 0.0 if no_stock else stock_up_to, as_json)
+
+
+@bench.command()
+def half_precision(
+    tasks: Annotated[
+        str, typer.Option(help="digits, mnist, mnist-mlp, with commas.")
+    ] = "digits,mnist,mnist-mlp",
+    seeds: Seeds = 10,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what half precision on the wire costs in accuracy."""
+    from benchmarks.half_precision import TASKS, run
+
+    names = tasks.split(",")
+    for name in names:
+        if name not in TASKS:
+            _fail(f"task = {name!r}: must be one of {', '.join(TASKS)}")
+    run(names, seeds, data, as_json)
 
 
 @bench.command()

@@ -49,6 +49,8 @@ from strategies.numerics.arrays import Ints
 from strategies.options import Faults
 from strategies.rounds.guard import Guard
 from strategies.rounds.logic import RoundLogic
+from strategies.run.selector_clients import SelectorClients
+from strategies.run.training import ClientTraining
 from strategies.selectors import selector_type
 from tasks.base import Metrics
 from tasks.data import FederatedData
@@ -193,8 +195,8 @@ def _grid(
     """Return a function that runs the rounds on the in-process Grid, and calls its argument after each."""
     parts.measure("nodes (Flower's part)", InProcessGrid, "get_nodes", "get_node_ids")
     parts.measure("attendance", Attendance, "available", "wait_for_first")
-    parts.measure("roster to selector", SelectionStrategy, "_update_selector")
-    parts.measure("messages and training", SelectionStrategy, "_messages", "_trained")
+    parts.measure("roster to selector", SelectorClients, "create", "update")
+    parts.measure("messages and training", ClientTraining, "messages", "replies")
     parts.measure("evaluation messages", SelectionStrategy, "configure_evaluate")
     parts.measure("checkpoint: roster", Attendance, "state")
     grid = InProcessGrid(availability=_Changing(m))
@@ -223,15 +225,15 @@ def _grid(
             return MetricRecord({"accuracy": 0.0})
 
         parts.measure("history", strategy, "groups")
-        save = strategy._save
+        save = strategy._saved.save
 
-        def saved(progress: Any) -> None:
+        def saved(progress: Any, num_rounds: int | None) -> None:
             nonlocal done
-            save(progress)
+            save(progress, num_rounds)
             done += 1
             after_round()
 
-        strategy._save = saved  # type: ignore[method-assign]
+        strategy._saved.save = saved  # type: ignore[method-assign]
         with recording:
             arrays = ArrayRecord({"w": Array(np.zeros((FEATURES, CLASSES), np.float32))})
             strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)

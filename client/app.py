@@ -21,6 +21,7 @@ from strategies.clients.reports import (
     Report,
 )
 from strategies.flower.messages import write_report
+from strategies.half_precision import half_precision_mod
 from strategies.rounds.variates import CONTROL
 from strategies.selectors import selector_type
 from tasks.base import TrainResult, batches
@@ -36,7 +37,7 @@ PERSONAL = "personal-model"
 """Key of the personal model in the context's state, which the SuperNode keeps while a Flower run lasts."""
 
 extensions.load()  # the user's tasks. Only the owner of this machine can name them
-app = ClientApp()
+app = ClientApp(mods=[half_precision_mod])
 
 
 @app.query("status")

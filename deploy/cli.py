@@ -451,25 +451,28 @@ def advise(
     console = Console(highlight=False, markup=False)
     with _exit_on_bad_input():
         history = find_history(run_folder(run))
-        waits = slow_clients(history.path)
-        if history.settings.get("mode") == "buffered" and waits and not (as_json or selectors):
+        slow = slow_clients(history.path)
+        if history.settings.get("mode") == "buffered" and slow and not selectors:
+            if as_json:
+                typer.echo(advice.as_json(None, slow))
+                return
             console.print(f"from {_short(history.path)}", soft_wrap=True)
             console.print("Rounds are buffered, so other selectors cannot be studied.")
-            console.print(" ".join(waits))
+            console.print(slow.text())
             return
         log = read_log(history)
         findings = advice_of(log, selectors or ())
     if as_json:
-        typer.echo(advice.as_json(findings))
+        typer.echo(advice.as_json(findings, slow))
         return
     console.print(f"from {findings.rounds} rounds of {_short(log.path)}", soft_wrap=True)
     console.print(advice.table(findings))
     console.print(advice.NOTE)
     console.print()
     console.print(advice.sentence(findings))
-    if waits:
+    if slow:
         console.print()
-        console.print(" ".join(waits))
+        console.print(slow.text())
 
 
 def _conclude(console: Console, folder: Path, histories: Sequence[RunHistory]) -> None:

@@ -5,6 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 
 import tasks
 from strategies import Checkpoints, RoundRecord, extensions
+from strategies.half_precision import HalfPrecisionGrid
 
 from .recording import KnownClients, Recording
 from .settings import RunSettings
@@ -50,7 +51,7 @@ def _run(grid: Grid, settings: RunSettings, recording: Recording) -> None:
         return metrics and MetricRecord({"loss": metrics.loss, "accuracy": metrics.accuracy})
 
     result = strategy.start(
-        grid,
+        HalfPrecisionGrid(grid) if settings.wire == "float16" else grid,
         ArrayRecord({name: Array(array) for name, array in task.initial_arrays(settings.seed).items()}),
         num_rounds=settings.num_rounds,
         train_config=ConfigRecord({**settings.train_config}),

@@ -9,7 +9,7 @@ from tasks.base import Metrics
 FACTOR = 10.0
 """The training diverges if the test loss is more than this many times the first test loss."""
 ABOVE = 10
-"""The training diverges if the test loss is above the untrained model's for this many rounds in a row."""
+"""The training diverges if the test loss is above the untrained model's in this many evaluations in a row."""
 STILL = 30
 LOWER = 0.97
 """After `STILL` rounds the training stands still if no test loss was `LOWER` times the untrained model's."""
@@ -33,7 +33,7 @@ class Divergence:
         self._first = nan  # the first test loss of this process
         self._untrained = nan  # the test loss of the untrained model; not known after a resume
         self._lowest = inf
-        self._above = 0  # how many rounds in a row the test loss has been above the untrained model's
+        self._above = 0  # in how many evaluations in a row the test loss was above the untrained model's
         self._warned = False
 
     def warning(self, number: int, metrics: Metrics, record: RoundRecord | None = None) -> str:
@@ -43,7 +43,7 @@ class Divergence:
 
         - The test loss is not finite.
         - The test loss is more than `FACTOR` times the first test loss of this process.
-        - The test loss has been above the loss of the untrained model for `ABOVE` rounds in a row.
+        - The test loss was above the loss of the untrained model in `ABOVE` evaluations in a row.
         - The round was skipped because no update was finite.
 
         A network whose units have all died stands still instead: its test loss stays near the loss of the
@@ -74,7 +74,7 @@ class Divergence:
         elif record is not None and _without_finite_update(record):
             symptom = "diverges: no client's update is finite"
         elif self._above >= ABOVE:
-            symptom = f"diverges: for {ABOVE} rounds the test loss has been above the untrained model's"
+            symptom = f"diverges: in {ABOVE} evaluations the test loss was above the untrained model's"
         elif number >= STILL and self._lowest > LOWER * self._untrained:
             symptom = f"stands still: no test loss was lower than {self._lowest:.4g}"
             likely = "too large, or too small"

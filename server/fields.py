@@ -1,8 +1,8 @@
 """Checks the fields of a history's lines, so that no reader meets a value of another kind.
 
 Histories may be damaged, edited, or written by other programs. A line with a field of the wrong kind is
-damaged as a whole. Fields that are missing get the value for "nothing known". Unknown fields and types of
-lines are not checked.
+damaged as a whole. Missing fields that every reader needs get a default. Unknown fields and types of lines
+are not checked.
 """
 
 from __future__ import annotations

@@ -12,28 +12,31 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         The lines from round 1 on also hold:
         the selection: ``clients`` (indexes in draw order) and, aligned with ``clients``, ``client_ids``,
         ``counts``, ``probabilities``, ``importance``, ``weights``, ``responded``, ``update_norms``,
-        ``reported_norms`` (the norms as the clients report them, before the guard), ``train_losses``,
-        ``reply_seconds`` (from the TRAIN messages until the server had the reply), ``training_seconds`` and
-        ``batteries`` (%), both as the clients report them; the last three are empty if nothing is known;
-        ``staleness``: how many rounds ended while each client trained, and ``num_stale``: the number of
-        updates that were rejected as too stale; ``in_flight``: ids of the first 1000 clients that train when
-        the round ends (``mode = "buffered"``; otherwise empty, 0 and empty);
+        ``reported_norms`` (the ‖w_m - w_t‖ that the clients report, divided by the learning rate; before the
+        guard), ``train_losses``, ``reply_seconds`` (from the TRAIN messages until the server had the reply),
+        ``training_seconds`` and ``batteries`` (%), both as the clients report them; the last three are empty
+        if nothing is known;
+        only with ``mode = "buffered"`` (otherwise empty, 0 and empty): ``staleness``: how many rounds ended
+        while each client trained; ``num_stale``: the number of updates that were rejected as too stale;
+        ``in_flight``: ids of the first 1000 clients that train when the round ends;
         ``failures`` and ``clipped``: lists of objects, each with a ``client`` and a ``reason``;
-        ``quarantined``: ids of the online clients that were in quarantine;
-        ``silent``: ids of the clients in ``quarantined`` that did not answer in time; the other quarantined
-        clients committed offences;
+        ``quarantined``: ids of the available clients that were left out because they were in quarantine;
+        ``silent``: ids of the clients in ``quarantined`` whose quarantine is for silence in earlier rounds;
+        the others are in quarantine for offences;
         ``skipped``: why the round left the model unchanged; empty if it changed the model;
-        ``train_loss``, ``num_available``, ``seconds``; ``phases``: the seconds of the parts of the round
-        (``poll``, ``train``, ``aggregate``), empty if the engine exchanges no messages;
+        ``train_loss``: the mean of the clients' training losses, by their weights; ``num_available``: the
+        number of selectable clients (available, and neither quarantined nor resting); ``seconds``: the time
+        from the poll to the new model; ``phases``: the seconds of the parts of the round (``poll``,
+        ``train``, ``aggregate``), empty if the engine sends no messages;
         ``absent``: indexes of the clients that were not selectable; null if they are more than 1000;
-        ``eligible``: the conditions of the setting ``eligible``: the aggregate estimates the mean over the
-        available clients, all of which meet them; ``num_ineligible``: the number of clients that are online
-        and willing to train, and do not meet them;
+        ``eligible``: the conditions of the setting ``eligible`` in this round, which all available clients
+        meet; ``num_ineligible``: how many clients are online and willing to train, but do not meet the
+        conditions;
         ``messages_sent``, ``bytes_sent``, ``messages_received``, ``bytes_received`` since the line of the
-        previous round, if the engine exchanges messages;
+        previous round, if the engine sends messages;
         ``group_metrics``: the ``loss`` and ``accuracy`` of each group, on the samples of the group's clients
         that evaluated the model
-roster  all registered clients in the order of their indexes: ``client_ids``, ``client_sizes``,
+roster  all known clients, removed ones too, in the order of their indexes: ``client_ids``, ``client_sizes``,
         ``client_groups`` (names, null for none); written before the first round and when clients are added
 sizes   the clients whose sizes have changed since the last ``roster`` or ``sizes`` line: ``clients``
         (indexes) and, aligned with ``clients``, ``client_sizes``
@@ -44,14 +47,15 @@ resume  the run was interrupted and continues: ``round`` (the last round whose l
 warning the training diverges or stands still, or no client reports what the selector learns from:
         ``round`` (after which this was noticed), ``reason``; at most one line of each kind per start or
         resume of the run
-end     the last line: ``rounds``, ``seconds``, ``model`` (path), ``best_round``, ``reason`` (empty unless the
-        run ended early)
-error   the run failed: ``reason``; the last line, unless the run is resumed. A ServerApp that was killed or
-        interrupted writes no last line
+end     the last line of a run that ended: ``rounds``, ``seconds``, ``model`` (path), ``best_round``,
+        ``reason`` (empty unless the run ended early). A resume removes this line
+error   the last line of a run that failed or was told to end: ``reason``. A resume keeps this line. A
+        ServerApp that was killed or interrupted writes neither ``end`` nor ``error``
 ======= ===============================================================================================
 
-No other module writes or reads the file. Readers ignore unknown types and keys. NaN is written as null. Some
-texts come from clients. In these texts, `RunHistory` replaces control characters by escapes.
+No other module writes or reads the file. Readers ignore unknown types and keys. NaN is written as null. Texts
+may come from clients: `RunHistory.read` replaces control characters in all texts by escapes; `Tail` and
+`read_lines` do not.
 """
 
 from __future__ import annotations
@@ -88,7 +92,7 @@ _NEVER_LOST = ("run", "resume")
 
 
 class HistoryWriter:
-    """Writes the lines of one run. Each line is written at once, so that another process can follow the run.
+    """Writes the lines of one run. Each line is written immediately, so another process can follow the run.
 
     If the disk is full, the run continues. At most `KEPT` bytes of lines wait in memory until the disk has
     room. A line of the type ``lost`` takes the place of lost lines.
@@ -109,7 +113,7 @@ class HistoryWriter:
         self._descriptor: int | None = None
         self._begun = b""  # the unwritten rest of a line of which the first part is written
         self._waiting: deque[_Waiting] = deque()  # the lines that follow the partly written line
-        self._gap: _Gap | None = None  # the lost lines, which precede the waiting lines
+        self._gap: _Gap | None = None  # the lost lines: older than the waiting lines that may be lost
         if path is not None:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
 
@@ -117,8 +121,9 @@ class HistoryWriter:
     def resume(cls, path: Path, round: int, run: Mapping[str, Any]) -> HistoryWriter:
         """Continue the history of a run after a round, with a ``resume`` line.
 
-        The lines of later rounds are removed, since these rounds are repeated. An incomplete last line is
-        removed, too. All changes to the file happen at once or not at all.
+        All lines after the line of this round are removed, since the later rounds are repeated; only
+        ``resume`` and ``error`` lines stay. ``end`` lines and an incomplete last line are removed, too. The
+        file is replaced as a whole or not at all.
 
         Parameters
         ----------
@@ -210,7 +215,7 @@ class HistoryWriter:
         self._waiting = kept
 
     def write_round(self, record: RoundRecord, client_ids: Sequence[str], **more: Any) -> None:
-        """Append the line of a round >= 1; ``client_ids`` are the ids of all registered clients."""
+        """Append the line of a round >= 1; ``client_ids`` are the ids (M,) of all known clients."""
         self._write(round_line(record, client_ids.__getitem__, **more))
 
 
@@ -295,12 +300,12 @@ class RunHistory:
 
     @property
     def finished(self) -> bool:
-        """Whether the run ended normally: after its last round, at its target or by its `stop`."""
+        """Whether the run ended by itself, for example after its last round or at its target accuracy."""
         return self.end is not None and self.end["type"] == "end"
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody stopped the run before its end."""
+        """Whether somebody told the run to end: its last line is ``error`` with the reason `TOLD_TO_END`."""
         return self.end is not None and self.end.get("reason") == TOLD_TO_END
 
     def read(self, *, skip_damaged: bool = False) -> list[Line]:
@@ -533,7 +538,8 @@ def _check_version(path: Path, line: Line) -> None:
 def _until(lines: list[dict[str, Any]], last: int) -> list[dict[str, Any]]:
     """Return the lines that stay in the history when the run continues after the round ``last``.
 
-    The ``resume`` and ``error`` lines of later rounds stay, too.
+    These are all lines up to the line of this round, and the ``resume`` and ``error`` lines after it. ``end``
+    lines never stay.
     """
     rounds = [at for at, line in enumerate(lines) if line["type"] == "round" and 0 < line["round"] <= last]
     cut = rounds[-1] + 1 if rounds else 1  # the first line, the run's settings, always stays

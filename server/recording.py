@@ -30,7 +30,7 @@ from .settings import CHECKPOINTS, RunSettings, check_same_run
 
 
 class KnownClients(NamedTuple):
-    """All clients that were ever registered, in the order of their indexes."""
+    """All known clients, removed ones too, in the order of their indexes."""
 
     ids: Sequence[str]  # (M,) durable identities
     sizes: npt.ArrayLike  # (M,) samples held
@@ -137,7 +137,7 @@ class Recording:
         record : RoundRecord, optional
             The record of the round; None for round 0, the model before training.
         clients : KnownClients, optional
-            All registered clients; needed with a record. If clients were added, all clients are written.
+            All known clients; needed with a record. If clients were added, all clients are written.
             Otherwise only the sizes that have changed are written.
         group_metrics : mapping of str to mapping, optional
             For each group, the mean of the metrics that the group's clients measured.

@@ -193,6 +193,7 @@ class RunSettings(BaseModel):
     personal_mu: float = Field(gt=0)
     personal_holdout: float = Field(gt=0, lt=1)
     masked_updates: bool
+    wire: Literal["float32", "float16"]
     correction: Annotated[Literal["equal", "rates"], checked_by(Faults, "correction")]
     mode: Literal["rounds", "buffered"]
     concurrency: int = Field(ge=0, le=MOST_CLIENTS)  # 0 with mode = "rounds"
@@ -257,6 +258,10 @@ class RunSettings(BaseModel):
         if settings.track and not settings.output_dir:
             raise ValueError(f"track = {settings.track!r}: needs output-dir, the folder of the run")
         check_trackers(settings.track)
+        if settings.wire == "float16" and settings.masked_updates:
+            raise ValueError(
+                "wire = 'float16': must be 'float32' with masked-updates = True: rounded masks do not cancel"
+            )
         if settings.mode == "rounds":
             for name, value in (("concurrency", settings.concurrency), ("buffer-size", settings.buffer_size)):
                 if value:

@@ -1,11 +1,12 @@
-"""Simulates the rounds of a federation in one process, and trains all selected clients at once.
+"""Simulates the rounds of a federation without messages: a kernel trains all selected clients together.
 
 The round logic, selectors and random streams are those of `strategies.SelectionStrategy`. So the same seed
 gives the same selections and mini-batches as over gRPC, in Flower's simulation or on the in-process Grid, and
-the same model up to float32 rounding. There are no messages, and clients are rows of arrays, not objects.
+the same model up to float32 rounding. Clients are rows of arrays, not objects.
 
-Clients have fixed indexes. If clients join late, `SelectionStrategy` numbers them in the order in which they
-join; `simulation.availability.InOrderOfArrival` does the same. Groups are numbered as in `SelectionStrategy`.
+A client's index is its position in the data. `SelectionStrategy` numbers late clients in the order in which
+they join. For the same numbers here, wrap the availability in `simulation.availability.InOrderOfArrival`.
+Groups are numbered as in `SelectionStrategy`.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Simulator:
     seed : int (default: 0)
         The seed of all random draws.
     budget : number, str or callable, optional
-        K(t), if K varies over the rounds, as in `SelectionStrategy`.
+        The budget K(t), if it varies over the rounds, as in `SelectionStrategy` (default: K).
     selector_settings : mapping, optional
         The selector's settings. ``groups`` are names or numbers, one per client (default: the data's groups).
     client_sizes : array_like, shape (M,), optional
@@ -99,19 +100,20 @@ class Simulator:
     round_deadline : float (default: inf)
         Seconds after which a round goes on without the missing replies.
     shortest_deadline : float (default: inf)
-        The simulator learns shorter deadlines from the replies. They are at least this many seconds, see
-        `Deadlines.shortest`. Infinite: no deadline is learned.
+        The shortest deadline in seconds that the simulator may learn from the replies, see
+        `Deadlines.shortest`. Infinite: it learns no deadline, and ``round_deadline`` holds.
     server_strategy : Strategy, optional
         The Flower strategy that takes the server step, as in `SelectionStrategy` (default: FedAvg).
     variates : {"fedvarp", "scaffold"}, optional
         The kind of array that the server remembers for each client (default: none).
     proximal_mu : float (default: 0.0)
-        μ of FedProx, >= 0. If 0, the μ of a server strategy FedProx is used; any other server strategy then
-        has no proximal term.
+        μ of FedProx in the clients' loss, >= 0. If 0: the μ of ``server_strategy`` if that is FedProx, and
+        otherwise no proximal term.
     mode : Buffered, optional
-        Rounds are buffered, as in `SelectionStrategy`; needs ``response_times``. A client without a reply
-        loses its place after ``round_deadline``; deadlines are not learned. Each round is a round of the
-        availability, however short it is.
+        Rounds are buffered, as in `SelectionStrategy`; needs ``response_times``. A client that does not reply
+        within ``round_deadline`` is given up: its place becomes free, and its update is not used. No shorter
+        deadlines are learned. The availability moves on by one step in each round, whatever the simulated
+        time of the round is.
     masked_updates : bool (default: False)
         Whether the server sees only the sum of the updates, as in `SelectionStrategy`. If so, clients report
         the norms, and a round in which a reply is missing is skipped.
@@ -128,7 +130,7 @@ class Simulator:
     round : int
         The last round, 0 before the first.
     history : list of RoundRecord
-        The record of each round. A record of ten selected clients takes about 3 KB.
+        The record of each round (not the history file). A record of ten selected clients takes about 3 KB.
     seconds : float
         The simulated time that all rounds waited for replies. Infinite once a round without a deadline has
         waited for a client that dropped out.
@@ -312,9 +314,11 @@ class Simulator:
         # (n, 4) replies that arrive after the end of their round: simulated time of arrival (s), round,
         # client, response time (s).
         self._late = np.empty((0, 4))
-        # Of buffered rounds: the clients in flight, in the order in which they were asked -> (when the
-        # training ends, simulated s; how long it takes, s); and round -> the model from which they train.
+        # The clients in flight of buffered rounds, in the order in which they were asked -> (when the
+        # training or the wait for it ends, simulated s; how long the training takes, s, infinite if longer
+        # than the deadline).
         self._in_flight: dict[int, tuple[float, float]] = {}
+        # Round -> the model from which the clients train that were asked in this round.
         self._models: dict[int, Arrays] = {}
 
     @property
@@ -368,7 +372,7 @@ class Simulator:
         return record
 
     def _plan(self, number: int) -> Plan:
-        """Return how clients train that are asked in a round."""
+        """Return the training plan of the clients that are asked in a round."""
         return Plan(
             seed=self.seed,
             round=number,
@@ -633,12 +637,12 @@ class Simulator:
     def _train_buffered(
         self, opened: Opened, buffer: Buffer
     ) -> tuple[Chosen, TrainedClients | list[Reply], float, Floats | None]:
-        """Keep clients busy until the buffer is full.
+        """Let clients train until the buffer is full or no client is in flight.
 
         Returns
         -------
         Chosen
-            The clients whose training ended.
+            The clients that answered or were given up.
         TrainedClients or list of Reply, float, ndarray
             The replies, the seconds of the wait, and the seconds until each reply, as `_train` returns them.
         """
@@ -717,9 +721,10 @@ class Simulator:
         )
 
     def _trained_from(self, versions: Ints, clients: Ints) -> list[tuple[int, Ints, Any]]:
-        """Train clients (n,), each from the model of the round ``versions`` (n,) in which it was asked.
+        """Train each of the clients (n,) from the model of the round in which it was asked.
 
-        Return for each of these rounds: the round, the positions of its clients, and their training.
+        ``versions`` (n,) holds these rounds. Return for each of them: the round, the positions of its
+        clients, and their training.
         """
         parts = []
         for version in np.unique(versions).tolist():

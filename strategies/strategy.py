@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from functools import partial
 from logging import INFO, WARNING
-from math import nan
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from . import selectors
-from .checkpoint import CheckpointError, CheckpointFolder
 from .clients.eligible_clients import EligibleClients
-from .clients.overrides import Groups, Removals, per_client, sizes_of
-from .clients.printable import listed
-from .clients.reports import LEARNING_RATE, PART_SCALES, REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
-from .evaluation import ClientEvaluation
-from .flower.arrays import ReceivedArrays, encode, to_record
+from .clients.overrides import Groups, Removals
+from .clients.reports import LEARNING_RATE
+from .flower.arrays import to_record
 from .flower.attendance import Attendance
-from .flower.contents import of_kind
 from .flower.exchanges import ExchangeGrid, NodesGrid
-from .flower.in_flight import InFlight, buffered_group
 from .flower.log_lines import counts_not_logged
-from .flower.messages import CLOCKS_DIFFER, TrainingRound, read_reply, read_usable, timed
-from .flower.metrics import averaged
+from .flower.messages import TrainingRound
 from .flower.polling import Poll
 from .flower.traffic import Traffic
 from .options import (
@@ -44,41 +36,35 @@ from .options import (
     Overrides,
     Polling,
     arguments_of,
-    check_kind,
     check_selector,
     names_replacements,
     read_rates,
     refuse_unknown,
 )
 from .options.types import boolean
-from .progress import Progress, state_of
 from .reporters import Reporter, Reporters, RunInfo
-from .rounds.aggregation import Arrays
-from .rounds.buffered.rebased import Rebased
-from .rounds.limits import believed_numbers, believed_sizes
 from .rounds.logic import RoundLogic
-from .rounds.record import RoundRecord, no_report
+from .rounds.record import RoundRecord
 from .rounds.replies import Reply
-from .rounds.seeds import client_seed
-from .rounds.stages import Opened, Outcome
-from .rounds.variates import CONTROL, create_variates
-from .selectors import Selection, checks
+from .rounds.variates import create_variates
+from .run.arguments import check_kinds
+from .run.buffered_rounds import BufferedRounds
+from .run.description import RunDescription
+from .run.ending import RoundEnding
+from .run.evaluation import ClientEvaluation
+from .run.opening import RoundOpening
+from .run.progress import Progress
+from .run.round_log import RoundLog
+from .run.saved_run import SavedRun
+from .run.selector_clients import SelectorClients, needs_status
+from .run.training import ClientTraining
+from .selectors import checks
 from .server_steps.compatibility import check_buffered, check_masked
-from .server_steps.replies import contributions_of
-from .server_steps.step import ServerStep, Step
+from .server_steps.step import ServerStep
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
-
-_EXAMPLES = {
-    Deadlines: "round=60",
-    Polling: "ask_status=True",
-    Faults: "quorum=2",
-    Overrides: 'sizes={"client-1": 120}',
-    Checkpoints: '"runs/1"',
-    Buffered: "concurrency=30",
-}
 
 
 class SelectionStrategy(Strategy):
@@ -136,7 +122,7 @@ class SelectionStrategy(Strategy):
         (FedVARP) or client drift (SCAFFOLD), see `rounds.variates` (default: none).
     mode : Buffered, optional
         Rounds do not wait for slow clients: the model moves after every K arrivals, while C clients are kept
-        busy, see `Buffered` (default: a round ends before the next begins).
+        busy, see `Buffered` (default: each round waits for its clients).
     masked_updates : bool (default: False)
         Whether clients mask their updates, so that the server sees only the sum of the updates. Each client
         receives its weight (``update-weight``), multiplies its update by the weight, and then adds its mask.
@@ -199,25 +185,21 @@ class SelectionStrategy(Strategy):
     ) -> None:
         if unknown:
             refuse_unknown(type(self).__name__, unknown, arguments_of(type(self)))
-        check_kind("selector", selector, str, "the name of a selector, such as 'forecast'")
-        expected = 'settings by name, such as {"alpha": 0.4}'
-        check_kind("selector_settings", selector_settings, Mapping, expected)
-        for each in selector_settings or ():
-            check_kind("selector_settings", each, str, expected)
-        check_kind("variates", variates, str, "'fedvarp' or 'scaffold'")
-        check_kind("server_strategy", server_strategy, Strategy, "a strategy of Flower, such as FedAdam()")
-        for name, value, kind in (
-            ("deadlines", deadlines, Deadlines),
-            ("polling", polling, Polling),
-            ("faults", faults, Faults),
-            ("overrides", overrides, Overrides),
-            ("checkpoints", checkpoints, Checkpoints),
-            ("mode", mode, Buffered),
-        ):
-            check_kind(name, value, kind, f"a {kind.__name__}, such as {kind.__name__}({_EXAMPLES[kind]})")
-        check_kind("stop", stop, abc.Callable, "a function of the round and the metrics")
-        check_kind("on_round", on_round, abc.Callable, "a function of a RoundRecord")
-        check_kind("reporters", reporters, Sequence, "a list of reporters, such as [JSONLines(path)]")
+        check_kinds(
+            selector=selector,
+            selector_settings=selector_settings,
+            variates=variates,
+            server_strategy=server_strategy,
+            deadlines=deadlines,
+            polling=polling,
+            faults=faults,
+            overrides=overrides,
+            checkpoints=checkpoints,
+            mode=mode,
+            stop=stop,
+            on_round=on_round,
+            reporters=reporters,
+        )
         boolean("masked_updates", masked_updates)
         # Refuse wrong parameters now, and not only in the first round, when the clients are known.
         check_selector(
@@ -228,14 +210,14 @@ class SelectionStrategy(Strategy):
         self.faults, self.overrides = faults or Faults(), overrides or Overrides()
         self.faults.check(self._kind, clients_per_round)
         self.overrides.check(self._kind)
-        self._budgets = Budgets(clients_per_round, budget)
-        self._budgets.check(self.faults.quorum)
+        budgets = Budgets(clients_per_round, budget)
+        budgets.check(self.faults.quorum)
         checks.integer("seed", seed, low=0)
         if min_available_clients is not None:
             low, why = clients_per_round, "clients_per_round"
             checks.integer("min_available_clients", min_available_clients, low=low, why=why)
         rate = 1.0 if local_learning_rate is None else local_learning_rate
-        self._rates = read_rates("local_learning_rate", rate)
+        rates = read_rates("local_learning_rate", rate)
         if variates == "scaffold" and local_learning_rate is None:
             raise ValueError(
                 "local_learning_rate = None: must be the clients' learning rate with variates = 'scaffold'"
@@ -266,25 +248,18 @@ class SelectionStrategy(Strategy):
         self.on_round = on_round
         self._reporters = Reporters(reporters)
         self._record: RoundRecord | None = None  # the record of the last round
-        self._told_of_report = False  # whether a warning said that no client reports what the selector needs
-        self._variates = create_variates(variates) if variates else None
+        control_variates = create_variates(variates) if variates else None
         self._step = ServerStep(
             server_strategy or _fedavg(),
             selector,
             self.selector_settings,
-            clients_per_round=min(clients_per_round, self._budgets.smallest),
+            clients_per_round=min(clients_per_round, budgets.smallest),
             variates=variates,
         )
-        self._poll = Poll(
-            self.deadlines.poll,
-            self.polling,
-            seed,
-            self._step.base.arrayrecord_key,
-            self._step.base.configrecord_key,
-        )
+        settings = self._kind.settings_type.of(self.selector_settings)
         self._groups = Groups()
         if GROUPS in self._kind.per_client:
-            self._groups = Groups.of(self.overrides, self._kind.settings_type.of(self.selector_settings))
+            self._groups = Groups.of(self.overrides, settings)
         self._eligible = EligibleClients(eligible, self.overrides, self._groups)
         self._eligible.begin(1)  # refuse wrong conditions now
         self._attendance = Attendance(
@@ -295,25 +270,85 @@ class SelectionStrategy(Strategy):
             polling=self.polling,
             removals=Removals(self.overrides.removed, report=_warn),
             groups=self._groups,
-            needs_status=self._needs_status(),
+            needs_status=needs_status(self._kind, settings, self.overrides, self._eligible),
             declared=self.overrides.identities,
             eligible=self._eligible,
         )
         self.roster = self._attendance.roster
+        self._clients = SelectorClients(
+            self.roster,
+            self.overrides,
+            self._groups,
+            self.faults.guard_settings,
+            self._kind,
+            settings,
+            partial(
+                selectors.create,
+                selector,
+                clients_per_round=clients_per_round,
+                seed=seed,
+                **self.selector_settings,
+            ),
+            partial(
+                RoundLogic,
+                faults=self.faults,
+                variates=control_variates,
+                budgets=budgets,
+                shortest_deadline=self.deadlines.shortest,
+                updates="masked" if masked_updates else "noised" if self._step.is_private else "open",
+                mode=mode,
+            ),
+        )
+        self._log = RoundLog(self.roster, self._kind, selector)
+        self._training = ClientTraining(
+            self._step,
+            self.roster,
+            self._kind,
+            seed=seed,
+            deadline=self.deadlines.round,
+            rates=rates if isinstance(rate, str) else None,
+            variates=control_variates,
+            masked=masked_updates,
+        )
+        poll = Poll(
+            self.deadlines.poll,
+            self.polling,
+            seed,
+            self._step.base.arrayrecord_key,
+            self._step.base.configrecord_key,
+        )
+        self._opening = RoundOpening(
+            self._attendance, self._eligible, self._clients, poll, rates, self._training, self._log
+        )
+        self._ending = RoundEnding(self._attendance, self._eligible, self._clients, self._step, self._log)
+        self._buffered = BufferedRounds(self._training, self.roster, self._step.base.weighted_by_key)
         self._evaluation = ClientEvaluation(self._step, self.roster, self._groups, seed, self.deadlines.round)
+        self._description = RunDescription(
+            type(self).__name__,
+            selector,
+            self.selector_settings,
+            budgets,
+            seed,
+            rate,
+            self._step,
+            self.faults,
+            variates,
+            masked_updates,
+            mode,
+        )
+        self._saved = SavedRun(
+            checkpoints,
+            self._description.fixed(),
+            {
+                "logic": self._clients,
+                "step": self._step,
+                "reporters": self._reporters,
+                "in_flight": self._buffered,
+            },
+            self._attendance,
+        )
         self.traffic = Traffic()
-        self._checkpoints = CheckpointFolder(checkpoints.folder, report=_warn) if checkpoints else None
-        self._resume = checkpoints is not None and checkpoints.resume
-        self._logic: RoundLogic | None = None
-        # The saved state of the logic, until the clients are known and the logic is created.
-        self._restored: Mapping[str, NDArray[Any]] | None = None
-        self._logged_eligible: tuple[str, int, int] | None = None
-        self._seen_changes = -1  # the value of `Roster.changes` when the selector was last updated
-        self._training: TrainingRound | None = None
-        self._in_flight = InFlight()  # the messages of buffered rounds
-        # Of buffered rounds: round -> w_t, the model from which the clients asked in this round train.
-        self._models: dict[int, ArrayRecord] = {}
-        self._resumes = False  # whether the clients that were in flight at the checkpoint must be asked again
+        self._configured: TrainingRound | None = None  # the round of the last `configure_train`
         self._wait = self.deadlines.round  # s; less if `start` gets a smaller timeout
         self._evaluate_config = ConfigRecord()
 
@@ -326,19 +361,13 @@ class SelectionStrategy(Strategy):
         RuntimeError
             If it is accessed earlier.
         """
-        return self._known.selector
+        return self._clients.logic.selector
 
     @property
     def server_strategy(self) -> Strategy:
         """The Flower strategy that takes the server step: a copy of the given strategy, or of FedAvg."""
         server_strategy: Strategy = self._step.strategy
         return server_strategy
-
-    @property
-    def _known(self) -> RoundLogic:
-        if self._logic is None:
-            raise RuntimeError("no client is known before the first round")
-        return self._logic
 
     @property
     def asks_everybody(self) -> bool:
@@ -417,11 +446,12 @@ class SelectionStrategy(Strategy):
             )
         log(INFO, "Starting %s:", type(self).__name__)
         self.summary()
-        progress = self._resumed(initial_arrays)
+        progress, self.num_rounds = self._saved.resume(initial_arrays, self.num_rounds)
+        info = RunInfo(num_rounds, self._description.shown())
         if progress.round:
-            self._reporters.resume(self._info(num_rounds), progress.round)
+            self._reporters.resume(info, progress.round)
         else:
-            self._reporters.begin(self._info(num_rounds))
+            self._reporters.begin(info)
         with self._reporters.failing(lambda: progress.round), counts_not_logged():
             self._run_rounds(progress, polling, num_rounds, train_config, evaluate_fn)
         self._reporters.end(progress.round, "stopped early" if progress.round < num_rounds else "")
@@ -451,14 +481,17 @@ class SelectionStrategy(Strategy):
                 arrays, metrics = self._buffered_round(number, progress.arrays, train_config, polling)
             else:
                 messages = list(self.configure_train(number, progress.arrays, train_config, polling))
-                replies = self._trained(polling, messages)
+                assert self._configured is not None
+                replies = self._training.replies(
+                    self._configured, messages, polling, self._clients.logic, self._wait
+                )
                 del messages  # frees memory: each message holds the model
                 arrays, metrics = self.aggregate_train(number, replies)
                 del replies
             progress.move(arrays)
             progress.note("train_metrics_clientapp", number, metrics)
             messages = list(self.configure_evaluate(number, progress.arrays, self._evaluate_config, polling))
-            replies = self._evaluated(polling, number, messages)
+            replies = self._evaluation.replies(number, messages, polling, self._clients.logic, self._wait)
             progress.note("evaluate_metrics_clientapp", number, self.aggregate_evaluate(number, replies))
             if evaluate_fn:
                 progress.note("evaluate_metrics_serverapp", number, evaluate_fn(number, progress.arrays))
@@ -466,7 +499,7 @@ class SelectionStrategy(Strategy):
             record, self._record = self._record, None
             if record is not None:
                 self._reporters.count(record, len(self.roster))
-            self._save(progress)
+            self._saved.save(progress, self.num_rounds)
             # After the checkpoint, so that no resume repeats a round that reporters have heard about.
             self._reporters.round(
                 number,
@@ -479,47 +512,6 @@ class SelectionStrategy(Strategy):
                 traffic=self.traffic.since(exchanged),
             )
 
-    def _info(self, num_rounds: int) -> RunInfo:
-        """Return what reporters are told about the run."""
-        return RunInfo(
-            num_rounds,
-            {
-                "strategy": type(self).__name__,
-                "selector": self.selector_name,
-                "selector_settings": self.selector_settings,
-                "clients_per_round": repr(self._budgets),
-                "seed": self.seed,
-                "local_learning_rate": self.local_learning_rate,
-                "server_strategy": type(self.server_strategy).__name__,
-                "variates": None if self._variates is None else self._variates.name,
-                "masked_updates": self.masked_updates,
-                "mode": None if self.mode is None else repr(self.mode),
-            },
-        )
-
-    def _trained(self, grid: ExchangeGrid, messages: list[Message]) -> list[Message]:
-        """Send the TRAIN messages of a round, and return the replies."""
-        if self._training is None or not messages:
-            return []
-        training, chosen = self._training, self._training.chosen
-        wait = self._known.wait("train", chosen.opened.number, chosen.selection.clients, self._wait)
-        # Usable replies are counted only if needed, since counting takes a pass over each model.
-        enough = chosen.enough if chosen.enough < len(messages) else None
-        replies = grid.send_and_receive(
-            messages, timeout=self._wait, enough=enough, counts=training.is_usable, wait=wait
-        )
-        training.arrivals.update(grid.arrivals)
-        return replies
-
-    def _evaluated(self, grid: ExchangeGrid, number: int, messages: list[Message]) -> list[Message]:
-        """Send the EVALUATE messages of a round, and return the replies."""
-        if not messages:
-            return []
-        clients = [self.roster.client_at(message.metadata.dst_node_id) for message in messages]
-        known = np.array([-1 if client is None else client for client in clients], dtype=np.int64)
-        wait = self._known.wait("evaluate", number, known, self._wait) if (known >= 0).all() else None
-        return grid.send_and_receive(messages, timeout=self._wait, wait=wait)
-
     def _is_stopped(self, progress: Progress) -> bool:
         if self.stop is None or progress.round == 0:
             return False
@@ -529,160 +521,7 @@ class SelectionStrategy(Strategy):
             log(INFO, "Stopped after round %d, since `stop` returned True", progress.round)
         return stopped
 
-    # --- on disk ---------------------------------------------------------------------------------------
-
-    def _fingerprint(self, arrays: ArrayRecord) -> dict[str, Any]:
-        """Return the settings that a resume must not change."""
-        guard = self.faults.guard_settings
-        return {
-            "selector": self.selector_name,
-            "selector_settings": {
-                name: repr(value) for name, value in sorted(self.selector_settings.items())
-            },
-            "clients_per_round": repr(self._budgets),
-            "seed": self.seed,
-            "local_learning_rate": self.local_learning_rate,
-            "server_strategy": type(self.server_strategy).__name__,
-            "server_settings": self._step.settings,
-            "guard": None if guard is None else asdict(guard),
-            "correction": self.faults.correction,
-            "silence": self.faults.silence,
-            "variates": None if self._variates is None else self._variates.name,
-            "masked_updates": self.masked_updates,
-            **({} if self.mode is None else {"mode": asdict(self.mode)}),
-            "arrays": {name: [list(array.shape), array.dtype] for name, array in arrays.items()},
-        }
-
-    def _save(self, progress: Progress) -> None:
-        if self._checkpoints is not None:
-            parts = {
-                "logic": self._known.state_dict(),
-                "step": self._step.state_dict(),
-                "reporters": self._reporters.state_dict(),
-                "in_flight": {
-                    f"{number}/{name}": array.numpy()
-                    for number, model in self._models.items()
-                    for name, array in model.items()
-                },
-            }
-            notes = {"num_rounds": self.num_rounds, "attendance": self._attendance.state()}
-            self._checkpoints.save(progress.checkpoint(parts, notes, self._fingerprint(progress.arrays)))
-
-    def _resumed(self, initial_arrays: ArrayRecord) -> Progress:
-        """Return the progress in the newest checkpoint if the run resumes; otherwise that of a new run."""
-        if self._checkpoints is None:
-            return Progress(0, initial_arrays)
-        folder = self._checkpoints.path
-        try:
-            self._checkpoints.claim()
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoints.folder = {folder}: cannot be made or written to: {error.strerror}"
-            ) from None
-        if not self._resume and self._checkpoints.rounds():
-            raise CheckpointError(
-                f"checkpoints.folder = {folder}: holds a run; resume=True goes on with it, "
-                "another folder begins a new run"
-            )
-        found = self._checkpoints.newest(self._fingerprint(initial_arrays)) if self._resume else None
-        if found is None:
-            return Progress(0, initial_arrays)
-        try:
-            self.num_rounds = found.meta["num_rounds"]
-            self._restored = state_of("logic", found)
-            self._step.load_state_dict(state_of("step", found))
-            self._reporters.load_state_dict(state_of("reporters", found))
-            self._attendance.load(found.meta["attendance"])
-            self._models = _models_of(state_of("in_flight", found), initial_arrays)
-            self._resumes = True
-        except KeyError as error:
-            raise CheckpointError(
-                f"{folder}: its checkpoints have no {error}, so another version of Cohort wrote them: resume "
-                "with that version, or start a new run"
-            ) from error
-        log(INFO, "Resumed after round %d from %s", found.round, self._checkpoints.path)
-        return Progress.of(found, initial_arrays)
-
     # --- a round ---------------------------------------------------------------------------------------
-
-    def _update_selector(self) -> None:
-        """Update the selector with the changes of the roster. The first call creates the selector."""
-        if self._seen_changes == self.roster.changes:
-            return
-        self._seen_changes = self.roster.changes
-        sizes = self._sizes()
-        if self._logic is None and self._restored is None:
-            self._attendance.warn_of_absent()
-        if self._logic is None:
-            self._logic = self._create_logic(sizes)
-        known = self.selector.num_clients
-        if len(sizes) > known:
-            self._logic.add_clients(sizes[known:], **self._per_client(known))
-        registered = self.selector.registered
-        removed = [client for client in self.roster.removed() if registered[client]]
-        if removed:
-            self._logic.remove_clients(removed)
-        changed = np.flatnonzero((sizes != self.selector.client_sizes) & self.selector.registered)
-        if changed.size:
-            self.selector.set_sizes(changed, sizes[changed])
-
-    def _create_logic(self, sizes: NDArray[np.float64]) -> RoundLogic:
-        selector = selectors.create(
-            self.selector_name,
-            len(sizes),
-            client_sizes=sizes,
-            clients_per_round=self.clients_per_round,
-            num_rounds=self.num_rounds or 1,
-            seed=self.seed,
-            **self._per_client(),
-            **self.selector_settings,
-        )
-        logic = RoundLogic(
-            selector,
-            self.faults,
-            variates=self._variates,
-            budgets=self._budgets,
-            shortest_deadline=self.deadlines.shortest,
-            updates="masked" if self.masked_updates else "noised" if self._step.is_private else "open",
-            mode=self.mode,
-        )
-        if self._restored is not None:
-            logic.load_state_dict(self._restored)
-            self._restored = None
-        return logic
-
-    def _per_client(self, first: int = 0) -> dict[str, NDArray[Any]]:
-        """Return the selector's settings per client, as arrays (M - first,) from index ``first`` on."""
-        guard = self.faults.guard_settings
-        reported = {
-            "costs": believed_numbers(self.roster.costs(), guard),
-            "energies": believed_numbers(self.roster.energies(), guard),
-        }
-        each = per_client(
-            self.overrides, self._kind, self.roster, first, groups=self._groups, reported=reported
-        )
-        settings = self._kind.settings_type.of(self.selector_settings)
-        for name in sorted(settings.needs_per_client - each.keys()) if first == 0 else ():
-            log(WARNING, "No client reports %s, and none are declared: each client has the value 1", name)
-        if GROUPS in each and first == 0 and not any(self._groups.of_all(self.roster)):
-            log(WARNING, "No client reports a group, and none is declared: each client is a group of its own")
-        return each
-
-    def _needs_status(self) -> bool:
-        """Return whether the run needs values of a status report, which other apps may not send."""
-        settings = self._kind.settings_type.of(self.selector_settings)
-        groups = {GROUPS}.intersection(self._kind.per_client)
-        reported = groups | settings.needs_per_client
-        conditions = self._eligible.conditions
-        by_property = conditions.needs_properties and not self.overrides.properties
-        return bool(
-            reported - self.overrides.settings.keys() or self._kind.polls_for - {"loss"} or by_property
-        )
-
-    def _sizes(self) -> NDArray[np.float64]:
-        """Return (M,) the data size that the server uses for each client, see `believed_sizes`."""
-        overrides = sizes_of(self.roster, self.overrides.sizes)
-        return believed_sizes(self.roster.sizes(), overrides, self.faults.guard_settings)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -703,49 +542,18 @@ class SelectionStrategy(Strategy):
         if self.mode is not None:
             raise RuntimeError("mode = Buffered(...): its rounds are run by start() only")
         grid = ExchangeGrid.of(grid, self.polling.interval)
-        clock = grid.clock
-        opened, began = self._open(server_round, arrays, config, grid)
+        opened, began = self._opening.open(server_round, arrays, config, grid, self._wait, self.num_rounds)
         wait = self._wait if self.asks_everybody else self.deadlines.poll
-        polled = self._poll.ask(
-            grid,
-            self.selector,
-            server_round,
-            opened.candidates,
-            self.roster,
-            arrays,
-            evaluate_config=self._evaluate_config,
-            train_config=ConfigRecord({**config, **self._rate_of(server_round)}),
-            learning_rate=self._known.local_learning_rate,
-            budget=opened.budget,
-            wait_for=lambda clients: self._known.wait("poll", server_round, clients, wait),
-            train_deadline=wait,
+        polled = self._opening.poll(opened, arrays, config, self._evaluate_config, grid, wait)
+        chosen = self._clients.logic.choose(opened, polled.reports)
+        messages = self._training.messages(
+            server_round, chosen.selection, arrays, config, grid, polled.train_config
         )
-        chosen = self._known.choose(opened, polled.reports)
-        messages = self._messages(server_round, chosen.selection, arrays, config, grid, polled.train_config)
-        self._training = TrainingRound(
-            chosen, arrays, messages, began, clock.monotonic(), clock, self._step.base.weighted_by_key
-        )
-        log(INFO, "Selected %s", self._describe(chosen.selection))
+        key = self._step.base.weighted_by_key
+        now = grid.clock.monotonic()
+        self._configured = TrainingRound(chosen, arrays, messages, began, now, grid.clock, key)
+        self._log.selected(chosen.selection)
         return messages
-
-    def _open(
-        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: ExchangeGrid
-    ) -> tuple[Opened, float]:
-        """Wait for clients and open a round; return it, and when it began in s on the clock."""
-        self._eligible.begin(number)
-        if self._logic is None:
-            self._attendance.wait_for_first(grid)
-        available = self._attendance.wait_for_quorum(grid)
-        began = grid.clock.monotonic()
-        grid.listen()
-        self._update_selector()
-        self._log_eligible(number, available.size)
-        self._known.local_learning_rate = self._rates.at(number)
-        opened = self._known.open(number, available)
-        self._poll.probes = not self._attendance.answered
-        if self.selector.asks_norms:
-            self._ask_norms(opened, arrays, config, grid)
-        return opened, began
 
     def _buffered_round(
         self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: ExchangeGrid
@@ -754,188 +562,14 @@ class SelectionStrategy(Strategy):
 
         The result is that of `aggregate_train`.
         """
-        opened, began = self._open(number, arrays, config, grid)
-        logic, clock = self._known, grid.clock
-        buffer = logic.buffer
-        assert buffer is not None
-        received = ReceivedArrays(arrays)
-        now: Arrays = {name: received[name] for name in received}
-        answers: dict[int, Reply] = {}
-        seconds: dict[int, float] = {}
-        num_stale = 0
-
-        def settle(client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
-            """End a client's training; ``lost``: it is too stale to be asked again after a resume."""
-            nonlocal num_stale
-            key, version = self._step.base.weighted_by_key, buffer.in_flight[client]
-            answer = Reply(failure="no answer by the deadline")
-            too_stale = buffer.is_too_stale(client)
-            if too_stale or version not in self._models:
-                if message is not None:
-                    answer = read_reply(message, key)
-                if lost or not answer.failure:
-                    num_stale += 1
-                    most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
-                    why = most if too_stale else "the model that it trained from is no longer kept"
-                    answer = Reply(failure=f"staleness {buffer.staleness(client)}: {why}")
-            elif message is not None:
-                base = self._models[version]
-                answer = read_usable(message, base, key)
-                if answer.arrays is not None and base is not arrays:
-                    answer = replace(answer, arrays=Rebased(answer.arrays, ReceivedArrays(base), now))
-            answers[client], seconds[client] = answer, waited
-            buffer.end(client, not answer.failure)
-
-        buffer.begin(number)
-        self._in_flight.round = number
-        for client in self._ask_again(config, grid):
-            settle(client, None, lost=True)
-        self._models[number] = arrays
-        asked_at = None
-        while not buffer.is_full:
-            self._ask(number, logic.fill(opened), arrays, config, grid)
-            asked_at = clock.monotonic() if asked_at is None else asked_at
-            if not buffer.num_training and (answers or not buffer.in_flight):
-                break
-            event = self._in_flight.next(grid)
-            if event.client not in buffer.in_flight:
-                continue  # the client has left the run
-            if event.gives_up:
-                settle(event.client, event.reply, event.seconds if event.reply else nan)
-            else:
-                buffer.free_place(event.client)
-        arrived = clock.monotonic()
-        chosen = logic.gather(opened, num_stale)
-        clients = chosen.selection.clients.tolist()
-        kept = set(buffer.kept_versions(number + 1))
-        self._models = {version: model for version, model in self._models.items() if version in kept}
+        opened, began = self._opening.open(number, arrays, config, grid, self._wait, self.num_rounds)
+        ended = self._buffered.run(opened, self._clients.logic, arrays, config, grid, self._wait)
         # The server strategy steps from this round's model, although its replies may answer older messages.
-        shown = NodesGrid(grid, [self.roster.node_of(client) for client in clients[:1]])
+        first = ended.chosen.selection.clients[:1].tolist()
+        shown = NodesGrid(grid, [self.roster.node_of(client) for client in first])
         messages = self._step.configure(number, arrays, config, shown)
-        training = TrainingRound(chosen, arrays, messages, began, asked_at or arrived, clock)
-        waits = np.array([seconds[client] for client in clients], dtype=np.float64)
-        return self._aggregate(
-            training, [answers[client] for client in clients], np.where(np.isinf(waits), nan, waits), arrived
-        )
-
-    def _ask(
-        self,
-        number: int,
-        clients: Sequence[int],
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: ExchangeGrid,
-    ) -> None:
-        """Ask clients in a buffered round to train from the model of round ``number``."""
-        if not clients:
-            return
-        ones = np.ones(len(clients))
-        indexes = np.array(clients, dtype=np.int64)
-        selection = Selection(indexes, np.ones(len(clients), dtype=np.int64), ones, ones, ones)
-        messages = self._messages(number, selection, arrays, config, grid, {})
-        for message in messages:
-            message.metadata.group_id = buffered_group(number)
-        names = listed([self.roster.id_of(client) for client in clients])
-        log(INFO, "Asked in round %d to train from its model: %s", number, names)
-        wait = self._known.wait("train", number, indexes, self._wait)
-        self._in_flight.ask(grid, clients, messages, self._wait, wait)
-
-    def _ask_again(self, config: ConfigRecord, grid: ExchangeGrid) -> list[int]:
-        """Ask the clients again that were in flight at the checkpoint of a resumed run, with the same models.
-
-        Return the clients whose models are too old. Without a resume, nobody is asked.
-        """
-        again, self._resumes = self._resumes, False
-        by_version: dict[int, list[int]] = {}
-        if again and self._known.buffer is not None:
-            for client, version in self._known.buffer.in_flight.items():
-                by_version.setdefault(version, []).append(client)
-        too_old = [
-            each for version in by_version if version not in self._models for each in by_version[version]
-        ]
-        for version in sorted(by_version.keys() & self._models.keys()):
-            self._ask(version, by_version[version], self._models[version], config, grid)
-        return too_old
-
-    def _log_eligible(self, round: int, count: int) -> None:
-        """Log which clients the aggregate of a round describes, whenever this set changes."""
-        conditions, others = self._eligible.conditions, self._attendance.num_ineligible
-        now = (str(conditions), count, others)
-        if not conditions or now == self._logged_eligible:
-            return
-        self._logged_eligible = now
-        target = {
-            "round": "the aggregate is an unbiased estimate of the mean update of the eligible clients",
-            "long-run": "over the rounds, the aggregate is an unbiased estimate of the mean update of the "
-            "eligible clients",
-            "none": f"{self.selector_name} selects among the eligible clients, and is biased on purpose",
-        }[self._kind.unbiased]
-        log(
-            INFO,
-            "From round %d on, %d of %d available clients are eligible (%s): %s",
-            round,
-            count,
-            count + others,
-            conditions,
-            target,
-        )
-
-    def _ask_norms(self, opened: Opened, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
-        """Ask all selectable clients for the norm of an update, and let the selector learn these norms."""
-        clients = opened.selectable(self.selector.registered)
-        norms = self._poll.ask_norms(
-            grid,
-            clients,
-            self.roster,
-            arrays,
-            config=ConfigRecord({**config, **self._rate_of(opened.number)}),
-            round=opened.number,
-            deadline=self._wait,
-        )
-        self._known.learn_norms(opened, clients, norms)
-
-    def _messages(
-        self,
-        number: int,
-        selection: Selection,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
-        extra: Mapping[str, Any],
-    ) -> list[Message]:
-        """Return the TRAIN messages of a round to the selected clients, in selection order."""
-        clients = [int(client) for client in selection.clients]
-        nodes = [self.roster.node_of(client) for client in clients]
-        prepared = self._step.configure(number, arrays, config, NodesGrid(grid, nodes))
-        content_for = {message.metadata.dst_node_id: message.content for message in prepared}
-        if "gradient_variance" in self._kind.feedback_used:
-            extra = {**extra, REPORT_VARIANCE: True}
-        if self.masked_updates:
-            extra = {**extra, REPORT_NORM: True}
-        extra = {**extra, **self._rate_of(number)}
-        messages = []
-        parts = [()] * len(clients) if selection.parts is None else selection.parts.tolist()
-        for client, node, weight, scales in zip(clients, nodes, selection.weights, parts, strict=True):
-            content = RecordDict(dict(content_for[node]))
-            key = self._step.base.configrecord_key
-            seed = client_seed(self.seed, number, client)
-            only_here = {UPDATE_WEIGHT: float(weight * len(clients))} if self.masked_updates else {}
-            if scales:
-                only_here[PART_SCALES] = scales
-            content[key] = ConfigRecord(
-                {"seed": seed, **extra, **only_here, **of_kind(content, ConfigRecord)[key]}
-            )
-            control = None if self._variates is None else self._variates.outgoing(client)
-            if control is not None:
-                content[CONTROL] = to_record(control)
-            ttl = self.deadlines.round + CLOCKS_DIFFER
-            messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(number)))
-        return messages
-
-    def _rate_of(self, round: int) -> dict[str, float]:
-        """Return the config entry with the learning rate of a round; no entry if there is no schedule."""
-        is_schedule = isinstance(self.local_learning_rate, str)
-        return {LEARNING_RATE: float(self._rates.at(round))} if is_schedule else {}
+        training = TrainingRound(ended.chosen, arrays, messages, began, ended.asked, grid.clock)
+        return self._end(training, ended.answers, ended.seconds, ended.arrived)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -950,105 +584,24 @@ class SelectionStrategy(Strategy):
         RuntimeError
             If `configure_train` was not called for this round.
         """
-        training = self._training
+        training = self._configured
         if training is None or training.chosen.opened.number != server_round:
             raise RuntimeError(f"round {server_round} was not configured")
-        self._training = None
+        self._configured = None
         arrived = training.clock.monotonic()
-        return self._aggregate(training, training.match(replies), training.reply_seconds(), arrived)
+        return self._end(training, training.match(replies), training.reply_seconds(), arrived)
 
-    def _aggregate(
-        self, training: TrainingRound, answers: list[Reply], seconds: NDArray[np.float64], arrived: float
+    def _end(
+        self, training: TrainingRound, answers: Sequence[Reply], seconds: NDArray[np.float64], arrived: float
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the answers (S,), which came after ``seconds`` (S,) each, NaN for none, or empty.
-
-        ``arrived`` is when the last one came, s on the clock. The result is that of `aggregate_train`.
-        """
-        for client, answer in zip(training.chosen.selection.clients, answers, strict=True):
-            if not answer.failure or not answer.report.available:
-                self._attendance.hear(int(client), answer.report)
-        self._update_selector()
-        received = ReceivedArrays(training.arrays)
-        before: Arrays = {name: received[name] for name in received}
-        outcome = self._known.finish(training.chosen, before, answers, seconds if seconds.size else None)
-        stepped = self._server_step(outcome, before, training.messages)
-        now = training.clock.monotonic()
-        phases = {
-            "poll": training.asked - training.began,
-            "train": arrived - training.asked,
-            "aggregate": now - arrived,
-        }
-        record = outcome.closed(
-            stepped.skipped,
-            now - training.began,
-            phases,
-            eligible=str(self._eligible.conditions),
-            num_ineligible=self._attendance.num_ineligible,
-        )
-        record = timed(record, answers, seconds)
-        self._record = record
-        self._log(record)
+        """End a round, see `RoundEnding.end`. The result is that of `aggregate_train`."""
+        stepped, self._record = self._ending.end(training, answers, seconds, arrived)
         if self.on_round is not None:
-            self.on_round(record)
+            self.on_round(self._record)
         if stepped.arrays is None:
             return None, None
-        metrics = self._average_metrics(answers, record)
-        metrics["num-clients"] = int(record.feedback.responded.sum())
-        if np.isfinite(record.train_loss) and "train_loss" not in metrics:  # the name in Flower's quickstarts
-            metrics["train-loss"] = record.train_loss
+        metrics = self._training.average(answers, self._record, self.selector.client_sizes)
         return to_record(stepped.arrays), metrics
-
-    def _server_step(self, outcome: Outcome, arrays: Arrays, messages: Sequence[Message]) -> Step:
-        """Let the server strategy take its step, from the aggregate or from the models of single clients."""
-        if outcome.arrays is None:
-            return Step(None, outcome.record.skipped)
-        each = contributions_of(outcome)
-        return self._step.step(outcome.record.round, arrays, outcome.arrays, each, messages)
-
-    def _log(self, record: RoundRecord) -> None:
-        """Log the failures, the clipped values and the quarantined clients of a round."""
-        name = self.roster.id_of
-        for client, reason in record.failures.items():
-            log(WARNING, "Round %d without %s: %s", record.round, name(client), reason)
-        for client, line in record.clipped.items():
-            log(WARNING, "Round %d, %s: %s", record.round, name(client), line)
-        if record.quarantined:
-            quarantined = [
-                f"{name(client)} (silent)" if client in record.silent else name(client)
-                for client in record.quarantined
-            ]
-            log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined))
-        if record.skipped:
-            log(WARNING, "Round %d is skipped: %s", record.round, record.skipped)
-        if not self._told_of_report and record.lacks(self._kind.report_used):
-            self._told_of_report = True
-            log(WARNING, no_report(self._kind))
-
-    def _average_metrics(self, answers: list[Reply], record: RoundRecord) -> MetricRecord:
-        """Average the clients' metrics with the server strategy's function, weighted by data size."""
-        key, sizes = self._step.base.weighted_by_key, self.selector.client_sizes
-        contents = [
-            RecordDict({"metrics": MetricRecord({**answer.metrics, key: float(sizes[client])})})
-            for client, answer, responded in zip(
-                record.selection.clients, answers, record.feedback.responded, strict=True
-            )
-            if responded
-        ]
-        found = averaged(
-            lambda fit: self._step.train_metrics_aggr_fn(fit, key),
-            contents,
-            contents,
-            f"metrics of round {record.round}",
-        )
-        return found or MetricRecord()
-
-    def _describe(self, selection: selectors.Selection) -> str:
-        drawn = zip(selection.clients, selection.counts, selection.probabilities, strict=True)
-        selected = [
-            f"{self.roster.id_of(client)}{f' x{count}' if count > 1 else ''} (p={probability:.3g})"
-            for client, count, probability in drawn
-        ]
-        return listed(selected) or "no client"
 
     # --- federated evaluation, as the server strategy does it ------------------------------------------
 
@@ -1063,8 +616,8 @@ class SelectionStrategy(Strategy):
         if not self._step.fraction_evaluate:
             return []  # before nodes are listed, which takes long with a million nodes
         here = self._attendance.eligible_among(self.roster.available(grid.get_node_ids()))
-        if self._logic is not None:
-            here = np.setdiff1d(here, self._logic.silent(server_round + 1))
+        if self._clients.are_known:
+            here = np.setdiff1d(here, self._clients.logic.silent(server_round + 1))
         return self._evaluation.messages(server_round, arrays, config, grid, here)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -1082,15 +635,6 @@ class SelectionStrategy(Strategy):
     def groups(self) -> list[str | None]:
         """Return (M,) the name of each client's group; None if the client has no group."""
         return self._groups.of_all(self.roster)
-
-
-def _models_of(state: Mapping[str, NDArray[Any]], initial: ArrayRecord) -> dict[int, ArrayRecord]:
-    """Return the models of buffered rounds in a checkpoint, by round; ``initial`` has the arrays' order."""
-    rounds = sorted({int(key.partition("/")[0]) for key in state})
-    return {
-        number: ArrayRecord({name: encode(state[f"{number}/{name}"]) for name in initial})
-        for number in rounds
-    }
 
 
 def _fedavg() -> FedAvg:

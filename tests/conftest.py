@@ -1,9 +1,12 @@
 """Settings of every test: hypothesis without a deadline and with the same examples in every run, one thread
-per process for linear algebra, and Flower's logger as it was before the test."""
+per process for linear algebra, and Flower's logger as it was before the test. A lane such as
+`-m "network and not slow"` imports only the files that name its marker."""
 
 import logging
 import os
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 # Two pytest workers on two cores: more threads only wait for each other. Set before NumPy is imported.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -28,3 +31,27 @@ def _flowers_log_level() -> Iterator[None]:
     level = logger.level
     yield
     logger.setLevel(level)
+
+
+@cache
+def _names(path: Path, marker: str) -> bool:
+    """Tell whether the text of a file names a marker."""
+    return f"mark.{marker}" in path.read_text()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files that do not name all markers which `-m` asks for."""
+    needed = config.option.markexpr.split(" and ")
+    if collection_path.suffix != ".py" or " or " in config.option.markexpr:
+        return None
+    return not all(_names(collection_path, each) for each in needed if each.isidentifier()) or None
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse a marker that the file of its test does not name: the marker's lane would leave the test out."""
+    lanes = {line.partition(":")[0] for line in config.getini("markers")} - {"hypothesis"}
+    for item in items:
+        for marker in lanes & {each.name for each in item.iter_markers()}:
+            if not _names(item.path, marker):
+                raise pytest.UsageError(f"{item.nodeid}: its file must name its marker, pytest.mark.{marker}")

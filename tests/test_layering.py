@@ -26,7 +26,7 @@ STRATEGIES = (
     ("clients",),
     ("rounds",),
     ("server_steps", "flower"),
-    ("progress", "reporters", "evaluation"),
+    ("run", "reporters", "half_precision"),
     ("strategy",),
     ("presets",),
 )

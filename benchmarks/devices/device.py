@@ -40,11 +40,11 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 
-from deploy.flower.patches.heartbeats import OPTIONS
+from deploy.flower.patches.connection import OPTIONS
 from deploy.flower.patches.joined_objects import MOST, SEPARATOR, joined, split
 from deploy.flower.patches.presence import HELD, HOLD
 from deploy.flower.patches.shared import FIRST_RETRY, LONGEST_RETRY, LOOK
-from deploy.flower.patches.supernode import FIRST_PAUSE, LONGEST_PAUSE, PAUSE_SHARE
+from deploy.flower.patches.supernode import LONGEST_IDLE, PAUSE_SHARE, SHORTEST_IDLE
 from strategies.clients.reports import STATUS, Report
 from strategies.flower.messages import write_report
 
@@ -190,7 +190,7 @@ class Device:
                 self._load.counts["answered"] += 1
             elif ended - began < LOOK:  # the request was not held; a SuperNode pauses as long
                 pause = PAUSE_SHARE * (ended - self._last_message)
-                await asyncio.sleep(min(max(pause, FIRST_PAUSE), LONGEST_PAUSE))
+                await asyncio.sleep(min(max(pause, SHORTEST_IDLE), LONGEST_IDLE))
 
     async def _answer(self, stub: Any, proto: Any, tree: ObjectTree) -> None:
         asked = message_from_proto(proto)

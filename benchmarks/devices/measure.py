@@ -11,6 +11,7 @@ the devices fetch the app, is not counted in the seconds of a round.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -71,6 +72,7 @@ class Use(NamedTuple):
     load_cpu: float  # s since the start of the load generators
     files: int  # open files
     threads: int
+    memory: int  # resident, kB
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -82,7 +84,9 @@ def measure(settings: Settings) -> dict[str, Any]:
         ``round_s``: the median seconds of a round; ``round_max_s``: the longest; ``first_round_s``: round 1;
         ``online_s``: until all devices were online; ``superlink_cpu_s_per_round``,
         ``serverapp_cpu_s_per_round``, ``load_cpu_s_per_round``: CPU seconds; ``superlink_mb``: the largest
-        resident memory of the SuperLink in MB; ``files``, ``threads``: the largest numbers of the SuperLink;
+        resident memory of the SuperLink in MB; ``superlink_mb_begin``, ``superlink_mb_end``: its memory after
+        round 1 and the last round; ``files``, ``threads``: the largest numbers of the SuperLink;
+        ``load_average``: of the machine in the last minute, before round 1 and after the last round;
         ``lost``: replies that did not come within `LIMIT`; ``away``: errors in place of the replies of
         devices that had left; ``refused``: other replies that were not used; ``failures``: some of the
         reasons; ``counts``: see `device.Load`.
@@ -116,6 +120,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str, Any]:
     file.touch()
+    before = os.getloadavg()[0]
     run = cluster.submit(
         {
             "lines": str(file),
@@ -159,8 +164,11 @@ def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str,
         "serverapp_cpu_s_per_round": round((lines[-1]["cpu"] - first["cpu"]) / len(lines), 3),
         "load_cpu_s_per_round": round((uses[-1].load_cpu - uses[0].load_cpu) / len(lines), 3),
         "superlink_mb": round(memory),
+        "superlink_mb_begin": round(uses[0].memory / 1000),
+        "superlink_mb_end": round(uses[-1].memory / 1000),
         "files": max(use.files for use in uses),
         "threads": max(use.threads for use in uses),
+        "load_average": [round(before, 1), round(os.getloadavg()[0], 1)],
         "lost": lost,
         "away": away,
         "refused": len(failures) - lost - away,
@@ -185,6 +193,7 @@ def _use(cluster: DeviceCluster) -> Use:
         sum(_cpu(process.pid) for process in cluster.loads),
         sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
         _status(pid, "Threads"),
+        _status(pid, "VmRSS"),
     )
 
 

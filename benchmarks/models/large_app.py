@@ -15,10 +15,20 @@ client = ClientApp()
 server = ServerApp()
 
 LAYERS = 10
+HALF = "half-precision"  # strategies.half_precision.HALF, which stock Flower must not import
 
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
+    """Train with half precision if the message has it."""
+    if HALF not in message.content:
+        return trained(message, context)
+    from strategies.half_precision import half_precision_mod
+
+    return half_precision_mod(message, context, trained)
+
+
+def trained(message: Message, context: Context) -> Message:
     """Change a parameter of each layer, and send the model back."""
     began = time.process_time()
     model = message.content.array_records["arrays"]
@@ -36,4 +46,8 @@ def train(message: Message, context: Context) -> Message:
 def main(grid: Grid, context: Context) -> None:
     """Run the rounds of each turn."""
     size = round(float(str(context.run_config["megabytes"])) * 1e6 / 4 / LAYERS)
+    if context.run_config["half"]:
+        from strategies.half_precision import HalfPrecisionGrid
+
+        grid = HalfPrecisionGrid(grid)
     noop.run_turns(grid, context, ArrayRecord([np.zeros(size, np.float32) for _ in range(LAYERS)]))

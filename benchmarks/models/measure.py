@@ -1,12 +1,13 @@
 """The time and the memory of a round with a large model, in stock Flower and as this project runs it.
 
-``cohort bench models [--megabytes 100] [--nodes 5] [--rounds 3] [--no-stock] [--json]``, or ``python -m
-benchmarks.models``
+``cohort bench models [--megabytes 100,500] [--nodes 5] [--rounds 3] [--stock-up-to MB]
+[--no-stock] [--json]``, or ``python -m benchmarks.models``
 
 A federation of this machine, with TLS, node authentication and a database, sends a model of float32 to each
-node in each round. The nodes do not train: they change a parameter of each layer and send the model back. The
-time is the median of the rounds. The time of the loopback is that of the same bytes through a TCP connection
-of this machine, without TLS, one way after the other.
+node in each round. The nodes do not train: they change a parameter of each layer and send the model back.
+With half precision, models and updates travel as float16 (`strategies.half_precision`), half the
+bytes. The time is the median of the rounds. The time of the loopback is that of the same bytes through a TCP
+connection of this machine, without TLS, one way after the other.
 
 The memory of a program is the most by which the private and anonymous memory of one of its processes has
 grown since the process was first seen, looked up 20 times a second (Linux). It is given as a multiple of the
@@ -36,7 +37,11 @@ if TYPE_CHECKING:
 
     from deploy.engines.cluster import Programs
 
-PROGRAMS: dict[str, Programs] = {"cohort": "forked", "stock": "stock"}
+PROGRAMS: dict[str, tuple[Programs, bool]] = {  # name -> programs, and whether they send half precision
+    "cohort": ("forked", False),
+    "cohort, half precision": ("forked", True),
+    "stock": ("stock", False),
+}
 LOOK = 0.05  # seconds between two looks at the memory of the processes
 BLOCK = 1 << 20  # bytes of a write to the loopback
 
@@ -108,14 +113,14 @@ def loopback(size: int) -> float:
 
 
 @contextlib.contextmanager
-def federation(megabytes: float, programs: Programs, nodes: int) -> Iterator[Federation]:
+def federation(megabytes: float, programs: Programs, half: bool, nodes: int) -> Iterator[Federation]:
     """Start a federation with a model of this size; afterwards end all processes and remove the files."""
     folder = Path(tempfile.mkdtemp(prefix="cohort-models-"))
     try:
         bundle = folder / "app"
         bundle.mkdir()
         project = PYPROJECT.replace('"noop:', '"large_app:') + f"megabytes = {megabytes}\n"
-        (bundle / "pyproject.toml").write_text(project)
+        (bundle / "pyproject.toml").write_text(project + f"half = {json.dumps(half)}\n")
         shutil.copy(noop.__file__, bundle / "noop.py")
         shutil.copy(Path(__file__).with_name("large_app.py"), bundle)
         with LocalCluster(folder / "cluster", nodes, app=bundle, programs=programs) as cluster:
@@ -124,16 +129,16 @@ def federation(megabytes: float, programs: Programs, nodes: int) -> Iterator[Fed
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def measure(megabytes: float, programs: Programs, nodes: int, rounds: int) -> Cost:
+def measure(megabytes: float, programs: Programs, half: bool, nodes: int, rounds: int) -> Cost:
     """Return the cost of a round, of `rounds` rounds with `nodes` nodes and a model of this size."""
-    with federation(megabytes, programs, nodes) as running, Memory(running.cluster) as memory:
+    with federation(megabytes, programs, half, nodes) as running, Memory(running.cluster) as memory:
         running.turn(1, poll=False)
         before = _spent(running.cluster)
         seconds = running.turn(rounds, poll=False)
         cpu = (_spent(running.cluster) - before) / rounds
         running.turn(1, poll=False, last=True)
     # Each model goes from the ServerApp to the SuperLink, to the SuperNode and to the ClientApp, and back.
-    through = loopback(round(megabytes * 1e6 * nodes * 6))
+    through = loopback(round(megabytes * 1e6 * nodes * (3 if half else 6)))
     copies = {name: grown / megabytes for name, grown in memory.grown.items()}
     return Cost(statistics.median(seconds), cpu, through, copies)
 
@@ -142,21 +147,26 @@ def _spent(cluster: LocalCluster) -> float:
     return sum(cpu_seconds(pid) for pid in cluster.roots)
 
 
-def run(megabytes: float, nodes: int, rounds: int, no_stock: bool, as_json: bool) -> None:
-    """Print a table, or the costs as JSON."""
-    costs = {
-        name: measure(megabytes, programs, nodes, rounds)
-        for name, programs in list(PROGRAMS.items())[: 2 - no_stock]
-    }
-    if as_json:
-        print(json.dumps({name: cost._asdict() for name, cost in costs.items()}))
-        return
-    print(f"a model of {megabytes:g} MB, {nodes} nodes")
-    for name, cost in costs.items():
-        print(
-            f"{name:8} {cost.seconds:7.1f} s a round, {cost.cpu:7.1f} s of CPU; "
-            f"{cost.seconds / cost.loopback:.1f} times the loopback's {cost.loopback:.2f} s"
-        )
-        for program, copies in sorted(cost.copies.items(), key=lambda item: -item[1]):
-            if copies >= 0.05:
-                print(f"    {program:24} {copies:5.1f} times the model")
+def run(sizes: list[float], nodes: int, rounds: int, stock_up_to: float, as_json: bool) -> None:
+    """Print a paragraph for each size and program, or a JSON object. Programs that fail have an ``error``."""
+    for megabytes in sizes:
+        for name, (programs, half) in PROGRAMS.items():
+            if programs == "stock" and megabytes > stock_up_to:
+                continue
+            row: dict[str, object] = {"megabytes": megabytes, "programs": name}
+            try:
+                cost = measure(megabytes, programs, half, nodes, rounds)
+            except (RuntimeError, TimeoutError) as error:
+                row["error"] = str(error).strip().rpartition("\n")[2]
+                print(json.dumps(row) if as_json else f"{megabytes:g} MB, {name}: {row['error']}")
+                continue
+            if as_json:
+                print(json.dumps(row | cost._asdict()), flush=True)
+                continue
+            print(
+                f"{megabytes:g} MB, {name}: {cost.seconds:.1f} s a round, {cost.cpu:.1f} s of CPU; "
+                f"{cost.seconds / cost.loopback:.1f} times the loopback's {cost.loopback:.2f} s"
+            )
+            for program, copies in sorted(cost.copies.items(), key=lambda item: -item[1]):
+                if copies >= 0.05:
+                    print(f"    {program:24} {copies:5.1f} times the model")

@@ -71,7 +71,7 @@ def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
         for each in figures(results, judge(CLAIMS, results))
         if not each.is_current(docs / "results")
     ]
-    shown = {name for page in PAGES for name in (*files_of(page, results), f"claims-{page.group}")}
+    shown = {name for page in PAGES for name in files_of(page, results)}
     return found + [f"results/{name}.json is on no page" for name in results if name not in shown]
 
 

@@ -1,7 +1,7 @@
 """Claims about selectors, and what the recorded values say about them.
 
 A claim compares two cells of an experiment, or a cell with a number, seed by seed. Its effect has a 95 %
-interval by Student's t, and its p value is corrected by Holm's method for the number of all claims that have
+interval by Student's t, and its p value is corrected by Holm's method for all claims of its group that have
 values. A verdict never goes beyond its interval: with few seeds, most differences are "not shown".
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from benchmarks.results.files import Recorded
 from deploy.runs.seeds import Interval, interval
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from benchmarks.experiments.report import Cell
     from benchmarks.results.files import Result
+
+POINTS: dict[str, Any] = {"scale": "difference", "unit": " points"}
+DECADES: dict[str, Any] = {"scale": "difference", "unit": " (log10)"}
+"""Keyword arguments of a claim about accuracies in percent, and of one about logarithms."""
 
 
 @dataclass(frozen=True)
@@ -106,18 +110,24 @@ def judge(claims: Sequence[Claim], results: Mapping[str, Result]) -> list[Findin
         If a recorded file does not have a cell that a claim names.
     """
     samples = [_sample(claim, results.get(claim.experiment)) for claim in claims]
-    limits = [math.log(each.threshold) if each.scale == "ratio" else each.threshold for each in claims]
-    p = [
-        paired_p([value - limit for value in sample]) if sample else math.nan
-        for sample, limit in zip(samples, limits, strict=True)
-    ]
+    corrected = [math.nan] * len(claims)
+    for group in dict.fromkeys(claim.group for claim in claims):
+        members = [i for i, claim in enumerate(claims) if claim.group == group]
+        for i, value in zip(members, holm([_p(claims[i], samples[i]) for i in members]), strict=True):
+            corrected[i] = value
     found = []
-    for claim, sample, corrected in zip(claims, samples, holm(p), strict=True):
+    for claim, sample, p in zip(claims, samples, corrected, strict=True):
         over = interval(sample) if sample else Interval(math.nan, math.nan)
         ends = [over.mean, over.mean - over.half, over.mean + over.half]
         effect, low, high = map(math.exp, ends) if claim.scale == "ratio" else ends
-        found.append(Finding(claim, effect, low, high, len(sample), corrected))
+        found.append(Finding(claim, effect, low, high, len(sample), p))
     return found
+
+
+def _p(claim: Claim, sample: Sequence[float]) -> float:
+    """Return the p value of a paired t test of the effects against the claim's limit; NaN without values."""
+    limit = math.log(claim.threshold) if claim.scale == "ratio" else claim.threshold
+    return paired_p([value - limit for value in sample]) if sample else math.nan
 
 
 def _sample(claim: Claim, result: Result | None) -> list[float]:

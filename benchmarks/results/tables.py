@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import combinations
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.advice.measure import LOGS, Case, table
@@ -10,6 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.results.files import Measured
+
+PROGRAMS = {
+    "ServerApp": "flwr-serverapp",
+    "SuperLink": "flower-superlin",
+    "SuperNode": "flower-supernod",
+    "ClientApp": "flwr-clientapp",
+}
+"""Program -> its name among the processes of Linux, which keeps 15 characters."""
 
 
 def output_table(result: Measured) -> list[str]:
@@ -20,7 +31,10 @@ def output_table(result: Measured) -> list[str]:
     """
     if result.name in OWN:
         return OWN[result.name](result.output)
-    records = _records(result.output)
+    return _rows(_records(result.output))
+
+
+def _rows(records: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = list(dict.fromkeys(key for record in records for key in record))
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for record in records:
@@ -44,6 +58,67 @@ def _advice(output: Sequence[Any]) -> list[str]:
     return lines
 
 
+def _time_to_accuracy(output: Sequence[Any]) -> list[str]:
+    (methods,) = output
+    ways = {
+        way: {
+            name: fmean(math.inf if value is None else value for value in each[f"{way}_s"])
+            for name, each in methods.items()
+        }
+        for way in ("real", "simulated")
+    }
+    lines = _rows(_records(output))
+    for way, seconds in ways.items():
+        order = [f"`{name}` {seconds[name]:.1f}" for name in sorted(seconds, key=seconds.__getitem__)]
+        lines += ["", f"Means, {way}: " + ", ".join(order).replace("inf", "not with every seed") + "."]
+    pairs = list(combinations(methods, 2))
+    same = [
+        pair
+        for pair in pairs
+        if all(math.isfinite(min(each[name] for name in pair)) for each in ways.values())
+        and len({each[pair[0]] < each[pair[1]] for each in ways.values()}) == 1
+    ]
+    return [*lines, "", f"{len(same)} of {len(pairs)} pairs of methods have the same order in both."]
+
+
+def _half_precision(output: Sequence[Any]) -> list[str]:
+    from benchmarks import half_precision  # imports the apps
+
+    return half_precision.table([half_precision.Row(**each) for each in output])
+
+
+def _models(output: Sequence[Any]) -> list[str]:
+    lines = [
+        "| model | programs | seconds a round | of the loopback's time | CPU seconds | "
+        + " | ".join(PROGRAMS)
+        + " |",
+        "|---|---|" + "--:|" * (3 + len(PROGRAMS)),
+    ]
+    for each in output:
+        head = f"| {each['megabytes']:g} MB | {each['programs']} |"
+        if "error" in each:
+            lines.append(f"{head} {each['error']} |" + " |" * (2 + len(PROGRAMS)))
+            continue
+        times = (each["seconds"], each["seconds"] / each["loopback"], each["cpu"])
+        copies = [each["copies"].get(name) for name in PROGRAMS.values()]
+        cells = [*(f"{time:.1f}" for time in times), *("" if n is None else f"{n:.1f}" for n in copies)]
+        lines.append(f"{head} {' | '.join(cells)} |")
+    return lines
+
+
+def _population(output: Sequence[Any]) -> list[str]:
+    parts = list(dict.fromkeys(part for each in output for part in each["milliseconds"]))
+    parts.sort(key=("the rest", "round").__contains__)  # these two come last
+    lines = ["| | " + " | ".join(f"{each['path']}, M = {each['clients']:,}" for each in output) + " |"]
+    lines.append("|---|" + "--:|" * len(output))
+    for part in parts:
+        cells = (each["milliseconds"].get(part) for each in output)
+        lines.append(f"| {part} | " + " | ".join("" if ms is None else f"{ms:,.1f}" for ms in cells) + " |")
+    for name, title in (("start_s", "start, s"), ("megabytes", "peak, MB")):
+        lines.append(f"| {title} | " + " | ".join(f"{each[name]:,.1f}" for each in output) + " |")
+    return lines
+
+
 NOTES = {
     "rounds": ("Seconds of a round without training, with gRPC, TLS, node authentication and database."),
     "throughput": (
@@ -59,10 +134,25 @@ NOTES = {
         "peak MB of the process. `without`: without replacement; `asleep`: 3,000 clients are "
         "unavailable; `left`: 2,000 have left."
     ),
-    "population": ("CPU milliseconds of each part of a round, without the parts that it calls."),
+    "population": (
+        "CPU milliseconds of each part of a round of `forecast`, without the parts that it calls. K = 100, "
+        "and a tenth of all M clients come or go in each round. `nodes` is Flower's list of nodes, "
+        "which attendance reads. Selection grows with M since half of the clients are absent: then "
+        "`forecast` lists the available ones. A checkpoint holds the state of all clients, and "
+        "on the Grid the roster."
+    ),
     "devices": ("[How many devices a server can have](../scale.md) explains the options."),
     "models": (
-        "A model of float32 to each node and back; memory is the growth of a process in sizes of the model."
+        "A model of float32 in ten arrays to each of five nodes and back. `of the loopback's time`: over the "
+        "time of the same bytes through the machine's loopback. The last columns: the most by which one "
+        "process of a program has grown, in sizes of the float32 model. Arithmetic needs three models in the "
+        "ServerApp (the model, the sum, a reply) and one in the ClientApp. Every ten seconds, a program logs "
+        "how far a slow transfer has come: `Received 120 MB of a message of 41 objects in 20 s`."
+    ),
+    "half-precision": (
+        "Trainings with `wire=float16` and without, with the same seeds, clients, draws and batches: the "
+        "test accuracy after the last round in percent, mean differences with Student's 95 % intervals, and "
+        "the share of the bytes."
     ),
     "over-selection": (
         "100 clients whose speed depends on their data, 10 a round. `spread`: the standard deviation "
@@ -73,12 +163,18 @@ NOTES = {
     ),
     "time-to-accuracy": (
         "Ten client processes over gRPC, which sleep before they train, and the simulation of the same "
-        "federation: seconds to 90 % of the best accuracy, and of a round, with each seed."
+        "federation: seconds to 90 % of the best accuracy (empty: never), and of a round, with each seed."
     ),
 }
 """What the columns mean."""
 
-OWN: dict[str, Callable[[Sequence[Any]], list[str]]] = {"advice": _advice}
+OWN: dict[str, Callable[[Sequence[Any]], list[str]]] = {
+    "advice": _advice,
+    "time-to-accuracy": _time_to_accuracy,
+    "half-precision": _half_precision,
+    "models": _models,
+    "population": _population,
+}
 
 
 def _records(output: Sequence[Any]) -> list[dict[str, Any]]:

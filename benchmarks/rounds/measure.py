@@ -1,6 +1,6 @@
 """The duration of a round without any training, on Flower's own engine and on Flower as this project runs it.
 
-``cohort bench rounds [--nodes 4] [--per-round 4] [--rounds 12] [--no-stock] [--profile] [--json]``
+``cohort bench rounds [--nodes 4,16] [--per-round 4] [--rounds 12] [--no-stock] [--profile] [--json]``
 
 Federations of an app without work (`benchmarks.noop`) run side by side on this machine, each with TLS, node
 authentication, a database and a process per client. ``stock`` has Flower's unchanged programs, FedAvg and
@@ -11,9 +11,10 @@ whole turns. A ``train`` round sends TRAIN to the selected clients. A ``poll`` r
 all clients. Before the measurement, each federation runs one round of each kind. These rounds do not count,
 because the clients fetch the app in them.
 
-Without ``--json`` there is another federation, whose clients are not forked from a common parent, as on
-devices (``python -m deploy.flower.launch flower-supernode``). A second table then gives the cost of a waiting
-client: the CPU time and the memory of all its processes. PSS counts 1/n of a page that n processes share.
+Another federation has clients that are not forked from a common parent, as on devices (``python -m
+deploy.flower.launch flower-supernode``). A second table gives the cost of a waiting client: the CPU time and
+the memory of all its processes. PSS counts 1/n of a page that n processes share. With several numbers of
+nodes, stock Flower takes part with the first number only.
 
 ``--profile`` shows where the time of a round goes: one federation runs, and a table gives the CPU seconds a
 round of each program. The processes of a message end before the next round, so their CPU time is that of the
@@ -262,16 +263,18 @@ def table_of_costs(costs: dict[str, Cost]) -> str:
 
 
 def run(nodes: int, per_round: int, rounds: int, no_stock: bool, as_json: bool) -> None:
-    """Print the tables, or the median seconds of a round as JSON."""
-    names = ([STOCK, COHORT] if as_json else [STOCK, COHORT, DEVICES])[no_stock:]
+    """Print the tables, or a JSON object for each federation: median seconds, and the costs of waiting."""
+    names = [STOCK, COHORT, DEVICES][no_stock:]
     with federations(names, nodes, per_round) as running:
         seconds = measure(running, rounds)
         if not as_json:
             print(table_of_rounds(seconds), flush=True)
-            print(f"\n{table_of_costs(idle_costs(running))}")
-    if as_json:
-        medians = {
-            name: {kind: round(statistics.median(took), 3) for kind, took in kinds.items()}
-            for name, kinds in seconds.items()
-        }
-        print(json.dumps(medians))
+        waiting = idle_costs(running)
+    if not as_json:
+        print(f"\n{table_of_costs(waiting)}\n")
+        return
+    for name, kinds in seconds.items():
+        row: dict[str, object] = {"programs": name, "nodes": nodes, "per_round": per_round}
+        row |= {f"{kind}_s": round(statistics.median(took), 3) for kind, took in kinds.items()}
+        cost = waiting[name]
+        print(json.dumps(row | {"waiting_cpu_percent": cost.cpu, "waiting_mb": cost.pss}), flush=True)

@@ -35,8 +35,8 @@ ADMITTED = "admitted"  # exists once the server has admitted this device
 # When the log exceeds this size, the log is renamed to LOG.1 and replaces an older LOG.1, because disks of
 # devices are small.
 LOG_BYTES = 1_000_000
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # s before the next attempt; doubled after each attempt
-SETTLED = 60.0  # s; after more than this time online, the next pause is FIRST_PAUSE again
+FIRST_RESTART, LONGEST_RESTART = 1.0, 30.0  # s before the SuperNode is started again; doubled each time
+SETTLED = 60.0  # s; after more than this time online, the next pause is FIRST_RESTART again
 MEMORY_LOOK, NETWORK_LOOK = 2.0, 30.0  # s between two checks of the memory, and of the network
 ALREADY_RUNNING = 4  # the exit code if another supervisor uses the folder
 
@@ -89,7 +89,7 @@ class DeviceSupervisor(Supervisor):
         self._refuses = False  # whether the device has refused the server's current app
         self._reason = ""  # why the SuperNode is about to end, if known
         self._online_since: float | None = None  # time.monotonic(), s
-        self._next_pause = FIRST_PAUSE  # s
+        self._next_pause = FIRST_RESTART  # s
         self._node = 0  # the SuperNode's process id
         self._address: str | None = None  # the address from which this device reaches the server
         self._checked_memory = self._checked_network = 0.0  # time.monotonic(), s
@@ -149,10 +149,10 @@ class DeviceSupervisor(Supervisor):
             reason = self._reason or f"its SuperNode ended with code {code}: see {self.folder / LOG}"
             self._say("waiting", f"{reason}; trying again until it works")
         if self._online_since is not None and time.monotonic() - self._online_since > SETTLED:
-            self._next_pause = FIRST_PAUSE
+            self._next_pause = FIRST_RESTART
         self._online_since = None
         pause = self._next_pause
-        self._next_pause = min(2 * pause, LONGEST_PAUSE)
+        self._next_pause = min(2 * pause, LONGEST_RESTART)
         # Many devices may lose the server at the same time. They must not all return at the same time.
         return pause * random.uniform(0.75, 1.25)
 

@@ -82,8 +82,8 @@ def check_batched(trials: Sequence[Trial]) -> None:
     ------
     ValueError
         If the clients of a trial's selector keep models of their own or decide for themselves, or if a trial
-        uses over-selection or buffered rounds without response times, or chooses clients by tags or
-        properties. The message names the setting, its value and what is allowed.
+        uses over-selection or buffered rounds without response times, chooses clients by tags or properties,
+        or has half precision on the wire. The message names the setting, its value and what is allowed.
     """
     from strategies.selectors import selector_type
 
@@ -104,6 +104,10 @@ def check_batched(trials: Sequence[Trial]) -> None:
             raise ValueError(
                 "mode = 'buffered': must be 'rounds' with --engine batched, where all clients answer at "
                 "once, unless response-times or device-speeds is set"
+            )
+        if (wire := trial.run_config.get("wire", "float32")) != "float32":
+            raise ValueError(
+                f"wire = {wire!r}: must be 'float32' with --engine batched, which has no messages"
             )
         eligible = str(trial.run_config.get("eligible", ""))
         conditions = Eligibility.parse(eligible) if eligible else Eligibility()

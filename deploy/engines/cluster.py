@@ -41,9 +41,9 @@ EXECUTOR_POLL_INTERVAL = 0.25  # seconds between two requests for new tasks by F
 START_TIMEOUT = 120.0  # seconds for each step of the start, such as until all clients are online
 STOP_TIMEOUT = 30.0  # seconds for `flwr stop`
 PORT_ATTEMPTS = 3  # how often a program is started if other programs take its port each time
-# Seconds before a dead client is started again. The pause doubles, up to LONGEST_PAUSE, each time the client
-# dies within SETTLED seconds of its start.
-FIRST_PAUSE, LONGEST_PAUSE, SETTLED = 1.0, 30.0, 60.0
+# Seconds before a dead client is started again. The pause doubles, up to LONGEST_RESTART, each time the
+# client dies within SETTLED seconds of its start.
+FIRST_RESTART, LONGEST_RESTART, SETTLED = 1.0, 30.0, 60.0
 HUNG = 20.0  # seconds that a client may be offline although its process runs; then the process is killed
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the signals that ask a program to end
 
@@ -200,8 +200,8 @@ class LocalCluster(ProcessEngine):
             elif index not in self._restart_at:
                 died.append(self.client_names[index])
                 settled = now - self._started_at[index] > SETTLED
-                pause = FIRST_PAUSE if settled else 2 * self._pauses.get(index, FIRST_PAUSE / 2)
-                self._pauses[index] = min(pause, LONGEST_PAUSE)
+                pause = FIRST_RESTART if settled else 2 * self._pauses.get(index, FIRST_RESTART / 2)
+                self._pauses[index] = min(pause, LONGEST_RESTART)
                 self._restart_at[index] = now + self._pauses[index]
             elif now >= self._restart_at[index]:
                 self._start_client(index, *free_ports(1))

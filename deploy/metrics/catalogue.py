@@ -54,10 +54,10 @@ METRICS: dict[str, Metric] = {
     # Clients.
     "cohort_registered_clients": Metric("gauge", "Clients that the run knows", _RUN),
     "cohort_available_clients": Metric("gauge", "Clients that could be selected in the last round", _RUN),
-    "cohort_quarantined_clients": Metric("gauge", "Online clients in quarantine in the last round", _RUN),
+    "cohort_quarantined_clients": Metric("gauge", "Clients that quarantine left out of the last round", _RUN),
     "cohort_silent_clients": Metric(
         "gauge",
-        "Clients in quarantine for silence in the last round, part of cohort_quarantined_clients",
+        "Those of cohort_quarantined_clients that are in quarantine for silence",
         _RUN,
     ),
     "cohort_selected_clients_total": Metric("counter", "Selected clients of all rounds", _RUN),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from deploy.runs.slow_clients import SlowClients
     from server.history import Line
     from strategies.numerics.arrays import Floats
     from strategies.selectors import Selector
@@ -41,6 +42,8 @@ NAMES = (
 """The selectors that are studied by default, besides that of the run."""
 DIFFERENCE = 1e-3
 """The largest relative difference between a weight in the history and one that is computed from the sizes."""
+SLOW_CLIENTS = "slow_clients"
+"""The key of `as_json` that is not a selector."""
 NOTE = (
     "The variance of the aggregate is relative to that of uniform sampling, and is the part that depends on "
     "the selector. exact: the selector's probabilities are known. replayed: an approximation, since the "
@@ -294,19 +297,21 @@ def advice_of(log: RunLog, names: Sequence[str] = ()) -> Findings:
         raise ValueError(f"{log.path}: {error}") from None
 
 
-def as_json(findings: Findings) -> str:
-    """Return the findings as a JSON object: selector -> variance, low, high, exact."""
-    return json.dumps(
-        {
-            name: {
-                "variance": finding.interval.value,
-                "low": finding.interval.low,
-                "high": finding.interval.high,
-                "exact": finding.exact,
-            }
-            for name, finding in findings.selectors.items()
+def as_json(findings: Findings | None, slow: SlowClients | None) -> str:
+    """Return a JSON object: selector -> variance, low, high, exact; and `SLOW_CLIENTS` -> its numbers.
+
+    There is no selector without `findings`, and no `SLOW_CLIENTS` without `slow`.
+    """
+    found: dict[str, Any] = {
+        name: {
+            "variance": finding.interval.value,
+            "low": finding.interval.low,
+            "high": finding.interval.high,
+            "exact": finding.exact,
         }
-    )
+        for name, finding in (findings.selectors.items() if findings else ())
+    }
+    return json.dumps(found | ({SLOW_CLIENTS: slow.numbers()} if slow else {}))
 
 
 def table(findings: Findings) -> Table:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from server.history import RunHistory
-from strategies.advice import waiting
+from strategies.advice import Waiting, waiting
 from strategies.options import Buffered, Faults
 from strategies.selectors import selector_type
 from strategies.server_steps.compatibility import check_buffered
@@ -26,8 +26,41 @@ TIMED = ("forecast", "md")
 """The selectors with a form that takes durations into account."""
 
 
-def slow_clients(path: Path) -> list[str]:
-    """Return sentences on the slow clients of a run, none if its history has too few durations.
+class SlowClients(NamedTuple):
+    """What the history of a run says about slow clients.
+
+    Attributes
+    ----------
+    waiting : Waiting
+        Its durations.
+    buffered : bool
+        Whether its rounds are buffered. Then no round waits for the clients that it selected, so
+        ``waiting.idle`` and ``waiting.missing`` mean nothing.
+    sentences : tuple of str
+        What to turn on or to change.
+    """
+
+    waiting: Waiting
+    buffered: bool
+    sentences: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return all as sentences for the terminal."""
+        head = (
+            f"Slow clients: of {self.waiting.replies:,} durations, the standard deviation of log seconds is "
+            f"{self.waiting.between:.2f} between clients and {self.waiting.within:.2f} from round to round."
+        )
+        return " ".join([head, *self.sentences])
+
+    def numbers(self) -> dict[str, float | list[str]]:
+        """Return all as a JSON object: the fields of `Waiting` that mean something, and "advice"."""
+        left_out = {"idle", "missing"} if self.buffered else set()
+        fields = {name: each for name, each in self.waiting._asdict().items() if name not in left_out}
+        return {**fields, "advice": list(self.sentences)}
+
+
+def slow_clients(path: Path) -> SlowClients | None:
+    """Return what a history says about slow clients, None if it has fewer than `FEWEST` durations.
 
     Parameters
     ----------
@@ -43,17 +76,13 @@ def slow_clients(path: Path) -> list[str]:
     lines = [line for line in history.read(skip_damaged=True) if line["type"] == "round" and line["round"]]
     found = waiting(_durations(lines))
     if found is None or found.replies < FEWEST:
-        return []
+        return None
     settings = history.settings
     if not {"selector", "clients_per_round"} <= settings.keys():
         raise ValueError(f"{path}: its first line does not name the selector and the clients per round")
-    head = (
-        f"Slow clients: of {found.replies:,} durations, the standard deviation of log seconds is "
-        f"{found.between:.2f} between clients and {found.within:.2f} from round to round."
-    )
-    if settings.get("mode") == "buffered":
-        return [head, *_buffered(lines, settings)]
-    return [head, *_rounds(found.idle, found.missing, found.within > found.between, settings)]
+    buffered = settings.get("mode") == "buffered"
+    sentences = _buffered(lines, settings) if buffered else _rounds(found, settings)
+    return SlowClients(found, buffered, tuple(sentences))
 
 
 def _durations(lines: list[Line]) -> Iterator[tuple[Ints, Floats]]:
@@ -63,9 +92,10 @@ def _durations(lines: list[Line]) -> Iterator[tuple[Ints, Floats]]:
             yield np.array(line["clients"], dtype=np.int64), np.array(seconds, dtype=np.float64)
 
 
-def _rounds(idle: float, missing: float, by_chance: bool, settings: Line) -> list[str]:
+def _rounds(durations: Waiting, settings: Line) -> list[str]:
     """Return what to turn on in a run whose rounds wait for their clients."""
     found = []
+    idle, missing = durations.idle, durations.missing
     name, k = str(settings["selector"]), int(settings["clients_per_round"])
     if idle >= IDLE:
         found.append(f"A client that has replied waits for others for {idle:.0%} of the round's wait.")
@@ -74,7 +104,7 @@ def _rounds(idle: float, missing: float, by_chance: bool, settings: Line) -> lis
             found.append(f"Buffered rounds would end this wait, but {refusal}.")
         else:
             found.append(f"Buffered rounds end this wait: --set mode=buffered --set concurrency={max(k, 2)}.")
-        if by_chance:
+        if durations.within > durations.between:
             found.append(
                 "Which clients are slow changes from round to round. So over-selection shortens rounds and "
                 "biases little: --set over-selection=1.3 --set correction=rates."

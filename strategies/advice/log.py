@@ -17,9 +17,9 @@ class LoggedRound:
     number : int
         The number of the round, >= 1.
     sizes : ndarray, shape (M,)
-        Data sizes of all registered clients, > 0. A later round may have more clients, which come last.
+        Data sizes of all known clients, > 0. A later round may have more clients, which come last.
     absent : ndarray of int
-        The registered clients that could not be selected.
+        The known clients that could not be selected.
     everyone : bool
         Whether all clients that could be selected were selected.
     clients, counts : ndarray of int, shape (S,)

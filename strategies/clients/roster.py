@@ -38,7 +38,7 @@ class Roster:
         self._unavailable: set[int] = set()  # clients whose last report says that they cannot train
 
     def __len__(self) -> int:
-        """Return M, the number of clients ever registered, including removed clients."""
+        """Return M, the number of known clients: the registered and the removed clients."""
         return len(self._ids)
 
     def register(self, nodes: Mapping[str, int]) -> list[int]:
@@ -101,7 +101,7 @@ class Roster:
         return list(self._removed)
 
     def ids(self) -> list[str]:
-        """Return (M,) the identities of all clients ever registered, by index."""
+        """Return (M,) the identities of all known clients, removed ones too, by index."""
         return list(self._ids)
 
     def id_of(self, index: int) -> str:

@@ -86,7 +86,7 @@ class Attendance:
     eligible : EligibleClients
         The clients that may be selected. All others count as unavailable.
     num_ineligible : int
-        How many clients were available but not eligible at the last look.
+        How many clients were online and willing to train, but not eligible, at the last look.
     """
 
     min_available_clients: int

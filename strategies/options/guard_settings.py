@@ -26,8 +26,8 @@ class GuardSettings:
     factor : float (default: 2)
         In [1, 1e9]. A value of at most ``factor`` times the centre is always plausible.
     draws : float (default: 2)
-        In [1, 1e9]. With a selector that prefers large losses, a client gets at most ``draws`` times its
-        share of the draws. See "Draws" in `Guard`.
+        In [1, 1e9]. With a biased selector that learns from clients, a client gets at most ``draws`` times
+        its share of the draws. See "Draws" in `Guard`.
     window : int (default: 256)
         The number of clients whose last values the guard remembers, >= 32.
     strikes, memory : int (default: 3, 4)

@@ -88,25 +88,27 @@ class Guard:
     known clients too far below the centre.
 
     In buffered rounds the others trained from earlier models, so the false update of a client that answers at
-    once is less opposed to theirs. There, each of the newest 128 updates is compared with those of the others
+    once is less opposed to theirs. There, each of 128 remembered updates is compared with those of the others
     that were trained from the models nearest to its own, also if they arrive later
     (`buffered.directions.VersionedDirections`). The agreement of a client with two replies or more need only
     be below 0.42 of the number above: four standard deviations of the average over many replies.
 
-    A model with 16 parameters or fewer is never judged by direction. If honest directions differ much, for
-    example because each client has one or two classes, the agreements spread widely. Then no update opposes
-    the others, whether it is honest or not. An attacker can craft an update that agrees with the others,
-    because the random signs that make the sketches are public. The guard does not notice such an update.
+    A model with 16 parameters or fewer is never judged by direction; in buffered rounds, this holds for 2
+    parameters or fewer. If honest directions differ much, for example because each client has one or two
+    classes, the agreements spread widely. Then no update opposes the others, whether it is honest or not. An
+    attacker can craft an update that agrees with the others, because the random signs that make the sketches
+    are public. The guard does not notice such an update.
 
     **What the guard cannot do.** It cannot distinguish a lie from an honest value of the same size. If
     clients differ widely, a client that claims a value ten times larger than its true value is believed.
     Suppose that the honest norms of a tenth of the clients are thirty times larger than all other norms.
     Then these clients are clipped. If their losses are no larger than usual, they are also quarantined.
 
-    **Draws.** Some selectors prefer clients with large losses and do not correct for this preference. With
-    such a selector, the guard compares the number of rounds in which a client was drawn with the client's
-    fair number of draws. The fair number in a round is the number of selected clients (in a buffered round:
-    K), times the client's share of the data of all n selectable clients. A share below 1/n counts as 1/n. If
+    **Draws.** Biased selectors that learn from clients, such as `pow-d` and `oort`, prefer some clients and
+    do not correct for this preference. With such a selector, the guard compares the number of rounds in which
+    a client was drawn with the client's fair number of draws. The fair number in a round is the number of
+    selected clients (in a buffered round: K), times the client's share of the data of all n selectable
+    clients. A share below 1/n counts as 1/n. If
     a client was drawn more often than `draws` times its fair number, it rests for some rounds
     (`RoundLogic.open`). So a lie does not earn the client more draws. No client rests if more than half
     of the clients would rest, or if fewer than K clients, or fewer than the quorum, would be left.
@@ -373,7 +375,7 @@ class Guard:
         )
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, by name, so that a resumed run repeats bit for bit."""
+        """Return copies of all arrays of the state, by name, so that a resumed run continues bit for bit."""
         return {name: array.copy() for name, array in (self._per_client() | self._remembered()).items()}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:

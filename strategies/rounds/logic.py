@@ -1,4 +1,4 @@
-"""The steps of a round that the Flower strategy and the simulator share: open, choose, finish.
+"""The steps of a round that `SelectionStrategy` and the simulator share: open, choose, finish.
 
 ::
 
@@ -7,10 +7,10 @@
     outcome = logic.finish(chosen, arrays, replies)  aggregate and learn; replies: the trained models
     record = outcome.closed(skipped, seconds)        skipped: why the server step changed nothing, or ""
 
-In a buffered round, `choose` is replaced by several calls of `fill`, which returns the clients to ask, and by
-one call of `gather` at the end.
+In a buffered round, call `fill` several times instead of `choose`: it returns the clients to ask. Then call
+`gather` once. `finish` and `closed` follow.
 
-The Flower strategy and the simulator do the other steps: between these calls they poll candidates, let the
+`SelectionStrategy` and the simulator do the other steps: between these calls they poll candidates, let the
 selected clients train, and take the server step.
 """
 
@@ -42,8 +42,8 @@ from .waiting.silence import Patience
 
 _NOBODY: Ints = np.empty(0, dtype=np.int64)
 MOST_LISTED = 1000
-"""The most clients that `RoundRecord.absent` and ``in_flight`` list: they are part of the round's line in the
-history."""
+"""The most clients in each of the lists `RoundRecord.absent` and ``in_flight``, which the history holds. A
+longer ``in_flight`` is cut; a longer ``absent`` is replaced by None."""
 
 
 class RoundLogic:
@@ -64,20 +64,22 @@ class RoundLogic:
         Each client's baseline y_m is subtracted from its update, and the mean ȳ of all baselines is added to
         the step (default: y_m = ȳ = 0).
     budgets : Budgets, optional
-        K of each round (default: the selector's `clients_per_round`).
+        The budget K(t) of each round (default: the selector's `clients_per_round`).
     shortest_deadline : float (default: inf)
         The shortest wait for an answer in seconds, > 0 (`Deadlines.shortest`). If it is infinite, the server
-        always waits until its deadlines.
+        learns no shorter waits: it waits for a missing answer until the deadlines in `Deadlines`.
     updates : {"open", "noised", "masked"} (default: "open")
         What the server sees of an update.
 
         - "open": the server sees each update.
-        - "noised": the server sees each update. The server step later adds noise that must hide it, so the
-          guard ignores norms and losses. It counts unusable replies as offences.
+        - "noised": the server sees each update, and the server step adds noise that hides the update. Nothing
+          else may depend on the update, so the guard ignores norms and losses. The guard still counts
+          unusable replies as offences.
         - "masked": each client multiplies its update by S c_m and adds a mask. The masks cancel in the sum
           over all S clients. So a round in which a reply is missing is skipped. The clients report the norms.
     mode : Buffered, optional
-        Rounds are buffered (default: one round ends before the next begins).
+        Rounds are buffered: a client may train over several rounds (default: a client trains within one
+        round).
 
     Attributes
     ----------
@@ -163,8 +165,8 @@ class RoundLogic:
         round : int
             The round, >= 1.
         available : ndarray of int, optional
-            The distinct indexes of the available clients (default: all registered clients). The default saves
-            a pass over all clients, unless the selector needs one.
+            The distinct indexes of the available clients (default: all registered clients, which excludes
+            removed clients). The default saves a pass over all clients, unless the selector needs one.
         """
         registered, unavailable = self.selector.registered, None
         quarantined = _NOBODY if self.guard is None else self.guard.quarantined(round)
@@ -212,7 +214,7 @@ class RoundLogic:
         return _NOBODY if few else resting
 
     def silent(self, round: int) -> Ints:
-        """Return the clients that are quarantined for silence in a round, ascending."""
+        """Return the clients whose quarantine for silence lasts in a round, ascending."""
         return _NOBODY if self.patience is None else self.patience.quarantined(round)
 
     def wait(self, kind: str, round: int, clients: Ints, limit: float) -> Wait | None:
@@ -251,8 +253,8 @@ class RoundLogic:
             The candidates' numbers by the name of the report; NaN = not reported. The guard clips the numbers
             before the selection. Default: the selector needs no poll.
         whole : Opened, optional
-            The buffered round, if ``opened`` has only the idle clients of this round. The guard then takes a
-            client's share of the draws from all available clients of ``whole``, idle or busy (default:
+            The whole buffered round, if ``opened`` has only its idle clients. The guard then computes a
+            client's share of the draws among all selectable clients of ``whole``, idle or busy (default:
             ``opened``).
         """
         clipped: dict[int, str] = {}
@@ -287,7 +289,7 @@ class RoundLogic:
         return Chosen(opened, selection, enough, clipped)
 
     def fill(self, opened: Opened) -> list[int]:
-        """Return the clients to ask now in a buffered round, in this order. See `Buffer.fill`."""
+        """Return the clients to ask now in a buffered round, in the order of asking. See `Buffer.fill`."""
         assert self.buffer is not None
         return self.buffer.fill(
             opened,
@@ -298,9 +300,9 @@ class RoundLogic:
         )
 
     def gather(self, opened: Opened, num_stale: int = 0) -> Chosen:
-        """End a buffered round: return the clients whose training ended, for `finish`.
+        """End a buffered round: return the clients that answered or were given up, for `finish`.
 
-        ``num_stale`` is the number of updates among them that are too stale to be used.
+        ``num_stale`` is how many of these clients sent an update that is too stale to be used.
         """
         assert self.buffer is not None
         selection, staleness = self.buffer.take()
@@ -323,14 +325,14 @@ class RoundLogic:
     ) -> Outcome:
         """Aggregate the replies, and let the selector learn from them.
 
-        A reply that cannot be used counts as missing: the round goes on, and `Selector.finalize` corrects the
-        weights of the other clients. The step is
+        A reply that cannot be used counts as missing. Unless the round is skipped (see Returns),
+        `Selector.finalize` corrects the weights of the other clients. The step is
 
             Δ = Σ_m c_m s_m (w_m - w_t - y_m) + ȳ
 
         Without a guard all factors s_m are 1. Without variates y_m and ȳ are 0.
 
-        One pass decodes the replies one after another, examines each reply, and adds it to the sum. If a
+        One pass decodes the replies in groups, examines each reply, and adds its update to the sum. If a
         reply cannot be used or an update is clipped, a second pass computes the sum again. Diversities need
         one more pass, and so do variates. Every sum is in selection order, since the addition of floats is
         not associative and a resumed run must compute the same sum.
@@ -343,7 +345,8 @@ class RoundLogic:
             w_t, the model that was sent to the clients. It is not changed.
         replies : sequence of Reply, or TrainedClients
             The replies (S,) aligned with the selected clients, or the training of all clients as one batch. A
-            batch needs a pass over its clients only for sketches, variates or diversities.
+            batch needs a pass over its clients only for the guard's sketches (`numerics.sketches`), for
+            variates or for diversities.
         seconds : ndarray, shape (S,), optional
             How long each client took to reply, by the server's clock; NaN = no reply (default: not measured).
 
@@ -474,7 +477,9 @@ class RoundLogic:
         examined.norms = examined.norms * judged.scales
         examined.losses, examined.gradient_variances = judged.losses, judged.gradient_variances
         examined.clipped = judged.clipped
-        if self.updates == "masked":  # the masks cancel only if no update is clipped or rejected
+        # The masks cancel only if all updates are used as they are. So no reply is rejected here: what the
+        # guard would reject is only listed in `clipped`.
+        if self.updates == "masked":
             numbers = {position: judged.rejected[position] for position in judged.rejected.keys() - at_fault}
             examined.clipped = {**judged.clipped, **numbers}
             return
@@ -513,7 +518,7 @@ class RoundLogic:
     # --- the state ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run repeats bit for bit.
+        """Return copies of all arrays of the state, so that a resumed run continues bit for bit.
 
         The keys have the form "PART/NAME", for example "selector/levels".
         """

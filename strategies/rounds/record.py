@@ -53,7 +53,7 @@ class RoundRecord:
     # The clients that were not selectable, ascending, removed clients included; None if they are many.
     absent: NDArray[np.int64] | None = None
     eligible: str = ""  # the conditions of `Eligibility`; "" if every client is eligible
-    num_ineligible: int = 0  # the available clients that do not meet the conditions
+    num_ineligible: int = 0  # the clients that are online and willing to train, but not eligible
 
     def lacks(self, report: str) -> bool:
         """Return whether usable replies came and none of them had a report.

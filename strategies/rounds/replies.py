@@ -1,6 +1,6 @@
 """Examines the replies of a round: finds the usable replies, and computes norms and the weighted sum.
 
-The replies are either one `Reply` for each client, which are decoded one after another, or one batch
+The replies are either one `Reply` for each client, which are decoded in groups of 64, or one batch
 (`TrainedClients`) for all clients. A batch usually needs no pass over its clients.
 """
 

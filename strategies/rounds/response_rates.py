@@ -133,7 +133,7 @@ class ResponseRates:
         self._answered = np.concatenate([self._answered, joining])
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all arrays of the state, so that a resumed run repeats bit for bit."""
+        """Return copies of all arrays of the state, so that a resumed run continues bit for bit."""
         return {
             "asked": self._asked.copy(),
             "answered": self._answered.copy(),

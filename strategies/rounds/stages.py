@@ -24,8 +24,8 @@ class Opened:
     candidates : ndarray of int, shape (C,), or None
         The clients to poll; None if the selector needs no poll.
     budget : float or None
-        How many clients the selector is to select; None if this is the selector's `clients_per_round`. A
-        number is given if the round over-selects, or if K differs in this round.
+        The selection size: the budget K(t) times the over-selection factor, rounded up. None if this is the
+        selector's `clients_per_round`.
     available, unavailable : ndarray of int, or None
         The selectable clients, or the registered clients that are not selectable. At most one of the two is
         given. If both are None, all registered clients are selectable. See `Selector.select`.
@@ -155,7 +155,7 @@ class Outcome:
         eligible : str (default: "")
             The conditions of `Eligibility`; "" if every client is eligible.
         num_ineligible : int (default: 0)
-            The number of available clients that do not meet these conditions.
+            The number of clients that are online and willing to train, but do not meet these conditions.
         """
         return replace(
             self.record,

@@ -153,7 +153,7 @@ class ClientVariates(ABC):
             self._memory.pop(int(client), None)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return copies of all arrays of the state, so that a resumed run repeats bit for bit.
+        """Return copies of all arrays of the state, so that a resumed run continues bit for bit.
 
         ``name`` holds the name of the variates as bytes. ``clients`` (n,) holds the clients with remembered
         arrays. Each ``memory/PARAMETER`` (n, *shape) holds the arrays of one parameter, in the order of

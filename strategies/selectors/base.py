@@ -329,7 +329,8 @@ class Selector(ABC):
         reports : mapping of str to array_like, shape (n,), optional
             The reports of the candidates, by name; NaN = no answer.
         budget : float, optional
-            K in this round, finite and >= 0, rounded down (default: clients_per_round).
+            How many clients (or draws) to select in this round, finite and >= 0, rounded down (default:
+            clients_per_round).
         draw : int (default: 0)
             How many selections this round had before, >= 0. Buffered rounds have several, and each has random
             numbers of its own.

@@ -23,7 +23,8 @@ class RoundContext:
     available : Presence
         Which clients are available.
     k : int
-        K of this round, >= 0: the budget rounded down, or `clients_per_round`.
+        How many clients (or draws) to select, >= 0: `budget` of `Selector.select` rounded down, or
+        `clients_per_round`.
     candidates : ndarray of int, shape (n,)
         The polled clients, distinct, in the order of the poll; empty if the selector does not poll.
     reports : mapping of str to ndarray, shape (n,)

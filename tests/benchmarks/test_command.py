@@ -24,6 +24,7 @@ COMMANDS = (
     "rounds",
     "messages",
     "models",
+    "half-precision",
     "devices",
     "aggregation",
     "selection",
@@ -31,9 +32,7 @@ COMMANDS = (
     "throughput",
     "over-selection",
     "time-to-accuracy",
-    "privacy",
     "disturbed",
-    "liars",
     "advice",
 )
 

@@ -17,8 +17,11 @@ def test_a_round_with_a_large_model_is_measured() -> None:
     options = ["models", "--megabytes", "8", "--nodes", "2", "--rounds", "1", "--no-stock", "--json"]
     result = CliRunner().invoke(bench, options)
     assert result.exit_code == 0, result.output
-    cost = json.loads(result.stdout)["cohort"]
-    assert cost["seconds"] > cost["loopback"] > 0
-    assert cost["cpu"] > 0
+    whole, half = map(json.loads, result.stdout.splitlines())
+    assert (whole["programs"], half["programs"]) == ("cohort", "cohort, half precision")
+    for cost in (whole, half):
+        assert cost["megabytes"] == 8
+        assert cost["seconds"] > cost["loopback"] > 0
+        assert cost["cpu"] > 0
     # Two replies are sent and averaged, so the programs grow by a model or more.
-    assert cost["copies"]["flwr-serverapp"] > 1
+    assert whole["copies"]["flwr-serverapp"] > 1

@@ -112,6 +112,7 @@ def test_a_simulation_that_every_local_user_can_command_says_so(
             "--selector personalised-osmd",
             "selector = 'personalised-osmd': cannot be combined with --engine batched",
         ),
+        ("--set wire=float16", "wire = 'float16': must be 'float32' with --engine batched"),
         ("--set over-selection=1.5", "over-selection = 1.5: must be 1 with --engine batched"),
         ("--set eligible=tag:eu", "eligible = 'tag:eu': a batched simulation knows names and groups only"),
     ],

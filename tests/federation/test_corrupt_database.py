@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.device.supervisor import LONGEST_PAUSE
+from deploy.device.supervisor import LONGEST_RESTART
 from deploy.flower.database import EXIT_CODE
 from deploy.hosting.server import Server
 from deploy.tls import certificates
@@ -64,7 +64,7 @@ def test_a_server_with_a_corrupt_database_starts_and_its_devices_come_back(tmp_p
             after = server.registry.clients()
             assert set(after) == {"pi-1", "pi-2"}
             assert not set(before.values()) & set(after.values())
-            device.wait_for(f"online as pi-1 (node {after['pi-1']})", 2 * LONGEST_PAUSE)
+            device.wait_for(f"online as pi-1 (node {after['pi-1']})", 2 * LONGEST_RESTART)
             print(f"online again after {time.monotonic() - began:.1f} s")
             assert server.states() == {"pi-1": "online", "pi-2": "registered"}
             assert running.said.count("started again") == 0
@@ -95,7 +95,7 @@ def test_a_running_server_notices_that_its_database_is_corrupt_and_replaces_it(t
             assert f"superlink ended with code {EXIT_CODE}: started again" in log.read_text()
             wait_for(lambda: list(server.registry.clients().values()) != [before], 60, log.read_text)
             (after,) = server.registry.clients().values()
-            device.wait_for(f"online as pi-1 (node {after})", 2 * LONGEST_PAUSE)
+            device.wait_for(f"online as pi-1 (node {after})", 2 * LONGEST_RESTART)
             print(f"online again after {time.monotonic() - began:.1f} s")
             assert server.states() == {"pi-1": "online"}
             assert log.read_text().count("started again") == 1

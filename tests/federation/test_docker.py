@@ -372,6 +372,31 @@ def test_the_strategies_of_the_papers_train_one_after_another_on_clients_with_gr
     assert not any(group in text for group in private)
 
 
+def test_buffered_rounds_run_in_containers(compose: Compose, tmp_path: Path) -> None:
+    compose.environment |= {
+        "COHORT_CLIENTS": "4",
+        "COHORT_ROUNDS": "6",
+        "COHORT_PER_ROUND": "2",
+        "COHORT_SELECTOR": "forecast",
+        "COHORT_SET": "mode=buffered concurrency=3 buffer-size=2 max-staleness=9",
+    }
+    done = compose("up", "--build", "--exit-code-from", "run", "--timeout", "5", check=False)
+    assert done.returncode == 0, done.stdout
+    compose("cp", "run:/volumes/results", str(tmp_path))
+    lines = histories_below(tmp_path)["forecast"]
+    assert (lines[0]["mode"], lines[0]["concurrency"], lines[0]["buffer_size"]) == ("buffered", 3, 2)
+    assert lines[-1]["type"] == "end"
+    rounds = rounds_of(lines)[1:]
+    assert [line["round"] for line in rounds] == list(range(1, 7))
+    assert sum(rounds[0]["responded"]) >= 3  # the first round ends after as many arrivals as there are places
+    assert all(sum(line["responded"]) >= 2 for line in rounds)
+    assert all(len(line["staleness"]) == len(line["clients"]) for line in rounds)
+    assert not any(line["failures"] or line["skipped"] or line["num_stale"] for line in rounds)
+    assert all(len(line["in_flight"]) <= 3 - 1 for line in rounds)
+    assert any(line["in_flight"] for line in rounds)
+    assert rounds[-1]["test_loss"] < rounds_of(lines)[0]["test_loss"]
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [

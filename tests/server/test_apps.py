@@ -247,6 +247,22 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
             r"^masked-updates = True with mode = 'buffered': .* \(mode = 'rounds'\)$",
         ),
         (
+            {"mode": "buffered", "concurrency": 6, "selector": "flics"},
+            r"^selector = 'flics' with mode = 'buffered': counts who takes part in whole rounds; use .*md",
+        ),
+        *(
+            (
+                {"mode": "buffered", "concurrency": 6, "variates": variates},
+                rf"^variates = '{variates}' with mode = 'buffered': the variates .* are outdated .*; use "
+                r"FedProx against client drift, or mode = 'rounds'$",
+            )
+            for variates in ("fedvarp", "scaffold")
+        ),
+        (
+            {"mode": "buffered", "concurrency": 6, "selector": "md", "server-strategy": "FedMedian"},
+            r"^server-strategy = FedMedian with mode = 'buffered': needs the replies of one round; use Fed",
+        ),
+        (
             {"mode": "buffered", "concurrency": 6, "over-selection": 1.5},
             r"^over-selection = 1.5 with mode = 'buffered': must be 1",
         ),
@@ -288,6 +304,8 @@ def test_every_setting_has_a_default_and_every_default_is_valid() -> None:
             r"scaffold remembers each client's update",
         ),
         ({"proximal-mu": -1.0}, r"^proximal-mu = -1.0: must be greater than or equal to 0$"),
+        ({"wire": "float8"}, r"^wire = 'float8': must be 'float32' or 'float16'$"),
+        ({"wire": "float16", "masked-updates": True}, r"^wire = 'float16': must be 'float32' with masked-"),
         ({"masked-updates": 1}, r"^masked-updates = 1: must be a valid boolean$"),
         (
             {"masked-updates": True, "variates": "fedvarp"},
@@ -390,6 +408,21 @@ def test_masked_updates_change_nothing_but_rounding(tmp_path: Path) -> None:
 
     for one, other in zip(essence("open"), essence("masked", masked_updates=True), strict=True):
         assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_half_precision_changes_nothing_but_rounding_and_halves_the_bytes(tmp_path: Path) -> None:
+    full, half = (
+        [line for line in federation(tmp_path / wire, selector="md", wire=wire) if line.get("round", 0)]
+        for wire in ("float32", "float16")
+    )
+    for one, other in zip(full, half, strict=True):
+        assert one["clients"] == other["clients"]
+        assert other["test_loss"] == pytest.approx(one["test_loss"], rel=1e-3)
+        assert other["update_norms"] == pytest.approx(one["update_norms"], rel=1e-2)
+        assert other["update_norms"] != one["update_norms"]
+        assert not other["failures"]
+        assert other["bytes_sent"] == pytest.approx(one["bytes_sent"] / 2, rel=0.1)
+        assert other["bytes_received"] == pytest.approx(one["bytes_received"] / 2, rel=0.1)
 
 
 def test_the_selectors_settings_per_client_come_from_a_file(tmp_path: Path) -> None:

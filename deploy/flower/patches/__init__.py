@@ -3,7 +3,7 @@
 `deploy.flower.launch` applies them when it starts a program. No file outside this folder uses private names
 of Flower. `launch` says what happens with another version of Flower.
 
-The SuperNode (`supernode`, `heartbeats`):
+The SuperNode (`supernode`, `connection`):
 
 - If the SuperLink holds requests (see below), the SuperNode asks for the next message as soon as its last
   request was answered. If the SuperLink does not, the SuperNode pauses between two requests. The pauses grow
@@ -70,6 +70,8 @@ Several programs (`superexec`, `shared`):
   (`deploy.flower.fork_server`). They send their requests over a socket pair (`deploy.flower.channel`) instead
   of HTTP.
 - A missing part of a message is requested again after 0.02 s. Stock Flower waits 1 s.
+- In the SuperNode and the SuperLink, a line of the log that no handler writes costs nothing. Stock Flower
+  makes a record of several lines for each object that is sent.
 
 The protocol between machines is Flower's own, so patched and stock programs work together. A change that
 needs both sides has no effect if one side is stock.

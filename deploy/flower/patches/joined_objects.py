@@ -1,8 +1,8 @@
-"""Lets SuperNodes and apps exchange several small objects of a message with one request.
+"""Lets SuperNodes and apps fetch or send several small objects of a message with one request.
 
 SuperNodes and ServerApps send these requests to the SuperLink, ClientApps to their SuperNode.
 
-A message with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request
+A reply with a model of four arrays has 13 objects, and stock Flower sends a request for each. A request
 costs both programs more CPU time than a small object does: a signature, a check of the signature, threads.
 
 A joined request names several objects in its `object_id`, separated by commas. Contents are joined by

@@ -1,7 +1,7 @@
 """How the SuperLink knows which nodes are connected: it leaves one heartbeat of each node unanswered (held).
 
 Stock Flower notices a dead node when the node's heartbeats have been missing for 40 to 60 s. Here a SuperNode
-always has a heartbeat under way (`deploy.flower.patches.heartbeats`), also while its ClientApp trains. The
+always has a heartbeat under way (`deploy.flower.patches.connection`), also while its ClientApp trains. The
 heartbeat ends when the node's connection ends. This happens at once if the SuperNode is killed, and after
 `SILENCE` seconds if its cable is pulled. The node is then marked as offline, and a ServerApp that waits for
 the node's reply receives Flower's error reply.

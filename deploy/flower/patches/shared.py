@@ -77,6 +77,16 @@ def like(module: Any, **changed: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(module), **changed})
 
 
+def skip_unseen_lines() -> None:
+    """Let Flower's logger skip at once the lines that none of its handlers writes.
+
+    Flower logs each request at the level DEBUG, and its logger makes a record of each line before its
+    handlers, which write from INFO on, drop it.
+    """
+    logger = getLogger("flwr")
+    logger.setLevel(max(logger.level, min((each.level for each in logger.handlers), default=0)))
+
+
 def retry_soon(module: str, name: str) -> None:
     """Let a function that fetches a message's parts soon ask again for a missing part.
 

@@ -21,7 +21,7 @@ from deploy.flower.patches import (
     presence,
 )
 from deploy.flower.patches.held_requests import HeldRequests
-from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace
+from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace, skip_unseen_lines
 from deploy.flower.patches.storage import files, messages, nodes, objects, past_rounds, pushes, transactions
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 
@@ -94,6 +94,7 @@ USED = (
 def patch() -> None:
     """Apply the changes that `deploy.flower.patches` lists for the SuperLink, except its guards."""
     fork_apps()
+    skip_unseen_lines()
     sys.setswitchinterval(SWITCH)
     gc.set_threshold(*GARBAGE)
     end_if_corrupt()

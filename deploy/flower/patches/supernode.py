@@ -15,7 +15,7 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from deploy.flower.patches import heartbeats, joined_objects
+from deploy.flower.patches import connection, joined_objects
 from deploy.flower.patches.shared import (
     LOOK,
     USED_TO_GIVE_UP,
@@ -25,6 +25,7 @@ from deploy.flower.patches.shared import (
     like,
     replace,
     retry_soon,
+    skip_unseen_lines,
 )
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 from deploy.processes.groups import LOST
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 # If the SuperLink does not hold requests for messages (held_requests.HOLD), the SuperNode pauses between two
 # requests. The pause is PAUSE_SHARE of the time since the last message, within these limits in seconds.
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5
+SHORTEST_IDLE, LONGEST_IDLE = 0.1, 0.5
 PAUSE_SHARE = 0.05
 PATIENCE = 120
 """The longest time in seconds until a ClientApp's process begins its task, and between two of its heartbeats.
@@ -72,7 +73,7 @@ USED = (
     f"{_STATE}:InMemoryNodeState.get_task_by_token",
     f"{_STATE}:InMemoryNodeState.finish_task",
     f"{_STATE}:InMemoryNodeState._on_task_tokens_expired",
-    *heartbeats.USED,
+    *connection.USED,
     *joined_objects.USED,
     f"{_LOOP}:push_object_contents_from_iterable",
     *USED_BY_THREAD,
@@ -82,8 +83,9 @@ USED = (
 def patch() -> None:
     """Replace the timers in the SuperNode's loop by events, and its `flower-superexec` by a thread."""
     fork_apps()
+    skip_unseen_lines()
     wait_for_slow_apps()
-    heartbeats.patch()
+    connection.patch()
     give_up_without_parts(_LOOP)
     retry_soon(_LOOP, "pull_objects")
     joined_objects.join_requests(importlib.import_module(_LOOP), importlib.import_module(_LOOP))
@@ -272,7 +274,7 @@ class Node:
         If there is no reply yet, Flower's loop sleeps 0.5 s. This function returns once a reply is ready.
 
         After a request that brought no message, Flower's loop sleeps 3 s. This function returns at once if
-        the SuperLink held the request, and otherwise after a pause of `FIRST_PAUSE` to `LONGEST_PAUSE`
+        the SuperLink held the request, and otherwise after a pause of `SHORTEST_IDLE` to `LONGEST_IDLE`
         seconds.
 
         Parameters
@@ -286,7 +288,7 @@ class Node:
             return
         now = time.monotonic()
         if now - self._woke < LOOK:  # the SuperLink did not hold the request
-            time.sleep(min(max(PAUSE_SHARE * (now - self._last_message), FIRST_PAUSE), LONGEST_PAUSE))
+            time.sleep(min(max(PAUSE_SHARE * (now - self._last_message), SHORTEST_IDLE), LONGEST_IDLE))
         self._woke = time.monotonic()
 
     def start_superexec(self, command: list[str]) -> SuperExecThread:

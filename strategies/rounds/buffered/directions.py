@@ -18,7 +18,10 @@ _NEAR = 3.0
 
 
 class VersionedDirections:
-    """Remembers the directions of the newest 128 updates, and the rounds whose models they were trained from.
+    """Remembers the directions of 128 updates, and the rounds from whose models they were trained.
+
+    If there is no room for a new update, the oldest update of a client with more than four is forgotten, and
+    otherwise the oldest of all.
 
     Updates of different models differ although nobody lies: the model has moved, perhaps beyond the minimum.
     So an update is compared with those of the models nearest to its own. Each other client counts once, with

@@ -6,7 +6,7 @@ from ...selectors import Selection
 
 
 def over_selected(clients_per_round: int, over_selection: float) -> float | None:
-    """Return the budget of a round: K times ``over_selection``, rounded up; None if that factor is 1."""
+    """Return the selection size: K times ``over_selection``, rounded up; None if that factor is 1."""
     return float(ceil(clients_per_round * over_selection)) if over_selection > 1 else None
 
 

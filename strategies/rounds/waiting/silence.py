@@ -51,7 +51,8 @@ class Patience:
     num_clients : int
         M, the number of clients, >= 0.
     shortest : float
-        The shortest wait in seconds, > 0. If it is infinite, each wait lasts until its limit.
+        The shortest wait in seconds, > 0. If it is infinite, each wait for a missing answer lasts until its
+        limit.
     quarantines : bool (default: True)
         Whether silent clients are quarantined.
     """

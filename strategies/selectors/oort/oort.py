@@ -1,4 +1,4 @@
-"""Oort: clients with large losses, except for those that take long.
+"""Oort: prefers clients with large losses, and penalises clients that take long.
 
 Lai, Zhu, Madhyastha, Chowdhury, "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI
 2021), Algorithm 1 and section 4.
@@ -42,34 +42,36 @@ class OortSettings(MeanSettings):
 
 
 class OortSelector(PlainMeanSelector):
-    """Selects explored clients by ``utility``, and clients that were never selected at random.
+    """Selects explored clients by their utility, and unexplored clients at random.
 
-    Algorithm 1, in round R, for the explored clients i (those that have replied)::
+    Explored clients are those that have replied. Algorithm 1, in round R, for each explored client i::
 
         statistical utility  U_i = |B_i| sqrt(mean over samples of loss²)
         utility              Util_i = min(U_i, quantile `clip` of U) + sqrt(0.1 log R / L_i)
                              times (T/D_i)^α if D_i > T
         exploit              (1 - ε)K clients, in proportion to Util, among those with at least
                              c times the (1 - ε)K-th largest utility
-        explore              εK clients that were never selected
+        explore              εK unexplored clients
         pacer                every W rounds: T grows by Δ if the U of the last W rounds' participants
                              sum to less than those of the W rounds before
 
-    L_i is the last round in which client i replied, and D_i the duration of this reply by the server's clock
-    (`Feedback.seconds`). Without durations there is no penalty. Section 7.1 of the paper sets Δ so that Δ
-    covers the durations of the next W·K clients: after n steps of the pacer, T is the duration of the client
-    at rank ``(1 + n) W K``, and infinite beyond the last client. So with fewer than W·K clients nobody is
-    penalised; the setting `pace` gives Δ as a share of the clients instead.
+    L_i is the last round in which client i replied, and D_i the client's last known duration by the server's
+    clock (`Feedback.seconds`). R and L_i count only rounds in which clients were selected. Without durations
+    there is no penalty. Section 7.1 of the paper sets Δ so that each step of the pacer moves T over the
+    durations of W·K clients: after n steps, T is the ``(1 + n) W K``-th shortest of the known durations, and
+    infinite if there are not more durations than that. So with W·K clients or fewer nobody is penalised. The
+    setting `pace` replaces W·K by a share of the clients with known durations. Clients that were selected
+    `most_draws` times are selected only if no other client is left (0: no limit).
 
     Differences from the paper: U_i is size · |mean training loss|, since clients report a mean loss and not a
-    sum of squares. Clients that were never selected are drawn uniformly, since their speed is not known (the
-    paper prefers fast ones where their models of device are known). If too few clients are explored or
-    unexplored, the others take their places, so that K clients train.
+    sum of squares. Unexplored clients are drawn uniformly, since their speed is not known (the paper prefers
+    fast clients if it knows on which kind of device they run). If there are fewer than εK unexplored clients,
+    explored clients take the rest of these places, and vice versa.
 
-    The published code (``oort/oort.py``) differs from the paper: it divides U by its range before the
-    temporal uncertainty is added (`normalised`), takes T as a percentile of the durations that grows by 5
-    points (`pace=0.05`) if the utility changed by less than 10 %, and shrinks if it changed fivefold, and
-    prefers large clients when it explores.
+    The published code (``oort/oort.py``) differs from the paper in three points. It scales U to [0, 1] before
+    it adds sqrt(0.1 log R / L_i) (setting `normalised`). T is a percentile of the durations. The percentile
+    grows by 5 points (`pace=0.05`) if the sum of U changed by less than 10 %, and shrinks by 5 points if it
+    changed by more than 500 %. The code prefers large clients when it explores.
 
     The aggregate is biased towards fast clients and large losses: weights follow the setting `averaging`, by
     default the plain mean. `probabilities` is (1 - ε) times the shares of the admitted utilities, plus ε
@@ -97,8 +99,8 @@ class OortSelector(PlainMeanSelector):
             "durations": np.full(self.num_clients, np.nan),  # D_i, seconds; NaN: not known
             "last_rounds": np.zeros(self.num_clients, dtype=np.int64),  # L_i; 0: never replied
             "draws": np.zeros(self.num_clients, dtype=np.int64),  # how often client i was selected
-            "sums": np.zeros(2 * self._settings.window),  # the sum of U of the last 2W rounds' participants
-            "rounds": np.array(0),  # the rounds in which clients were selected
+            "sums": np.zeros(2 * self._settings.window),  # of each of the last 2W rounds: the sum of U
+            "rounds": np.array(0),  # the number of rounds in which clients were selected
             "steps": np.array(0),  # n, the steps of the pacer
         }
 
@@ -189,9 +191,9 @@ class OortSelector(PlainMeanSelector):
         return bool(sums[last].sum() < np.delete(sums, last).sum())
 
     def _parts(self, available: Presence) -> tuple[Ints, Ints]:
-        """Return the positions among the available clients of those explored, and of those never selected.
+        """Return the explored and the unexplored clients, as positions among the available clients.
 
-        Clients that were selected too often (`most_draws`) are in neither.
+        Clients that were selected too often (`most_draws`) are in neither array.
         """
         draws = available.of(self._array("draws"))
         kept = draws < (self._settings.most_draws or np.inf)
@@ -205,7 +207,10 @@ class OortSelector(PlainMeanSelector):
         return min(wanted, explored.size)
 
     def _admitted(self, available: Presence, explored: Ints, number: int) -> tuple[Ints, Floats]:
-        """Return (positions, utilities) of the explored clients near or above the `number`-th utility."""
+        """Return (positions, utilities) of the explored clients that compete.
+
+        Their utility is at least `cut_off` times the `number`-th largest one.
+        """
         utilities = self._utilities(available, explored)
         rank = min(max(number, 1), utilities.size) - 1
         cut = self._settings.cut_off * np.partition(utilities, utilities.size - 1 - rank)[-1 - rank]
@@ -213,7 +218,7 @@ class OortSelector(PlainMeanSelector):
         return explored[kept], utilities[kept]
 
     def _utilities(self, available: Presence, explored: Ints) -> Floats:
-        """Return Util > 0 of the explored clients, in the order of `explored`, positions among available."""
+        """Return Util > 0 of the explored clients; `explored` holds their positions among the available."""
         values = available.of(self._array("utilities"))[explored]
         known = values[np.isfinite(values)]
         # A client whose loss is not known counts with the median.

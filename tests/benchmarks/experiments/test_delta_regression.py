@@ -77,7 +77,7 @@ def test_delta_is_told_the_variance_of_one_step_and_the_number_of_steps():
 
 
 def test_a_far_start_counts_the_rounds_until_a_quarter_of_the_loss():
-    run = regression.run_regression(0, num_rounds=1000, noises=(0,), start=regression.FAR, num_samples=50)
+    run = regression.run_regression(0, num_rounds=400, noises=(0,), start=regression.FAR, num_samples=50)
     losses = run.curves["ν = 0"]["FedAvg"]
     first = regression.train(
         regression.make_regression(0, 0, 50),
@@ -87,7 +87,7 @@ def test_a_far_start_counts_the_rounds_until_a_quarter_of_the_loss():
         np.array(regression.FAR),
     ).losses[0]
     rounds = run.cells["FedAvg", "rounds, ν = 0"]
-    assert 0 < rounds < 1000
+    assert 0 < rounds < 400
     assert losses.y[losses.x > rounds].max() <= first / 4
     # Without noise all clients have nearly the same gradients, so all methods are equally fast.
     assert run.cells["DELTA", "rounds, ν = 0"] == pytest.approx(rounds, rel=0.1)

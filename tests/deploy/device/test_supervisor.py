@@ -29,7 +29,7 @@ class Supervised:
             from deploy.device import supervisor
             supervisor.unreachable = lambda *_: None
             supervisor.source_address = lambda *_: "10.0.0.1"
-            supervisor.FIRST_PAUSE = supervisor.LONGEST_PAUSE = 0.01
+            supervisor.FIRST_RESTART = supervisor.LONGEST_RESTART = 0.01
             supervisor.DeviceSupervisor.look = supervisor.MEMORY_LOOK = supervisor.NETWORK_LOOK = 0.05
             {changes}
             command = [sys.executable, "-u", "-c", {dedent(node)!r}]

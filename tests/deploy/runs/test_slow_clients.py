@@ -34,7 +34,8 @@ def play(tmp_path_factory):
 
 
 def said(folder):
-    return " ".join(slow_clients(folder / "history.jsonl"))
+    found = slow_clients(folder / "history.jsonl")
+    return found.text() if found else ""
 
 
 @pytest.mark.parametrize(
@@ -85,10 +86,40 @@ def test_advise_reads_a_buffered_run(play):
     assert result.exit_code == 0
     assert "Rounds are buffered, so other selectors cannot be studied." in result.output
     assert "Slow clients: of " in result.output
-    for more in ("--json", "--selector=md"):
-        refused = CliRunner().invoke(cli, ["advise", str(folder), more])
-        assert refused.exit_code == 2
-        assert "its rounds are buffered" in refused.output
+    refused = CliRunner().invoke(cli, ["advise", str(folder), "--selector=md"])
+    assert refused.exit_code == 2
+    assert "its rounds are buffered" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "advised"),
+    [
+        ({}, ["replies", "idle", "missing", "between", "within", "advice"], "--selector timed-md"),
+        (BUFFERED, ["replies", "between", "within", "advice"], "Nothing to change."),
+    ],
+)
+def test_the_json_has_the_numbers_and_sentences_of_the_text(play, settings, names, advised):
+    folder = play(**settings, response_times="sigma=2,jitter=0.1")
+    result = CliRunner().invoke(cli, ["advise", str(folder), "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert ("uniform" in found) == (settings != BUFFERED)
+    slow = found["slow_clients"]
+    assert list(slow) == names
+    assert slow["between"] > slow["within"] > 0
+    assert advised in slow["advice"][-1]
+    text = said(folder)
+    assert f"of {slow['replies']:,} durations" in text
+    assert f"{slow['between']:.2f} between clients and {slow['within']:.2f}" in text
+    assert text.endswith(" ".join(slow["advice"]))
+    if "idle" in slow:
+        assert f"waits for others for {slow['idle']:.0%}" in text
+
+
+def test_without_durations_the_json_has_selectors_only(play):
+    result = CliRunner().invoke(cli, ["advise", str(play()), "--json"])
+    assert result.exit_code == 0, result.output
+    assert "slow_clients" not in json.loads(result.stdout)
 
 
 def test_the_history_says_who_trains_when_a_buffered_round_ends(play):

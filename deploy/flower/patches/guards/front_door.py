@@ -1,9 +1,10 @@
-"""The front door of the Fleet API: it decides which requests the API answers, before it reads them.
+"""The front door of the Fleet API: it checks each request before Flower handles the request.
 
 Stock Flower reads a whole request before it can refuse the request. Its threads can all be occupied by 1000
 requests whose bodies never end. Stock Flower also inflates compressed requests. The front door authenticates
-a request by its headers alone, limits the requests that each node may have under way, and accepts no
-compression. A SuperLink does not start without its front door (`deploy.flower.launch`).
+a request by its headers before it reads the body, and then checks the size and the content of the body. It
+limits the requests that each node may have under way, and accepts no compression. A SuperLink does not start
+without its front door (`deploy.flower.launch`).
 """
 
 from __future__ import annotations
@@ -35,19 +36,20 @@ from deploy.processes.file_limit import raise_file_limit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# A thread for each of the `WAITING_CALLS`, and for some requests that are being answered. Requests that are
-# held (`held_requests`, `presence`) occupy no thread.
+# A thread for each of the `WAITING_CALLS`, and for some requests that are being answered. Held requests
+# occupy no thread: the SuperLink answers them later (`held_requests`, `presence`).
 THREADS = 1000
 # The methods whose requests may be held.
 HELD_METHODS = ("PullMessages", "SendNodeHeartbeat")
-# The most requests of a node that may be under way. A SuperNode has at most five: a held request for
-# messages, a heartbeat, and two objects in each direction.
+# The most requests of a node that may be under way. A SuperNode has at most five: a heartbeat, and four
+# requests for objects (`joined_objects.THREADS`) or one held request for messages.
 CALLS_PER_NODE = 8
-# The most requests in which a thread waits for the node: until the body has arrived, or until the node takes
-# the answer to a request that may be held. When there are more, the node with most of these requests loses
-# its oldest. (Other answers occupy no thread.)
+# The most threads that wait for nodes. A thread waits while the body of a request arrives, and, for the
+# `HELD_METHODS`, while the node receives the answer. If more threads wait, the node for which most threads
+# wait loses its oldest such request.
 WAITING_CALLS = 800
-# s after which such a request is cancelled. A body is at most one chunk of an array, and an answer is small.
+# s that a thread waits for a node before the request is cancelled. A body is at most one chunk of an array,
+# and an answer is small.
 WAITING_SECONDS = 120.0
 CALL_SECONDS = 600.0  # s after which a request is cancelled if the node has not received the answer
 INTERVAL = 1.0  # s between two looks for requests that take too long
@@ -130,8 +132,8 @@ class Refused(Exception):  # noqa: N818
     reason : str
         The reason, which is logged. The node receives it too, unless there is an `answer`.
     status : str
-        The name of the gRPC status that the node receives. A SuperNode ends after UNAUTHENTICATED, tries
-        again after UNAVAILABLE, and drops the reply that it was sending after PERMISSION_DENIED.
+        The name of the gRPC status that the node receives. After UNAUTHENTICATED a SuperNode ends. After
+        UNAVAILABLE it tries again. After PERMISSION_DENIED it drops the reply that it was sending.
     answer : str
         The text that the node receives instead of the reason. (default: the reason)
     """
@@ -155,7 +157,7 @@ class FrontDoor:
     largest_object : int
         The most bytes of a request that holds an object.
     submit : Callable[[Callable[[], None]], Any]
-        Lets a thread call a function, which answers a request that was held.
+        Lets a thread of the server call a function. The function answers a held request.
     """
 
     def __init__(
@@ -181,7 +183,7 @@ class FrontDoor:
         self._per_node: Counter[int] = Counter()  # the number of requests under way, by node
 
     def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
-        """Return the handler of a request. It gets the body as a stream, so it need not read the body."""
+        """Return the handler of a request. It gets the body as a stream, so it can refuse without reading."""
         grpc = importlib.import_module("grpc")
         if call.method not in self._methods:
             return None
@@ -206,7 +208,7 @@ class FrontDoor:
         def answer_later(bodies: Iterator[bytes], context: Any, send: Callable[[bytes | None], None]) -> None:
             def done(response: bytes) -> None:
                 with self._lock:
-                    _, node = self._calls.get(context, (0.0, 0))  # there is none if the node has hung up
+                    _, node = self._calls.get(context, (0.0, 0))  # no entry if the node has hung up
                 with self._wait(context, node):
                     send(response)  # returns when the node takes it
                 send(None)  # the end of the answer
@@ -287,7 +289,8 @@ class FrontDoor:
     def _authenticate(self, call: Any) -> tuple[bytes, int]:
         """Return the key that signed a request, and the id of the node that is registered with the key.
 
-        Raises Refused if the request is not signed by a registered key, or was signed too long ago.
+        Raises Refused if the request is not signed by a registered key, or if its time stamp is too old or in
+        the future.
         """
         auth = importlib.import_module(_NODE_AUTH)
         metadata = call.invocation_metadata
@@ -314,8 +317,8 @@ class FrontDoor:
     def _under_way(self, node: int, context: Any) -> Iterator[None]:
         """Count a node's request until it is handled, and the node has received the answer or has hung up.
 
-        A node that hangs up frees a thread only when the request is handled: so that it cannot occupy ever
-        more threads, such a request counts too.
+        If a node hangs up, the thread still handles the request to its end, and the request counts until
+        then. Otherwise a node that hangs up again and again could occupy any number of threads.
 
         Raises Refused if the node already has `CALLS_PER_NODE` requests under way.
         """
@@ -324,7 +327,7 @@ class FrontDoor:
                 raise Refused(f"{CALLS_PER_NODE} requests of node {node} are under way", "UNAVAILABLE")
             self._per_node[node] += 1
             self._calls[context] = time.monotonic(), node
-        rest = 2  # how many of the two are to come: the end of the handling, and of the exchange
+        rest = 2  # how many of two events are to come: the handling ends, and gRPC ends the request
 
         def over() -> None:
             nonlocal rest
@@ -374,12 +377,16 @@ class FrontDoor:
 
 
 class _Signatures(threading.local):
-    """Verifies signatures, each once: Flower's own check of a request follows in the same thread."""
+    """Verifies signatures, and remembers each thread's last valid one.
+
+    The front door verifies a signature first. Flower verifies the same signature again in the same thread,
+    which then costs nothing.
+    """
 
     valid: tuple[bytes, bytes, bytes] | None = None  # the last valid key, text and signature
 
     def verify(self, key: bytes, text: bytes, signature: bytes) -> bool:
-        """Tell whether the owner of a public key has signed a text. Raises ValueError if it is no key."""
+        """Tell whether a public key's owner has signed a text. Raises ValueError if ``key`` is not a key."""
         keys = importlib.import_module(_KEYS)
         self.valid = None
         if not keys.verify_signature(keys.bytes_to_public_key(key), text, signature):
@@ -388,7 +395,7 @@ class _Signatures(threading.local):
         return True
 
     def verify_again(self, key: bytes, text: bytes, signature: bytes) -> bool:
-        """Do the same as `verify`, at once if it has just found the signature valid in this thread."""
+        """Do the same as `verify`, without computing if `verify` has just accepted this signature."""
         valid, self.valid = self.valid, None
         return (key, text, signature) == valid or self.verify(key, text, signature)
 
@@ -399,7 +406,8 @@ _signatures = _Signatures()
 def _unknown(method: str) -> Refused:
     """Return the refusal of a request with an unknown key.
 
-    It contains Flower's error code for the request, which SuperNodes and `deploy.device` recognise.
+    For ActivateNode and RegisterNode it contains Flower's error code, which SuperNodes and `deploy.device`
+    recognise.
     """
     codes = importlib.import_module(_ERRORS).ApiErrorCode
     code = {
@@ -483,7 +491,8 @@ def _options(largest: int) -> list[tuple[str, int]]:
         # refuse it.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_concurrent_streams", 2 * CALLS_PER_NODE),  # requests under way on one connection
-        # Bytes of a request's headers, 32 more for each header. A SuperNode's requests have 1 kB.
+        # The most bytes of a request's headers. gRPC adds 32 to the bytes of each header. A SuperNode's
+        # requests have 1 kB.
         ("grpc.max_metadata_size", 4096),
         ("grpc.absolute_max_metadata_size", 4096),
         ("grpc.max_connection_idle_ms", 120_000),  # every node sends heartbeats more often

@@ -1,6 +1,6 @@
 """Stores, looks up and deletes the objects of messages with a few statements.
 
-A message with a model of four arrays has 13 objects. Stock Flower stores and deletes them with several
+A reply with a model of four arrays has 13 objects. Stock Flower stores and deletes them with several
 statements for each object, which took most of the SuperLink's CPU time. Here one statement serves all objects
 of a message. Statements receive lists as JSON, because SQLite limits the number of their parameters.
 

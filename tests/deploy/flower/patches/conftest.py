@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deploy.flower.patches import heartbeats, shared, superlink, supernode
+from deploy.flower.patches import connection, shared, superlink, supernode
 from tests.support.fleet import SuperLink
 
 
@@ -23,6 +23,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a clock for the patches that only the test moves; it records their sleeps."""
     clock = SimpleNamespace(now=1000.0, slept=[])
     time = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda s: clock.slept.append(s))
-    for module in (heartbeats, shared, superlink, supernode):
+    for module in (connection, shared, superlink, supernode):
         monkeypatch.setattr(module, "time", time)
     return clock

@@ -1,5 +1,7 @@
 """Requests of ServerApps to a SuperLink that fails."""
 
+import io
+import logging
 from typing import Any
 
 import httpx
@@ -38,3 +40,16 @@ def test_a_request_that_always_fails_is_given_up(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(RuntimeError, match="failed to answer for 60 s"):
         invoker.invoke(ask)
     assert len(codes) == 5
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+def test_lines_that_no_handler_writes_are_skipped(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
+    logger, handler = logging.Logger("flwr", logging.DEBUG), logging.StreamHandler(io.StringIO())
+    handler.setLevel(level)
+    logger.addHandler(handler)
+    monkeypatch.setattr(shared, "getLogger", lambda name: logger)
+    shared.skip_unseen_lines()
+    assert logger.isEnabledFor(logging.DEBUG) == (level == logging.DEBUG)
+    logger.info("a line")
+    logger.debug("a detail")
+    assert handler.stream.getvalue() == ("a line\na detail\n" if level == logging.DEBUG else "a line\n")

@@ -18,7 +18,7 @@ from flwr.supercore.retry.retry_invoker import RetryInvoker
 from flwr.supercore.run import Run
 from flwr.supernode.nodestate import NodeStateFactory
 
-from deploy.flower.patches import heartbeats, held_requests, shared, supernode
+from deploy.flower.patches import connection, held_requests, shared, supernode
 from deploy.processes.groups import LOST
 
 
@@ -38,11 +38,11 @@ def test_a_supernode_pauses_longer_the_longer_no_message_came_and_not_after_a_he
     for seconds in (0.0, 0.2, 0.9, 0.9):
         clock.now += seconds
         node.sleep(3)
-    assert clock.slept == [supernode.FIRST_PAUSE] * 4
+    assert clock.slept == [supernode.SHORTEST_IDLE] * 4
     for _ in range(30):
         clock.now += 0.9
         node.sleep(3)
-    assert clock.slept[-1] == supernode.LONGEST_PAUSE
+    assert clock.slept[-1] == supernode.LONGEST_IDLE
     assert clock.slept == sorted(clock.slept)
     pauses = len(clock.slept)
     clock.now += held_requests.HOLD
@@ -51,7 +51,7 @@ def test_a_supernode_pauses_longer_the_longer_no_message_came_and_not_after_a_he
     state.store_message(SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="")))
     clock.now += 0.1
     node.sleep(3)
-    assert clock.slept[-1] == supernode.FIRST_PAUSE
+    assert clock.slept[-1] == supernode.SHORTEST_IDLE
 
 
 class Failure(Exception):  # noqa: N818 - stands for grpc.RpcError
@@ -81,12 +81,12 @@ def test_a_supernode_survives_the_errors_of_a_superlink_for_a_minute(clock: Any)
             wait_function=lambda _: None,
         )
         try:
-            heartbeats.patient(invoker).invoke(request)
+            connection.patient(invoker).invoke(request)
         except Failure:
             return survived - 1
         return survived
 
-    hidden, locked = heartbeats.HIDDEN, "Exception calling application: (sqlite3.OperationalError) locked"
+    hidden, locked = connection.HIDDEN, "Exception calling application: (sqlite3.OperationalError) locked"
     assert requested(*[hidden] * 5, seconds=10) == 5
     assert requested(*[hidden] * 50, seconds=10) == 7  # and then as Flower: the supervisor starts it again
     assert requested(*[hidden, hidden, locked] * 50, seconds=25) == 150

@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.common import log
 from flwr.serverapp.strategy import Result
 
-from .checkpoint import Checkpoint
-from .flower.arrays import ReceivedArrays, encode
-from .flower.log_lines import as_text
+from ..checkpoint import Checkpoint
+from ..flower.arrays import ReceivedArrays, encode
+from ..flower.log_lines import as_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,12 +15,12 @@ from deploy.flower.patches.shared import FAILING, LOOK, like, replace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LONGEST_PAUSE = 2  # s, the longest pause between two attempts to reach the SuperLink
+LONGEST_RECONNECT = 2  # s, the longest pause between two attempts to reach the SuperLink
 OPTIONS = {
     **PATIENT,
     "grpc.keepalive_time_ms": int(PING * 1000),
     "grpc.initial_reconnect_backoff_ms": 500,
-    "grpc.max_reconnect_backoff_ms": LONGEST_PAUSE * 1000,  # gRPC's default is 2 min
+    "grpc.max_reconnect_backoff_ms": LONGEST_RECONNECT * 1000,  # gRPC's default is 2 min
     "grpc.min_reconnect_backoff_ms": 8000,  # gRPC uses this also as the time that an attempt may take
 }
 # Texts in the details of errors that pass by themselves: the SuperLink's database is locked, its disk is
@@ -58,7 +58,7 @@ def patch() -> None:
         return grpc.secure_channel(*arguments, options=with_options(options, OPTIONS))
 
     replace(_GRPC, grpc=like(grpc, secure_channel=secure_channel))
-    replace(_RETRY, MAX_RETRY_DELAY=LONGEST_PAUSE)
+    replace(_RETRY, MAX_RETRY_DELAY=LONGEST_RECONNECT)
     make_invoker = importlib.import_module(_LOOP).make_simple_grpc_retry_invoker
 
     @wraps(make_invoker)

@@ -5,25 +5,27 @@ from __future__ import annotations
 from logging import WARNING
 from typing import TYPE_CHECKING
 
+import numpy as np
 from flwr.app import ConfigRecord
 from flwr.common import log
 
-from .flower.exchanges import NodesGrid
-from .flower.messages import CLOCKS_DIFFER
-from .flower.metrics import averaged, has_size
-from .rounds.seeds import evaluators
+from ..flower.exchanges import NodesGrid
+from ..flower.messages import CLOCKS_DIFFER
+from ..flower.metrics import averaged, has_size
+from ..rounds.seeds import evaluators
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy as np
     from flwr.app import ArrayRecord, Message, MetricRecord
     from flwr.serverapp import Grid
     from numpy.typing import NDArray
 
-    from .clients.overrides import Groups
-    from .clients.roster import Roster
-    from .server_steps.step import ServerStep
+    from ..clients.overrides import Groups
+    from ..clients.roster import Roster
+    from ..flower.exchanges import ExchangeGrid
+    from ..rounds.logic import RoundLogic
+    from ..server_steps.step import ServerStep
 
 
 class ClientEvaluation:
@@ -67,6 +69,17 @@ class ClientEvaluation:
             message.metadata.ttl = self._deadline + CLOCKS_DIFFER
             message.metadata.group_id = str(number)
         return messages
+
+    def replies(
+        self, number: int, messages: Sequence[Message], grid: ExchangeGrid, logic: RoundLogic, limit: float
+    ) -> list[Message]:
+        """Send the EVALUATE messages, and return the replies that come within ``limit`` seconds."""
+        if not messages:
+            return []
+        clients = [self._roster.client_at(message.metadata.dst_node_id) for message in messages]
+        known = np.array([-1 if client is None else client for client in clients], dtype=np.int64)
+        wait = logic.wait("evaluate", number, known, limit) if (known >= 0).all() else None
+        return grid.send_and_receive(messages, timeout=limit, wait=wait)
 
     def average(self, number: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the average of the usable replies' metrics, and set `by_group`."""

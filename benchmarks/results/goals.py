@@ -1,0 +1,155 @@
+"""Goals of speed and memory, and whether the results reach them: a table that is made from the data files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarks.results.files import Measured
+from benchmarks.results.tables import PROGRAMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from benchmarks.results.files import Result
+
+STOCK = "Flower's FedAvg"
+NEEDED = {"ServerApp": 3, "SuperLink": 0, "SuperNode": 0, "ClientApp": 1}
+"""Program -> the models that arithmetic needs there: the model, the sum and a reply; the trained model."""
+NOT_OURS = ("availability", "choose: selection", "nodes (Flower's part)")
+"""The parts of a round that the papers, the simulated clients and Flower need."""
+
+
+class Goal(NamedTuple):
+    """A goal.
+
+    Attributes
+    ----------
+    what : str
+        What is measured.
+    most : float
+        The largest value that reaches the goal.
+    name : str
+        The data file with the value.
+    value : callable
+        Takes the output in this file, and returns the value.
+    """
+
+    what: str
+    most: float
+    name: str
+    value: Callable[[Sequence[Any]], float]
+
+
+def _cell(*path: str, **record: Any) -> Callable[[Sequence[Any]], float]:
+    """Return a function that returns a cell of the first record with the values ``record``."""
+
+    def value(output: Sequence[Any]) -> float:
+        found = next(each for each in output if all(each[key] == wanted for key, wanted in record.items()))
+        for key in path:
+            found = found[key]
+        return float(found)
+
+    return value
+
+
+def _ratio(
+    one: Callable[[Sequence[Any]], float], other: Callable[[Sequence[Any]], float]
+) -> Callable[[Sequence[Any]], float]:
+    return lambda output: one(output) / other(output)
+
+
+def _messages(app: str) -> Goal:
+    what = f"CPU seconds of a message beyond the app's own, {app} app"
+    return Goal(what, 0.06, "messages", _cell(app, "cohort_cpu_s"))
+
+
+def _rounds(what: str, most: float, cell: str, nodes: int) -> Goal:
+    return Goal(f"no-op round, {what}, s", most, "rounds", _cell(cell, programs="cohort", nodes=nodes))
+
+
+def _devices(what: str, most: float, cell: str) -> Goal:
+    return Goal(f"1,000 devices online, 50 a round, 1 MB: {what}", most, "devices", _cell(cell))
+
+
+def _models(megabytes: float) -> Iterator[Goal]:
+    for program, needed in NEEDED.items():
+        what = f"{megabytes} MB to 5 clients: growth of a {program}, in models (arithmetic needs {needed})"
+        cell = _cell("copies", PROGRAMS[program], megabytes=megabytes, programs="cohort")
+        yield Goal(what, needed + 2, "models", cell)
+
+
+def _over_products(workload: str) -> Goal:
+    what = f"{workload}: CPU of an update / of its matrix products alone"
+    ours, least = (_cell(workload, engine, "cpu_ms") for engine in ("batched", "products"))
+    return Goal(what, 1.25, "throughput", _ratio(ours, least))
+
+
+def _population(path: str) -> Goal:
+    def of_this_project(clients: int) -> Callable[[Sequence[Any]], float]:
+        parts = (_cell("milliseconds", part, path=path, clients=clients) for part in ("round", *NOT_OURS))
+        whole, *others = parts
+        return lambda output: whole(output) - sum(_or_zero(other, output) for other in others)
+
+    what = f"CPU of a round among 10^6 clients / among 10^5, {path}, without {', '.join(NOT_OURS)}"
+    return Goal(what, 1, "population", _ratio(of_this_project(10**6), of_this_project(10**5)))
+
+
+def _or_zero(cell: Callable[[Sequence[Any]], float], output: Sequence[Any]) -> float:
+    try:
+        return cell(output)
+    except KeyError:
+        return 0.0
+
+
+GOALS = (
+    _messages("numpy"),
+    _messages("torch"),
+    _rounds("4 nodes: train", 0.15, "train_s", 4),
+    _rounds("4 nodes: poll, then train", 0.3, "poll_s", 4),
+    _rounds("16 nodes, 4 a round: poll all, then train", 0.6, "poll_s", 16),
+    _devices("a round, s", 2, "round_s"),
+    _devices("memory of the SuperLink, MB", 1500, "superlink_mb"),
+    _devices("lost messages", 0, "lost"),
+    *_models(100),
+    *_models(500),
+    Goal(
+        "aggregation of 100 replies of 10M parameters: CPU / FedAvg's",
+        1,
+        "aggregation",
+        _cell("ratio", name="uniform"),
+    ),
+    Goal(
+        "memory of this aggregation / FedAvg's",
+        1,
+        "aggregation",
+        _ratio(_cell("megabytes", name="uniform"), _cell("megabytes", name=STOCK)),
+    ),
+    Goal("W1: CPU ms of a client's update", 0.025, "throughput", _cell("W1", "batched", "cpu_ms")),
+    _over_products("W2"),
+    _over_products("W3"),
+    _population("simulator"),
+    _population("grid"),
+)
+
+
+def goals_table(results: Mapping[str, Result]) -> list[str]:
+    """Return the goals as a Markdown table, as lines: what, goal, measured, reached, data file."""
+    lines = ["| | goal, at most | measured | reached | data file |", "|---|--:|--:|---|---|"]
+    for goal in GOALS:
+        value = _value(goal, results.get(goal.name))
+        shown, reached = "not recorded", ""
+        if value is not None:
+            shown = f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+            reached = "yes" if value <= goal.most else "no"
+        lines.append(f"| {goal.what} | {goal.most:g} | {shown} | {reached} | `{goal.name}` |")
+    return lines
+
+
+def _value(goal: Goal, result: Result | None) -> float | None:
+    """Return the value of a goal; None if its data file is missing or has no such cell."""
+    if not isinstance(result, Measured):
+        return None
+    try:
+        return goal.value(result.output)
+    except (KeyError, StopIteration):
+        return None

@@ -1,0 +1,229 @@
+"""Rounds that do not wait for slow clients: who is asked to train, and what becomes of each answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from logging import INFO
+from math import nan
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.common import log
+
+from ..clients.printable import listed
+from ..flower.arrays import ReceivedArrays, encode
+from ..flower.in_flight import InFlight, buffered_group
+from ..flower.messages import read_reply, read_usable
+from ..rounds.buffered.rebased import Rebased
+from ..rounds.replies import Reply
+from ..selectors import Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flwr.app import ConfigRecord, Message
+    from numpy.typing import NDArray
+
+    from ..clients.roster import Roster
+    from ..flower.exchanges import ExchangeGrid
+    from ..rounds.aggregation import Arrays
+    from ..rounds.buffered.buffer import Buffer
+    from ..rounds.logic import RoundLogic
+    from ..rounds.stages import Chosen, Opened
+    from .training import ClientTraining
+
+
+class Gathered(NamedTuple):
+    """What a buffered round has gathered."""
+
+    chosen: Chosen
+    answers: list[Reply]  # (S,) of the clients whose training ended
+    seconds: NDArray[np.float64]  # (S,) until each of them replied; NaN = no reply
+    asked: float  # when the first clients were asked, s on the clock
+    arrived: float  # when the last answer came, s on the clock
+
+
+class BufferedRounds:
+    """Keeps clients busy with training, over the ends of rounds.
+
+    `Buffer` decides who is asked. This class sends the messages, awaits the replies, and remembers the models
+    from which clients in flight train.
+
+    Parameters
+    ----------
+    training : ClientTraining
+        Makes the messages.
+    roster : Roster
+        The registered clients.
+    size_key : str
+        The name of the metric that holds a client's data size.
+
+    Attributes
+    ----------
+    models : dict of int to ArrayRecord
+        Round -> w_t, the model from which the clients asked in this round train.
+    """
+
+    def __init__(self, training: ClientTraining, roster: Roster, size_key: str) -> None:
+        self._training, self._roster, self._size_key = training, roster, size_key
+        self.models: dict[int, ArrayRecord] = {}
+        self._in_flight = InFlight()
+        self._restored: Mapping[str, NDArray[Any]] | None = None  # the saved state, until the next round
+
+    def run(
+        self,
+        opened: Opened,
+        logic: RoundLogic,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: ExchangeGrid,
+        limit: float,
+    ) -> Gathered:
+        """Keep clients busy until the buffer is full, and return the clients whose training has ended.
+
+        Parameters
+        ----------
+        opened : Opened
+            The round.
+        logic : RoundLogic
+            The rounds' logic, with the buffer.
+        arrays : ArrayRecord
+            w_t.
+        config : ConfigRecord
+            The entries that the server strategy puts into each message's config.
+        grid : ExchangeGrid
+            The grid with the clients' nodes.
+        limit : float
+            The longest wait for a reply, in seconds.
+        """
+        number, buffer, clock = opened.number, logic.buffer, grid.clock
+        assert buffer is not None
+
+        def ask(clients: Sequence[int], version: int) -> None:
+            """Ask clients to train from the model of round ``version``."""
+            if clients:
+                messages = self._messages(clients, version, config, grid)
+                wait = logic.wait("train", version, np.array(clients, dtype=np.int64), limit)
+                self._in_flight.ask(grid, clients, messages, limit, wait)
+
+        buffer.begin(number)
+        self._in_flight.round = number
+        again = self._to_ask_again(buffer, arrays)
+        ended = _Ended(buffer, self.models, arrays, self._size_key)
+        for version in sorted(again.keys() & self.models.keys()):
+            ask(again.pop(version), version)
+        for client in [client for clients in again.values() for client in clients]:
+            ended.add(client, None, lost=True)
+        self.models[number] = arrays
+        asked = None
+        while not buffer.is_full:
+            ask(logic.fill(opened), number)
+            asked = clock.monotonic() if asked is None else asked
+            if not buffer.num_training and (ended.answers or not buffer.in_flight):
+                break
+            event = self._in_flight.next(grid)
+            if event.client not in buffer.in_flight:
+                continue  # the client has left the run
+            if event.gives_up:
+                ended.add(event.client, event.reply, event.seconds if event.reply else nan)
+            else:
+                buffer.free_place(event.client)
+        arrived = clock.monotonic()
+        chosen = logic.gather(opened, ended.num_stale)
+        clients = chosen.selection.clients.tolist()
+        kept = buffer.kept_versions(number + 1)
+        self.models = {version: model for version, model in self.models.items() if version in kept}
+        seconds = np.array([ended.seconds[client] for client in clients], dtype=np.float64)
+        return Gathered(
+            chosen,
+            [ended.answers[client] for client in clients],
+            np.where(np.isinf(seconds), nan, seconds),
+            asked or arrived,
+            arrived,
+        )
+
+    def _messages(
+        self, clients: Sequence[int], version: int, config: ConfigRecord, grid: ExchangeGrid
+    ) -> list[Message]:
+        """Return the messages that ask clients to train from the model of round ``version``."""
+        ones = np.ones(len(clients))
+        counts = np.ones(len(clients), dtype=np.int64)
+        selection = Selection(np.array(clients, dtype=np.int64), counts, ones, ones, ones)
+        messages = self._training.messages(version, selection, self.models[version], config, grid)
+        for message in messages:
+            message.metadata.group_id = buffered_group(version)
+        names = listed([self._roster.id_of(client) for client in clients])
+        log(INFO, "Asked in round %d to train from its model: %s", version, names)
+        return messages
+
+    def _to_ask_again(self, buffer: Buffer, arrays: ArrayRecord) -> dict[int, list[int]]:
+        """Return the clients that were in flight at the checkpoint, by the round in which they were asked.
+
+        Their models are loaded; ``arrays`` has the order of their arrays. Without a resume, nobody is asked.
+        """
+        found: dict[int, list[int]] = {}
+        if self._restored is not None:
+            for number in sorted({int(key.partition("/")[0]) for key in self._restored}):
+                model = {name: encode(self._restored[f"{number}/{name}"]) for name in arrays}
+                self.models[number] = ArrayRecord(model)
+            for client, version in buffer.in_flight.items():
+                found.setdefault(version, []).append(client)
+            self._restored = None
+        return found
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the models, by "ROUND/NAME"."""
+        return {
+            f"{number}/{name}": array.numpy()
+            for number, model in self.models.items()
+            for name, array in model.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Keep the saved models. The next round asks the clients again that were in flight."""
+        self._restored = state
+
+
+@dataclass
+class _Ended:
+    """The clients whose training has ended in a round."""
+
+    buffer: Buffer
+    models: Mapping[int, ArrayRecord]
+    arrays: ArrayRecord  # w_t
+    size_key: str
+    num_stale: int = 0
+    answers: dict[int, Reply] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)  # until a client replied; infinite or NaN: never
+
+    def add(self, client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
+        """End a client's training; ``lost``: it is too stale to be asked again after a resume."""
+        version = self.buffer.in_flight[client]
+        answer = Reply(failure="no answer by the deadline")
+        too_stale = self.buffer.is_too_stale(client)
+        if too_stale or version not in self.models:
+            if message is not None:
+                answer = read_reply(message, self.size_key)
+            if lost or not answer.failure:
+                self.num_stale += 1
+                most = f"must be at most {self.buffer.mode.max_staleness} (max_staleness)"
+                why = most if too_stale else "the model that it trained from is no longer kept"
+                answer = Reply(failure=f"staleness {self.buffer.staleness(client)}: {why}")
+        elif message is not None:
+            answer = self._moved(read_usable(message, self.models[version], self.size_key), version)
+        self.answers[client], self.seconds[client] = answer, waited
+        self.buffer.end(client, not answer.failure)
+
+    def _moved(self, answer: Reply, version: int) -> Reply:
+        """Return an answer with its update added to w_t instead of the model of round ``version``."""
+        base = self.models[version]
+        if answer.arrays is None or base is self.arrays:
+            return answer
+        return replace(answer, arrays=Rebased(answer.arrays, ReceivedArrays(base), self._now))
+
+    @cached_property
+    def _now(self) -> Arrays:
+        received = ReceivedArrays(self.arrays)
+        return {name: received[name] for name in received}

@@ -1,0 +1,89 @@
+"""What the log says about the clients of a round: the eligible, the selected, and those that failed."""
+
+from __future__ import annotations
+
+from logging import INFO, WARNING
+from typing import TYPE_CHECKING
+
+from flwr.common import log
+
+from ..clients.printable import listed
+from ..rounds.record import no_report
+
+if TYPE_CHECKING:
+    from ..clients.roster import Roster
+    from ..options import Eligibility
+    from ..rounds.record import RoundRecord
+    from ..selectors import Selection, Selector
+
+
+class RoundLog:
+    """Logs the rounds of one run, with the clients' identities.
+
+    Parameters
+    ----------
+    roster : Roster
+        The registered clients.
+    kind : subclass of Selector
+        The selector's class.
+    name : str
+        The selector's name.
+    """
+
+    def __init__(self, roster: Roster, kind: type[Selector], name: str) -> None:
+        self._roster, self._kind, self._name = roster, kind, name
+        self._eligible: tuple[str, int, int] | None = None  # what was logged last
+        self._told_of_report = False  # whether a warning said that no client reports what the selector needs
+
+    def eligible(self, round: int, conditions: Eligibility, count: int, others: int) -> None:
+        """Log which clients the aggregate of a round describes, whenever this set changes.
+
+        ``count`` of the available clients meet the conditions, and ``others`` do not.
+        """
+        now = (str(conditions), count, others)
+        if not conditions or now == self._eligible:
+            return
+        self._eligible = now
+        target = {
+            "round": "the aggregate is an unbiased estimate of the mean update of the eligible clients",
+            "long-run": "over the rounds, the aggregate is an unbiased estimate of the mean update of the "
+            "eligible clients",
+            "none": f"{self._name} selects among the eligible clients, and is biased on purpose",
+        }[self._kind.unbiased]
+        log(
+            INFO,
+            "From round %d on, %d of %d available clients are eligible (%s): %s",
+            round,
+            count,
+            count + others,
+            conditions,
+            target,
+        )
+
+    def selected(self, selection: Selection) -> None:
+        """Log the selected clients, with their probabilities."""
+        drawn = zip(selection.clients, selection.counts, selection.probabilities, strict=True)
+        names = [
+            f"{self._roster.id_of(client)}{f' x{count}' if count > 1 else ''} (p={probability:.3g})"
+            for client, count, probability in drawn
+        ]
+        log(INFO, "Selected %s", listed(names) or "no client")
+
+    def ended(self, record: RoundRecord) -> None:
+        """Log the failures, the clipped values and the quarantined clients of a round."""
+        name = self._roster.id_of
+        for client, reason in record.failures.items():
+            log(WARNING, "Round %d without %s: %s", record.round, name(client), reason)
+        for client, line in record.clipped.items():
+            log(WARNING, "Round %d, %s: %s", record.round, name(client), line)
+        if record.quarantined:
+            quarantined = [
+                f"{name(client)} (silent)" if client in record.silent else name(client)
+                for client in record.quarantined
+            ]
+            log(WARNING, "Quarantined in round %d: %s", record.round, listed(quarantined))
+        if record.skipped:
+            log(WARNING, "Round %d is skipped: %s", record.round, record.skipped)
+        if not self._told_of_report and record.lacks(self._kind.report_used):
+            self._told_of_report = True
+            log(WARNING, no_report(self._kind))

@@ -1,0 +1,160 @@
+"""The clients as the selector knows them: it is created with the first clients, and follows the roster."""
+
+from __future__ import annotations
+
+from logging import WARNING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.common import log
+
+from ..clients.overrides import per_client, sizes_of
+from ..options import GROUPS
+from ..rounds.limits import believed_numbers, believed_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from ..clients.eligible_clients import EligibleClients
+    from ..clients.overrides import Groups
+    from ..clients.roster import Roster
+    from ..options import GuardSettings, Overrides
+    from ..rounds.logic import RoundLogic
+    from ..selectors import Selector
+    from ..selectors.settings import Settings
+
+
+class SelectorClients:
+    """Creates the selector and the `RoundLogic`, and tells them which clients join, leave or change.
+
+    Parameters
+    ----------
+    roster : Roster
+        The registered clients.
+    overrides : Overrides
+        What the operator declares about clients.
+    groups : Groups
+        The clients' groups.
+    guard : GuardSettings or None
+        The limits of what clients report about themselves; None if reports are not limited.
+    kind : subclass of Selector
+        The selector's class.
+    settings : Settings
+        The selector's settings.
+    create_selector : callable
+        Creates the selector from the number of clients, ``client_sizes``, ``num_rounds`` and the settings per
+        client.
+    create_logic : callable
+        Creates the `RoundLogic` from the selector.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        overrides: Overrides,
+        groups: Groups,
+        guard: GuardSettings | None,
+        kind: type[Selector],
+        settings: Settings,
+        create_selector: Callable[..., Selector],
+        create_logic: Callable[[Selector], RoundLogic],
+    ) -> None:
+        self._roster, self._overrides, self._groups, self._guard = roster, overrides, groups, guard
+        self._kind, self._settings = kind, settings
+        self._create_selector, self._create_logic = create_selector, create_logic
+        self._logic: RoundLogic | None = None
+        self._restored: Mapping[str, NDArray[Any]] | None = None  # the saved state, until `create`
+        self._seen_changes = -1  # the value of `Roster.changes` at the last update
+
+    @property
+    def are_known(self) -> bool:
+        """Whether `create` was called."""
+        return self._logic is not None
+
+    @property
+    def are_restored(self) -> bool:
+        """Whether `create` will go on from a saved state."""
+        return self._restored is not None
+
+    @property
+    def logic(self) -> RoundLogic:
+        """The rounds' logic, with the selector.
+
+        Raises
+        ------
+        RuntimeError
+            If it is accessed before `create`.
+        """
+        if self._logic is None:
+            raise RuntimeError("no client is known before the first round")
+        return self._logic
+
+    def create(self, num_rounds: int) -> None:
+        """Create the selector with all registered clients, and load the saved state if there is one.
+
+        ``num_rounds`` is the planned number of rounds. Call `update` next.
+        """
+        sizes = self._sizes()
+        selector = self._create_selector(
+            len(sizes), client_sizes=sizes, num_rounds=num_rounds, **self._per_client()
+        )
+        self._logic = self._create_logic(selector)
+        if self._restored is not None:
+            self._logic.load_state_dict(self._restored)
+            self._restored = None
+
+    def update(self) -> None:
+        """Tell the selector what has changed in the roster since the last update."""
+        if self._seen_changes == self._roster.changes:
+            return
+        self._seen_changes = self._roster.changes
+        logic, sizes = self.logic, self._sizes()
+        known = logic.selector.num_clients
+        if len(sizes) > known:
+            logic.add_clients(sizes[known:], **self._per_client(known))
+        registered = logic.selector.registered
+        removed = [client for client in self._roster.removed() if registered[client]]
+        if removed:
+            logic.remove_clients(removed)
+        changed = np.flatnonzero((sizes != logic.selector.client_sizes) & logic.selector.registered)
+        if changed.size:
+            logic.selector.set_sizes(changed, sizes[changed])
+
+    def _per_client(self, first: int = 0) -> dict[str, NDArray[Any]]:
+        """Return the selector's settings per client, as arrays (M - first,) from index ``first`` on."""
+        reported = {
+            "costs": believed_numbers(self._roster.costs(), self._guard),
+            "energies": believed_numbers(self._roster.energies(), self._guard),
+        }
+        each = per_client(
+            self._overrides, self._kind, self._roster, first, groups=self._groups, reported=reported
+        )
+        for name in sorted(self._settings.needs_per_client - each.keys()) if first == 0 else ():
+            log(WARNING, "No client reports %s, and none are declared: each client has the value 1", name)
+        if GROUPS in each and first == 0 and not any(self._groups.of_all(self._roster)):
+            log(WARNING, "No client reports a group, and none is declared: each client is a group of its own")
+        return each
+
+    def _sizes(self) -> NDArray[np.float64]:
+        """Return (M,) the data size that the server uses for each client, see `believed_sizes`."""
+        declared = sizes_of(self._roster, self._overrides.sizes)
+        return believed_sizes(self._roster.sizes(), declared, self._guard)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the state of the rounds' logic, see `RoundLogic.state_dict`."""
+        return self.logic.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Keep a saved state until `create`, since the clients are not known yet."""
+        self._restored = state
+
+
+def needs_status(
+    kind: type[Selector], settings: Settings, overrides: Overrides, eligible: EligibleClients
+) -> bool:
+    """Return whether the run needs values of a status report, which other apps may not send."""
+    reported = {GROUPS}.intersection(kind.per_client) | settings.needs_per_client
+    by_property = eligible.conditions.needs_properties and not overrides.properties
+    return bool(reported - overrides.settings.keys() or kind.polls_for - {"loss"} or by_property)

@@ -1,0 +1,186 @@
+"""The training of the selected clients: their messages, the wait for their replies, and their metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+
+from ..clients.reports import LEARNING_RATE, PART_SCALES, REPORT_NORM, REPORT_VARIANCE, UPDATE_WEIGHT
+from ..flower.arrays import to_record
+from ..flower.contents import of_kind
+from ..flower.exchanges import NodesGrid
+from ..flower.messages import CLOCKS_DIFFER
+from ..flower.metrics import averaged
+from ..rounds.seeds import client_seed
+from ..rounds.variates import CONTROL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from flwr.app import ArrayRecord
+    from flwr.serverapp import Grid
+    from numpy.typing import NDArray
+
+    from ..clients.roster import Roster
+    from ..flower.exchanges import ExchangeGrid
+    from ..flower.messages import TrainingRound
+    from ..rounds.logic import RoundLogic
+    from ..rounds.record import RoundRecord
+    from ..rounds.replies import Reply
+    from ..rounds.variates import ClientVariates
+    from ..selectors import Selection, Selector
+    from ..selectors.settings import Schedule
+    from ..server_steps.step import ServerStep
+
+
+class ClientTraining:
+    """Lets the selected clients of each round train, with the messages of the server strategy.
+
+    Parameters
+    ----------
+    step : ServerStep
+        Its strategy makes the messages and averages the metrics.
+    roster : Roster
+        The registered clients.
+    kind : subclass of Selector
+        The selector's class; ``feedback_used`` decides what the clients measure.
+    seed : int
+        The run's seed.
+    deadline : float
+        How long a message is valid, in seconds, besides the difference of the clocks.
+    rates : Schedule or None
+        The schedule of the clients' learning rate, of which each message has the rate of its round; None if
+        clients are sent no rate.
+    variates : ClientVariates or None
+        The control variates, which some clients are sent.
+    masked : bool
+        Whether clients mask their updates. Then each client is sent its weight, and reports a norm.
+    """
+
+    def __init__(
+        self,
+        step: ServerStep,
+        roster: Roster,
+        kind: type[Selector],
+        *,
+        seed: int,
+        deadline: float,
+        rates: Schedule | None,
+        variates: ClientVariates | None,
+        masked: bool,
+    ) -> None:
+        self._step, self._roster = step, roster
+        self._seed, self._deadline = seed, deadline
+        self._rates, self._variates, self._masked = rates, variates, masked
+        self._reports = {
+            **({REPORT_VARIANCE: True} if "gradient_variance" in kind.feedback_used else {}),
+            **({REPORT_NORM: True} if masked else {}),
+        }
+
+    def rate_of(self, round: int) -> dict[str, float]:
+        """Return the config entry with the learning rate of a round; no entry if clients are sent no rate."""
+        return {} if self._rates is None else {LEARNING_RATE: float(self._rates.at(round))}
+
+    def messages(
+        self,
+        number: int,
+        selection: Selection,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        extra: Mapping[str, Any] | None = None,
+    ) -> list[Message]:
+        """Return the TRAIN messages of a round to the selected clients, in selection order.
+
+        Parameters
+        ----------
+        number : int
+            The round.
+        selection : Selection
+            The S selected clients.
+        arrays : ArrayRecord
+            The model from which the clients train.
+        config : ConfigRecord
+            The entries that the server strategy puts into each message's config.
+        grid : Grid
+            The grid with the clients' nodes.
+        extra : mapping of str to value, optional
+            Further entries (default: none). An entry of the server strategy's message takes precedence.
+        """
+        clients = [int(client) for client in selection.clients]
+        nodes = [self._roster.node_of(client) for client in clients]
+        prepared = self._step.configure(number, arrays, config, NodesGrid(grid, nodes))
+        entries = {**(extra or {}), **self._reports, **self.rate_of(number)}
+        content_for = {message.metadata.dst_node_id: message.content for message in prepared}
+        messages = []
+        parts = [()] * len(clients) if selection.parts is None else selection.parts.tolist()
+        for client, node, weight, scales in zip(clients, nodes, selection.weights, parts, strict=True):
+            content = RecordDict(dict(content_for[node]))
+            key = self._step.base.configrecord_key
+            seed = client_seed(self._seed, number, client)
+            only_here = {UPDATE_WEIGHT: float(weight * len(clients))} if self._masked else {}
+            if scales:
+                only_here[PART_SCALES] = scales
+            given = of_kind(content, ConfigRecord)[key]
+            content[key] = ConfigRecord({"seed": seed, **entries, **only_here, **given})
+            control = None if self._variates is None else self._variates.outgoing(client)
+            if control is not None:
+                content[CONTROL] = to_record(control)
+            ttl = self._deadline + CLOCKS_DIFFER
+            messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(number)))
+        return messages
+
+    def replies(
+        self,
+        training: TrainingRound,
+        messages: list[Message],
+        grid: ExchangeGrid,
+        logic: RoundLogic,
+        limit: float,
+    ) -> list[Message]:
+        """Send the TRAIN messages of a round, and return the replies that come within ``limit`` seconds."""
+        if not messages:
+            return []
+        chosen = training.chosen
+        wait = logic.wait("train", chosen.opened.number, chosen.selection.clients, limit)
+        # Usable replies are counted only if needed, since counting takes a pass over each model.
+        enough = chosen.enough if chosen.enough < len(messages) else None
+        replies = grid.send_and_receive(
+            messages, timeout=limit, enough=enough, counts=training.is_usable, wait=wait
+        )
+        training.arrivals.update(grid.arrivals)
+        return replies
+
+    def average(
+        self, answers: Sequence[Reply], record: RoundRecord, sizes: NDArray[np.float64]
+    ) -> MetricRecord:
+        """Return the clients' metrics, averaged by the server strategy's function.
+
+        Parameters
+        ----------
+        answers : sequence of Reply
+            The answers (S,) of the selected clients.
+        record : RoundRecord
+            The record of the round.
+        sizes : ndarray, shape (M,)
+            The data size of each client, by which its metrics are weighted.
+        """
+        key, responded = self._step.base.weighted_by_key, record.feedback.responded
+        contents = [
+            RecordDict({"metrics": MetricRecord({**answer.metrics, key: float(sizes[client])})})
+            for client, answer, used in zip(record.selection.clients, answers, responded, strict=True)
+            if used
+        ]
+        found = averaged(
+            lambda fit: self._step.train_metrics_aggr_fn(fit, key),
+            contents,
+            contents,
+            f"metrics of round {record.round}",
+        )
+        metrics = found or MetricRecord()
+        metrics["num-clients"] = int(responded.sum())
+        if np.isfinite(record.train_loss) and "train_loss" not in metrics:  # the name in Flower's quickstarts
+            metrics["train-loss"] = record.train_loss
+        return metrics
