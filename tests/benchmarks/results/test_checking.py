@@ -81,7 +81,7 @@ def test_a_sample_is_repeatable_and_stays_within_its_budget(old: Recorded) -> No
 
 
 def test_an_edited_page_is_found_and_written_again(tmp_path: Path) -> None:
-    results = {name: each for name, each in read().items() if isinstance(each, Kept)}
+    results = {name: each for name, each in read().items() if name == "osmd-f6"}
     write_pages(results, tmp_path)
     assert wrong_pages(results, tmp_path) == []
     page = tmp_path / "results" / "osmd.md"
