@@ -30,6 +30,20 @@ OTHERS = Paper(
             ("forecast-settings",),
         ),
         Row(
+            "the guard",
+            "three liars of twenty",
+            "built",
+            "With and without the guard, every selector, clients alike and unlike.",
+            ("liars-alike", "liars-unlike"),
+        ),
+        Row(
+            "noise on reports",
+            "regret and losses with clipped and noisy reports",
+            "built",
+            "With ε <= 1 selection that learns from norms is worse than uniform sampling.",
+            ("report-noise",),
+        ),
+        Row(
             "`timed-md`",
             "`md` with durations",
             "built",
