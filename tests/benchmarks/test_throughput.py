@@ -142,6 +142,7 @@ def test_cpu_time_covers_all_processes_and_stopped_ones_use_none() -> None:
         process.wait()
 
 
+@pytest.mark.slow
 def test_json_has_the_costs_of_each_engine_or_its_error(tmp_path: Path) -> None:
     before = {each.name for each in Path("/tmp").glob("cohort-*")}
     missing = tmp_path / "python"

@@ -45,12 +45,12 @@ def test_the_slow_clients_are_those_of_the_setting(speeds, slow, sign):
     ("name", "low", "high"),
     [
         ("md", -0.05, 0.05),
-        ("timed-md", -0.05, 0.05),
+        pytest.param("timed-md", -0.05, 0.05, marks=pytest.mark.slow),
         ("oort", 0.4, 1.0),
         ("md, 1.3 K", 0.08, 0.5),
         ("fedbuff", 0.05, 0.4),
         ("buffered-forecast", -0.05, 0.05),
-        ("buffered-forecast, power 0.5", 0.05, 0.4),
+        pytest.param("buffered-forecast, power 0.5", 0.05, 0.4, marks=pytest.mark.slow),
     ],
 )
 def test_the_bias_of_biased_and_of_unbiased_methods(name, low, high):

@@ -135,6 +135,7 @@ def test_the_gradients_along_a_run_are_those_of_the_loss():
     assert noise == pytest.approx(each.var(axis=1).sum(axis=1).max())
 
 
+@pytest.mark.slow
 def test_the_gradient_and_the_gap_are_below_their_bounds():
     one, again, other = (bounds_measured.run_gradient(seed, num_rounds=20) for seed in (0, 0, 1))
     assert one.cells == again.cells != other.cells
@@ -224,6 +225,7 @@ def test_fedavg_is_algorithm_4(monkeypatch):
         np.testing.assert_allclose(track.models[round], w)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_fedavg_is_below_its_bounds():
     one, again, other = (bounds_measured.run_fedavg(seed, num_rounds=20) for seed in (0, 0, 1))
     assert one.cells == again.cells != other.cells

@@ -110,6 +110,7 @@ def test_deltas_heterogeneities_on_cifar10_are_those_of_table_9() -> None:
     }
 
 
+@pytest.mark.slow
 def test_deltas_figure_on_femnist_has_a_writer_per_client(make: Make) -> None:
     federation = replace(delta.USERS, num_clients=5)
     file = make("femnist", users=8)

@@ -33,7 +33,14 @@ def small(name):
     return settings
 
 
-@pytest.mark.parametrize("name", ["poc-mnist", "poc-mnist-in-turns", "poc-mnist-local"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "poc-mnist-in-turns",
+        pytest.param("poc-mnist", marks=pytest.mark.slow),
+        pytest.param("poc-mnist-local", marks=pytest.mark.slow),
+    ],
+)
 def test_an_experiment_is_a_function_of_its_seed(name, file):
     settings = small(name)
     one = poc.run(0, file, **settings)

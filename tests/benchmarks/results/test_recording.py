@@ -71,6 +71,7 @@ def test_an_experiment_depends_on_its_module_and_what_that_imports() -> None:
     assert not [name for name in found if name.startswith("benchmarks/experiments/osmd")]
 
 
+@pytest.mark.slow
 def test_a_benchmark_that_repeats_is_recorded_and_renewed_as_a_whole(tmp_path: Path) -> None:
     path = measure("over-selection --rounds 5 --seeds 2", tmp_path)
     found = read(tmp_path)["over-selection"]

@@ -198,7 +198,7 @@ def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     thread.join(20)
 
 
-@pytest.mark.parametrize("longest", [1.0, 600.0])
+@pytest.mark.parametrize("longest", [1.0, pytest.param(600.0, marks=pytest.mark.slow)])
 def test_slow_and_many_connections_cannot_hold_the_page(
     served: int, monkeypatch: pytest.MonkeyPatch, longest: float
 ) -> None:

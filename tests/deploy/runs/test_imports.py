@@ -83,6 +83,7 @@ def test_the_processes_of_up_import_the_users_file(folder: Path) -> None:
     assert found[-1] < found[0]
 
 
+@pytest.mark.slow
 def test_an_installed_package_registers_itself_and_a_broken_one_stops_nothing(folder: Path) -> None:
     """Two packages on the path, one of them broken; a third registers the same name again."""
     package = folder / "packages"

@@ -131,6 +131,7 @@ def test_a_users_selector_is_imported_and_trained_again_after_an_edit(tmp_path: 
     assert second[0]["loss"] == first[0]["loss"]  # of md: trained again, with the same result
 
 
+@pytest.mark.slow
 def test_a_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(GRID.replace("[1, 3]", "1").replace('"md"', '"by-size"'))
     (tmp_path / "helper.py").write_text("POWER = 1.0\n")
@@ -141,6 +142,7 @@ def test_a_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
     assert [row["selector"] for row in rows(tmp_path)] == ["uniform", "uniform"]
 
 
+@pytest.mark.slow
 def test_results_that_cannot_be_written_are_an_error_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(GRID.replace("[1, 3]", "1").replace('["uniform", "md"]', '["md"]'))
     (tmp_path / "out" / "results.csv").mkdir(parents=True)
