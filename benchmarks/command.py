@@ -5,6 +5,7 @@ A command imports its benchmark's module when it runs, so `--help` imports none 
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -194,6 +195,9 @@ def rounds(
         _fail(f"per-round = {per_round}: must be between 1 and {min(numbers)} (nodes)")
     if profile:
         print(benchmark.profile(numbers[0], per_round or numbers[0], rounds))
+        return
+    if as_json and len(numbers) == 1:
+        print(json.dumps(benchmark.medians(numbers[0], per_round or numbers[0], rounds, no_stock)))
         return
     for position, number in enumerate(numbers):
         benchmark.run(number, per_round or number, rounds, no_stock or position > 0, as_json)

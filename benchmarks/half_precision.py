@@ -24,6 +24,7 @@ from client.app import app as client_app
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
 from server.app import app as server_app
+from server.history import read_lines
 from simulation.grid import InProcessGrid
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def train(task: Task, seed: int, wire: str, data: str) -> tuple[float, float, fl
         nodes = ({"partition-id": m, "num-partitions": task.clients} for m in range(task.clients))
         grid = InProcessGrid(client_app, nodes, run_config=config)
         server_app(grid, Context(1, 1, {}, RecordDict(), config))
-        lines = [json.loads(line) for line in (Path(folder) / "history.jsonl").read_text().splitlines()]
+        lines = read_lines(Path(folder) / "history.jsonl")
     rounds = [line for line in lines if line.get("round")]
     size = sum(line["bytes_sent"] + line["bytes_received"] for line in rounds) / 1e6
     return 100 * rounds[-1]["test_accuracy"], rounds[-1]["test_loss"], size

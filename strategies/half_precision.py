@@ -1,4 +1,4 @@
-"""Half precision on the wire: models and updates travel as float16; both sides compute as they do without it.
+"""Half precision on the wire: models and updates travel as float16; both sides compute in the model's types.
 
 `HalfPrecisionGrid` rounds the model w_t in each message to float16. `half_precision_mod` gives the client's
 app this rounded model r_t in the types of w_t. The app returns its trained model w_m, and the mod sends the
@@ -7,7 +7,7 @@ model keeps its precision, and the strategy measures the update that the client 
 had. Rounding the update loses less than rounding w_m would, since an update is much smaller than the model.
 
 Each array is multiplied by a power of two, so that its largest number uses the upper end of float16's range,
-and none overflows. A number loses at most 2^-11 of itself (.05 %), or 2^-40 of the array's largest number if
+and none overflows. A number loses at most 2^-11 of itself (.05 %), or 2^-39 of the array's largest number if
 that is more. NaN and infinite values stay what they are, so the strategy rejects the update as usual. Arrays
 of other types than float32 and float64 are sent as they are.
 """
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HALF = "half-precision"
-"""Name of the ConfigRecord in a message with rounded arrays: their ``names``, and their ``exponents`` e: the
-message has the numbers times 2^-e. Messages to clients also have the ``record`` with the arrays, and the
-``types`` that the arrays had."""
+"""Name of the ConfigRecord in a message with rounded arrays. It holds their ``names`` and ``exponents`` e;
+the message has the numbers times 2^-e. In messages to clients it also holds ``record``, the name of the
+record with the arrays, and ``types``, the types that the arrays had."""
 _TOP = 15  # the numbers in a message are below 2^15; the largest float16 is 65504
 _LEAST = -100  # of the exponents; 2^100 is a float32
 _LARGEST = 1023  # of the exponents; 2^1023 is a float64
@@ -48,10 +48,10 @@ _INTERVAL = 3.0  # s between two looks for replies, as in Flower's own grid
 class HalfPrecisionGrid(_GridView):
     """Sends models and receives updates as float16, if the clients' app has `half_precision_mod`.
 
-    Give it to `SelectionStrategy.start` in place of Flower's grid. All messages with a model are rounded, but
-    for questions about norms: `ReportingClientApp` answers them from the message itself. If an app lacks the
-    mod, its replies with a model become errors. Messages to clients that mask their updates are not rounded,
-    since rounded masks would not cancel.
+    Give it to `SelectionStrategy.start` in place of Flower's grid. The model is rounded in all messages
+    except questions about norms, in which `ReportingClientApp` compares the trained model with that of the
+    message before the mod runs. If an app lacks the mod, its replies with a model become errors. Messages to
+    clients that mask their updates are not rounded, since rounded masks would not cancel.
 
     Parameters
     ----------
@@ -68,7 +68,8 @@ class HalfPrecisionGrid(_GridView):
     def __init__(self, grid: Grid, record: str = "arrays") -> None:
         super().__init__(grid)
         self._record = record
-        # By the message's id. Whoever waits for a reply keeps its message; other replies are not used.
+        # Message id -> sent message. The caller keeps a message while it waits for the reply: so does the
+        # entry.
         self._sent: WeakValueDictionary[str, Message] = WeakValueDictionary()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -134,7 +135,7 @@ class HalfPrecisionGrid(_GridView):
 def half_precision_mod(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message]
 ) -> Message:
-    """Give the app the rounded model of a message in its own types, and round the update in the app's reply.
+    """Give the app a message's rounded model in the server's types, and round the update in the reply.
 
     Messages that are not rounded pass unchanged, so any app may have this mod. It must be the first of the
     app's mods.

@@ -141,7 +141,7 @@ class SelectionStrategy(Strategy):
     Attributes
     ----------
     roster : Roster
-        The registered clients.
+        The known clients.
     traffic : Traffic
         The messages and bytes that `start` has exchanged with clients since the last `Traffic.take`.
     group_metrics : dict of str to MetricRecord

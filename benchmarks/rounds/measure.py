@@ -14,7 +14,8 @@ because the clients fetch the app in them.
 Another federation has clients that are not forked from a common parent, as on devices (``python -m
 deploy.flower.launch flower-supernode``). A second table gives the cost of a waiting client: the CPU time and
 the memory of all its processes. PSS counts 1/n of a page that n processes share. With several numbers of
-nodes, stock Flower takes part with the first number only.
+nodes, stock Flower takes part with the first number only. ``--json`` prints a line for each federation, or
+with one number of nodes only the medians, ``{"stock": {"train": s, "poll": s}, "cohort": {...}}``.
 
 ``--profile`` shows where the time of a round goes: one federation runs, and a table gives the CPU seconds a
 round of each program. The processes of a message end before the next round, so their CPU time is that of the
@@ -260,6 +261,15 @@ def table_of_costs(costs: dict[str, Cost]) -> str:
     for name, cost in costs.items():
         lines.append(f"{name:32} {cost.cpu:7.2f} {cost.pss:8.0f} {cost.rss:8.0f} {cost.shared:8.0f}")
     return "\n".join(lines)
+
+
+def medians(nodes: int, per_round: int, rounds: int, no_stock: bool) -> dict[str, dict[str, float]]:
+    """Return the median seconds of a round, {"stock": {"train": s, "poll": s}, "cohort": {...}}."""
+    with federations([STOCK, COHORT][no_stock:], nodes, per_round) as running:
+        return {
+            name: {kind: round(statistics.median(took), 3) for kind, took in kinds.items()}
+            for name, kinds in measure(running, rounds).items()
+        }
 
 
 def run(nodes: int, per_round: int, rounds: int, no_stock: bool, as_json: bool) -> None:

@@ -1,8 +1,9 @@
 """Keeps a device's SuperNode connected, even if the SuperNode, the server or the network fails at times.
 
-`python -m deploy.device.supervisor STATE_DIR` runs until SIGTERM. The supervisor stays in memory for as long
-as the device takes part, so it imports the standard library only. It prints one line whenever the state of
-the connection changes. The output of the SuperNode goes into a log of limited size.
+`python -m deploy.device.supervisor STATE_DIR` runs until SIGTERM, SIGINT or SIGHUP. The supervisor stays in
+memory for as long as the device takes part, so it and its imports need the standard library only. It prints
+one line whenever the state of the connection changes. The output of the SuperNode goes into a log of limited
+size.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class DeviceSupervisor(Supervisor):
             ),
         )
         self.memory_limit: float | None = settings["memory_limit"]  # MB
-        self._printed = self._saved = ""  # the last text that was printed, and that is in the status
+        self._printed = self._saved = ""  # the last text that was printed; the last text in the status
         self._refuses = False  # whether the device has refused the server's current app
         self._reason = ""  # why the SuperNode is about to end, if known
         self._online_since: float | None = None  # time.monotonic(), s
@@ -231,7 +232,7 @@ class DeviceSupervisor(Supervisor):
             "since": now.isoformat(timespec="seconds"),
             "pid": os.getpid(),
         }
-        with contextlib.suppress(OSError):  # the disk is full; a repetition is tried again
+        with contextlib.suppress(OSError):  # the disk is full: the next call with this text tries again
             if text != self._printed:
                 self._printed = text
                 print(f"{now:%H:%M:%S} {text}", flush=True)

@@ -1,7 +1,8 @@
 """The grid of a sweep: the settings of every trial, from a TOML file.
 
-Each key of the file is a setting of a run, and a list is an axis: the sweep has a trial for each combination
-of the values of all axes. Settings that vary together are tables ``[[case]]``.
+The keys of the file are settings of a run, besides `case`, `baseline` and `import`. A list of values is an
+axis: the sweep has a trial for each combination of the values of all axes. Settings that vary together are
+tables ``[[case]]``.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def planned(sweep: Sweep, folder: Path) -> list[Planned]:
 
     Raises
     ------
-    ModuleNotFoundError, TypeError, ValueError
+    ModuleNotFoundError, ValueError
         If a setting is wrong, or a task needs an extra that is not installed.
     """
     app, found, checked = app_folder(), [], set()
@@ -101,7 +102,7 @@ def planned(sweep: Sweep, folder: Path) -> list[Planned]:
             for seed in sweep.seeds:
                 of_data = {**every, "seed": seed}
                 key = tuple(of_data[name] for name in _OF_DATA)
-                if key[:-1] not in checked:  # the first seed: reading the data takes long
+                if key[:-1] not in checked:  # with the first seed only, since reading the data takes long
                     check_data(of_data)
                     checked.add(key[:-1])
                 same_seed = [trial for trial in trials if trial.run_config["seed"] == seed]

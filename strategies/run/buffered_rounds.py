@@ -1,4 +1,4 @@
-"""Rounds that do not wait for slow clients: who is asked to train, and what becomes of each answer."""
+"""Rounds that do not wait for slow clients: their messages, and what becomes of each answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Gathered(NamedTuple):
     chosen: Chosen
     answers: list[Reply]  # (S,) of the clients whose training ended
     seconds: NDArray[np.float64]  # (S,) until each of them replied; NaN = no reply
-    asked: float  # when the first clients were asked, s on the clock
+    asked: float  # when the free places were filled for the first time, s on the clock
     arrived: float  # when the last answer came, s on the clock
 
 
@@ -56,7 +56,7 @@ class BufferedRounds:
     training : ClientTraining
         Makes the messages.
     roster : Roster
-        The registered clients.
+        The known clients.
     size_key : str
         The name of the metric that holds a client's data size.
 
@@ -81,7 +81,7 @@ class BufferedRounds:
         grid: ExchangeGrid,
         limit: float,
     ) -> Gathered:
-        """Keep clients busy until the buffer is full, and return the clients whose training has ended.
+        """Keep clients busy until the buffer is full or nobody trains, and return whose training has ended.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class BufferedRounds:
             chosen,
             [ended.answers[client] for client in clients],
             np.where(np.isinf(seconds), nan, seconds),
-            asked or arrived,
+            arrived if asked is None else asked,
             arrived,
         )
 
@@ -161,7 +161,8 @@ class BufferedRounds:
     def _to_ask_again(self, buffer: Buffer, arrays: ArrayRecord) -> dict[int, list[int]]:
         """Return the clients that were in flight at the checkpoint, by the round in which they were asked.
 
-        Their models are loaded; ``arrays`` has the order of their arrays. Without a resume, nobody is asked.
+        Their models are loaded, with their arrays in the order of ``arrays``. The result is empty except in
+        the first round after a resume.
         """
         found: dict[int, list[int]] = {}
         if self._restored is not None:
@@ -199,7 +200,7 @@ class _Ended:
     seconds: dict[int, float] = field(default_factory=dict)  # until a client replied; infinite or NaN: never
 
     def add(self, client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
-        """End a client's training; ``lost``: it is too stale to be asked again after a resume."""
+        """End a client's training; ``lost``: a resume cannot ask it again, since its model was not saved."""
         version = self.buffer.in_flight[client]
         answer = Reply(failure="no answer by the deadline")
         too_stale = self.buffer.is_too_stale(client)

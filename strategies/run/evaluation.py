@@ -36,7 +36,7 @@ class ClientEvaluation:
     step : ServerStep
         Its strategy makes the messages and averages the metrics; the share is its ``fraction_evaluate``.
     roster : Roster
-        The registered clients.
+        The known clients.
     groups : Groups
         The clients' groups.
     seed : int

@@ -23,7 +23,7 @@ class RoundLog:
     Parameters
     ----------
     roster : Roster
-        The registered clients.
+        The known clients.
     kind : subclass of Selector
         The selector's class.
     name : str

@@ -43,7 +43,7 @@ class ClientTraining:
     step : ServerStep
         Its strategy makes the messages and averages the metrics.
     roster : Roster
-        The registered clients.
+        The known clients.
     kind : subclass of Selector
         The selector's class; ``feedback_used`` decides what the clients measure.
     seed : int

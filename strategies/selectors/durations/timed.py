@@ -31,40 +31,43 @@ class _Tilt(NamedTuple):
 
 
 class TimedSelector(StreamSelector):
-    """Minimises a product: the variance of the aggregate, times the expected time of a round.
+    """Makes a product small: the part of the aggregate's variance that depends on p, times a round's time.
 
     A mixin. List it before the base class whose distribution q it changes, as `TimedForecastSelector` does.
     The clients with known durations (`learned`) are sorted by duration and divided into at most 24 groups of
     about as many clients each. The other clients form one more group. ``p_m = q_m P_b / Q_b`` for a client of
     group b. Q_b is the sum of q over group b, and P_b is the sum that `round_time.best_masses` chooses
-    instead. Weights are λ_m N_m / (K p_m), so the aggregate is unbiased in every round. The factor P_b / Q_b
-    is between a quarter and 4, so every client keeps at least a quarter of its probability, and its weight is
-    at most 4 times as large as without durations.
+    instead. Weights are λ_m N_m / (K p_m), where N_m is how often client m was drawn, so the aggregate is
+    unbiased in every round. The factor P_b / Q_b is between a quarter and 4. So if all clients are available,
+    every client keeps at least a quarter of its probability, and its weight is at most 4 times as large as
+    without durations; if some are not available, at most 16 times.
 
     The durations of a group's clients are lognormal around the group's mean, with the noise that was learned.
-    The durations of the other clients are distributed as those of all known clients. With fewer than two
-    known durations, p = q. If at most K clients are available, each is selected once with importance 1.
+    The other clients' durations are taken to be as those of all clients with known durations. With fewer than
+    two known durations, p = q. If at most K clients are available, each is selected once with importance 1.
 
     Related work: Luo et al., "Tackling System and Statistical Heterogeneity for Federated Learning with
     Adaptive Client Sampling" (INFOCOM 2022), minimise the same product, which they derive from a bound of
     convergence. They replace the expected time of a round, which is an expected maximum of durations, by a
-    sum that is linear in p, and need durations and norms that are known before the run. Here the expected
-    maximum is exact for the learned distribution. Durations (by the server's own clock) and norms are learned
-    during the run. Oort (Lai et al., OSDI 2021) multiplies the utility of a client whose duration d exceeds a
-    preferred T by (T/d)^α, FedCS (Nishio, Yonetani, ICC 2019) takes as many clients as fit a deadline, TiFL
-    (Chai et al., HPDC 2020) draws a cohort from one tier of speed: all of these are biased to fast clients.
+    sum that is linear in p, and need durations and norms that are known before the run. Here it is the
+    expected maximum of K independent draws from the learned distribution, at 64 durations. Durations (by the
+    server's own clock) and norms are learned during the run. Oort (Lai et al., OSDI 2021) multiplies the
+    utility of a client whose duration d exceeds a preferred T by (T/d)^α, FedCS (Nishio, Yonetani, ICC 2019)
+    takes as many clients as fit a deadline, TiFL (Chai et al., HPDC 2020) draws a cohort from one tier of
+    speed: all of these are biased to fast clients.
 
     **No deadline is chosen with p.** A deadline D lets client m answer with a probability r_m(D), and weights
     divided by r_m are unbiased. So V T could be minimised over D too, with V = sum q²/(p r) and T =
-    E[min(max, D)]. The best D, computed for lognormal durations: if log seconds have the standard deviations
-    1 between clients and 0.3 within one, D lies beyond the slowest client, since r of the slowest falls to 0
-    first, and nothing is gained (K = 6 and 20). With 0.5 between and 0.3 within, V T is lower by 0 (K = 6) to
+    E[min(max, D)]. We computed the best D for lognormal durations. If log seconds have the standard
+    deviation 1 between clients and 0.3 within the durations of one client, the best D is above all durations,
+    since r_m of the slowest client falls to 0 first. So a deadline gains nothing (K = 6 and 20). With 0.5
+    between and 0.3 within, V T is lower by 0 (K = 6) to
     8 % (K = 20). Much is gained only where durations vary within a client: with 1 within, V T is 0.24 to 0.47
     times as large, and two to three fifths of the draws are answered. Then the relative error of r_m is a
     bias of client m's weight: its mean log duration is known up to a standard deviation of about 0.3 there,
-    which is 30 % of r_m at r_m = 0.4. Buffered rounds end the same waits, and need no r_m.
+    which is 30 % of r_m at r_m = 0.4. Buffered rounds avoid the same waits, and need no r_m.
 
-    A round costs O(n) for n clients with a known duration, and not O(M).
+    With `lazy_from` clients or more, a round costs O(n log n) for n clients with a known duration, not O(M).
     """
 
     state_axes = Selector.state_axes | {
@@ -227,8 +230,8 @@ class TimedMultinomialSelector(TimedSelector, MultinomialSelector):
 class TimedForecastSelector(TimedSelector, ForecastSelector):
     """`forecast`, with draws that take durations into account, see `TimedSelector`.
 
-    With 10,000 clients or more, the K draws are independent, unless many clients are absent. Otherwise one
-    draw is made from each of K equal parts of the cumulated probabilities.
+    One draw is made from each of K equal parts of the cumulated probabilities. If there are 10,000 clients or
+    more, and few are absent, the K draws are independent instead.
     """
 
     name = "timed-forecast"
