@@ -23,7 +23,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from .clients.reports import NORM, REPORT_NORM
 from .flower.arrays import decode, encode, num_bytes
 from .flower.contents import of_kind
-from .flower.exchanges import ExchangeGrid, _GridView
+from .flower.exchanges import ExchangeGrid, GridView
 from .flower.received import readable
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _NO_MOD = 0  # flwr.common.constant.ErrorCode.UNKNOWN
 _INTERVAL = 3.0  # s between two looks for replies, as in Flower's own grid
 
 
-class HalfPrecisionGrid(_GridView):
+class HalfPrecisionGrid(GridView):
     """Sends models and receives updates as float16, if the clients' app has `half_precision_mod`.
 
     Give it to `SelectionStrategy.start` in place of Flower's grid. The model is rounded in all messages

@@ -36,7 +36,7 @@ def clock_of(grid: Grid) -> Clock:
     return clock
 
 
-class _GridView(Grid):
+class GridView(Grid):
     """Forwards all calls to another grid.
 
     Flower has no public names for the types of a Flower run and of a node, so both are `Any` here.
@@ -114,7 +114,7 @@ class LateReplies:
         self._next = -inf
 
 
-class _ReadableGrid(_GridView):
+class _ReadableGrid(GridView):
     """Returns at most one reply to each message, and only replies that later code can read without errors.
 
     If a reply cannot be decoded to a message, Flower raises an error, and all replies that Flower fetched in
@@ -162,7 +162,7 @@ class _Unanswered(NamedTuple):
     position: int  # the client's position in ``wait``
 
 
-class ExchangeGrid(_GridView):
+class ExchangeGrid(GridView):
     """Looks for replies often at first, and then at growing intervals. Flower's grid always sleeps for 3 s.
 
     The pause between two looks is a twentieth of the time waited so far, but at least 0.05 s and at most
@@ -323,7 +323,7 @@ class ExchangeGrid(_GridView):
         return message_ids
 
 
-class NodesGrid(_GridView):
+class NodesGrid(GridView):
     """Shows only the given nodes to Flower's strategies, which sample from all nodes that a grid shows."""
 
     def __init__(self, grid: Grid, node_ids: Iterable[int]) -> None:
