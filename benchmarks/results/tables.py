@@ -8,11 +8,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.advice.measure import LOGS, Case, table
+from deploy.runs.seeds import interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.results.files import Measured
+    from deploy.runs.seeds import Interval
 
 PROGRAMS = {
     "ServerApp": "flwr-serverapp",
@@ -71,14 +73,41 @@ def _time_to_accuracy(output: Sequence[Any]) -> list[str]:
     for way, seconds in ways.items():
         order = [f"`{name}` {seconds[name]:.1f}" for name in sorted(seconds, key=seconds.__getitem__)]
         lines += ["", f"Means, {way}: " + ", ".join(order).replace("inf", "not with every seed") + "."]
+    lines += ["", "| the first over the second | real | simulated | |", "|---|--:|--:|---|"]
     pairs = list(combinations(methods, 2))
-    same = [
-        pair
-        for pair in pairs
-        if all(math.isfinite(min(each[name] for name in pair)) for each in ways.values())
-        and len({each[pair[0]] < each[pair[1]] for each in ways.values()}) == 1
+    same = []  # for each pair that the simulation shows apart, whether the real order is the same
+    for one, other in pairs:
+        real, simulated = (
+            _ratio(methods[one][f"{way}_s"], methods[other][f"{way}_s"]) for way in ("real", "simulated")
+        )
+        if simulated.excludes_zero:
+            same.append((real.mean > 0) == (simulated.mean > 0) and math.isfinite(real.mean))
+            verdict = "same order" if same[-1] else "other order"
+        else:
+            verdict = "not apart in the simulation"
+        cells = (_factor(each) for each in (real, simulated))
+        lines.append(f"| `{one}`, `{other}` | {' | '.join(cells)} | {verdict} |")
+    return [
+        *lines,
+        "",
+        f"The simulation shows {len(same)} of {len(pairs)} pairs of methods apart: the 95 % interval of the "
+        f"ratio excludes 1. Over real processes, {sum(same)} of these have the same order.",
     ]
-    return [*lines, "", f"{len(same)} of {len(pairs)} pairs of methods have the same order in both."]
+
+
+def _ratio(ones: Sequence[float | None], others: Sequence[float | None]) -> Interval:
+    """Return the mean logarithm of a ratio of seconds with the same seeds; NaN if one has no seconds."""
+    pairs = [(one or math.nan, other or math.nan) for one, other in zip(ones, others, strict=True)]
+    return interval([math.log(one / other) for one, other in pairs])
+
+
+def _factor(ratio: Interval) -> str:
+    if not math.isfinite(ratio.mean):
+        return "not with every seed"
+    if not math.isfinite(ratio.half):
+        return f"{math.exp(ratio.mean):.2f}"
+    low, high = (math.exp(ratio.mean + sign * ratio.half) for sign in (-1, 1))
+    return f"{math.exp(ratio.mean):.2f} ({low:.2f} to {high:.2f})"
 
 
 def _half_precision(output: Sequence[Any]) -> list[str]:
@@ -162,7 +191,7 @@ NOTES = {
         "of the aggregate are relative to its norm, with standard errors over the seeds."
     ),
     "time-to-accuracy": (
-        "Ten client processes over gRPC, which sleep before they train, and the simulation of the same "
+        "Twenty client processes over gRPC, which sleep before they train, and the simulation of the same "
         "federation: seconds to 90 % of the best accuracy (empty: never), and of a round, with each seed."
     ),
 }

@@ -27,7 +27,7 @@ from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import copy_app
 from server.history import FILE_NAME, read_lines
 
-CLIENTS, PER_ROUND, ROUNDS = 10, 3, 25
+CLIENTS, PER_ROUND, ROUNDS = 20, 5, 30
 COMPARED = ("uniform", "timed-forecast", "oort", "fedbuff", "buffered-forecast")
 LEVEL = 90  # % of the best accuracy
 LONGEST = 30.0  # seconds that a round may take on average

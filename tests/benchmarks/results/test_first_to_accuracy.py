@@ -60,13 +60,22 @@ def test_the_orders_over_real_processes_and_in_the_simulation_are_compared() -> 
         name: {"real_s": real, "simulated_s": simulated}
         for name, real, simulated in (
             ("uniform", [9.0, 8.0], [9.0, 9.0]),
-            ("fedbuff", [2.0, 3.0], [1.0, 2.0]),
+            ("fedbuff", [2.0, 3.0], [1.0, 1.1]),
             ("oort", [1.0, 2.0], [1.0, None]),
-            ("timed-md", [3.0, None], [2.0, None]),
+            ("timed-md", [3.0, None], [2.0, 2.1]),
         )
     }
     lines = output_table(Measured("time-to-accuracy", "", "", "", {}, [output]))
     assert "| oort | 1, 2 | 1,  |" in lines
     assert "Means, real: `oort` 1.5, `fedbuff` 2.5, `uniform` 8.5, `timed-md` not with every seed." in lines
-    # The pairs of uniform, fedbuff and timed-md; oort and timed-md have no order in the simulation.
-    assert lines[-1] == "3 of 6 pairs of methods have the same order in both."
+    assert "| `uniform`, `fedbuff` | 3.46 (0.12 to 96.22) | 8.58 (4.68 to 15.72) | same order |" in lines
+    assert "| `uniform`, `timed-md` | not with every seed | 4.39 (3.22 to 5.99) | other order |" in lines
+    never = "| not with every seed | not apart in the simulation |"
+    assert [line.split(" |")[0] for line in lines if line.endswith(never)] == [
+        "| `uniform`, `oort`",
+        "| `fedbuff`, `oort`",
+        "| `oort`, `timed-md`",
+    ]
+    assert lines[-1].startswith("The simulation shows 3 of 6 pairs of methods apart")
+    # A method that did not get there with every seed has no order.
+    assert lines[-1].endswith("Over real processes, 1 of these have the same order.")
