@@ -30,14 +30,21 @@ class OortSettings(MeanSettings):
     penalty: float = setting(2.0, low=0.0, high=10.0, doc="α, the exponent of the penalty for long durations")
     window: int = setting(20, low=1, high=10_000, doc="W, the rounds that the pacer compares")
     pace: float = setting(
-        0.0, low=0.0, high=1.0, doc="Δ as a share of the clients with known durations; 0: W·K clients"
+        0.0,
+        low=0.0,
+        high=1.0,
+        doc="a step of the pacer moves T over this share of the durations; 0: over W·K",
     )
     exploration: float = setting(0.9, low=0.0, high=1.0, doc="ε of round 1, the share of K that explores")
     decay: float = setting(0.98, low=0.0, high=1.0, doc="factor of ε after each round")
     least_exploration: float = setting(0.2, low=0.0, high=1.0, doc="the least ε")
-    cut_off: float = setting(0.95, low=0.0, high=1.0, doc="c: utilities of at least c times the last one's")
+    cut_off: float = setting(
+        0.95, low=0.0, high=1.0, doc="c, the least utility, in units of the (1 - ε)K-th largest"
+    )
     clip: float = setting(0.95, low=0.0, high=1.0, doc="the quantile at which the U_i are clipped")
-    most_draws: int = setting(0, low=0, doc="clients that were selected this often are left out; 0: none")
+    most_draws: int = setting(
+        0, low=0, doc="clients with this many draws are selected only if no other is left; 0: no limit"
+    )
     normalised: bool = setting(False, doc="scale the U_i to [0, 1] first, as the published code does")
 
 
