@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from deploy.metrics import runs as module
-from deploy.metrics import runs as module
 from deploy.metrics.exposition import Sample, exposition
 from deploy.metrics.runs import Runs
 from server.history import TOLD_TO_END
