@@ -13,8 +13,8 @@ from __future__ import annotations
 import time
 
 FRAMES = 2048  # in a second: enough for 500 requests; a SuperLink answers some 1,000 requests of all nodes
-# Bytes. A DATA frame of this length or more does not count. A frame of another kind counts once, and once more
-# for each such length in it.
+# Bytes. A DATA frame of this length or more does not count. A frame of another kind counts once, and once
+# more for each such length in it.
 LARGE = 1024
 _PREFACE = 24  # bytes before the first frame
 _HEAD = 9  # bytes before a frame's content: its length (3), its kind, its flags and its stream (4)
