@@ -64,7 +64,7 @@ class Noise:
     Raises
     ------
     ValueError
-        If one of these numbers is out of range.
+        If there is noise and one of these numbers is out of range.
     """
 
     epsilon: float
@@ -147,7 +147,7 @@ def group_member(context: Context, names: Sequence[str], epsilon: float = 1.0) -
     names : sequence of str
         (G,) the names of the groups; numbered groups have the names "0", "1", ....
     epsilon : float (default: 1.0)
-        The ε that the server asks for, of the report of the group.
+        The ε with which the client is to report its group.
 
     Raises
     ------

@@ -24,7 +24,7 @@ round   one line per round, with ``test_loss`` and ``test_accuracy`` if the mode
         ``silent``: ids of the clients in ``quarantined`` whose quarantine is for silence in earlier rounds;
         the others are in quarantine for offences;
         ``skipped``: why the round left the model unchanged; empty if it changed the model;
-        ``train_loss``: the mean of the clients' training losses, by their weights; ``num_available``: the
+        ``train_loss``: the mean of ``train_losses``, weighted by ``weights``; ``num_available``: the
         number of selectable clients (available, and neither quarantined nor resting); ``seconds``: the time
         from the poll to the new model; ``phases``: the seconds of the parts of the round (``poll``,
         ``train``, ``aggregate``), empty if the engine sends no messages;
@@ -47,10 +47,10 @@ resume  the run was interrupted and continues: ``round`` (the last round whose l
 warning the training diverges or stands still, or no client reports what the selector learns from:
         ``round`` (after which this was noticed), ``reason``; at most one line of each kind per start or
         resume of the run
-end     the last line of a run that ended: ``rounds``, ``seconds``, ``model`` (path), ``best_round``,
-        ``reason`` (empty unless the run ended early). A resume removes this line
-error   the last line of a run that failed or was told to end: ``reason``. A resume keeps this line. A
-        ServerApp that was killed or interrupted writes neither ``end`` nor ``error``
+end     the last line of a run that has finished: ``rounds``, ``seconds``, ``model`` (path), ``best_round``,
+        ``reason`` (why before the last planned round, else empty). A resume removes this line
+error   the last line of a run that failed or was stopped: ``reason``. A resume keeps this line. A ServerApp
+        that was killed or interrupted writes neither ``end`` nor ``error``
 ======= ===============================================================================================
 
 No other module writes or reads the file. Readers ignore unknown types and keys. NaN is written as null. Texts
@@ -84,7 +84,8 @@ if TYPE_CHECKING:
 FILE_NAME = "history.jsonl"
 TOLD_TO_END = "told to end"  # the reason of a run that somebody stopped
 KEPT = 16 * 1024 * 1024
-"""The most bytes of lines that wait in memory while the disk is full. If more wait, the oldest are lost."""
+"""The most bytes of lines that wait in memory while the disk is full. If more wait, the oldest are lost,
+except ``run`` and ``resume`` lines."""
 VERSION = 2
 """The format of the file; a history of another version is refused."""
 Line = dict[str, Any]
@@ -113,7 +114,7 @@ class HistoryWriter:
         self._descriptor: int | None = None
         self._begun = b""  # the unwritten rest of a line of which the first part is written
         self._waiting: deque[_Waiting] = deque()  # the lines that follow the partly written line
-        self._gap: _Gap | None = None  # the lost lines: older than the waiting lines that may be lost
+        self._gap: _Gap | None = None  # the lost lines, older than each waiting line that may be lost
         if path is not None:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
 
@@ -122,17 +123,18 @@ class HistoryWriter:
         """Continue the history of a run after a round, with a ``resume`` line.
 
         All lines after the line of this round are removed, since the later rounds are repeated; only
-        ``resume`` and ``error`` lines stay. ``end`` lines and an incomplete last line are removed, too. The
-        file is replaced as a whole or not at all.
+        ``resume`` and ``error`` lines stay. ``end`` lines and damaged lines are removed everywhere, and so is
+        an incomplete last line. The file is replaced as a whole or not at all.
 
         Parameters
         ----------
         path : Path
             The file; created if it is missing.
         round : int
-            The last round whose line stays; 0 if all rounds are repeated.
+            The last round whose line stays; 0: round 0 is repeated, too.
         run : mapping
-            The content of a ``run`` line, which is written if the file has none.
+            The content of a ``run`` line, which is written if the file has no line. The ``resume`` line gets
+            its ``started`` and ``num_rounds``.
 
         Raises
         ------
@@ -268,7 +270,7 @@ class RunHistory:
     rounds : list of dict
         The rounds, from round 0 (the model before training) on.
     end : dict or None
-        The last line, once the run has ended or failed; None again when the run is resumed.
+        The last line, once the run has finished, failed or was stopped; None again when the run is resumed.
     starts : int
         How many times the run was started or resumed.
     """

@@ -30,11 +30,12 @@ class ResponseTimes:
     median : float (default: 10)
         Median of the clients' times, in seconds, if the work of each client is 1; > 0.
     sigma : float (default: 0.5)
-        Standard deviation of the logarithm of ``slowness``, >= 0; 0: all clients are equally fast.
+        Standard deviation of the logarithm of ``slowness``, >= 0; 0: clients with equal work are equally
+        fast.
     tail : float, optional
         If given, ``slowness`` has a Pareto distribution with the index ``tail`` > 0 instead: P(slowness > s)
-        ~ s^-tail. If ``tail`` is below 2, the variance is infinite. If ``tail`` is at most 1, the slowest few
-        clients take longer than all others together.
+        ~ s^-tail. If ``tail`` is at most 2, the variance is infinite. If ``tail`` is at most 1, the slowest
+        few clients take longer than all others together.
     jitter : float (default: 0.1)
         Standard deviation of the logarithm of ``jitter``, >= 0.
     work : array_like, shape (M,), optional
@@ -169,6 +170,11 @@ def arrivals(
     float
         Seconds until the last reply that the round waits for, at most the deadline; inf if this reply never
         comes and there is no deadline.
+
+    Raises
+    ------
+    ValueError
+        If ``enough`` is below 1.
     """
     if seconds.size == 0:
         return np.zeros(0, dtype=np.bool_), 0.0

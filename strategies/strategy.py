@@ -125,12 +125,13 @@ class SelectionStrategy(Strategy):
         busy, see `Buffered` (default: each round waits for its clients).
     masked_updates : bool (default: False)
         Whether clients mask their updates, so that the server sees only the sum of the updates. Each client
-        receives its weight (``update-weight``), multiplies its update by the weight, and then adds its mask.
+        receives S times its weight (``update-weight``), where S is the number of selected clients. It
+        multiplies its update by this number, and then adds its mask. The server divides the sum by S.
         The client also reports the norm of its update (``report-update-norm``). A round in which a reply is
         missing is skipped, since the masks cancel only in the sum over all selected clients.
     stop : callable, optional
         A function that is called after each round with the number of the round and the metrics of
-        ``evaluate_fn`` (None if there are none). If it returns True, the run ends.
+        ``evaluate_fn`` (None if there are none). If it returns True, the run finishes.
     on_round : callable, optional
         A function that is called with the `RoundRecord` of each round, before the model is evaluated.
     reporters : sequence of Reporter, optional
@@ -454,7 +455,7 @@ class SelectionStrategy(Strategy):
             self._reporters.begin(info)
         with self._reporters.failing(lambda: progress.round), counts_not_logged():
             self._run_rounds(progress, polling, num_rounds, train_config, evaluate_fn)
-        self._reporters.end(progress.round, "stopped early" if progress.round < num_rounds else "")
+        self._reporters.end(progress.round, "finished early" if progress.round < num_rounds else "")
         log(INFO, "")
         log(INFO, "Finished after round %d of %d", progress.round, num_rounds)
         progress.log_newest()
@@ -472,7 +473,7 @@ class SelectionStrategy(Strategy):
         if progress.round == 0 and evaluate_fn:
             progress.note("evaluate_metrics_serverapp", 0, evaluate_fn(0, progress.arrays))
             self._reporters.round(0, metrics=progress.result.evaluate_metrics_serverapp.get(0))
-        while progress.round < num_rounds and not self._is_stopped(progress):
+        while progress.round < num_rounds and not self._finishes_early(progress):
             exchanged = self.traffic.total
             number = progress.round + 1
             log(INFO, "")
@@ -512,14 +513,14 @@ class SelectionStrategy(Strategy):
                 traffic=self.traffic.since(exchanged),
             )
 
-    def _is_stopped(self, progress: Progress) -> bool:
+    def _finishes_early(self, progress: Progress) -> bool:
         if self.stop is None or progress.round == 0:
             return False
         metrics = progress.result.evaluate_metrics_serverapp.get(progress.round)
-        stopped = self.stop(progress.round, metrics)
-        if stopped:
-            log(INFO, "Stopped after round %d, since `stop` returned True", progress.round)
-        return stopped
+        finishes = self.stop(progress.round, metrics)
+        if finishes:
+            log(INFO, "The run finishes after round %d, since `stop` returned True", progress.round)
+        return finishes
 
     # --- a round ---------------------------------------------------------------------------------------
 

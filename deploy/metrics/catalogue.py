@@ -33,7 +33,7 @@ METRICS: dict[str, Metric] = {
     ),
     "cohort_run_state": Metric(
         "gauge",
-        "1 for the state of the run, else 0: running, interrupted, finished or failed",
+        "1 for the state of the run, else 0: running, interrupted, finished, stopped or failed",
         ("run", "state"),
     ),
     "cohort_run_starts_total": Metric("counter", "Starts and resumes of the run", _RUN),

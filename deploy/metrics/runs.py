@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from deploy.metrics.exposition import Sample
-from server.history import FILE_NAME, Tail
+from server.history import FILE_NAME, TOLD_TO_END, Tail
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
 
@@ -23,7 +23,8 @@ PARTS = (
     8  # parts of a history that are read in one step, so that one long history does not hold up the others
 )
 PHASES = ("poll", "train", "aggregate")
-RUNNING, INTERRUPTED, FINISHED, FAILED = STATES = ("running", "interrupted", "finished", "failed")
+STATES = ("running", "interrupted", "finished", "stopped", "failed")
+RUNNING, INTERRUPTED, FINISHED, STOPPED, FAILED = STATES
 _COUNTERS = (
     "cohort_run_starts_total",
     "cohort_rounds_total",
@@ -153,8 +154,10 @@ class _Run:
                     self._counted = self._round
                     if self._counts and self._round > 0:
                         self._count(line)
-            case "end" | "error":
-                self._end = FINISHED if line["type"] == "end" else FAILED
+            case "end":
+                self._end = FINISHED
+            case "error":
+                self._end = STOPPED if line["reason"] == TOLD_TO_END else FAILED
 
     def _begin(self) -> None:
         self._end = None

@@ -1,4 +1,4 @@
-"""The settings of a run, in the words of reporters and of checkpoints."""
+"""The settings of a run, in the form for reporters and in the form for checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..server_steps.step import ServerStep
 
 @dataclass(frozen=True)
 class RunDescription:
-    """The settings of a strategy that make its run the run that it is."""
+    """The settings of a strategy that decide how its run goes."""
 
     strategy: str  # the name of the class
     selector: str

@@ -45,18 +45,19 @@ class ClientTraining:
     roster : Roster
         The known clients.
     kind : subclass of Selector
-        The selector's class; ``feedback_used`` decides what the clients measure.
+        The selector's class; ``feedback_used`` decides whether the clients measure gradient variances.
     seed : int
         The run's seed.
     deadline : float
-        How long a message is valid, in seconds, besides the difference of the clocks.
+        The longest wait for replies, in seconds. A message expires `CLOCKS_DIFFER` seconds later.
     rates : Schedule or None
-        The schedule of the clients' learning rate, of which each message has the rate of its round; None if
-        clients are sent no rate.
+        The schedule of the clients' learning rate; each message holds the rate of its round. None: messages
+        hold no rate.
     variates : ClientVariates or None
-        The control variates, which some clients are sent.
+        The control variates. With SCAFFOLD, messages also hold the record `CONTROL`.
     masked : bool
-        Whether clients mask their updates. Then each client is sent its weight, and reports a norm.
+        Whether clients mask their updates. Then each message holds S times the client's weight, and the
+        client reports a norm.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class ClientTraining:
         }
 
     def rate_of(self, round: int) -> dict[str, float]:
-        """Return the config entry with the learning rate of a round; no entry if clients are sent no rate."""
+        """Return the config entry with the learning rate of a round; empty if messages hold no rate."""
         return {} if self._rates is None else {LEARNING_RATE: float(self._rates.at(round))}
 
     def messages(
@@ -157,6 +158,8 @@ class ClientTraining:
         self, answers: Sequence[Reply], record: RoundRecord, sizes: NDArray[np.float64]
     ) -> MetricRecord:
         """Return the clients' metrics, averaged by the server strategy's function.
+
+        ``num-clients`` is added, and ``train-loss`` if the clients reported losses.
 
         Parameters
         ----------

@@ -17,7 +17,7 @@ The SuperNode (`supernode`, `connection`):
 - It always has a heartbeat under way, so the SuperLink notices when the SuperNode ends.
 - While the SuperLink cannot be reached or its database is locked, the SuperNode tries again after at most
   4 s. In stock Flower the pauses between two attempts grow to 20 s, or to 2 min if gRPC cannot connect.
-- It keeps a process that has imported the app, and forks a process for each message from it (`apps`). In
+- It keeps a process that has imported the app, from which it forks a process for each message (`apps`). In
   stock Flower each message imports the app.
 - It runs only a trusted bundle (`guards.bundles`), and gives nobody a task over HTTP (`guards.local_apis`).
 
@@ -31,7 +31,7 @@ of a message in one push session.
 - Its threads take turns at the database. Messages, their objects and heartbeats take few statements, whose
   texts are fixed and which SQLite gets without SQLAlchemy (`storage`). In stock Flower, threads wait for the
   database by polling.
-- A signature is verified once in each request, in stock Flower and behind the front door it would be twice.
+- It verifies the signature of a request once. With stock Flower behind the front door, both would verify it.
 - Some database accesses that stock Flower makes in every request are made at most once a second: is the run
   still going on, which node has this key, which tasks have expired, how many bytes were sent, how long
   ClientApps have run. So a revoked key stays valid for up to a second.

@@ -26,8 +26,8 @@ OPTIONS = {
 # Texts in the details of errors that pass by themselves: the SuperLink's database is locked, its disk is
 # full, or too many requests are under way.
 PASSING = ("OperationalError", "Concurrent RPC limit exceeded")
-# The text that Flower sends instead of any unexpected error of the SuperLink. A request that has failed with
-# this text for `FAILING` s is not repeated any more.
+# The text that Flower sends in place of the details of any unexpected error in the SuperLink. A request that
+# has failed with this text for `FAILING` s is not repeated any more.
 HIDDEN = "Internal server error."
 
 _CONNECTION = "flwr.client.grpc_rere_client.connection"
@@ -107,7 +107,10 @@ def patient(invoker: Any) -> Any:
 
 
 def _heartbeats(sender: Any) -> Any:
-    """Return a subclass of Flower's `HeartbeatSender` that always has a heartbeat under way."""
+    """Return a subclass of Flower's `HeartbeatSender` that always has a heartbeat under way.
+
+    If the SuperLink answers a heartbeat at once, the next one follows after a pause, as in stock Flower.
+    """
     constants = importlib.import_module("flwr.common.constant")
     pause = constants.HEARTBEAT_BASE_MULTIPLIER * (
         constants.HEARTBEAT_DEFAULT_INTERVAL - constants.HEARTBEAT_CALL_TIMEOUT

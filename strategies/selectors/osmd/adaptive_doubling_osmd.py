@@ -51,15 +51,16 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     observed in round 1. In both versions, the setting `a_max` replaces ā and A_max in all blocks.
 
     If neither `a_max` nor ``ask_norms=True`` is given, ā is determined as in v1, in both versions. Then no
-    step is made until a norm above 0 is observed. If all norms in a block are 0, the next block keeps ā.
+    step is made until a norm above 0 is observed. If the largest a that determines ā_b is 0, block b keeps
+    ā_(b-1).
 
     Wherever ā is determined anew for each block, ā decreases if norms decrease, and the experts learn faster.
     If the clients with the largest norms were not drawn in a block, ā is too small for the next block: a/ā
     may exceed 1 there, and steps are too large.
 
     The number of a round determines its block. So a run may be extended or resumed, and `num_rounds` is not
-    used. The next block is set up in the last round of a block or, if that round was skipped, in the next
-    round that is not skipped.
+    used. The next block is set up in the last round of a block, even if that round is skipped. If `update` is
+    not called for that round, the next call sets up the block.
     """
 
     name = "adaptive-doubling-osmd"
@@ -69,7 +70,8 @@ class AdaptiveDoublingOSMDSelector(AdaptiveOSMDSelector):
     state_axes = ExpertsSelector.state_axes | {
         "block": (),  # b, from 1
         "reference": (),  # sqrt(ā) of this block, with sizes instead of λ; 0 if ā is not known yet
-        "largest": (),  # sqrt of the largest a observed in this block
+        # sqrt of the largest a observed in this block, or with `largest_of` = "round" in the latest round
+        "largest": (),
     }
 
     def _initial_state(self) -> dict[str, Array]:

@@ -17,7 +17,8 @@ from .mixture import ExpertsSelector, ExpertsSettings
 from .rates import meta_rate, num_experts, smallest_rate
 
 LARGEST_ROOT = 1e30
-"""Limit of sqrt(a/ā), so that all exponents are finite; sqrt(a/ā) may exceed 1 if ā was not observed."""
+"""Limit of sqrt(a/ā), so that all exponents are finite. sqrt(a/ā) may exceed 1 if ā was
+determined before a was observed."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ class AdaptiveOSMDSelector(ExpertsSelector):
         """
         k, m, alpha = self._clients_per_round, self._num_registered, self._alpha
         weighted = importance * (np.minimum(roots, LARGEST_ROOT * reference) / reference) ** 2  # W a/ā
-        q = self._at(clients)  # (E, S)
-        slopes = weighted / (k * q)  # (E, S) the terms of each expert's loss
+        q = self._at(clients)  # (E, n)
+        slopes = weighted / (k * q)  # (E, n) the terms of each expert's loss
         smallest = smallest_rate(self._settings.rates, m, k, alpha, num_rounds, self._variation)
         rates = np.ldexp(smallest * self._settings.learning_rate_multiplier, np.arange(len(q)))
         largest = None if self._scale_free else (reference / self._registered_size) ** 2

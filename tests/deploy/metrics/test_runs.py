@@ -10,6 +10,7 @@ import pytest
 from deploy.metrics import runs as module
 from deploy.metrics.exposition import Sample, exposition
 from deploy.metrics.runs import Runs
+from server.history import TOLD_TO_END
 from strategies.checkpoint import Checkpoint, CheckpointFolder
 
 from .samples import GROUP, append, roster, round_line, run_line
@@ -138,14 +139,23 @@ def test_the_state_of_a_run(tmp_path: Path, runs: Runs) -> None:
         os.kill(holder, 9)
         os.waitpid(holder, 0)
     assert values(runs)[("cohort_run_state", "interrupted")] == 1
-    append(tmp_path / "a", {"type": "error", "reason": "out of luck"})
+
+
+@pytest.mark.parametrize(
+    ("line", "state"),
+    [
+        ({"type": "end", "rounds": 1}, "finished"),
+        ({"type": "error", "reason": TOLD_TO_END}, "stopped"),
+        ({"type": "error", "reason": "out of luck"}, "failed"),
+    ],
+)
+def test_the_state_of_a_run_that_has_ended(
+    tmp_path: Path, runs: Runs, line: dict[str, Any], state: str
+) -> None:
+    append(tmp_path / "a", run_line(), line)
     found = values(runs)
-    assert {state: found[("cohort_run_state", state)] for state in module.STATES} == {
-        "running": 0,
-        "interrupted": 0,
-        "finished": 0,
-        "failed": 1,
-    }
+    states = {name[1]: value for name, value in found.items() if name[0] == "cohort_run_state"}
+    assert states == {"running": 0, "interrupted": 0, "finished": 0, "stopped": 0, "failed": 0, state: 1}
 
 
 def test_a_long_history_is_read_in_parts(tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,18 @@ def test_a_run_is_told_from_begin_to_end() -> None:
         assert report.traffic.bytes_sent == MODEL_BYTES * len(drawn)
 
 
+def test_a_run_that_its_stop_function_ends_has_finished_and_was_not_stopped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorder = Recorder()
+    with caplog.at_level("INFO", "flwr"):
+        run(recorder, stop=lambda round, _: round == 2)
+    assert recorder.calls[-2:] == [("round", 2), ("end", 2, "finished early")]
+    lines = [each.getMessage() for each in caplog.records]
+    assert "The run finishes after round 2, since `stop` returned True" in lines
+    assert not [line for line in lines if "topped" in line]
+
+
 def test_the_traffic_of_a_round_does_not_depend_on_who_takes_the_counts() -> None:
     recorder = Recorder()
     strategy = SelectionStrategy(

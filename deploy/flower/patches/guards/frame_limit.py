@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import time
 
-FRAMES = 2048  # in a second: those of 500 requests, and a SuperLink answers some 1,000 of all nodes together
-LARGE = 1024  # bytes; a DATA frame with more does not count, and of others each such part counts
+FRAMES = 2048  # in a second: enough for 500 requests; a SuperLink answers some 1,000 requests of all nodes
+# Bytes. A DATA frame of this length or more does not count. A frame of another kind counts once, and once
+# more for each such length in it.
+LARGE = 1024
 _PREFACE = 24  # bytes before the first frame
 _HEAD = 9  # bytes before a frame's content: its length (3), its kind, its flags and its stream (4)
 _DATA = 0  # the kind of the frames with bodies
@@ -48,7 +50,7 @@ class FrameCounter:
 
     def __init__(self) -> None:
         self._skip = _PREFACE  # bytes until the next frame begins
-        self._head = b""  # the begin of a frame's head, which has passed
+        self._head = b""  # the beginning of a frame's head; it has passed
 
     def passing(self, data: bytes, budget: FrameBudget) -> int:
         """Return how many bytes of `data`, which comes next, may pass now. Spend the frames in them."""

@@ -1,4 +1,4 @@
-"""The gate of the Fleet API: it ends TLS, limits connections, and forwards what peers send to gRPC.
+"""The gate of the Fleet API: it ends TLS, limits connections, and forwards the bytes of peers to gRPC.
 
 gRPC does not limit the connections of a peer, and expands the headers of a request before any Python code
 sees the request. In HTTP/2, one byte can stand for a header that was sent before, and gRPC takes up to 150
@@ -7,7 +7,8 @@ limit that have confirmed gRPC's settings. Without the gate, 26 MB of headers to
 
 So gRPC listens on a Unix socket in a folder that only this user may enter, and the gate listens on the port.
 The gate checks that a peer confirms gRPC's settings before its first request (`settings_check`). From then
-on, the gate forwards bytes, and only counts the frames that they hold (`frame_limit`).
+on, the gate forwards all bytes. It counts the frames, and slows down a peer that sends too many
+(`frame_limit`).
 
 A stranger is a peer that has not yet sent a request with a registered key.
 """
@@ -60,7 +61,7 @@ _EVERYWHERE = ("", "0.0.0.0", "::", "[::]")
 class Gate:
     """Accepts connections on a port and forwards them to a Unix socket.
 
-    gRPC's name of a forwarded connection ends with the name of the peer (`connections.sender`).
+    gRPC's name of a forwarded connection ends with the name of the peer (`sockets.sender`).
 
     Parameters
     ----------
@@ -297,7 +298,7 @@ class _Connection:
 
 def most_strangers() -> int:
     """Return how many connections of strangers use up half of the files that this process may open."""
-    import resource  # which Windows lacks, where no SuperLink runs
+    import resource  # not at the top: Windows has no such module, and runs no SuperLink
 
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return ALL_STRANGERS if soft == resource.RLIM_INFINITY else max(2, soft // 4)
