@@ -137,7 +137,7 @@ def private_group(context: Context) -> Group | None:
     return partition_group(context) if group is None else group
 
 
-def group_member(context: Context, names: Sequence[str], epsilon: float = 1.0) -> GroupMember:
+def group_member(context: Context, names: Sequence[str], epsilon: float | None = None) -> GroupMember:
     """Return this client as a member of its private group.
 
     Parameters
@@ -146,8 +146,8 @@ def group_member(context: Context, names: Sequence[str], epsilon: float = 1.0) -
         Holds the node's config, and the secret if the config names no ``secret-file``.
     names : sequence of str
         (G,) the names of the groups; numbered groups have the names "0", "1", ....
-    epsilon : float (default: 1.0)
-        The ε with which the client is to report its group.
+    epsilon : float, optional
+        The ε with which the client is to report its group. None: it does not report its group.
 
     Raises
     ------
@@ -160,13 +160,17 @@ def group_member(context: Context, names: Sequence[str], epsilon: float = 1.0) -
         known = ", ".join(map(repr, names))
         raise ValueError(f"private-group = {group!r} in the node's config: must be one of {known}")
     limit = _number((context.node_config,), "group-epsilon")
-    if limit is not None and epsilon > limit:
+    if epsilon is not None and limit is not None and epsilon > limit:
         raise ValueError(f"epsilon = {epsilon}: must be at most {limit}, the client's limit (group-epsilon)")
     answers = context.node_config.get("group-answers", "permanent")
     if answers not in ("permanent", "fresh"):
         raise ValueError(f"group-answers = {answers!r} in the node's config: must be 'permanent' or 'fresh'")
     return GroupMember(
-        names.index(str(group)), len(names), epsilon, _secret(context), permanent=answers == "permanent"
+        names.index(str(group)),
+        len(names),
+        1.0 if epsilon is None else epsilon,
+        _secret(context),
+        permanent=answers == "permanent",
     )
 
 

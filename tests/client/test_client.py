@@ -312,6 +312,13 @@ def test_a_private_group_is_reported_by_randomised_response_only(tmp_path: Path)
     assert 5 < sum(map(bool, answers)) < 35
 
 
+def test_a_limit_of_epsilon_binds_only_the_report_of_the_group() -> None:
+    node = {**MEMBER, "group-epsilon": 0.5}
+    assert report(INVITATION, {**ASKED, "rates": [0.0, 1.0, 0.0]}, node).accepts
+    say("train", {**TRAIN, "update-scales": [1.0, 3.0, 7.0]}, node, arrays=MODEL)
+    assert report(GROUP, {**ASKED, "epsilon": 0.5}, node).group is not None
+
+
 def test_a_private_member_scales_its_own_update() -> None:
     plain = moved(say("train", TRAIN, MEMBER, arrays=MODEL))
     scaled = moved(say("train", {**TRAIN, "update-scales": [1.0, 3.0, 7.0]}, MEMBER, arrays=MODEL))

@@ -189,6 +189,19 @@ def test_the_slope_stays_near_zero_without_a_trend():
         assert abs(float(selector.state_dict()["slope"])) < 0.01, noise
 
 
+def test_norms_that_are_only_noise_leave_level_and_probabilities_in_place():
+    """The slope once ran away to -.1 a round, and the level to -16."""
+    rng = np.random.default_rng(1)
+    selector = make(50, clients_per_round=5)
+    for round in range(1, 501):
+        selection = selector.select(round)
+        selector.update(round, selection, feedback(rng.integers(0, 2, selection.clients.size).astype(float)))
+    state = selector.state_dict()
+    assert abs(float(state["slope"])) < 0.01
+    assert abs(float(state["level"])) < 3
+    assert (50 * selector.probabilities).max() < 4
+
+
 def test_a_client_that_joins_does_not_move_the_level():
     selector = make(30, clients_per_round=5)
     for round in range(1, 101):
