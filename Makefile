@@ -34,6 +34,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Sphinx finds the library under its name, and notebooks find `cohort`. A missing reference is a warning, and so an error.
 SITE = PYTHONPATH=$(CURDIR)/build/docs/library PATH="$(CURDIR)/$(BIN):$$PATH" \
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going
+# Clusters run one after another, in one worker. Two workers beside it keep two cores busy while it waits.
+BESIDE := -n 3 --dist loadgroup
 # $(call tested_twice,NAME,MARKERS,OPTIONS OF THE FIRST RUN): on a busy machine, real processes are at times later than a
 # test waits. So the tests that fail run once more, alone; the target fails if one of them fails again. Both runs are printed.
 CACHED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$(1) $(2)
@@ -69,13 +71,11 @@ $(VENV)/.docs: pyproject.toml $(LOCK) | $(VENV)/.dev
 run: $(VENV)/.demo                ## a federation of processes on this machine
 	$(BIN)/cohort up $(UP)
 
-test: $(VENV)/.dev                ## all tests except those of the targets below; clusters run one after another
-	$(call tested_twice,network,-m "network and not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs")
-	$(call tested_twice,fast,-m "not network and not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs",-n 2)
+test: $(VENV)/.dev                ## all tests except those of the targets below
+	$(call tested_twice,fast,-m "not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs",$(BESIDE))
 
 test-slow: $(VENV)/.dev           ## minutes each: figures of the papers, killed processes, many fault histories
-	$(call tested_twice,slow-network,-m "slow and network")
-	$(call tested_twice,slow,-m "slow and not network and not arm64",-n 2)
+	$(call tested_twice,slow,-m "slow and not arm64",$(BESIDE))
 
 test-simulation: $(VENV)/.simulation    ## Flower's own simulation; installs Ray
 	$(call tested_twice,simulation,-m simulation)
