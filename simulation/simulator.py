@@ -196,10 +196,10 @@ class Simulator:
         for name, seconds in (("round_deadline", round_deadline), ("shortest_deadline", shortest_deadline)):
             if not seconds > 0:
                 raise ValueError(f"{name} = {seconds}: must be greater than 0")
-        self.faults = faults or Faults(guard=False, silence=False)
-        self.faults.check(selector_type(selector), clients_per_round)
+        faults = faults or Faults(guard=False, silence=False)
+        faults.check(selector_type(selector), clients_per_round)
         budgets = Budgets(clients_per_round, budget)
-        budgets.check(self.faults.quorum, data.num_clients)
+        budgets.check(faults.quorum, data.num_clients)
         held = data.sizes()
         if not (held > 0).all():
             raise ValueError(f"data: client {int(np.argmin(held))} has no samples; each must have some")
@@ -209,9 +209,7 @@ class Simulator:
             if process is not None and process.num_clients != held.size:
                 raise ValueError(f"{name} is of {process.num_clients} clients: must be of {held.size}")
         kernel.check(data)
-        self.data, self.kernel, self.seed = data, kernel, seed
-        self.availability, self.response_times = availability, response_times
-        self.round_deadline = round_deadline
+        self._data, self._kernel, self._seed = data, kernel, seed
         kind = selector_type(selector)
         given = settings_of_run(selector, selector_settings or {}, local_steps)
         settings = {name: value for name, value in given.items() if name not in kind.per_client}
@@ -259,14 +257,14 @@ class Simulator:
                 variates=variates,
             )
         if masked_updates:
-            check_masked(kind, server_strategy, variates, self.faults)
+            check_masked(kind, server_strategy, variates, faults)
         if mode is not None:
             check_buffered(
                 mode,
                 kind,
                 settings,
                 server_strategy,
-                self.faults,
+                faults,
                 size=mode.size or clients_per_round,
                 variates=variates,
                 masked_updates=masked_updates,
@@ -280,7 +278,7 @@ class Simulator:
         is_private = self._server is not None and self._server.is_private
         self._logic = RoundLogic(
             chosen,
-            self.faults,
+            faults,
             variates=create_variates(variates) if variates else None,
             budgets=budgets,
             shortest_deadline=shortest_deadline,
@@ -387,7 +385,7 @@ class Simulator:
                 f"data is of type {type(data).__name__}: must be a Dataset, "
                 "such as task.test_data(), or Dataset(data.inputs, data.labels) of federated data"
             )
-        return self.kernel.evaluate(self.arrays, data)
+        return self._kernel.evaluate(self.arrays, data)
 
     def evaluate_groups(self, names: Sequence[str | None], share: float = 1.0) -> dict[str, Metrics]:
         """Return the metrics of the model on the samples of each group's evaluating clients.
@@ -400,18 +398,18 @@ class Simulator:
             How large a share of all clients evaluates, from 0 to 1. `SelectionStrategy` draws the same
             clients.
         """
-        drawn = evaluators(self.seed, self.round, np.arange(self.data.num_clients), share)
+        drawn = evaluators(self._seed, self.round, np.arange(self._data.num_clients), share)
         found = {}
         for name in sorted({names[client] for client in drawn} - {None}, key=str):
-            rows = [np.arange(*self.data.offsets[m : m + 2]) for m in drawn if names[m] == name]
+            rows = [np.arange(*self._data.offsets[m : m + 2]) for m in drawn if names[m] == name]
             mine = np.concatenate(rows)
-            found[str(name)] = self.evaluate(Dataset(self.data.inputs[mine], self.data.labels[mine]))
+            found[str(name)] = self.evaluate(Dataset(self._data.inputs[mine], self._data.labels[mine]))
         return found
 
     def client_losses(self, clients: Ints | None = None) -> Floats:
         """Return the mean loss of the model on all samples of each of these clients (default: all)."""
-        everyone = np.arange(self.data.num_clients)
-        return self.kernel.losses(self.arrays, self.data, everyone if clients is None else clients)
+        everyone = np.arange(self._data.num_clients)
+        return self._kernel.losses(self.arrays, self._data, everyone if clients is None else clients)
 
     def train_loss(self) -> float:
         """Return sum_m λ_m times the mean loss of client m, over the clients that have joined so far."""
