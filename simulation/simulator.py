@@ -21,36 +21,33 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from strategies.clients.overrides import Groups, numbered
-from strategies.clients.printable import listed
-from strategies.numerics.robust import mean_weights
-from strategies.options import Budget, Budgets, Buffered, Eligibility, Eligible, Faults, Overrides
+from strategies.options import Budget, Budgets, Buffered, Eligible, Faults, Overrides
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.record import RoundRecord
-from strategies.rounds.replies import Reply
-from strategies.rounds.seeds import client_seed, evaluators
-from strategies.rounds.trained_clients import ClientUpdates, JoinedUpdates, TrainedClients, WeightedUpdates
+from strategies.rounds.seeds import evaluators
 from strategies.rounds.variates import create_variates
 from strategies.selectors import Selector, create, selector_type, settings_of_run
 from strategies.server_steps.compatibility import check_buffered, check_masked
-from tasks.base import Arrays, Metrics, batches
-from tasks.data import Dataset, FederatedData, federate
+from tasks.base import Arrays, Metrics
+from tasks.data import Dataset, FederatedData
 
 from .flower_step import FlowerStep
 from .kernels import Plan
-from .response_times import arrivals
+from .run.attendance import Attendance
+from .run.buffered_rounds import BufferedRounds
+from .run.polls import Polls
+from .run.training import Training
 
 if TYPE_CHECKING:
     from flwr.serverapp.strategy import Strategy
 
-    from strategies.numerics.arrays import Bools, Floats, Ints
-    from strategies.rounds.buffered.buffer import Buffer
-    from strategies.rounds.stages import Chosen, Opened, Outcome
+    from strategies.numerics.arrays import Floats, Ints
+    from strategies.rounds.stages import Outcome
 
     from .availability import Availability
     from .kernels import Kernel
     from .response_times import ResponseTimes
 
-_LATE = "no answer by the deadline"
 _MADE_BY = {
     "availability": "an Availability, such as simulation.availability.create('markov', 100, rates=0.3)",
     "response_times": "simulation.response_times.ResponseTimes",
@@ -199,10 +196,10 @@ class Simulator:
         for name, seconds in (("round_deadline", round_deadline), ("shortest_deadline", shortest_deadline)):
             if not seconds > 0:
                 raise ValueError(f"{name} = {seconds}: must be greater than 0")
-        self.faults = faults or Faults(guard=False, silence=False)
-        self.faults.check(selector_type(selector), clients_per_round)
+        faults = faults or Faults(guard=False, silence=False)
+        faults.check(selector_type(selector), clients_per_round)
         budgets = Budgets(clients_per_round, budget)
-        budgets.check(self.faults.quorum, data.num_clients)
+        budgets.check(faults.quorum, data.num_clients)
         held = data.sizes()
         if not (held > 0).all():
             raise ValueError(f"data: client {int(np.argmin(held))} has no samples; each must have some")
@@ -212,36 +209,19 @@ class Simulator:
             if process is not None and process.num_clients != held.size:
                 raise ValueError(f"{name} is of {process.num_clients} clients: must be of {held.size}")
         kernel.check(data)
-        self._conditions = None if eligible is None else Eligibility.of(eligible)
-        names = [f"client-{m}" for m in range(held.size)] if client_names is None else list(client_names)
-        if len(names) != held.size:
-            raise ValueError(f"client_names holds {len(names)} names: must hold {held.size}, one per client")
-        labels = [None] * held.size if data.groups is None else np.asarray(data.groups).tolist()
-        self._known_as = [
-            (name, {} if label is None else {"group": str(label)})
-            for name, label in zip(names, labels, strict=True)
-        ]
-        self._eligible: tuple[Eligibility, Bools] = Eligibility(), np.ones(held.size, dtype=np.bool_)
-        if self._conditions is not None:
-            self._eligible_in(1)  # refuse now, before round 1, conditions that no client meets
-        self._num_ineligible = 0
-        self.data, self.kernel, self.seed = data, kernel, seed
-        self.availability, self.response_times = availability, response_times
-        self.round_deadline = round_deadline
-        self._learning_rate = learning_rate if callable(learning_rate) else lambda round: learning_rate
-        self._batch_size, self._steps, self._epochs = batch_size, local_steps, local_epochs
-        settings = settings_of_run(selector, selector_settings or {}, local_steps)
+        self._data, self._kernel, self._seed = data, kernel, seed
         kind = selector_type(selector)
-        if "groups" in kind.per_client:
-            labels = settings.pop("groups", None)
-            labels = data.groups if labels is None else labels
-            each = [None] * held.size if labels is None else np.asarray(labels).tolist()
-            settings["groups"] = _group_numbers(kind, settings, each)
-        each = {"client_sizes": client_sizes, **{name: settings.pop(name, None) for name in kind.per_client}}
-        self._per_client = {"client_sizes": held} | {
+        given = settings_of_run(selector, selector_settings or {}, local_steps)
+        settings = {name: value for name, value in given.items() if name not in kind.per_client}
+        each = {"client_sizes": client_sizes, **{name: given.get(name) for name in kind.per_client}}
+        if "groups" in each:
+            labels = data.groups if each["groups"] is None else each["groups"]
+            labels = [None] * held.size if labels is None else np.asarray(labels).tolist()
+            each["groups"] = _group_numbers(kind, settings, labels)
+        per_client = {"client_sizes": held} | {
             name: np.asarray(values) for name, values in each.items() if values is not None
         }
-        for name, values in self._per_client.items():
+        for name, values in per_client.items():
             if values.shape != held.shape:
                 raise ValueError(f"{name} of shape {values.shape}: must be {held.shape}, one per client")
         known = held.size if availability is None else availability.num_registered(1)
@@ -251,7 +231,7 @@ class Simulator:
             clients_per_round=clients_per_round,
             num_rounds=num_rounds,
             seed=seed,
-            **{name: values[:known] for name, values in self._per_client.items()},
+            **{name: values[:known] for name, values in per_client.items()},
             **settings,
         )
         if chosen.part_names:
@@ -267,7 +247,6 @@ class Simulator:
                 f"local_steps = 1 with selector = {selector!r}: must be at least 2, since it needs the "
                 "variance of gradients over steps"
             )
-        self._measures_variance = "gradient_variance" in (chosen.feedback_used | chosen.polls_for)
         self._server: FlowerStep | None = None
         if server_strategy is not None:
             self._server = FlowerStep(
@@ -278,14 +257,14 @@ class Simulator:
                 variates=variates,
             )
         if masked_updates:
-            check_masked(kind, server_strategy, variates, self.faults)
+            check_masked(kind, server_strategy, variates, faults)
         if mode is not None:
             check_buffered(
                 mode,
                 kind,
                 settings,
                 server_strategy,
-                self.faults,
+                faults,
                 size=mode.size or clients_per_round,
                 variates=variates,
                 masked_updates=masked_updates,
@@ -296,34 +275,45 @@ class Simulator:
                     "mode = Buffered(...): needs response_times in a batched simulation, where all clients "
                     "answer at once without them"
                 )
-        self._masked = masked_updates
-        self._proximal_mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
+        is_private = self._server is not None and self._server.is_private
         self._logic = RoundLogic(
             chosen,
-            self.faults,
+            faults,
             variates=create_variates(variates) if variates else None,
             budgets=budgets,
             shortest_deadline=shortest_deadline,
-            updates="masked" if masked_updates else "noised" if self._is_private else "open",
+            updates="masked" if masked_updates else "noised" if is_private else "open",
             mode=mode,
         )
+        measures_variance = "gradient_variance" in (chosen.feedback_used | chosen.polls_for)
+        mu = proximal_mu or (self._server.proximal_mu if self._server else 0.0)
+
+        def plan_of(number: int) -> Plan:
+            """Return the training plan of the clients that are asked in a round."""
+            return Plan(
+                seed=seed,
+                round=number,
+                learning_rate=learning_rate(number) if callable(learning_rate) else learning_rate,
+                batch_size=batch_size,
+                steps=local_steps,
+                epochs=local_epochs,
+                proximal_mu=mu,
+                measure_variance=measures_variance,
+            )
+
+        self._plan_of = plan_of
+        self._attendance = Attendance(availability, eligible, client_names, data, per_client)
+        self._polls = Polls(data, kernel, chosen)
+        self._training = Training(data, kernel, self._logic, response_times, round_deadline)
+        self._buffered: BufferedRounds | None = None
+        if response_times is not None and self._logic.buffer is not None:
+            self._buffered = BufferedRounds(
+                data, kernel, self._logic, self._logic.buffer, response_times, round_deadline, plan_of
+            )
         self.arrays: Arrays = kernel.initial_arrays(seed) if initial_arrays is None else dict(initial_arrays)
         self.round = 0
         self.seconds = 0.0
         self.history: list[RoundRecord] = []
-        # (n, 4) replies that arrive after the end of their round: simulated time of arrival (s), round,
-        # client, response time (s).
-        self._late = np.empty((0, 4))
-        # The clients in flight of buffered rounds, in the order in which they were asked -> (when the
-        # training or the wait for it ends, simulated s; how long the training takes, s, infinite if longer
-        # than the deadline).
-        self._in_flight: dict[int, tuple[float, float]] = {}
-        # Round -> the model from which the clients train that were asked in this round.
-        self._models: dict[int, Arrays] = {}
-
-    @property
-    def _is_private(self) -> bool:
-        return self._server is not None and self._server.is_private
 
     @property
     def selector(self) -> Selector:
@@ -343,102 +333,38 @@ class Simulator:
     def step(self) -> RoundRecord:
         """Run one round."""
         number = self.round + 1
-        plan = self._plan(number)
+        plan = self._plan_of(number)
         self._logic.local_learning_rate = plan.learning_rate
-        available = self._available(number)
-        self._hear_late_replies()
+        available = self._attendance.available(number, self._logic)
+        self._training.hear_late_replies(self.seconds)
         opened = self._logic.open(number, available)
         if self.selector.asks_norms:
             clients = opened.selectable(self.selector.registered)
-            self._logic.learn_norms(opened, clients, self._norms(replace(plan, round=0), clients))
-        if self._logic.buffer is not None:
-            chosen, replies, seconds, measured = self._train_buffered(opened, self._logic.buffer)
+            self._logic.learn_norms(opened, clients, self._polls.norms(plan, clients, self.arrays))
+        if self._buffered is not None:
+            chosen, replies = self._buffered.run(opened, self.arrays, self.seconds)
         else:
-            reports = None if opened.candidates is None else self._reports(plan, opened.candidates)
+            reports = None
+            if opened.candidates is not None:
+                reports = self._polls.reports(plan, opened.candidates, self.arrays)
             chosen = self._logic.choose(opened, reports)
-            replies, seconds, measured = self._train(plan, chosen)
-        outcome = self._logic.finish(chosen, self.arrays, replies, measured)
+            replies = self._training.run(plan, chosen, self.arrays, self.seconds)
+        outcome = self._logic.finish(chosen, self.arrays, replies.trained, replies.seconds)
         arrays, skipped = self._server_step(outcome)
         if arrays is not None:
             self.arrays = arrays
         record = outcome.closed(
-            skipped, seconds, eligible=str(self._eligible[0]), num_ineligible=self._num_ineligible
+            skipped,
+            replies.waited,
+            eligible=self._attendance.conditions,
+            num_ineligible=self._attendance.num_ineligible,
         )
-        if measured is not None and np.isfinite(measured).any():
-            record = replace(record, reply_seconds=measured)
+        if replies.seconds is not None and np.isfinite(replies.seconds).any():
+            record = replace(record, reply_seconds=replies.seconds)
         self.round = number
-        self.seconds += seconds
+        self.seconds += replies.waited
         self.history.append(record)
         return record
-
-    def _plan(self, number: int) -> Plan:
-        """Return the training plan of the clients that are asked in a round."""
-        return Plan(
-            seed=self.seed,
-            round=number,
-            learning_rate=self._learning_rate(number),
-            batch_size=self._batch_size,
-            steps=self._steps,
-            epochs=self._epochs,
-            proximal_mu=self._proximal_mu,
-            measure_variance=self._measures_variance,
-        )
-
-    def _available(self, number: int) -> Ints | None:
-        """Let new clients join, and return the clients that may be selected in a round; None for all."""
-        available = self._here(number)
-        if self._conditions is None:
-            return available
-        mask = self._eligible_in(number)
-        here = np.arange(self.selector.num_clients) if available is None else np.asarray(available)
-        self._num_ineligible = here.size - int(np.count_nonzero(mask[here]))
-        return here[mask[here]]
-
-    def _eligible_in(self, number: int) -> Bools:
-        """Return (M,) whether each client meets the conditions of a round.
-
-        Raises
-        ------
-        ValueError
-            If no client meets them, or they name a tag or a property other than ``group``.
-        """
-        assert self._conditions is not None
-        conditions = self._conditions(number)
-        if conditions != self._eligible[0]:
-            if conditions.tags or conditions.properties.keys() - {"group"}:
-                raise ValueError(
-                    f"eligible = {str(conditions)!r}: a batched simulation knows names and groups only"
-                )
-            mask = np.array([conditions.admits(*each) for each in self._known_as], dtype=np.bool_)
-            if not mask.any():
-                raise ValueError(
-                    f"eligible = {str(conditions)!r}: no client meets this; the names are "
-                    f"{listed([name for name, _ in self._known_as], 3)}"
-                )
-            self._eligible = conditions, mask
-        return self._eligible[1]
-
-    def _here(self, number: int) -> Ints | None:
-        """Let new clients join, and return the clients that are available in a round; None for all."""
-        if self.availability is None:
-            return None
-        available = self.availability.available(number)
-        joining = slice(self.selector.num_clients, self.availability.num_registered(number))
-        if joining.stop > joining.start:
-            self._logic.add_clients(**{name: each[joining] for name, each in self._per_client.items()})
-        return available
-
-    def _hear_late_replies(self) -> None:
-        """Learn response times from replies that came after the end of their round, in order of arrival."""
-        if not self._late.size:
-            return
-        due = self._late[:, 0] <= self.seconds
-        come = self._late[due]
-        for _, number, client, seconds in come[np.argsort(come[:, 0], kind="stable")]:
-            wait = self._logic.wait("train", int(number), np.array([int(client)]), self.round_deadline)
-            if wait is not None:
-                wait.late(0, float(seconds))
-        self._late = self._late[~due]
 
     def _server_step(self, outcome: Outcome) -> tuple[Arrays | None, str]:
         """Return the new model and ""; or None and why the round leaves the model unchanged."""
@@ -459,7 +385,7 @@ class Simulator:
                 f"data is of type {type(data).__name__}: must be a Dataset, "
                 "such as task.test_data(), or Dataset(data.inputs, data.labels) of federated data"
             )
-        return self.kernel.evaluate(self.arrays, data)
+        return self._kernel.evaluate(self.arrays, data)
 
     def evaluate_groups(self, names: Sequence[str | None], share: float = 1.0) -> dict[str, Metrics]:
         """Return the metrics of the model on the samples of each group's evaluating clients.
@@ -472,18 +398,18 @@ class Simulator:
             How large a share of all clients evaluates, from 0 to 1. `SelectionStrategy` draws the same
             clients.
         """
-        drawn = evaluators(self.seed, self.round, np.arange(self.data.num_clients), share)
+        drawn = evaluators(self._seed, self.round, np.arange(self._data.num_clients), share)
         found = {}
         for name in sorted({names[client] for client in drawn} - {None}, key=str):
-            rows = [np.arange(*self.data.offsets[m : m + 2]) for m in drawn if names[m] == name]
+            rows = [np.arange(*self._data.offsets[m : m + 2]) for m in drawn if names[m] == name]
             mine = np.concatenate(rows)
-            found[str(name)] = self.evaluate(Dataset(self.data.inputs[mine], self.data.labels[mine]))
+            found[str(name)] = self.evaluate(Dataset(self._data.inputs[mine], self._data.labels[mine]))
         return found
 
     def client_losses(self, clients: Ints | None = None) -> Floats:
         """Return the mean loss of the model on all samples of each of these clients (default: all)."""
-        everyone = np.arange(self.data.num_clients)
-        return self.kernel.losses(self.arrays, self.data, everyone if clients is None else clients)
+        everyone = np.arange(self._data.num_clients)
+        return self._kernel.losses(self.arrays, self._data, everyone if clients is None else clients)
 
     def train_loss(self) -> float:
         """Return sum_m λ_m times the mean loss of client m, over the clients that have joined so far."""
@@ -498,13 +424,10 @@ class Simulator:
         state |= {f"logic/{name}": array for name, array in self._logic.state_dict().items()}
         if self._server is not None:
             state |= {f"step/{name}": array for name, array in self._server.state_dict().items()}
-        state["in_flight"] = np.array(
-            [(client, *times) for client, times in self._in_flight.items()], dtype=np.float64
-        ).reshape(-1, 3)
-        for number, model in self._models.items():
-            state |= {f"models/{number}/{name}": array.copy() for name, array in model.items()}
-        own = {"round": np.array(self.round), "seconds": np.array(self.seconds), "late": self._late.copy()}
-        return state | own
+        if self._buffered is not None:
+            state |= self._buffered.state_dict()
+        own = {"round": np.array(self.round), "seconds": np.array(self.seconds)}
+        return state | own | self._training.state_dict()
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Continue from the `state_dict` of a simulator that was made with the same arguments.
@@ -529,217 +452,17 @@ class Simulator:
             self._server.load_state_dict(part("step/"))
         self.arrays = {name: array.copy() for name, array in model.items()}
         self.round, self.seconds = int(state["round"]), float(state["seconds"])
-        self._late = np.array(state["late"])
-        self._in_flight = {int(client): (end, took) for client, end, took in state["in_flight"].tolist()}
-        self._models = {}
-        for key, array in part("models/").items():
-            number, _, name = key.partition("/")
-            self._models.setdefault(int(number), {})[name] = array.copy()
+        self._training.load_state_dict(state)
+        if self._buffered is not None:
+            self._buffered.load_state_dict(state)
         self.history = [record for record in self.history if record.round <= self.round]
-
-    # --- a round ---------------------------------------------------------------------------------------
-
-    def _reports(self, plan: Plan, candidates: Ints) -> dict[str, Floats]:
-        """Return the numbers that the candidates would report to a poll."""
-        polls_for = self.selector.polls_for
-        reports: dict[str, Floats] = {name: np.empty(0) for name in polls_for}
-        if not candidates.size:
-            return reports
-        if "loss" in polls_for:
-            asked, size = self.data, self.selector.poll_settings.get("batch-size")
-            who = candidates
-            if size is not None:
-                asked, who = self._some_samples(plan, candidates, int(size)), np.arange(candidates.size)
-            reports["loss"] = self.kernel.losses(self.arrays, asked, who)
-        if polls_for - {"loss"}:  # numbers that are known only after training
-            trained = self.kernel.train(self.arrays, self.data, candidates, plan)
-            reports["update_norm"] = trained.updates.norms() / plan.learning_rate
-            reports["gradient_variance"] = trained.gradient_variances
-            if "diversity" in polls_for:
-                reports["diversity"] = self._diversities(trained.updates, candidates) / plan.learning_rate
-        return {name: values for name, values in reports.items() if name in polls_for}
-
-    def _norms(self, plan: Plan, clients: Ints, at_a_time: int = 1000) -> Floats:
-        """Return (n,) the norms of the clients' updates; ``at_a_time`` clients are trained at once."""
-        parts = [clients[first : first + at_a_time] for first in range(0, clients.size, at_a_time)]
-        norms = [self.kernel.train(self.arrays, self.data, part, plan).updates.norms() for part in parts]
-        return np.concatenate([np.empty(0), *norms])
-
-    def _some_samples(self, plan: Plan, candidates: Ints, size: int) -> FederatedData:
-        """Return one mini-batch of each candidate: the mini-batch that its ClientApp would draw."""
-        parts = []
-        for client in candidates.tolist():
-            begin, end = self.data.offsets[client], self.data.offsets[client + 1]
-            seed = client_seed(self.seed, plan.round, client, "loss")
-            parts.append(begin + next(batches(int(end - begin), size, 1, seed)))
-        return federate(Dataset(self.data.inputs, self.data.labels), parts)
-
-    def _diversities(self, updates: ClientUpdates, clients: Ints) -> Floats:
-        """Return (R,) the distance of each update from the mean of all R updates, see `mean_weights`."""
-        # An update that is not finite has weight 0 in the mean, and its diversity is not finite.
-        mean = updates.combined(mean_weights(self.selector.client_sizes[clients], updates.norms()))
-        apart = np.zeros(clients.size)
-        for row in range(clients.size):
-            model = updates.model(row)
-            for name, array in self.arrays.items():
-                apart[row] += float(np.square(model[name] - array - mean[name], dtype=np.float64).sum())
-        return np.sqrt(apart)
-
-    def _train(self, plan: Plan, chosen: Chosen) -> tuple[TrainedClients | list[Reply], float, Floats | None]:
-        """Train the selected clients that reply in time.
-
-        Returns
-        -------
-        TrainedClients or list of Reply
-            The replies.
-        float
-            The seconds of the wait.
-        ndarray, shape (S,), or None
-            The seconds until each reply, NaN for none; None without response times.
-        """
-        clients, waited, measured = chosen.selection.clients, 0.0, None
-        answered = np.ones(clients.size, dtype=np.bool_)
-        if self.response_times is not None:
-            seconds = self.response_times.seconds(plan.round, clients)
-            enough = chosen.enough if clients.size else None
-            wait = self._logic.wait("train", plan.round, clients, self.round_deadline)
-            answered, waited = arrivals(seconds, self.round_deadline, enough, wait)
-            measured = np.where(answered, seconds, np.nan)
-            late = ~answered & np.isfinite(seconds)
-            if wait is not None and late.any():
-                rounds = np.full(clients.size, float(plan.round))
-                coming = np.column_stack([self.seconds + seconds, rounds, clients, seconds])[late]
-                self._late = np.concatenate([self._late, coming])
-        positions = np.flatnonzero(answered)
-        training = clients[positions]
-        if not training.size:
-            return [Reply(failure=_LATE) for _ in clients], waited, measured
-        controls = None
-        if self._logic.variates is not None:
-            sent = {m: self._logic.variates.outgoing(m) for m in training.tolist()}
-            controls = {m: control for m, control in sent.items() if control is not None} or None
-        trained = self.kernel.train(self.arrays, self.data, training, plan, controls)
-        updates = trained.updates
-        if self._masked:  # each client multiplies its own update by its weight
-            updates = WeightedUpdates(
-                updates, chosen.selection.weights[positions] * clients.size, self.arrays
-            )
-        replies = TrainedClients(
-            positions,
-            updates,
-            trained.losses,
-            plan.num_steps(self.data.offsets[training + 1] - self.data.offsets[training]),
-            trained.gradient_variances,
-            dict.fromkeys(np.flatnonzero(~answered).tolist(), _LATE),
-        )
-        return replies, waited, measured
-
-    def _train_buffered(
-        self, opened: Opened, buffer: Buffer
-    ) -> tuple[Chosen, TrainedClients | list[Reply], float, Floats | None]:
-        """Let clients train until the buffer is full or no client is in flight.
-
-        Returns
-        -------
-        Chosen
-            The clients that answered or were given up.
-        TrainedClients or list of Reply, float, ndarray
-            The replies, the seconds of the wait, and the seconds until each reply, as `_train` returns them.
-        """
-        assert self.response_times is not None
-        number, now = opened.number, self.seconds
-        failures: dict[int, str] = {}
-        took: dict[int, float] = {}
-        num_stale = 0
-        buffer.begin(number)
-        self._models[number] = self.arrays
-        versions: dict[int, int] = {}
-        while not buffer.is_full:
-            asked = self._logic.fill(opened)
-            for client, seconds in zip(
-                asked, self.response_times.seconds(number, asked).tolist(), strict=True
-            ):
-                waits = min(seconds, self.round_deadline)
-                self._in_flight[client] = (now + waits, seconds if seconds <= self.round_deadline else inf)
-            if not self._in_flight:
-                break
-            client = min(self._in_flight, key=lambda each: self._in_flight[each][0])
-            now, took[client] = self._in_flight.pop(client)
-            versions[client] = buffer.in_flight[client]
-            if took[client] == inf:
-                failures[client] = _LATE
-            elif buffer.is_too_stale(client):
-                num_stale += 1
-                most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
-                failures[client] = f"staleness {buffer.staleness(client)}: {most}"
-            buffer.end(client, client not in failures)
-        waited = now - self.seconds if now < inf else inf
-        chosen = self._logic.gather(opened, num_stale)
-        clients = chosen.selection.clients
-        measured = np.array([took[client] for client in clients.tolist()])
-        measured[np.isinf(measured)] = np.nan
-        positions = np.array([i for i, client in enumerate(clients.tolist()) if client not in failures], int)
-        parts = self._trained_from(
-            np.array([versions[client] for client in clients[positions].tolist()]), clients[positions]
-        )
-        kept = buffer.kept_versions(number + 1)
-        models = self._models
-        self._models = {version: model for version, model in models.items() if version in kept}
-        if not positions.size:
-            replies = [Reply(failure=failures[client]) for client in clients.tolist()]
-            return chosen, replies, waited, measured
-        joined = JoinedUpdates(
-            [rows for _, rows, _ in parts],
-            [trained.updates for _, _, trained in parts],
-            [models[version] for version, _, _ in parts],
-            self.arrays,
-        )
-
-        def spread(values: Callable[[Any], Any]) -> Any:
-            each = np.empty(positions.size)
-            for _, rows, trained in parts:
-                each[rows] = values(trained)
-            return each
-
-        held = self.data.offsets[clients[positions] + 1] - self.data.offsets[clients[positions]]
-        return (
-            chosen,
-            TrainedClients(
-                positions,
-                joined,
-                spread(lambda trained: trained.losses),
-                self._plan(number).num_steps(held),
-                spread(lambda trained: trained.gradient_variances),
-                {
-                    int(i): failures[int(clients[i])]
-                    for i in range(clients.size)
-                    if int(clients[i]) in failures
-                },
-            ),
-            waited,
-            measured,
-        )
-
-    def _trained_from(self, versions: Ints, clients: Ints) -> list[tuple[int, Ints, Any]]:
-        """Train each of the clients (n,) from the model of the round in which it was asked.
-
-        ``versions`` (n,) holds these rounds. Return for each of them: the round, the positions of its
-        clients, and their training.
-        """
-        parts = []
-        for version in np.unique(versions).tolist():
-            rows = np.flatnonzero(versions == version)
-            trained = self.kernel.train(self._models[version], self.data, clients[rows], self._plan(version))
-            parts.append((version, rows, trained))
-        return parts
 
 
 def _group_numbers(
     kind: type[Selector], settings: Mapping[str, Any], labels: Sequence[str | int | None]
 ) -> Ints:
     """Return (M,) the numbers of the clients' groups, as `SelectionStrategy` numbers them."""
-    own = {name: value for name, value in settings.items() if name not in kind.per_client}
-    groups = Groups.of(Overrides(), kind.settings_type.of(own))
+    groups = Groups.of(Overrides(), kind.settings_type.of(settings))
     for label in dict.fromkeys(labels):
         if refusal := groups.refusal("", label):
             raise ValueError(f"groups: client {labels.index(label)} cannot take part: {refusal}")

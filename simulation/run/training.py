@@ -1,0 +1,129 @@
+"""The training of the clients in a round that waits for their replies, and the replies that come too late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from strategies.rounds.replies import Reply
+from strategies.rounds.trained_clients import TrainedClients, WeightedUpdates
+
+from ..response_times import arrivals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from strategies.numerics.arrays import Floats
+    from strategies.rounds.logic import RoundLogic
+    from strategies.rounds.stages import Chosen
+    from tasks.base import Arrays
+    from tasks.data import FederatedData
+
+    from ..kernels import Kernel, Plan
+    from ..response_times import ResponseTimes
+
+LATE = "no answer by the deadline"
+"""Why the reply of a client is missing that did not reply in time."""
+
+
+class Replies(NamedTuple):
+    """The replies of a round's S clients, in the order of the selection."""
+
+    trained: TrainedClients | list[Reply]  # a list if nobody replied in time
+    waited: float  # how long the round waited for replies, simulated s
+    seconds: Floats | None  # (S,) until each reply, NaN for none; None without response times
+
+
+class Training:
+    """Trains the selected clients that reply in time.
+
+    Parameters
+    ----------
+    data : FederatedData
+        The samples of all clients.
+    kernel : Kernel
+        Trains the clients' models.
+    logic : RoundLogic
+        The rounds' logic, which learns how long clients take.
+    response_times : ResponseTimes or None
+        When each client replies; None: at once.
+    deadline : float
+        Seconds after which a round goes on without the missing replies.
+    """
+
+    def __init__(
+        self,
+        data: FederatedData,
+        kernel: Kernel,
+        logic: RoundLogic,
+        response_times: ResponseTimes | None,
+        deadline: float,
+    ) -> None:
+        self._data, self._kernel, self._logic = data, kernel, logic
+        self._response_times, self._deadline = response_times, deadline
+        # (n, 4) replies that arrive after the end of their round: simulated time of arrival (s), round,
+        # client, response time (s).
+        self._late = np.empty((0, 4))
+
+    def hear_late_replies(self, now: float) -> None:
+        """Learn response times from replies that came after the end of their round, in order of arrival.
+
+        ``now`` is the simulated time in seconds.
+        """
+        if not self._late.size:
+            return
+        due = self._late[:, 0] <= now
+        come = self._late[due]
+        for _, number, client, seconds in come[np.argsort(come[:, 0], kind="stable")]:
+            wait = self._logic.wait("train", int(number), np.array([int(client)]), self._deadline)
+            if wait is not None:
+                wait.late(0, float(seconds))
+        self._late = self._late[~due]
+
+    def run(self, plan: Plan, chosen: Chosen, arrays: Arrays, now: float) -> Replies:
+        """Train the selected clients from ``arrays``, in a round that begins at ``now``, in simulated s."""
+        clients, waited, measured = chosen.selection.clients, 0.0, None
+        answered = np.ones(clients.size, dtype=np.bool_)
+        if self._response_times is not None:
+            seconds = self._response_times.seconds(plan.round, clients)
+            enough = chosen.enough if clients.size else None
+            wait = self._logic.wait("train", plan.round, clients, self._deadline)
+            answered, waited = arrivals(seconds, self._deadline, enough, wait)
+            measured = np.where(answered, seconds, np.nan)
+            late = ~answered & np.isfinite(seconds)
+            if wait is not None and late.any():
+                rounds = np.full(clients.size, float(plan.round))
+                coming = np.column_stack([now + seconds, rounds, clients, seconds])[late]
+                self._late = np.concatenate([self._late, coming])
+        positions = np.flatnonzero(answered)
+        training = clients[positions]
+        if not training.size:
+            return Replies([Reply(failure=LATE) for _ in clients], waited, measured)
+        controls = None
+        if self._logic.variates is not None:
+            sent = {m: self._logic.variates.outgoing(m) for m in training.tolist()}
+            controls = {m: control for m, control in sent.items() if control is not None} or None
+        trained = self._kernel.train(arrays, self._data, training, plan, controls)
+        updates = trained.updates
+        if self._logic.updates == "masked":  # each client multiplies its own update by its weight
+            updates = WeightedUpdates(updates, chosen.selection.weights[positions] * clients.size, arrays)
+        replies = TrainedClients(
+            positions,
+            updates,
+            trained.losses,
+            plan.num_steps(self._data.offsets[training + 1] - self._data.offsets[training]),
+            trained.gradient_variances,
+            dict.fromkeys(np.flatnonzero(~answered).tolist(), LATE),
+        )
+        return Replies(replies, waited, measured)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return a copy of the replies that are still to come."""
+        return {"late": self._late.copy()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        self._late = np.array(state["late"])
