@@ -105,6 +105,7 @@ PAGES = (
         "rounds of messages, simulation, aggregation, selection, a million clients, devices",
         benchmarks={
             "rounds": "A round of messages",
+            "messages": "CPU time of a message",
             "throughput": "Client updates a second",
             "aggregation": "Aggregating large models",
             "selection": "A round of selection",

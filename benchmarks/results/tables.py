@@ -150,6 +150,10 @@ def _population(output: Sequence[Any]) -> list[str]:
 
 NOTES = {
     "rounds": ("Seconds of a round without training, with gRPC, TLS, node authentication and database."),
+    "messages": (
+        "CPU seconds of a message, of all processes together, beyond the app's own (`cohort`, `stock`: Flower's "
+        "programs), and those of the app. The app is NumPy's, or torch's in the shape of Flower's quickstart."
+    ),
     "throughput": (
         "`updates per s`: client updates a second; `cpu ms`: CPU time of an update; `start s`: until "
         "the first round; `peak mb`: of the process. `benchmarks/throughput/workloads.py` describes "

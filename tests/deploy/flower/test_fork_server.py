@@ -177,9 +177,12 @@ def test_the_end_of_a_child_does_not_copy_the_shared_memory(server: Server, tmp_
 
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     shared = int(status.partition("RssAnon:")[2].split()[0]) * 1024
-    before = copied()
-    with output_of(server, tmp_path, "flower-superexec", "--version"):
-        assert 0 < copied() - before < shared / 3
+    copies = []
+    for _ in range(3):  # children of other tests may end at the same time
+        before = copied()
+        with output_of(server, tmp_path, "flower-superexec", "--version"):
+            copies.append(copied() - before)
+    assert 0 < min(copies) < shared / 3
 
 
 # --- a server of the test's own, with programs of the test's own --------------------------------------------
