@@ -151,8 +151,9 @@ def _population(output: Sequence[Any]) -> list[str]:
 NOTES = {
     "rounds": ("Seconds of a round without training, with gRPC, TLS, node authentication and database."),
     "messages": (
-        "CPU seconds of a message, of all processes together, beyond the app's own (`cohort`, `stock`: Flower's "
-        "programs), and those of the app. The app is NumPy's, or torch's in the shape of Flower's quickstart."
+        "CPU seconds of a message, of all processes together: beyond the app's own, with the programs of "
+        "this project (`cohort`) or Flower's (`stock`), and those of the app itself. There are an app in "
+        "NumPy, and one in torch of the shape of Flower's quickstart."
     ),
     "throughput": (
         "`updates per s`: client updates a second; `cpu ms`: CPU time of an update; `start s`: until "
