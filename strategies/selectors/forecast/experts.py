@@ -23,7 +23,7 @@ MAX_QUOTIENT, MAX_ERROR = 20.0, 100.0
 CALIBRATION_RATE = DISPERSION_RATE = NOISE_RATE = SPREAD_RATE = 0.05
 LEVEL_MEMORY, LEVEL_RATE = 0.9, 0.15
 SLOPE_RATE, STEEPEST_SLOPE = 0.01, 0.1
-UNSURE, LEAK, LARGEST_LEAK = 0.005, 8.0, 0.4
+NOISY, LEAK, LARGEST_LEAK = 0.25, 0.3, 0.4
 RESTART, RESTART_DEVIATIONS = 1.5, 5 * 1.4826
 RIDGE, STEEPEST = 4.0, 3.0
 WIDTH, REACH = 0.02, 800  # the width of a class of log sizes; the number of classes on each side of x = 0
@@ -197,9 +197,9 @@ def trend(
     `ratio` (n,) holds y/θ of the drawn clients that were seen before. `counts` (n,) is N, how often each was
     drawn. The evidence about the mean of y/θ holds decaying sums of N, N y/θ and N (y/θ)². The slope is the
     expected change of g per round. `noise` is ν, which bounds the variance of y/θ from below: a few rounds
-    without a large y have a small mean and a small variance, and would seem to prove a decay. If the
-    standard error of the mean is above .07, the slope returns to 0: the calibration h hides a slope that is
-    wrong, so among much noise nothing else would correct it.
+    without a large y have a small mean and a small variance, and would seem to prove a decay. Above
+    ν = .25 the slope returns to 0: the calibration h hides a slope that is wrong, so among much noise nothing
+    else would correct it.
     """
     if not ratio.size:
         return evidence, slope, 0.0
@@ -209,6 +209,6 @@ def trend(
     variance = max(evidence[2] / evidence[0] - mean**2, noise) / evidence[0]
     sure = max(0.0, 1 - 4 * (variance + 1e-4) / max((mean - 1) ** 2, 1e-12)) * min(1.0, evidence[0] / 20)
     step = sure * math.log(max(mean, 0.05))
-    slope *= 1 - min(LEAK * max(0.0, variance - UNSURE), LARGEST_LEAK)
+    slope *= 1 - min(LEAK * max(0.0, noise - NOISY), LARGEST_LEAK)
     slope = min(max(slope + SLOPE_RATE * step, -STEEPEST_SLOPE), STEEPEST_SLOPE)
     return evidence, slope, LEVEL_RATE * step
