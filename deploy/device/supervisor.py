@@ -86,7 +86,7 @@ class DeviceSupervisor(Supervisor):
             ),
         )
         self.memory_limit: float | None = settings["memory_limit"]  # MB
-        self._printed = self._saved = ""  # the last text that was printed; the last text in the status
+        self._printed = self._saved = ""  # the last text that was printed, and the last in STATUS
         self._refuses = False  # whether the device has refused the server's current app
         self._reason = ""  # why the SuperNode is about to end, if known
         self._online_since: float | None = None  # time.monotonic(), s
@@ -163,7 +163,7 @@ class DeviceSupervisor(Supervisor):
     def _hear(self, line: str) -> None:
         """Write a line of output into the log, and learn the state of the connection from the line.
 
-        The SuperNode goes on if the disk is full: then the line is missing in the log.
+        If the disk is full, the line is missing from the log, and the SuperNode goes on.
         """
         with contextlib.suppress(OSError):
             path = self.folder / LOG

@@ -1,4 +1,4 @@
-"""A server's registered clients and its invitations, in one file each. All programs of the server use these.
+"""A server's registered clients and invitations, each in a file. All programs of the server use these files.
 
 An invitation holds a random token. The SuperLink registers the key of the first device that shows the token
 before the invitation expires (`deploy.flower.patches.guards.enrolment`). The server stores only a hash of the
@@ -189,7 +189,7 @@ class Registry:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Keep other threads and processes from using or withdrawing an invitation meanwhile."""
-        import fcntl  # which Windows lacks, where no server runs
+        import fcntl  # not at the top: Windows, where no server runs, lacks it
 
         self.prepare()
         with self._lock:

@@ -1,10 +1,12 @@
-"""Softmax regression and perceptrons in NumPy; the first axis of every array is the client.
+"""Softmax regression and perceptrons in NumPy, for many clients in one call.
 
-One step of a chunk of G clients takes a dozen NumPy calls for any G. These calls multiply inputs (G, b, in)
-by weights (G, in, out), which hold one model per client. The models and mini-batches of a chunk fit into
-the cache of a core and stay there for all steps. If the model is large, a chunk is one client.
+A chunk is G clients that train together. One step of a chunk takes a few dozen NumPy calls, however large G
+is. These calls multiply inputs (G, b, in) by weights (G, in, out), which hold one model per client. The
+models and mini-batches of a chunk fit into the cache of a core and stay there for all steps. If the model is
+large, a chunk is one client.
 
-If a model of one layer takes a single step, the updates are stored as two factors, the inputs and the errors.
+If a model of one layer takes a single step without control variates, the updates are stored as two factors,
+the inputs and the errors.
 Their product, which would be as large as one model per client, is not computed.
 """
 
@@ -58,8 +60,8 @@ class Dense(Kernel):
     transposed : bool
         True: weights have the shape (out, in), as in torch. False: (in, out).
     dropout : float (default: 0.0)
-        The probability with which a unit of the first hidden layer is 0 in a step, for each sample anew. The
-        other units are divided by 1 - dropout, so evaluations use all units as they are.
+        The probability with which a unit of the first hidden layer is 0, drawn anew for each sample and
+        step. The other units are divided by 1 - dropout, so evaluations use all units as they are.
     """
 
     def __init__(
@@ -116,8 +118,8 @@ class Dense(Kernel):
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
         steps, widths = plan.work(data, clients)
         if len(self._layers) == 1 and not controlled and (steps == 1).any():
-            # All clients are one chunk: if every client of a chunk takes one step, `train` uses another
-            # computation, with other rounding. This could be so in a smaller chunk, and not in the whole.
+            # `train` uses another computation, with other rounding, if all its clients take one step. A
+            # smaller chunk could hold only such clients, so all clients are one chunk.
             return [np.arange(clients.size)]
         return chunked(steps, widths, self._capacity)
 
@@ -230,7 +232,7 @@ class Dense(Kernel):
         losses = np.empty(clients.size)
         ends = np.cumsum(sizes)
         begin = 0
-        while begin < clients.size:  # as many clients as have at most _ROWS samples in all, at least one
+        while begin < clients.size:  # the next clients with at most _ROWS samples in all, or one client
             before = ends[begin] - sizes[begin]
             end = max(begin + 1, int(np.searchsorted(ends, before + _ROWS, side="right")))
             part = slice(begin, end)
@@ -373,7 +375,7 @@ class _OneStep(ClientUpdates):
         # ||X'E||² is the sum of (x·x')(e·e') over all pairs of a client's samples.
         squares = np.empty(self._widths.size)
         begin = 0
-        while begin < squares.size:  # as many clients as have at most _PAIRED samples in all, at least one
+        while begin < squares.size:  # the next clients with at most _PAIRED samples, or one client
             before = self._ends[begin] - self._widths[begin]
             end = max(begin + 1, int(np.searchsorted(self._ends, before + _PAIRED, side="right")))
             rows = slice(before, self._ends[end - 1])

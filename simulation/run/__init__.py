@@ -1,1 +1,1 @@
-"""The parts of a simulation, of which `Simulator` is made. Each has a state of its own."""
+"""The parts of a simulation. `Simulator` makes and connects them."""

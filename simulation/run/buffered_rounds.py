@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class BufferedRounds:
-    """Keeps clients busy with training, over the ends of rounds.
+    """Keeps clients busy with training, across the ends of rounds.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class BufferedRounds:
         # The clients in flight, in the order in which they were asked -> (when the training or the wait for
         # it ends, simulated s; how long the training takes, s, infinite if longer than the deadline).
         self._in_flight: dict[int, tuple[float, float]] = {}
-        # Round -> the model from which the clients train that were asked in this round.
+        # Round -> the model from which the clients asked in that round train.
         self._models: dict[int, Arrays] = {}
 
     def run(self, opened: Opened, arrays: Arrays, began: float) -> tuple[Chosen, Replies]:

@@ -62,7 +62,7 @@ class Polls:
     def norms(self, plan: Plan, clients: Ints, arrays: Arrays, at_a_time: int = 1000) -> Floats:
         """Return (n,) the norms of the clients' updates before the first selection.
 
-        ``at_a_time`` clients are trained at once, on mini-batches of their own.
+        ``at_a_time`` clients are trained at once, on the mini-batches of round 0, which no later round uses.
         """
         plan = replace(plan, round=0)
         parts = [clients[first : first + at_a_time] for first in range(0, clients.size, at_a_time)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..response_times import ResponseTimes
 
 LATE = "no answer by the deadline"
-"""Why the reply of a client is missing that did not reply in time."""
+"""The failure of a client that did not reply in time."""
 
 
 class Replies(NamedTuple):

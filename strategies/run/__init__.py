@@ -1,1 +1,1 @@
-"""The parts of a run on Flower's grid, of which `SelectionStrategy` is made. Each has a state of its own."""
+"""The parts of a run on Flower's grid. `SelectionStrategy` makes and connects them."""

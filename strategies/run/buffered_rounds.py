@@ -46,7 +46,7 @@ class Gathered(NamedTuple):
 
 
 class BufferedRounds:
-    """Keeps clients busy with training, over the ends of rounds.
+    """Keeps clients busy with training, across the ends of rounds.
 
     `Buffer` decides who is asked. This class sends the messages, awaits the replies, and remembers the models
     from which clients in flight train.
@@ -81,7 +81,10 @@ class BufferedRounds:
         grid: ExchangeGrid,
         limit: float,
     ) -> Gathered:
-        """Keep clients busy until the buffer is full or nobody trains, and return whose training has ended.
+        """Keep clients busy until the buffer is full, and return what the round has gathered.
+
+        If no client holds a place, the round ends with the answers so far. If there are none, it waits for
+        the first answer of an overdue client, if any.
 
         Parameters
         ----------
@@ -183,7 +186,7 @@ class BufferedRounds:
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Keep the saved models. The next round asks the clients again that were in flight."""
+        """Keep the saved models. The next round asks again the clients that were in flight."""
         self._restored = state
 
 

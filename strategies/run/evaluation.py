@@ -42,7 +42,7 @@ class ClientEvaluation:
     seed : int
         The run's seed.
     deadline : float
-        How long a message is valid, in seconds, besides the difference of the clocks.
+        How long a message is valid, in seconds; `CLOCKS_DIFFER` is added.
 
     Attributes
     ----------

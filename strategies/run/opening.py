@@ -63,20 +63,20 @@ class RoundOpening:
         limit: float,
         num_rounds: int | None,
     ) -> tuple[Opened, float]:
-        """Wait for clients and open a round; return it, and when it began in s on the clock.
+        """Wait for clients and open a round; return it, and its start in s on the grid's clock.
 
         Parameters
         ----------
         number : int
             The round.
         arrays : ArrayRecord
-            w_t. Some selectors let all clients measure an update of it before the first selection.
+            w_t. Before the first selection, some selectors ask clients for the norm of an update of w_t.
         config : ConfigRecord
-            The config of this question.
+            The config of the messages that ask for these norms.
         grid : ExchangeGrid
             The grid with the clients' nodes.
         limit : float
-            The longest wait for the answers to this question, in seconds.
+            The longest wait for these norms, in seconds.
         num_rounds : int or None
             The planned number of rounds, with which the first round creates the selector.
         """

@@ -36,9 +36,10 @@ class RoundLog:
         self._told_of_report = False  # whether a warning said that no client reports what the selector needs
 
     def eligible(self, round: int, conditions: Eligibility, count: int, others: int) -> None:
-        """Log which clients the aggregate of a round describes, whenever this set changes.
+        """Log how many clients are eligible, whenever the conditions or these numbers change.
 
-        ``count`` of the available clients meet the conditions, and ``others`` do not.
+        ``count`` clients are available, and ``others`` would be, but are not eligible. Without conditions,
+        nothing is logged.
         """
         now = (str(conditions), count, others)
         if not conditions or now == self._eligible:

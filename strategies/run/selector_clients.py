@@ -32,7 +32,7 @@ class SelectorClients:
     Parameters
     ----------
     roster : Roster
-        The registered clients.
+        The known clients.
     overrides : Overrides
         What the operator declares about clients.
     groups : Groups
@@ -92,7 +92,7 @@ class SelectorClients:
         return self._logic
 
     def create(self, num_rounds: int) -> None:
-        """Create the selector with all registered clients, and load the saved state if there is one.
+        """Create the selector with all known clients, and load the saved state if there is one.
 
         ``num_rounds`` is the planned number of rounds. Call `update` next.
         """

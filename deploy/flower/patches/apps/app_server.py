@@ -2,8 +2,8 @@
 
 In stock Flower, every message imports the app anew, with NumPy, scikit-learn or torch. Here a SuperNode has
 one app server for each bundle (FAB) that it runs. A process that is forked from an app server has the memory
-that it would have after importing the app itself. All messages start from the same memory. Nothing that a
-message does reaches another message: what it stores, its leaks, its crash, its end by a signal.
+that it would have after importing the app itself. All messages start from the same memory. What a message's
+process stores or leaks does not reach other messages, and neither does a crash or a signal that ends it.
 
 Some apps cannot be forked, because a forked process would not be like one that imports the app itself:
 
@@ -14,8 +14,8 @@ Some apps cannot be forked, because a forked process would not be like one that 
   ``rng = numpy.random.default_rng()``. Every message would draw the same numbers.
 - The app has initialized CUDA.
 
-The app server then says so and ends, and each message imports the app, as in stock Flower. What else an app
-computes while it is imported, for example from the time, is the same for all its messages.
+The app server then reports the reason and ends, and each message imports the app, as in stock Flower.
+Anything else that an app computes during its import, for example from the time, is the same for all messages.
 
 A generator that the app seeds while it is imported has the same state in every message, as in stock Flower.
 NumPy's and Python's global generators are seeded anew in each message, unless the app has seeded them.
@@ -186,7 +186,7 @@ class _Randomness:
     def __init__(self, folder: str) -> None:
         self.drawn = ""  # where the app has drawn random numbers from the system
         self._folder = folder + os.sep
-        self._seeded: dict[str, bool] = {}  # by module: whether the app has seeded its global generator
+        self._seeded: dict[str, bool] = {}  # module -> True if its global generator was given a seed
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> _Randomness:
@@ -232,9 +232,9 @@ class _Randomness:
             self._seeded[module] = True
 
     def _draws(self, _: Any) -> None:
-        """Remember that a system's random number is drawn, if a module of the app is being imported.
+        """Remember where a module of the app draws a random number from the system.
 
-        The libraries that an app imports may draw random numbers. A process that is forked may share these.
+        Draws of the libraries that the app imports are ignored: forked processes may share these numbers.
         """
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_name != "<module>":
@@ -243,7 +243,7 @@ class _Randomness:
             self.drawn = self.drawn or f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
 
     def reseed(self) -> None:
-        """Seed the global generators of this forked process, except those that the app has seeded."""
+        """Seed the global generators of this process anew, or restore the state after the app's own seed."""
         python, numpy = self._states
         if python is not None:
             random.setstate(python)  # Python seeds this generator after a fork
