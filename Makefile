@@ -34,15 +34,13 @@ export PYTHONDONTWRITEBYTECODE :=
 # Sphinx finds the library under its name, and notebooks find `cohort`. A missing reference is a warning, and so an error.
 SITE = PYTHONPATH=$(CURDIR)/build/docs/library PATH="$(CURDIR)/$(BIN):$$PATH" \
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going
-# Clusters run one after another, in one worker. Two workers beside it keep two cores busy while it waits.
-BESIDE := -n 3 --dist loadgroup
 # $(call tested_twice,NAME,MARKERS,OPTIONS OF THE FIRST RUN): on a busy machine, real processes are at times later than a
 # test waits. So the tests that fail run once more, alone; the target fails if one of them fails again. Both runs are printed.
 CACHED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$(1) $(2)
 tested_twice = $(CACHED) $(3) || { [ $$? -eq 1 ] && echo "--- $(1): the tests that failed run once more, alone" && \
 	$(CACHED) --last-failed --last-failed-no-failures none --maxfail 1; }
 
-.PHONY: install run test test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check lint format lock dist wheels clean
+.PHONY: install run test test-network test-fast test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -71,11 +69,19 @@ $(VENV)/.docs: pyproject.toml $(LOCK) | $(VENV)/.dev
 run: $(VENV)/.demo                ## a federation of processes on this machine
 	$(BIN)/cohort up $(UP)
 
+# Clusters run one after another and often wait. The other tests run meanwhile.
 test: $(VENV)/.dev                ## all tests except those of the targets below
-	$(call tested_twice,fast,-m "not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs",$(BESIDE))
+	@$(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-network test-fast
+
+test-network: $(VENV)/.dev        ## of these, the tests with a network
+	$(call tested_twice,network,-m "network and not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs")
+
+test-fast: $(VENV)/.dev           ## the others
+	$(call tested_twice,fast,-m "not network and not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs",-n 2)
 
 test-slow: $(VENV)/.dev           ## minutes each: figures of the papers, killed processes, many fault histories
-	$(call tested_twice,slow,-m "slow and not arm64",$(BESIDE))
+	$(call tested_twice,slow-network,-m "slow and network")
+	$(call tested_twice,slow,-m "slow and not network and not arm64",-n 2)
 
 test-simulation: $(VENV)/.simulation    ## Flower's own simulation; installs Ray
 	$(call tested_twice,simulation,-m simulation)

@@ -47,16 +47,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return not all(_names(collection_path, each) for each in needed if each.isidentifier()) or None
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let one worker run all tests with a network, one after another. Others run while it waits."""
-    if item.get_closest_marker("network"):
-        item.add_marker(pytest.mark.xdist_group("network"))
-
-
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse a marker that the file of its test does not name: the marker's lane would leave the test out."""
-    lanes = {line.partition(":")[0] for line in config.getini("markers")} - {"hypothesis", "xdist_group"}
+    lanes = {line.partition(":")[0] for line in config.getini("markers")} - {"hypothesis"}
     for item in items:
         for marker in lanes & {each.name for each in item.iter_markers()}:
             if not _names(item.path, marker):
