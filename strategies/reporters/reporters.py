@@ -124,9 +124,10 @@ class Reporters:
         self._wait()
 
     def failed(self, round: int, error: BaseException) -> None:
-        """Tell the reporters why the run has failed, and wait until they have finished."""
+        """Tell the reporters why the run has failed or was stopped, and wait until they have finished."""
         stopped = not isinstance(error, Exception)  # a signal: the process must end soon
-        self._tell("failed", round, printable(f"{type(error).__name__}: {error}".removesuffix(": ")))
+        reason = printable(f"{type(error).__name__}: {error}".removesuffix(": "))
+        self._tell("stopped" if stopped else "failed", round, reason)
         self._wait(HURRY if stopped else None)
 
     @contextmanager

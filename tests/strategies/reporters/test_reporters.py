@@ -171,10 +171,18 @@ def test_a_run_that_had_no_reporters_gets_some_at_a_resume(tmp_path: Path) -> No
     [
         (ValueError("no \x1b[2J data"), r"ValueError: no \x1b[2J data"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (SystemExit(143), "SystemExit: 143"),
     ],
 )
-def test_a_failure_is_told_with_its_reason(error: BaseException, reason: str) -> None:
-    recorder = Recorder()
+@pytest.mark.parametrize("knows_stopped", [True, False])
+def test_a_failure_is_told_with_its_reason(error: BaseException, reason: str, knows_stopped: bool) -> None:
+    """A run that somebody stopped has not failed, except for reporters without the method `stopped`."""
+
+    class Knower(Recorder):
+        def stopped(self, round: int, reason: str) -> None:
+            self.calls.append(("stopped", round, reason))
+
+    recorder = Knower() if knows_stopped else Recorder()
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
         if round == 2:
@@ -183,7 +191,8 @@ def test_a_failure_is_told_with_its_reason(error: BaseException, reason: str) ->
 
     with pytest.raises(type(error)):
         run(recorder, evaluate=evaluate)
-    assert recorder.calls[1:] == [("round", 0), ("round", 1), ("failed", 1, reason)]
+    call = "stopped" if knows_stopped and not isinstance(error, Exception) else "failed"
+    assert recorder.calls[1:] == [("round", 0), ("round", 1), (call, 1, reason)]
 
 
 def test_a_round_is_told_after_its_checkpoint(tmp_path: Path) -> None:
