@@ -14,6 +14,7 @@ from strategies.options import Polling
 from strategies.reporters import reporters as holder
 from strategies.reporters.scalars import MOST, scalars
 
+from ...support.processes import wait_for
 from ...support.toy_grid import ToyGrid
 from ..test_resume import NUM_CLIENTS, grid
 from ..test_strategy import model
@@ -272,6 +273,36 @@ def test_a_slow_reporter_is_told_everything_and_no_round_waits_for_it() -> None:
     run(slow, evaluate=evaluate)
     assert [report.round for report in slow.reports] == [0, 1, 2, 3]
     assert slow.calls[-1] == ("end", 3, "")
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no data"), KeyboardInterrupt()])
+def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(
+    error: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
+    monkeypatch.setattr(holder, "HURRY", 60.1)
+    monkeypatch.setattr(holder, "LAST", 60.0)
+
+    class Slow(Recorder):
+        patience = 60.1
+
+        def stopped(self, round: int, reason: str) -> None:
+            self.calls.append(("stopped", round, reason))
+
+        def round(self, report: RoundReport) -> None:
+            super().round(report)
+            wait_for(lambda: [call[0] for call in waiting] == [last], 30, lambda: f"{waiting}")
+
+    last = {type(None): "end", ValueError: "failed", KeyboardInterrupt: "stopped"}[type(error)]
+    slow = Slow()
+    reporters = holder.Reporters([slow])
+    waiting = reporters._workers[0]._calls
+    for number in range(5):
+        reporters.round(number)
+    reporters.failed(4, error) if error else reporters.end(4)
+    assert [call[0] for call in slow.calls] == ["round", last]
+    assert warnings == ["Reporter Slow was not told about 4 rounds"]
 
 
 def test_what_is_no_reporter_is_refused() -> None:
