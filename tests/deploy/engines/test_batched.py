@@ -126,7 +126,7 @@ def test_it_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-    assert wait_until(checkpoints.is_abandoned, 30)
+    assert wait_until(lambda: not checkpoints.is_claimed(), 30)
 
 
 def test_an_unsupported_setting_is_refused(tmp_path: Path) -> None:
