@@ -252,7 +252,7 @@ def _reclaim(folder: Path) -> None:
     marked = partial(processes_with, MARK, str(folder.resolve()))
     if marked():
         typer.echo(
-            f"resume = {folder}: waiting up to {RECLAIM_TIMEOUT:g} s for its processes to end", err=True
+            f"resume = {folder}: waiting up to {RECLAIM_TIMEOUT:g} s for its processes", err=True
         )
     if not wait_until(lambda: not marked(), RECLAIM_TIMEOUT):
         raise ValueError(f"resume = {folder}: this run is still going on; stop it first")

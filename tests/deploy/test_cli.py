@@ -454,18 +454,13 @@ def test_a_signal_ends_a_run_with_a_word_and_the_command_to_resume(tmp_path: Pat
 
 
 def test_a_resume_says_that_it_waits_for_the_processes_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (trial,) = plan(["md"], {"num-rounds": 2}, app_folder(), tmp_path)
-    write_plan(tmp_path, [trial])
     monkeypatch.setattr(planning, "processes_with", lambda *_: [1])
     monkeypatch.setattr(planning, "RECLAIM_TIMEOUT", 0.01)
-    result = cohort("up", "--resume", str(tmp_path))
-    assert (result.exit_code, result.stderr) == (
-        2,
-        f"resume = {tmp_path}: waiting up to 0.01 s for its processes to end\n"
-        f"resume = {tmp_path}: this run is still going on; stop it first\n",
-    )
+    with pytest.raises(ValueError, match="this run is still going on; stop it first"):
+        planning._reclaim(tmp_path)
+    assert capsys.readouterr().err == f"resume = {tmp_path}: waiting up to 0.01 s for its processes\n"
 
 
 def test_plot_refuses_a_folder_without_histories(tmp_path: Path) -> None:
