@@ -20,6 +20,7 @@ from deploy.engines.engine import ProcessEngine, ProcessRun
 from deploy.flower.app_folder import CODE, app_folder
 from deploy.flower.config import default_config
 from deploy.processes.groups import Process, end_with_parent
+from deploy.processes.signals import raise_on_signals
 from deploy.runs.availability import availability_of, response_times_of
 from strategies import Eligibility, extensions
 
@@ -286,4 +287,9 @@ def _reporters_state(arrays: Mapping[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     end_with_parent()
     extensions.load()
-    run(json.loads(sys.argv[1]), int(sys.argv[2]))
+    # Ctrl-C makes the engine send SIGTERM. Trackers are then told that the run was stopped.
+    try:
+        with raise_on_signals(lambda _: KeyboardInterrupt()):
+            run(json.loads(sys.argv[1]), int(sys.argv[2]))
+    except KeyboardInterrupt:
+        sys.exit(130)

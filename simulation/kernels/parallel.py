@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -240,6 +241,7 @@ def _work(
     memory: Floats32,
 ) -> None:
     """Train the clients of each received job, until the other end of the connection closes."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()
     if "torch" in sys.modules:  # torch's threads do not survive a fork, and training would wait forever

@@ -34,6 +34,10 @@ class Eligibility:
         The properties that a client must have, by name: True or False, a number, or a pattern. ``group`` is
         the client's group. A client without the property is not eligible.
 
+        True and False match themselves and the texts "true" and "false" in any case, but no number. Anything
+        else matches a text by its characters, and a number by its characters or its value: 1 and "1" match 1,
+        1.0 and "1"; "01" matches 1, 1.0 and "01", but not "1". Of a list, one text must match.
+
     Raises
     ------
     TypeError, ValueError
@@ -81,20 +85,26 @@ class Eligibility:
         """Return the conditions in a text such as "site-1*|site-2*,tag:hospital,charging=true".
 
         Conditions have commas between them. ``NAME=VALUE`` is a property, ``tag:PATTERN`` a tag, and anything
-        else a pattern of names, or several with ``|`` between them.
+        else a pattern of names, or several with ``|`` between them. Properties have no other comparison: not
+        ``!=``, ``<`` or ``>``, and no lists. Patterns such as ``[12]`` and ``[!3]`` may serve instead.
 
         Raises
         ------
         ValueError
-            If a condition is empty.
+            If a condition is empty, or has another comparison.
         """
         names: list[str] = []
         tags: list[str] = []
         properties: dict[str, bool | int | float | str] = {}
         for part in map(str.strip, text.split(",")):
-            name, equals, value = part.partition("=")
-            if equals and name and value:
-                properties[name.strip()] = _value(value.strip())
+            name, equals, value = map(str.strip, part.partition("="))
+            if equals and (name.endswith(("!", "<", ">")) or value.startswith("=")):
+                raise ValueError(
+                    f"eligible = {text!r}: {part!r} must be NAME=VALUE, without any other comparison; VALUE "
+                    "may be a pattern, such as eu-* or [!3]"
+                )
+            if name and value:
+                properties[name] = value.lower() == "true" if value.lower() in ("true", "false") else value
             elif part.startswith("tag:") and len(part) > len("tag:"):
                 tags.append(part.removeprefix("tag:"))
             elif part and not equals and not names and all(part.split("|")):
@@ -167,17 +177,6 @@ Eligible: TypeAlias = Eligibility | str | Callable[[int], Eligibility | str]
 returns one of them."""
 
 
-def _value(text: str) -> bool | int | float | str:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -188,9 +187,17 @@ def _equal(found: Value, wanted: bool | int | float | str) -> bool:
         return any(_equal(each, wanted) for each in found)
     if isinstance(found, bool) or isinstance(wanted, bool):
         return _shown(found).lower() == _shown(wanted)  # an app may send "true" for True
-    if isinstance(wanted, str):
-        return fnmatchcase(str(found), wanted)
-    return not isinstance(found, str) and found == wanted
+    text = str(wanted)
+    return fnmatchcase(str(found), text) or (not isinstance(found, str) and found == _number(text))
+
+
+def _number(text: str) -> int | float | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
 
 
 def checked_properties(name: str, properties: Any) -> dict[str, Value]:

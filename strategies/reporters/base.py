@@ -60,12 +60,12 @@ class RoundReport:
 class Reporter:
     """Is told what happens in a run. Inherit from this class, and write the methods that you need.
 
-    A run calls `begin` or `resume` first, then `round` for each round, and `end` or `failed` last. All calls
-    come from one thread, which only this reporter has. The run never waits for a call, except at its end
-    for at most ``patience`` seconds. If a call raises an error, the error is logged and the run goes on. If
-    `begin` or `resume` raises an error, the run does not call this reporter again.
+    A run calls `begin` or `resume` first, then `round` for each round, and `end`, `failed` or `stopped` last.
+    All calls come from one thread, which only this reporter has. The run never waits for a call, except at
+    its end for at most ``patience`` seconds. If a call raises an error, the error is logged and the run goes
+    on. If `begin` or `resume` raises an error, the run does not call this reporter again.
 
-    A run that is killed calls neither `end` nor `failed`. When the run is resumed, the rounds after its last
+    A run that is killed calls none of the last three. When the run is resumed, the rounds after its last
     checkpoint are trained again and told again, so a reporter may be told about the same round twice.
 
     Attributes
@@ -109,7 +109,14 @@ class Reporter:
         """Note that the run has ended after ``round``. ``reason`` is "" if all planned rounds are trained."""
 
     def failed(self, round: int, reason: str) -> None:
-        """Note that the run has failed or was interrupted; ``round`` is its last completed round."""
+        """Note that the run has failed; ``round`` is its last completed round."""
+
+    def stopped(self, round: int, reason: str) -> None:
+        """Note that somebody stopped the run (Ctrl-C, a signal); ``round`` is its last completed round.
+
+        A reporter without this method gets the call `failed` instead.
+        """
+        self.failed(round, reason)
 
     def _require(self) -> None:
         """Refuse a reporter whose package is missing."""

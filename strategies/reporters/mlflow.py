@@ -99,12 +99,17 @@ class MLflow(Reporter):
             self._client.log_batch(self._run_id, metrics=new[first : first + _AT_ONCE])
 
     def end(self, round: int, reason: str) -> None:
-        self._client.set_tag(self._run_id, "reason", reason)
-        self._client.set_terminated(self._run_id, "FINISHED")
+        self._finish("FINISHED", reason)
 
     def failed(self, round: int, reason: str) -> None:
+        self._finish("FAILED", reason)
+
+    def stopped(self, round: int, reason: str) -> None:
+        self._finish("KILLED", reason)
+
+    def _finish(self, status: str, reason: str) -> None:
         self._client.set_tag(self._run_id, "reason", reason)
-        self._client.set_terminated(self._run_id, "FAILED")
+        self._client.set_terminated(self._run_id, status)
 
     def _connect(self) -> None:
         uri = self._uri

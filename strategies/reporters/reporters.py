@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CAPACITY = 1000  # the most rounds that wait for a slow reporter; later rounds are not told
 MOST_NAMES = 1000  # the most names of metrics of one source in a run: trackers keep each name for ever
 HURRY = 2.0  # seconds; the longest wait for reporters if the process was told to end
+LAST = 1.0  # seconds; the part of each wait that is kept for the call of `end`, `failed` or `stopped`
 
 
 class Reporters:
@@ -124,9 +125,10 @@ class Reporters:
         self._wait()
 
     def failed(self, round: int, error: BaseException) -> None:
-        """Tell the reporters why the run has failed, and wait until they have finished."""
+        """Tell the reporters why the run has failed or was stopped, and wait until they have finished."""
         stopped = not isinstance(error, Exception)  # a signal: the process must end soon
-        self._tell("failed", round, printable(f"{type(error).__name__}: {error}".removesuffix(": ")))
+        reason = printable(f"{type(error).__name__}: {error}".removesuffix(": "))
+        self._tell("stopped" if stopped else "failed", round, reason)
         self._wait(HURRY if stopped else None)
 
     @contextmanager
@@ -225,10 +227,19 @@ class _Worker:
             self._changed.notify()
 
     def wait(self, began: float, longest: float | None) -> None:
-        """Wait until the thread has ended, but not for longer than the reporter's patience."""
+        """Wait until the thread has ended, but not for longer than the reporter's patience.
+
+        In the last `LAST` seconds, the rounds that still wait are not told, so that the last call is made.
+        """
         if self._thread is None:
             return
         patience = self._reporter.patience if longest is None else min(longest, self._reporter.patience)
+        self._thread.join(max(0.0, began + patience - LAST - time.monotonic()))
+        with self._changed:
+            kept = [call for call in self._calls if call[0] != "round"]
+            self._lost += len(self._calls) - len(kept)
+            self._calls.clear()
+            self._calls.extend(kept)
         self._thread.join(max(0.0, began + patience - time.monotonic()))
         if self._thread.is_alive():
             log(WARNING, "Reporter %s has not finished within %g s", self._name, patience)

@@ -77,6 +77,10 @@ class TensorBoard(Reporter):
         self._note(f"failed after round {round}: {reason}", round)
         self._writer.close()
 
+    def stopped(self, round: int, reason: str) -> None:
+        self._note(f"stopped after round {round}: {reason}", round)
+        self._writer.close()
+
     def _open(self, purge: int | None) -> None:
         """Open a new event file. TensorBoard hides the earlier events of the step ``purge`` and later."""
         if self._writer is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .base import RoundReport, RunInfo
 
 _NOTE = "wandb.json"
+_STOPPED = 255  # the exit code that W&B itself gives to a run after Ctrl-C
 
 
 class WandB(Reporter):
@@ -89,12 +90,17 @@ class WandB(Reporter):
         self._run.log(values, step=report.round)
 
     def end(self, round: int, reason: str) -> None:
-        self._run.summary["reason"] = reason
-        self._run.finish(exit_code=0)
+        self._finish(0, reason)
 
     def failed(self, round: int, reason: str) -> None:
+        self._finish(1, reason)
+
+    def stopped(self, round: int, reason: str) -> None:
+        self._finish(_STOPPED, f"stopped: {reason}")
+
+    def _finish(self, exit_code: int, reason: str) -> None:
         self._run.summary["reason"] = reason
-        self._run.finish(exit_code=1)
+        self._run.finish(exit_code=exit_code)
 
     def _open(self, run: RunInfo) -> None:
         if self._run is not None:

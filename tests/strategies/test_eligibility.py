@@ -48,6 +48,19 @@ SIZES = dict(zip(NAMES, (50, 10, 20, 30, 40), strict=True))
         ("level=3", "a", {"level": 3.0}, True),
         ("level=3", "a", {"level": 4}, False),
         ("group=north", "a", {"group": "north"}, True),
+        *(("group=1", "a", {"group": each}, True) for each in (1, 1.0, "1", ["0", "1"])),
+        *(("group=1", "a", {"group": each}, False) for each in (True, "true", "01", "1.0", "11", 11, [])),
+        *(("group=01", "a", {"group": each}, True) for each in ("01", 1, 1.0)),
+        ("group=01", "a", {"group": "1"}, False),
+        ("group=[!3]", "a", {"group": "1"}, True),
+        ("group=[!3]", "a", {"group": 3}, False),
+        ("group=1*", "a", {"group": 17}, True),
+        *(("group=true", "a", {"group": each}, True) for each in (True, "true", "True")),
+        *(("group=true", "a", {"group": each}, False) for each in (1, "1", "yes")),
+        ("share=0.50", "a", {"share": 0.5}, True),
+        ("version=3.10", "a", {"version": "3.1"}, False),
+        ("count=9007199254740993", "a", {"count": 9007199254740992}, False),
+        ("share=nan", "a", {"share": "nan"}, True),
     ],
 )
 def test_conditions(text: str, name: str, properties: dict[str, Any], admits: bool) -> None:
@@ -71,6 +84,10 @@ def test_conditions(text: str, name: str, properties: dict[str, Any], admits: bo
             "eligible = 'a,b': 'b' must be a pattern of names such as",
         ),
         (lambda: Eligibility.parse("=x"), "'=x' must be"),
+        *(
+            (lambda text=text: Eligibility.parse(text), f"'{text}' must be NAME=VALUE, without any other")
+            for text in ("group!=1", "group != 1", "level>=3", "level <= 3", "group==1")
+        ),
         (lambda: Forecast(2, eligible=3), "eligible = 3: must be an Eligibility, text such as"),
         (
             lambda: Forecast(2, eligible=lambda round: 3),
@@ -87,11 +104,13 @@ def test_wrong_conditions_are_refused(make: Callable[[], Any], message: str) -> 
         make()
 
 
-def site(name: str, reports: Callable[[], dict[str, Any]] = dict) -> Node:
+def site(name: str, reports: Callable[[], dict[str, Any]] = dict, group: str | None = None) -> Node:
     """A client that moves the coordinate of its index by 1."""
 
     def node(message: Message) -> Message:
-        report = Report(client_id=name, num_examples=SIZES.get(name, 10), properties=reports() or None)
+        report = Report(
+            client_id=name, num_examples=SIZES.get(name, 10), group=group, properties=reports() or None
+        )
         content = write_report(report)
         if message.metadata.message_type != STATUS:
             old = message.content.array_records["arrays"]["w"].numpy()
@@ -141,6 +160,14 @@ def test_the_aggregate_is_unbiased_over_the_eligible_clients(selector: str) -> N
     np.testing.assert_array_less(
         np.abs(weights[:, 1:].mean(axis=0) - np.array([0.1, 0.2, 0.3, 0.4])), 4.5 * error
     )
+
+
+@pytest.mark.parametrize("condition", ["group=1", Eligibility(properties={"group": 1})])
+def test_a_group_whose_name_is_a_number_is_found(condition: str | Eligibility) -> None:
+    grid = ToyGrid({n: site(name, group=str(n % 2)) for n, name in enumerate(NAMES)})
+    records, _ = play(grid, 5, eligible=condition)
+    assert {client for record in records for client in record.selection.clients.tolist()} == {1, 3}
+    assert records[0].eligible == "group=1"
 
 
 def test_others_get_neither_polls_nor_evaluations_nor_training() -> None:

@@ -126,7 +126,7 @@ def test_it_ends_with_the_command_that_started_it(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-    assert wait_until(checkpoints.is_abandoned, 30)
+    assert wait_until(lambda: not checkpoints.is_claimed(), 30)
 
 
 def test_an_unsupported_setting_is_refused(tmp_path: Path) -> None:
@@ -163,6 +163,23 @@ def test_several_workers_give_what_one_gives(tmp_path: Path, task: str) -> None:
         assert (one.get("clients"), one.get("counts")) == (other.get("clients"), other.get("counts"))
         for key in ("weights", "probabilities", "update_norms", "train_loss", "test_loss"):
             np.testing.assert_allclose(one.get(key, 0), other.get(key, 0), rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_tells_its_trackers(tmp_path: Path) -> None:
+    """The history ends as after a kill, so that the run can be resumed."""
+    pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
+    settings = {**SETTINGS, "num-rounds": 100000, "output-dir": str(tmp_path), "track": "tensorboard"}
+    command = [sys.executable, "-m", "deploy.engines.batched", json.dumps(settings), "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert wait_until(lambda: len(list(tmp_path.glob("tensorboard/*"))) > 0, 60)
+        process.terminate()
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in output
+    (events,) = tmp_path.glob("tensorboard/*tfevents*")
+    assert b"stopped after round" in events.read_bytes()
+    assert {line["type"] for line in read_lines(tmp_path / "history.jsonl")} <= {"run", "roster", "round"}
 
 
 def test_a_wrong_number_of_workers_is_refused(tmp_path: Path) -> None:

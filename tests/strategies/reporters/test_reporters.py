@@ -14,6 +14,7 @@ from strategies.options import Polling
 from strategies.reporters import reporters as holder
 from strategies.reporters.scalars import MOST, scalars
 
+from ...support.processes import wait_for
 from ...support.toy_grid import ToyGrid
 from ..test_resume import NUM_CLIENTS, grid
 from ..test_strategy import model
@@ -171,10 +172,18 @@ def test_a_run_that_had_no_reporters_gets_some_at_a_resume(tmp_path: Path) -> No
     [
         (ValueError("no \x1b[2J data"), r"ValueError: no \x1b[2J data"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (SystemExit(143), "SystemExit: 143"),
     ],
 )
-def test_a_failure_is_told_with_its_reason(error: BaseException, reason: str) -> None:
-    recorder = Recorder()
+@pytest.mark.parametrize("knows_stopped", [True, False])
+def test_a_failure_is_told_with_its_reason(error: BaseException, reason: str, knows_stopped: bool) -> None:
+    """A run that somebody stopped has not failed, except for reporters without the method `stopped`."""
+
+    class Knower(Recorder):
+        def stopped(self, round: int, reason: str) -> None:
+            self.calls.append(("stopped", round, reason))
+
+    recorder = Knower() if knows_stopped else Recorder()
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
         if round == 2:
@@ -183,7 +192,8 @@ def test_a_failure_is_told_with_its_reason(error: BaseException, reason: str) ->
 
     with pytest.raises(type(error)):
         run(recorder, evaluate=evaluate)
-    assert recorder.calls[1:] == [("round", 0), ("round", 1), ("failed", 1, reason)]
+    call = "stopped" if knows_stopped and not isinstance(error, Exception) else "failed"
+    assert recorder.calls[1:] == [("round", 0), ("round", 1), (call, 1, reason)]
 
 
 def test_a_round_is_told_after_its_checkpoint(tmp_path: Path) -> None:
@@ -263,6 +273,36 @@ def test_a_slow_reporter_is_told_everything_and_no_round_waits_for_it() -> None:
     run(slow, evaluate=evaluate)
     assert [report.round for report in slow.reports] == [0, 1, 2, 3]
     assert slow.calls[-1] == ("end", 3, "")
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no data"), KeyboardInterrupt()])
+def test_a_slow_reporter_learns_the_end_and_not_the_last_rounds(
+    error: BaseException | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(holder, "log", lambda level, text, *values: warnings.append(text % values))
+    monkeypatch.setattr(holder, "HURRY", 60.1)
+    monkeypatch.setattr(holder, "LAST", 60.0)
+
+    class Slow(Recorder):
+        patience = 60.1
+
+        def stopped(self, round: int, reason: str) -> None:
+            self.calls.append(("stopped", round, reason))
+
+        def round(self, report: RoundReport) -> None:
+            super().round(report)
+            wait_for(lambda: [call[0] for call in waiting] == [last], 30, lambda: f"{waiting}")
+
+    last = {type(None): "end", ValueError: "failed", KeyboardInterrupt: "stopped"}[type(error)]
+    slow = Slow()
+    reporters = holder.Reporters([slow])
+    waiting = reporters._workers[0]._calls
+    for number in range(5):
+        reporters.round(number)
+    reporters.failed(4, error) if error else reporters.end(4)
+    assert [call[0] for call in slow.calls] == ["round", last]
+    assert warnings == ["Reporter Slow was not told about 4 rounds"]
 
 
 def test_what_is_no_reporter_is_refused() -> None:

@@ -97,6 +97,13 @@ def test_tensorboard_shows_each_round_once_after_a_resume(tmp_path: Path) -> Non
     assert texts[1:] == ["resumed after round 2", "ended after round 5."]
 
 
+def test_tensorboard_says_that_a_run_was_stopped(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
+    play(TensorBoard(tmp_path), range(1, 3), 1.0, end="stopped")
+    texts = [value.tensor.string_val[0].decode() for _, value in shown(tmp_path, "run/text_summary")]
+    assert texts[-1] == "stopped after round 2: "
+
+
 def test_tensorboard_hides_an_earlier_run_in_the_folder(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
     play(TensorBoard(tmp_path), range(1, 4), 1.0)
@@ -168,6 +175,15 @@ def test_mlflow_continues_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted((each.step, each.value) for each in history) == steps
 
 
+def test_mlflow_shows_a_stopped_run_as_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="needs the extra mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    play(MLflow(tmp_path), range(1, 3), 1.0, end="stopped")
+    assert mlflow_runs(tmp_path)[1][0].info.status == "KILLED"
+    play(MLflow(tmp_path), range(3, 5), 1.0, resumed=True)
+    assert mlflow_runs(tmp_path)[1][0].info.status == "FINISHED"
+
+
 def test_mlflow_tells_two_runs_in_one_folder_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow", reason="needs the extra mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -218,6 +234,24 @@ def test_wandb_continues_its_run_offline(tmp_path: Path, monkeypatch: pytest.Mon
     assert {file.name for file in files} == {f"run-{note['id']}.wandb"}
     assert note["round"] == 5
     assert sum(file.stat().st_size for file in files) > 1000
+
+
+@pytest.mark.parametrize(("end", "code"), [("end", 0), ("failed", 1), ("stopped", 255)])
+def test_wandb_gets_an_exit_code(
+    end: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb", reason="needs the extra wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    codes: list[int | None] = []
+    finish = wandb.sdk.wandb_run.Run.finish
+
+    def noted(run: Any, exit_code: int | None = None) -> None:
+        codes.append(exit_code)
+        finish(run, exit_code)
+
+    monkeypatch.setattr(wandb.sdk.wandb_run.Run, "finish", noted)
+    play(WandB(tmp_path), range(1, 2), 1.0, end=end)
+    assert codes == [code]
 
 
 # --- Prometheus ----------------------------------------------------------------------------------------
