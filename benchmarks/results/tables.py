@@ -8,13 +8,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.advice.measure import LOGS, Case, table
-from deploy.runs.seeds import interval
+from deploy.runs.seed_statistics import interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.results.files import Measured
-    from deploy.runs.seeds import Interval
+    from deploy.runs.seed_statistics import Interval
 
 PROGRAMS = {
     "ServerApp": "flwr-serverapp",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from math import nan
+from math import isfinite, nan
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
 from strategies.numerics.arrays import Floats, Ints
-from tasks.base import Arrays, GradientVariance, Metrics
+from tasks.base import Arrays, Metrics
 from tasks.data import Dataset, FederatedData
 
 from .base import Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, splitter
@@ -19,6 +19,8 @@ from .base import Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, s
 # Default limit on a chunk's models and mini-batches, in bytes. The limit for a CPU is small: there, several
 # models in one convolution are slower than one model after another, except for the smallest models.
 _MEMORY, _MEMORY_OF_GPU = 1 << 23, 1 << 30
+# On a GPU, models with fewer bytes train together. Several larger ones (ResNet-18) are slower than one after another.
+_SMALL = 1 << 24
 _ROWS = 1000  # samples per step of an evaluation
 
 
@@ -35,7 +37,8 @@ class Torch(Kernel):
     device : str (default: "cpu")
         Device of the training: "cuda" for a GPU.
     memory : int, optional
-        Limit on a chunk's models and mini-batches, in bytes (default: 8 MB on a CPU, 1 GB on a GPU).
+        Limit on a chunk's models and mini-batches, in bytes (default: 8 MB; 1 GB on a GPU if a model has less
+        than 16 MB).
 
     Raises
     ------
@@ -62,7 +65,8 @@ class Torch(Kernel):
             parameter.numel() for _, parameter in module.named_parameters(remove_duplicate=False)
         )
         self._device = device
-        self._memory = memory or (_MEMORY if device == "cpu" else _MEMORY_OF_GPU)
+        together = device != "cpu" and 4 * self._num_parameters < _SMALL
+        self._memory = memory or (_MEMORY_OF_GPU if together else _MEMORY)
 
     def initial_arrays(self, seed: int) -> Arrays:
         return self._start(seed)
@@ -121,16 +125,13 @@ class Torch(Kernel):
         shares = torch.from_numpy(work.shares).to(self._device)
         step = vmap(grad_and_value(self._loss)) if count > 1 else self._step_of_one
         losses = torch.zeros(count, device=self._device)
-        variances = [GradientVariance() for _ in range(count)] if plan.measure_variance else []
+        variance = _Variance() if plan.measure_variance else None
         for inputs, labels in work:
             batch = torch.from_numpy(inputs).to(self._device), torch.from_numpy(labels).to(self._device)
             gradients, each = step(models, *batch, shares)
             losses += each
-            if variances:
-                for variance, row in zip(
-                    variances, _flat({name: gradients[name] for name in start}).cpu().numpy(), strict=True
-                ):
-                    variance.add([row])
+            if variance:
+                variance.add(_flat({name: gradients[name] for name in start}))
             for name, model in models.items():
                 gradient = gradients[name]
                 if plan.proximal_mu:
@@ -140,7 +141,7 @@ class Torch(Kernel):
                 model.sub_(gradient, alpha=plan.learning_rate)
         moves = _flat({name: model - start[name] for name, model in models.items()})
         mean_losses = (losses / work.steps).cpu().numpy().astype(np.float64)
-        return moves, mean_losses, [each.value for each in variances] or [nan] * count
+        return moves, mean_losses, variance.values() if variance else [nan] * count
 
     def _step_of_one(
         self, models: dict[str, Tensor], inputs: Tensor, labels: Tensor, shares: Tensor
@@ -173,6 +174,30 @@ class Torch(Kernel):
 
     def _tensors(self, arrays: Arrays) -> dict[str, Tensor]:
         return {name: torch.tensor(array, device=self._device) for name, array in arrays.items()}
+
+
+class _Variance:
+    """The variance of each client's mini-batch gradients, as `tasks.base.GradientVariance`, on the device."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, gradients: Tensor) -> None:
+        """Include a mini-batch's gradient of each client, (G, P)."""
+        self._count += 1
+        if self._count == 1:
+            self._mean = gradients.clone()
+            self._squares = torch.zeros(len(gradients), dtype=torch.float64, device=gradients.device)
+            return
+        moved = gradients - self._mean
+        self._mean += moved / self._count
+        self._squares += moved.square_().sum(dim=1, dtype=torch.float64) * (1 - 1 / self._count)
+
+    def values(self) -> list[float]:
+        """Return the variance of each client; NaN after fewer than two gradients or if it is not finite."""
+        if self._count < 2:
+            return [nan] * len(self._squares)
+        return [each if isfinite(each) else nan for each in (self._squares / (self._count - 1)).tolist()]
 
 
 def _flat(tensors: dict[str, Tensor]) -> Tensor:
