@@ -90,6 +90,9 @@ class Experiment:
         Whether the figure's y axis is logarithmic. The mean of a curve is then a geometric mean.
     data : str
         Name of the file that ``run`` needs, for example ``mnist.npz``, or "" if it needs none.
+    gpu : bool
+        Whether it needs a GPU, since it would take days without one. Without a GPU it runs only if it is
+        named, and its recorded results are not compared with the code.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Experiment:
     y: str = ""
     log_y: bool = False
     data: str = ""
+    gpu: bool = False
 
 
 class Report(NamedTuple):

@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PACKAGES = ("numpy", "scipy", "torch", "flwr")
-ARITHMETIC = ("cpu", "vectors", "blas", "python", "numpy", "scipy")
+ARITHMETIC = ("cpu", "vectors", "blas", "python", "numpy", "scipy", "gpu")
 """What must be equal on two machines so that the same sources give the same numbers, bit for bit."""
 
 
 def machine() -> dict[str, Any]:
-    """Return the CPU's model, the number of cores, and the versions of all that computes.
+    """Return the CPU's model, the number of cores, the GPU's model, and the versions of all that computes.
 
     `vectors` are the CPU's vector instructions that NumPy uses, and `blas` is the library of linear algebra
     with the kernels that it chose for this CPU.
@@ -37,7 +38,17 @@ def machine() -> dict[str, Any]:
         "blas": _blas(numpy),
         "python": ".".join(platform.python_version_tuple()[:2]),
         **{name: package_version(name) for name in PACKAGES},
+        **({"gpu": gpu()} if gpu() else {}),
     }
+
+
+@cache
+def gpu() -> str:
+    """Return the model of the GPU on which torch trains networks, "" without one."""
+    if not find_spec("torch"):
+        return ""
+    cuda = importlib.import_module("torch.cuda")
+    return str(cuda.get_device_name()) if cuda.is_available() else ""
 
 
 def same_arithmetic(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -46,14 +57,16 @@ def same_arithmetic(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def commit(files: Iterable[Path] = ()) -> str:
-    """Return the hash of the last commit, or "" outside a Git repository.
+    """Return the hash of the last commit; outside a Git repository the variable COHORT_COMMIT, or "".
 
     "+changes" follows the hash if one of `files` differs from its committed state.
     """
     found = _git("rev-parse", "HEAD")
+    if not found:
+        return os.environ.get("COHORT_COMMIT", "")[:12]
     paths = [str(file.relative_to(CODE)) for file in files]
     changed = paths and _git("status", "--porcelain", "--", *paths)
-    return f"{found[:12]}+changes" if found and changed else found[:12]
+    return f"{found[:12]}+changes" if changed else found[:12]
 
 
 def _git(*arguments: str) -> str:

@@ -107,6 +107,7 @@ PAGES = (
             "rounds": "A round of messages",
             "messages": "CPU time of a message",
             "throughput": "Client updates a second",
+            "networks": "The papers' networks on a GPU",
             "aggregation": "Aggregating large models",
             "selection": "A round of selection",
             "population": "A round among a million clients",

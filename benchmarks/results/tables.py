@@ -160,6 +160,11 @@ NOTES = {
         "the first round; `peak mb`: of the process. `benchmarks/throughput/workloads.py` describes "
         "W1 to W4."
     ),
+    "networks": (
+        "20 of 300 clients a round, 5 steps on mini-batches of 32, as in DELTA's Table 2. The loop is plain "
+        "PyTorch and keeps everything on the device; the simulator has Adaptive-OSMD and aggregates in "
+        "NumPy. Both compute in float32 without TF32."
+    ),
     "aggregation": (
         "CPU seconds of the aggregation of a round on one thread, and memory above that of the replies."
     ),
