@@ -57,16 +57,14 @@ def same_arithmetic(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def commit(files: Iterable[Path] = ()) -> str:
-    """Return the hash of the last commit; outside a Git repository the variable COHORT_COMMIT, or "".
+    """Return the hash of the last commit, or "" outside a Git repository.
 
     "+changes" follows the hash if one of `files` differs from its committed state.
     """
     found = _git("rev-parse", "HEAD")
-    if not found:
-        return os.environ.get("COHORT_COMMIT", "")[:12]
     paths = [str(file.relative_to(CODE)) for file in files]
     changed = paths and _git("status", "--porcelain", "--", *paths)
-    return f"{found[:12]}+changes" if changed else found[:12]
+    return f"{found[:12]}+changes" if found and changed else found[:12]
 
 
 def _git(*arguments: str) -> str:
