@@ -237,6 +237,28 @@ def models(
 
 
 @bench.command()
+def networks(
+    networks: Annotated[str, typer.Option(help="cnn, resnet18, with commas.")] = "cnn,resnet18",
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda. (default: cuda if there is a GPU)", show_default=False)
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0, help="Seconds of each engine with each network.")] = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Measure the simulation of the papers' networks, on a GPU."""
+    from benchmarks.networks import CASES, run
+    from benchmarks.results.machine import gpu
+
+    names = networks.split(",")
+    for name in names:
+        if name not in CASES:
+            _fail(f"networks = {name!r}: must be one of {', '.join(CASES)}")
+    if device not in (None, "cpu", "cuda") or (device == "cuda" and not gpu()):
+        _fail(f"device = {device!r}: must be cpu{', or cuda' if gpu() else ': torch finds no GPU here'}")
+    run(names, device, seconds, as_json)
+
+
+@bench.command()
 def half_precision(
     tasks: Annotated[
         str, typer.Option(help="digits, mnist, mnist-mlp, with commas.")

@@ -28,7 +28,7 @@ from tasks.base import TrainResult, batches
 from tasks.data import Dataset
 
 from .device import charge, properties_of, why_unavailable
-from .local import LocalData, number_of
+from .local_data import LocalData, number_of
 from .own_data import local_data
 from .personal import moved, personal_update, split
 from .private import Noise, group_member

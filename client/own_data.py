@@ -7,7 +7,7 @@ from flwr.app import Context
 import tasks
 
 from .data_file import read_data_file
-from .local import LocalData, group_of
+from .local_data import LocalData, group_of
 
 
 def local_data(context: Context) -> LocalData:

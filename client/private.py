@@ -38,7 +38,7 @@ from flwr.app import ConfigRecord
 from strategies.clients.report_noise import GaussianMechanism
 from strategies.selectors.invitation import GroupMember
 
-from .local import Group, partition_group
+from .local_data import Group, partition_group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

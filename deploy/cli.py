@@ -21,9 +21,9 @@ from rich.console import Console
 
 from deploy.device.cli import client
 from deploy.engines.batched import BatchedSimulation, check_batched
-from deploy.engines.cluster import LocalCluster
 from deploy.engines.engine import EngineError
 from deploy.engines.flower_simulation import RaySimulation
+from deploy.engines.local_cluster import LocalCluster
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.cli import server
 from deploy.page.command import Page, PagePort, page, page_of
@@ -36,7 +36,7 @@ from deploy.runs.figure import FIGURE, draw
 from deploy.runs.follower import train
 from deploy.runs.imports import CommandWithImports
 from deploy.runs.planning import Comparison, claim, planned, resumed, resumed_engine
-from deploy.runs.seeds import parse_seeds
+from deploy.runs.seed_statistics import parse_seeds
 from deploy.runs.selectors import describe, table_of_selectors, table_of_settings
 from deploy.runs.slow_clients import slow_clients
 from deploy.runs.trials import run_folder

@@ -21,7 +21,7 @@ from strategies.options import (
     Polling,
     read_rates,
 )
-from strategies.options.mode import MOST_CLIENTS, MOST_STEPS
+from strategies.options.buffered import MOST_CLIENTS, MOST_STEPS
 from strategies.selectors import available, selector_type, settings_of_run
 from strategies.selectors.checks import did_you_mean
 from strategies.selectors.settings import Schedule

@@ -24,7 +24,7 @@ from .clients.reports import NORM, REPORT_NORM
 from .flower.arrays import decode, encode, num_bytes
 from .flower.contents import of_kind
 from .flower.exchanges import ExchangeGrid, GridView
-from .flower.received import readable
+from .flower.unreadable_replies import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -41,13 +41,13 @@ from .options import (
     read_rates,
     refuse_unknown,
 )
-from .options.types import boolean
+from .options.value_checks import boolean
 from .reporters import Reporter, Reporters, RunInfo
 from .rounds.logic import RoundLogic
 from .rounds.record import RoundRecord
 from .rounds.replies import Reply
 from .rounds.variates import create_variates
-from .run.arguments import check_kinds
+from .run.argument_kinds import check_kinds
 from .run.buffered_rounds import BufferedRounds
 from .run.description import RunDescription
 from .run.ending import RoundEnding
@@ -570,7 +570,7 @@ class SelectionStrategy(Strategy):
         shown = NodesGrid(grid, [self.roster.node_of(client) for client in first])
         messages = self._step.configure(number, arrays, config, shown)
         training = TrainingRound(ended.chosen, arrays, messages, began, ended.asked, grid.clock)
-        return self._end(training, ended.answers, ended.seconds, ended.arrived)
+        return self._end(training, ended.replies, ended.seconds, ended.arrived)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -593,15 +593,15 @@ class SelectionStrategy(Strategy):
         return self._end(training, training.match(replies), training.reply_seconds(), arrived)
 
     def _end(
-        self, training: TrainingRound, answers: Sequence[Reply], seconds: NDArray[np.float64], arrived: float
+        self, training: TrainingRound, replies: Sequence[Reply], seconds: NDArray[np.float64], arrived: float
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """End a round, see `RoundEnding.end`. The result is that of `aggregate_train`."""
-        stepped, self._record = self._ending.end(training, answers, seconds, arrived)
+        stepped, self._record = self._ending.end(training, replies, seconds, arrived)
         if self.on_round is not None:
             self.on_round(self._record)
         if stepped.arrays is None:
             return None, None
-        metrics = self._training.average(answers, self._record, self.selector.client_sizes)
+        metrics = self._training.average(replies, self._record, self.selector.client_sizes)
         return to_record(stepped.arrays), metrics
 
     # --- federated evaluation, as the server strategy does it ------------------------------------------

@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class ResNet18(Network):
-    """ResNet-18 for colour images of 32 x 32 pixels; inputs are rows of pixels (n, 3 * 32 * 32).
+    """ResNet-18 for small images, such as 32 x 32 pixels; inputs are rows of pixels (n, channels * h * w).
 
     The first convolution has 3 x 3 filters, and no pooling follows it, as is usual for small images. Each
     group norm has two groups, as in Reddi et al. 2021, whose federated CIFAR-100 the FLICS paper uses
@@ -49,19 +49,19 @@ class ResNet18(Network):
     Raises
     ------
     ValueError
-        If the images have another shape.
+        If the data set has no images.
     """
 
     def __init__(self, dataset: str = "cifar100", *, partition: str = "skewed", data_dir: str = "") -> None:
         super().__init__(dataset, partition=partition, data_dir=data_dir)
-        if self.data.shape != (3, 32, 32):
-            raise ValueError(f"data set = {dataset!r}: must have images of 3 x 32 x 32 for ResNet-18")
+        if len(self.data.shape) != 3:
+            raise ValueError(f"data set = {dataset!r}: must have images for ResNet-18")
 
     def layers(self) -> nn.Sequential:
         channels = _STAGES[0][0]
         modules: list[nn.Module] = [
             nn.Unflatten(1, self.data.shape),
-            nn.Conv2d(3, channels, 3, padding=1, bias=False),
+            nn.Conv2d(self.data.shape[0], channels, 3, padding=1, bias=False),
             _norm(channels),
             nn.ReLU(),
         ]

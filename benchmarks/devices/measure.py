@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 from benchmarks.devices import app
 from benchmarks.devices.cluster import DeviceCluster
 from deploy.processes.groups import wait_until
+from strategies.rounds.replies import LATE
 
 LIMIT = 600.0  # s that a round waits for a reply
-LOST, AWAY = "no answer by the deadline", "error "  # why a reply was not used, in the record of a round
+AWAY = "error "  # how the failure of a device that is not connected begins, in the record of a round
 SETTLE = 10.0  # s after the last round until the devices must know what became of their messages
 FLOAT = 4  # bytes of a number in the model
 CPU_CLOCK = 2  # a clock of the CPU time of a process: CPUCLOCK_SCHED in Linux's posix-timers.h
@@ -154,7 +155,7 @@ def _rounds(settings: Settings, cluster: DeviceCluster, file: Path) -> dict[str,
     least = (settings.rounds + 1) * settings.per_round - len(failures)
     wait_until(lambda: _settled(cluster.counts, least), SETTLE)
     counts = cluster.counts
-    lost = failures.count(LOST)
+    lost = failures.count(LATE)
     away = sum(1 for why in failures if why.startswith(AWAY))
     return {
         "round_s": round(statistics.median(seconds), 3),

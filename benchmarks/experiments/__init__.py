@@ -7,6 +7,7 @@ lists them in ``EXPERIMENTS``.
 from benchmarks.experiments import slow_clients
 from benchmarks.experiments.delta import bounds_measured as delta_bounds
 from benchmarks.experiments.delta import mnist as delta_mnist
+from benchmarks.experiments.delta import mnist_cnn as delta_mnist_cnn
 from benchmarks.experiments.delta import other_data as delta_other_data
 from benchmarks.experiments.delta import regression as delta_regression
 from benchmarks.experiments.delta import synthetic as delta_synthetic
@@ -52,6 +53,7 @@ EXPERIMENTS: dict[str, Experiment] = SELECTION | {
         power_of_choice_mnist,
         power_of_choice_other_data,
         delta_mnist,
+        delta_mnist_cnn,
         delta_other_data,
         table_1,
         cifar_100,

@@ -14,6 +14,7 @@ from benchmarks.experiments.figure import draw
 from benchmarks.experiments.progress import Bars, Lines
 from benchmarks.experiments.report import as_json, table
 from benchmarks.experiments.running import missing_data, num_seeds, run_all
+from benchmarks.results.machine import gpu
 from benchmarks.results.recording import record_report
 from tasks.datasets import DESCRIPTIONS
 
@@ -28,6 +29,7 @@ def list_experiments(known: Mapping[str, Experiment]) -> None:
     width = max(map(len, known))
     for each in known.values():
         data = f"; needs {each.data}" if each.data else ""
+        data += "; needs a GPU" if each.gpu else ""
         typer.echo(f"{each.name:{width}}  {each.title} ({each.source}; {each.seeds} seeds{data})")
 
 
@@ -49,7 +51,8 @@ def run_experiments(
     known : Mapping[str, Experiment]
         The experiments to choose from, by name.
     names : list of str or None
-        Names of the experiments to run. Without names, all known experiments run whose data file is there.
+        Names of the experiments to run. Without names, all known experiments run whose data file is there;
+        without a GPU, those that need one are skipped.
     out : Path
         Folder for the output. The quick form writes to its subfolder ``quick``.
     record : bool
@@ -80,7 +83,9 @@ def run_experiments(
     for file in dict.fromkeys(each.data for each in lacking):
         skipped = ", ".join(each.name for each in lacking if each.data == file)
         typer.echo(f"skipped, since {file} is missing: {skipped}; {_where(file, data)}", err=True)
-    chosen = [each for each in wanted if each not in lacking]
+    if slow := [each for each in wanted if each.gpu and each not in lacking and not names and not gpu()]:
+        typer.echo(f"skipped, since there is no GPU: {', '.join(each.name for each in slow)}", err=True)
+    chosen = [each for each in wanted if each not in [*lacking, *slow]]
 
     out, start = out / "quick" if quick else out, time.monotonic()
     console = Console(stderr=True)

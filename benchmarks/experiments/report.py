@@ -77,7 +77,7 @@ class Experiment:
         of 5 in section G); a table shows how many there are.
     known : Mapping[Cell, str]
         Results to compare ours with, printed in brackets after them. They are those of an independent
-        implementation, unless `note` names another source.
+        implementation, unless `note` has a sentence that begins with "In brackets".
     claim : str
         The result that the paper claims.
     note : str
@@ -90,6 +90,9 @@ class Experiment:
         Whether the figure's y axis is logarithmic. The mean of a curve is then a geometric mean.
     data : str
         Name of the file that ``run`` needs, for example ``mnist.npz``, or "" if it needs none.
+    gpu : bool
+        Whether it needs a GPU, since it would take days without one. Without a GPU it runs only if it is
+        named, and its recorded results are not compared with the code.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Experiment:
     y: str = ""
     log_y: bool = False
     data: str = ""
+    gpu: bool = False
 
 
 class Report(NamedTuple):
@@ -214,8 +218,9 @@ def table(report: Report) -> str:
         )
     of = "One seed" if seeds == 1 else f"Mean ± standard deviation over {seeds} seeds"
     if any(f" of {seeds})" in text for line in lines for text in line):
-        of += f", or over the n that got there (n of {seeds})"
-    beside = "; in brackets: an independent implementation" if known else ""
+        of += f", or over the n seeds that have a value (n of {seeds})"
+    named = "In brackets" in experiment.note  # the note says whose results they are
+    beside = "; in brackets: an independent implementation" if known and not named else ""
     head.append(f"{of}{beside}. Took {report.seconds:.0f} s of one core.")
     return "\n".join([*head, "", *body, ""])
 

@@ -19,7 +19,7 @@ from benchmarks.results.claim_list import CLAIMS
 from benchmarks.results.claims import judge
 from benchmarks.results.figures import figures
 from benchmarks.results.files import FOLDER, Kept, Measured, Recorded, plain, read, write
-from benchmarks.results.machine import commit, machine, same_arithmetic
+from benchmarks.results.machine import commit, gpu, machine, same_arithmetic
 from benchmarks.results.pages import PAGES, files_of, pages
 from benchmarks.results.recording import digest_of_benchmark, measure, today
 from deploy.flower.app_folder import CODE
@@ -76,15 +76,30 @@ def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
 
 
 def stale(results: Mapping[str, Result]) -> list[Recorded | Measured]:
-    """Return the results whose sources have changed since, those first that cost least to renew."""
+    """Return the results whose sources have changed since, those first that cost least to renew.
+
+    Results that `need_gpu` are left out.
+    """
     found: list[tuple[float, Recorded | Measured]] = []
     for each in results.values():
-        if isinstance(each, Recorded) and each.name in EXPERIMENTS:
+        if isinstance(each, Recorded) and each.name in EXPERIMENTS and each not in need_gpu(results):
             if each.sources != digest_of(EXPERIMENTS[each.name]):
                 found.append((min(each.seconds), each))
         elif isinstance(each, Measured) and each.sources != digest_of_benchmark(each.name):
             found.append((each.seconds, each))
     return [each for _, each in sorted(found, key=lambda pair: pair[0])]
+
+
+def need_gpu(results: Mapping[str, Result]) -> list[Recorded]:
+    """Return the results that only a machine with a GPU can check, if this machine has none."""
+    return [
+        each
+        for each in results.values()
+        if isinstance(each, Recorded)
+        and each.name in EXPERIMENTS
+        and EXPERIMENTS[each.name].gpu
+        and not gpu()
+    ]
 
 
 def kept(results: Mapping[str, Result]) -> list[Kept]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from benchmarks.results.files import Recorded
-from deploy.runs.seeds import Interval, interval
+from deploy.runs.seed_statistics import Interval, interval
 from deploy.sweeps.statistics import LEVEL, holm, paired_p
 
 if TYPE_CHECKING:

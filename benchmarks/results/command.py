@@ -13,6 +13,7 @@ from benchmarks.results.checking import (
     RELATIVE,
     differences,
     kept,
+    need_gpu,
     renew,
     renew_benchmark,
     sample,
@@ -106,8 +107,12 @@ def check(seed: int | None, budget: float, data: Path | None) -> None:
         f"{len(recorded)} experiments recorded, {len(outdated)} of them outdated; "
         f"{len(old)} tables not rerun: " + ", ".join(each.name for each in old)
     )
+    if unchecked := need_gpu(results):
+        typer.echo("not checked, since there is no GPU: " + ", ".join(each.name for each in unchecked))
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
-    chosen = sample({each.name: each for each in recorded if each not in outdated}, seed, budget, data)
+    chosen = sample(
+        {each.name: each for each in recorded if each not in [*outdated, *unchecked]}, seed, budget, data
+    )
     equal = all(same_arithmetic(machine(), each.machine) for each in recorded)
     how = (
         "bit for bit"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.results.files import Recorded
-from deploy.runs.seeds import Interval, interval
+from deploy.runs.seed_statistics import Interval, interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PACKAGES = ("numpy", "scipy", "torch", "flwr")
-ARITHMETIC = ("cpu", "vectors", "blas", "python", "numpy", "scipy")
+ARITHMETIC = ("cpu", "vectors", "blas", "python", "numpy", "scipy", "gpu")
 """What must be equal on two machines so that the same sources give the same numbers, bit for bit."""
 
 
 def machine() -> dict[str, Any]:
-    """Return the CPU's model, the number of cores, and the versions of all that computes.
+    """Return the CPU's model, the number of cores, the GPU's model, and the versions of all that computes.
 
     `vectors` are the CPU's vector instructions that NumPy uses, and `blas` is the library of linear algebra
     with the kernels that it chose for this CPU.
@@ -37,7 +38,17 @@ def machine() -> dict[str, Any]:
         "blas": _blas(numpy),
         "python": ".".join(platform.python_version_tuple()[:2]),
         **{name: package_version(name) for name in PACKAGES},
+        **({"gpu": gpu()} if gpu() else {}),
     }
+
+
+@cache
+def gpu() -> str:
+    """Return the model of the GPU on which torch trains networks, "" without one."""
+    if not find_spec("torch"):
+        return ""
+    cuda = importlib.import_module("torch.cuda")
+    return str(cuda.get_device_name()) if cuda.is_available() else ""
 
 
 def same_arithmetic(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -107,6 +107,7 @@ PAGES = (
             "rounds": "A round of messages",
             "messages": "CPU time of a message",
             "throughput": "Client updates a second",
+            "networks": "The papers' networks on a GPU",
             "aggregation": "Aggregating large models",
             "selection": "A round of selection",
             "population": "A round among a million clients",
@@ -133,8 +134,8 @@ PAGES = (
         ("time-",),
         {"time-to-accuracy": "Over real processes"},
         intro="[My clients are slow](../slow-clients.md) says what to turn on. `devices` are the 200 devices "
-        "of `benchmarks/time_to_accuracy/devices.json`. They have the form of FedScale's file, but are not "
-        "its: they were drawn.",
+        "of `benchmarks/time_to_accuracy/devices.json`. The file has the form of FedScale's, but its speeds "
+        "were drawn at random.",
         summary=first_to_accuracy.section,
     ),
 )
@@ -148,7 +149,8 @@ _FRONT = """\
 An effect is the mean over the seeds of a difference, or the geometric mean of a ratio (×), between two
 selectors with the same seeds, and its 95 % interval is Student's. A verdict is "yes" or "no" only if a
 paired t test, corrected by Holm's method for all comparisons of its table that have values, shows the
-effect on one side of the limit (p < .05). Otherwise it is "not shown", which is all that a handful of
+effect on one side of the claim's limit (p < .05). The limit is 0, or 1 for a ratio, unless the claim
+names another. Otherwise it is "not shown", which is all that a handful of
 seeds can say about most differences. "Not rerun": the figures are from before results were recorded; the
 paper's page has them, and they may be stale.
 
@@ -284,7 +286,7 @@ def _section(name: str, page: Page, result: Result) -> list[str]:
     usual = EXPERIMENTS[name].seeds
     if len(result.seeds) > usual:
         lines.append(
-            f"Recorded with {len(result.seeds)} seeds, more than the usual {usual} that the note may name."
+            f"Recorded with {len(result.seeds)} seeds; the text above may name {usual}, the usual number."
         )
     if name in FIGURES and result.curves:
         lines += ["", f"![{EXPERIMENTS[name].title}]({name}.png)"]
@@ -294,17 +296,18 @@ def _section(name: str, page: Page, result: Result) -> list[str]:
 def _origin(result: Recorded | Measured) -> list[str]:
     """Say when, where and by which command a result was made."""
     machine = result.machine
+    gpu = f"{machine['gpu']}, " if "gpu" in machine else ""
     text = (
-        f"`{result.command}`, {result.measured}, commit {result.commit}, {machine['cpu']}, "
+        f"`{result.command}`, {result.measured}, commit {result.commit}, {gpu}{machine['cpu']}, "
         f"{machine['cores']} cores, NumPy {machine['numpy']}; [raw values](../../results/{result.name}.json)."
     )
     lines = [text]
     if result.renewed:
         last = result.renewed[-1]
-        rerun = "all" if last["seed"] == "all" else f"seed {last['seed']}"
+        rerun = "everything" if last["seed"] == "all" else f"seed {last['seed']}"
         lines.append(
-            f"The code has changed since: {rerun} was rerun on {last['measured']} "
-            f"(commit {last['commit']}), and was equal {last['equal']}."
+            f"Since then the code has changed. On {last['measured']} {rerun} ran again (commit "
+            f"{last['commit']}), and gave the recorded values, {last['equal']}."
         )
     return lines
 

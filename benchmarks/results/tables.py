@@ -8,13 +8,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.advice.measure import LOGS, Case, table
-from deploy.runs.seeds import interval
+from deploy.runs.seed_statistics import interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.results.files import Measured
-    from deploy.runs.seeds import Interval
+    from deploy.runs.seed_statistics import Interval
 
 PROGRAMS = {
     "ServerApp": "flwr-serverapp",
@@ -159,6 +159,11 @@ NOTES = {
         "`updates per s`: client updates a second; `cpu ms`: CPU time of an update; `start s`: until "
         "the first round; `peak mb`: of the process. `benchmarks/throughput/workloads.py` describes "
         "W1 to W4."
+    ),
+    "networks": (
+        "20 of 300 clients a round, 5 steps on mini-batches of 32, as in DELTA's Table 2. The loop is plain "
+        "PyTorch and keeps everything on the device; the simulator has Adaptive-OSMD and aggregates in "
+        "NumPy. Both compute in float32 without TF32."
     ),
     "aggregation": (
         "CPU seconds of the aggregation of a round on one thread, and memory above that of the replies."

@@ -42,7 +42,7 @@ from benchmarks.time_to_accuracy.federation import (
     Method,
     Setting,
 )
-from deploy.runs.seeds import interval
+from deploy.runs.seed_statistics import interval
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats
 from strategies.options import Faults

@@ -142,7 +142,7 @@ def run(config: Mapping[str, Any], workers: int = 1) -> None:
     import numpy as np
 
     import tasks
-    from client.local import client_name
+    from client.local_data import client_name
     from server.recording import KnownClients, Recording
     from server.settings import RunSettings
     from simulation.kernels import Parallel, kernel_of

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deploy.flower import commands
-from deploy.flower.database import move_aside_if_corrupt
+from deploy.flower.corrupt_database import move_aside_if_corrupt
 from deploy.hosting.server import Server, ServerError
 from deploy.processes.groups import tail, wait_until
 from deploy.processes.marked import MarkedProcesses

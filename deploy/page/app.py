@@ -29,7 +29,7 @@ STATIC = Path(__file__).parent / "static"
 FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
     "page.css": ("page.css", "text/css; charset=utf-8"),
-    "charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "chart_forms.js": ("chart_forms.js", "text/javascript; charset=utf-8"),
     "page.js": ("page.js", "text/javascript; charset=utf-8"),
     "icon.svg": ("icon.svg", "image/svg+xml"),
 }

@@ -53,7 +53,7 @@ def availability_of(settings: Mapping[str, Any], num_clients: int, seed: int) ->
     if not (text or file):
         return None
     from simulation.availability import create
-    from simulation.availability.recording import Recording, read_trace
+    from simulation.availability.trace_file import Recording, read_trace
 
     name, _, given = (text or "trace").partition(":")
     own = parse_settings(given, f"availability = {text!r}: its settings")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from deploy.runs.comparison import LAST, duration, faults, large_clients, number, summarise, verdict
 from deploy.runs.groups import GROUP_NOTES, group_table
-from deploy.runs.seeds import by_selector, interval, paired_verdict
+from deploy.runs.seed_statistics import by_selector, interval, paired_verdict
 from strategies.clients.printable import printable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from deploy.runs.groups import worst_accuracy
-from deploy.runs.seeds import by_selector, interval
+from deploy.runs.seed_statistics import by_selector, interval
 from server.history import FILE_NAME
 from strategies.clients.printable import printable
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from deploy.engines.cluster import MARK
+from deploy.engines.local_cluster import MARK
 from deploy.flower.app_folder import app_folder
 from deploy.processes.groups import processes_with, wait_until
 from deploy.runs.trials import (
@@ -251,9 +251,7 @@ def _reclaim(folder: Path) -> None:
     # Wait for the old watchdog too: it would kill the new processes, which have the same mark.
     marked = partial(processes_with, MARK, str(folder.resolve()))
     if marked():
-        typer.echo(
-            f"resume = {folder}: waiting up to {RECLAIM_TIMEOUT:g} s for its processes", err=True
-        )
+        typer.echo(f"resume = {folder}: waiting up to {RECLAIM_TIMEOUT:g} s for its processes", err=True)
     if not wait_until(lambda: not marked(), RECLAIM_TIMEOUT):
         raise ValueError(f"resume = {folder}: this run is still going on; stop it first")
     if sys.platform == "linux":  # on other systems, old processes may still use the state

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tasks
-from client.local import client_name
+from client.local_data import client_name
 from deploy.flower.config import ConfigValue, default_config
 from server.history import FILE_NAME, RunHistory
 from server.settings import RunSettings, parse_settings, read_client_settings

@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from deploy.runs.comparison import number
-from deploy.runs.seeds import Interval
+from deploy.runs.seed_statistics import Interval
 from deploy.sweeps.statistics import LEVEL, METRICS, Cell, Comparison, Result, cells, comparisons
 from strategies.checkpoint import replacing
 

@@ -7,7 +7,7 @@ import statistics
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deploy.runs.seeds import Interval, interval
+from deploy.runs.seed_statistics import Interval, interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

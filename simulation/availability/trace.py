@@ -11,7 +11,7 @@ from strategies.numerics.arrays import Floats, Ints
 from strategies.numerics.streams import generator
 
 from .base import Availability
-from .recording import Recording
+from .trace_file import Recording
 
 
 class Trace(Availability):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from math import nan
+from math import isfinite, nan
 
 import numpy as np
 import torch
@@ -11,14 +11,17 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
 from strategies.numerics.arrays import Floats, Ints
-from tasks.base import Arrays, GradientVariance, Metrics
+from tasks.base import Arrays, Metrics
 from tasks.data import Dataset, FederatedData
 
-from .base import Floats32, Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, splitter
+from .base import Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, splitter
 
 # Default limit on a chunk's models and mini-batches, in bytes. The limit for a CPU is small: there, several
 # models in one convolution are slower than one model after another, except for the smallest models.
 _MEMORY, _MEMORY_OF_GPU = 1 << 23, 1 << 30
+# On a GPU, models with fewer bytes train together. Several larger ones (ResNet-18) are slower in one
+# convolution, too.
+_SMALL = 1 << 24
 _ROWS = 1000  # samples per step of an evaluation
 
 
@@ -35,7 +38,8 @@ class Torch(Kernel):
     device : str (default: "cpu")
         Device of the training: "cuda" for a GPU.
     memory : int, optional
-        Limit on a chunk's models and mini-batches, in bytes (default: 8 MB on a CPU, 1 GB on a GPU).
+        Limit on a chunk's models and mini-batches, in bytes (default: 8 MB; 1 GB on a GPU if a model has less
+        than 16 MB).
 
     Raises
     ------
@@ -62,7 +66,8 @@ class Torch(Kernel):
             parameter.numel() for _, parameter in module.named_parameters(remove_duplicate=False)
         )
         self._device = device
-        self._memory = memory or (_MEMORY if device == "cpu" else _MEMORY_OF_GPU)
+        together = device != "cpu" and 4 * self._num_parameters < _SMALL
+        self._memory = memory or (_MEMORY_OF_GPU if together else _MEMORY)
 
     def initial_arrays(self, seed: int) -> Arrays:
         return self._start(seed)
@@ -85,7 +90,8 @@ class Torch(Kernel):
     ) -> Trained:
         steps, widths = plan.work(data, clients)
         start = self._tensors(arrays)
-        rows = np.empty((clients.size, self._num_parameters), dtype=np.float32)
+        # A GPU copies into page-locked memory many times faster than into other memory.
+        host = torch.empty((clients.size, self._num_parameters), pin_memory=self._device != "cpu")
         losses, variances = np.empty(clients.size), np.full(clients.size, nan)
         for chunk in self.chunks(data, clients, plan):
             work = MiniBatches(data, clients[chunk], plan, int(steps[chunk[0]]), widths[chunk])
@@ -94,8 +100,12 @@ class Torch(Kernel):
                 each = [self._tensors(controls[int(client)]) for client in clients[chunk]]
                 added = {name: torch.stack([one[name] for one in each]) for name in start}
             with _exactly():
-                rows[chunk], losses[chunk], variances[chunk] = self._train_chunk(start, work, plan, added)
-        return Trained(StackedUpdates(rows, arrays, splitter(arrays)), losses, variances)
+                moves, losses[chunk], variances[chunk] = self._train_chunk(start, work, plan, added)
+            for row, move in zip(chunk.tolist(), moves, strict=True):
+                host[row].copy_(move, non_blocking=True)
+        if self._device != "cpu":
+            torch.cuda.synchronize()
+        return Trained(StackedUpdates(host.numpy(), arrays, splitter(arrays)), losses, variances)
 
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
         def capacity(width: int) -> int:
@@ -109,23 +119,20 @@ class Torch(Kernel):
         work: MiniBatches,
         plan: Plan,
         added: dict[str, Tensor] | None,
-    ) -> tuple[Floats32, Floats, list[float]]:
+    ) -> tuple[Tensor, Floats, list[float]]:
         """Take all steps of G clients; return (G, P) updates, (G,) mean losses, (G,) gradient variances."""
         count = work.shape[0]
         models = {name: tensor.expand(count, *tensor.shape).clone() for name, tensor in start.items()}
         shares = torch.from_numpy(work.shares).to(self._device)
         step = vmap(grad_and_value(self._loss)) if count > 1 else self._step_of_one
         losses = torch.zeros(count, device=self._device)
-        variances = [GradientVariance() for _ in range(count)] if plan.measure_variance else []
+        variance = _Variance() if plan.measure_variance else None
         for inputs, labels in work:
             batch = torch.from_numpy(inputs).to(self._device), torch.from_numpy(labels).to(self._device)
             gradients, each = step(models, *batch, shares)
             losses += each
-            if variances:
-                for variance, row in zip(
-                    variances, self._rows({name: gradients[name] for name in start}), strict=True
-                ):
-                    variance.add([row])
+            if variance:
+                variance.add(_flat({name: gradients[name] for name in start}))
             for name, model in models.items():
                 gradient = gradients[name]
                 if plan.proximal_mu:
@@ -133,9 +140,9 @@ class Torch(Kernel):
                 if added is not None:
                     gradient = gradient + added[name]
                 model.sub_(gradient, alpha=plan.learning_rate)
-        moves = self._rows({name: model - start[name] for name, model in models.items()})
+        moves = _flat({name: model - start[name] for name, model in models.items()})
         mean_losses = (losses / work.steps).cpu().numpy().astype(np.float64)
-        return moves, mean_losses, [each.value for each in variances] or [nan] * count
+        return moves, mean_losses, variance.values() if variance else [nan] * count
 
     def _step_of_one(
         self, models: dict[str, Tensor], inputs: Tensor, labels: Tensor, shares: Tensor
@@ -169,11 +176,34 @@ class Torch(Kernel):
     def _tensors(self, arrays: Arrays) -> dict[str, Tensor]:
         return {name: torch.tensor(array, device=self._device) for name, array in arrays.items()}
 
-    def _rows(self, tensors: dict[str, Tensor]) -> Floats32:
-        """Return (G, P) all parameters of each client."""
-        flat = torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
-        rows: Floats32 = flat.cpu().numpy()
-        return rows
+
+class _Variance:
+    """The variance of each client's mini-batch gradients, as `tasks.base.GradientVariance`, on the device."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, gradients: Tensor) -> None:
+        """Include a mini-batch's gradient of each client, (G, P)."""
+        self._count += 1
+        if self._count == 1:
+            self._mean = gradients.clone()
+            self._squares = torch.zeros(len(gradients), dtype=torch.float64, device=gradients.device)
+            return
+        moved = gradients - self._mean
+        self._mean += moved / self._count
+        self._squares += moved.square_().sum(dim=1, dtype=torch.float64) * (1 - 1 / self._count)
+
+    def values(self) -> list[float]:
+        """Return the variance of each client; NaN after fewer than two gradients or if it is not finite."""
+        if self._count < 2:
+            return [nan] * len(self._squares)
+        return [each if isfinite(each) else nan for each in (self._squares / (self._count - 1)).tolist()]
+
+
+def _flat(tensors: dict[str, Tensor]) -> Tensor:
+    """Return (G, P) all parameters of each client."""
+    return torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
 
 
 def _exactly() -> AbstractContextManager[None]:

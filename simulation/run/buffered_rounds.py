@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strategies.rounds.replies import Reply
+from strategies.rounds.replies import LATE, Reply
 from strategies.rounds.trained_clients import JoinedUpdates, TrainedClients
 
-from .training import LATE, Replies
+from .training import Replies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -96,8 +96,7 @@ class BufferedRounds:
                 failures[client] = LATE
             elif buffer.is_too_stale(client):
                 num_stale += 1
-                most = f"must be at most {buffer.mode.max_staleness} (max_staleness)"
-                failures[client] = f"staleness {buffer.staleness(client)}: {most}"
+                failures[client] = buffer.why_too_stale(client)
             buffer.end(client, client not in failures)
         waited = now - began if now < inf else inf
         chosen = self._logic.gather(opened, num_stale)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from strategies.rounds.replies import Reply
+from strategies.rounds.replies import LATE, Reply
 from strategies.rounds.trained_clients import TrainedClients, WeightedUpdates
 
 from ..response_times import arrivals
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from ..kernels import Kernel, Plan
     from ..response_times import ResponseTimes
-
-LATE = "no answer by the deadline"
-"""The failure of a client that did not reply in time."""
 
 
 class Replies(NamedTuple):

@@ -11,8 +11,8 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from ..clients.printable import printable
-from .received import readable
 from .traffic import Traffic
+from .unreadable_replies import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

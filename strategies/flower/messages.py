@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from ..clients.printable import printable
 from ..clients.reports import IDENTITY, METRICS, PROPERTIES, STATUS, Report
 from ..rounds.aggregation import Model, UnusableError, Update
-from ..rounds.replies import Reply
+from ..rounds.replies import LATE, Reply
 from .arrays import ReceivedArrays
 from .contents import of_kind
 
@@ -181,23 +181,23 @@ def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
     return reply
 
 
-def timed(record: RoundRecord, answers: Sequence[Reply], reply_seconds: NDArray[np.float64]) -> RoundRecord:
+def timed(record: RoundRecord, replies: Sequence[Reply], reply_seconds: NDArray[np.float64]) -> RoundRecord:
     """Return the record with the times of the replies, and with what clients report of their devices.
 
     Parameters
     ----------
     record : RoundRecord
         The record of the round.
-    answers : sequence of Reply
-        The answers (S,) of the selected clients.
+    replies : sequence of Reply
+        The replies (S,) of the selected clients.
     reply_seconds : ndarray, shape (S,)
         The seconds until the server had each reply, NaN for none; or empty.
     """
     return replace(
         record,
         reply_seconds=reply_seconds,
-        training_seconds=_known([answer.report.training_seconds for answer in answers]),
-        batteries=_known([answer.report.battery for answer in answers]),
+        training_seconds=_known([reply.report.training_seconds for reply in replies]),
+        batteries=_known([reply.report.battery for reply in replies]),
     )
 
 
@@ -250,13 +250,13 @@ class TrainingRound:
         first: dict[str, Message] = {}
         for reply in replies:
             first.setdefault(reply.metadata.reply_to_message_id, reply)
-        answers = [first.get(message.metadata.message_id) for message in self.messages]
+        matched = [first.get(message.metadata.message_id) for message in self.messages]
         enough = self.chosen.enough
-        cut = enough < len(answers) and enough <= sum(
-            answer is not None and self.is_usable(answer) for answer in answers
+        cut = enough < len(matched) and enough <= sum(
+            reply is not None and self.is_usable(reply) for reply in matched
         )
-        missing = Reply(failure="enough others had answered" if cut else "no answer by the deadline")
-        return [missing if answer is None else read_reply(answer, self.size_key) for answer in answers]
+        missing = Reply(failure="enough others had replied" if cut else LATE)
+        return [missing if reply is None else read_reply(reply, self.size_key) for reply in matched]
 
     def reply_seconds(self) -> NDArray[np.float64]:
         """Return (S,) the seconds until the server had each reply, NaN for none; empty if all are NaN."""

@@ -6,16 +6,16 @@ use them, so each option and its range are defined once. The defaults of the app
 
 from .arguments import arguments_of, check_kind, names_replacements, refuse_unknown
 from .budgets import Budget, Budgets
+from .buffered import Buffered
 from .checkpoints import Checkpoints
 from .deadlines import Deadlines
 from .eligibility_conditions import Eligibility, Eligible, checked_properties
 from .faults import Faults, check_correction
 from .guard_settings import GuardSettings
 from .learning_rates import read_rates
-from .mode import Buffered
 from .overrides import GROUPS, Overrides
 from .polling import Polling
-from .selector import AFTER_TRAINING, check_selector
+from .selector_check import AFTER_TRAINING, check_selector
 
 __all__ = [
     "AFTER_TRAINING",

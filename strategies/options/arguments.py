@@ -9,10 +9,10 @@ from inspect import signature
 from typing import Any, ParamSpec
 
 from ..selectors.checks import did_you_mean
+from .buffered import Buffered
 from .checkpoints import Checkpoints
 from .deadlines import Deadlines
 from .faults import Faults
-from .mode import Buffered
 from .overrides import Overrides
 from .polling import Polling
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .types import boolean
+from .value_checks import boolean
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from .types import seconds
+from .value_checks import seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..selectors import Selector, checks
 from .guard_settings import GuardSettings
-from .types import boolean, choice
+from .value_checks import boolean, choice
 
 
 @dataclass(frozen=True, kw_only=True)

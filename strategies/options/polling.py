@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .types import boolean, choice, seconds
+from .value_checks import boolean, choice, seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,9 @@ from .aggregation import TOGETHER, Arrays, Model, UnusableError, Update
 from .trained_clients import TrainedClients, TrainedModel, spread
 from .variates import ClientVariates
 
+LATE = "no reply by the deadline"
+"""The failure of a client that did not reply in time."""
+
 
 @dataclass(frozen=True)
 class Reply:

@@ -1,4 +1,4 @@
-"""Rounds that do not wait for slow clients: their messages, and what becomes of each answer."""
+"""Rounds that do not wait for slow clients: their messages, and what becomes of each reply."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flwr.common import log
 
 from ..clients.printable import listed
 from ..flower.arrays import ReceivedArrays, encode
-from ..flower.in_flight import InFlight, buffered_group
+from ..flower.buffered_messages import InFlight, buffered_group
 from ..flower.messages import read_reply, read_usable
 from ..rounds.buffered.rebased import Rebased
-from ..rounds.replies import Reply
+from ..rounds.replies import LATE, Reply
 from ..selectors import Selection
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ class Gathered(NamedTuple):
     """What a buffered round has gathered."""
 
     chosen: Chosen
-    answers: list[Reply]  # (S,) of the clients whose training ended
+    replies: list[Reply]  # (S,) of the clients whose training ended
     seconds: NDArray[np.float64]  # (S,) until each of them replied; NaN = no reply
     asked: float  # when the free places were filled for the first time, s on the clock
-    arrived: float  # when the last answer came, s on the clock
+    arrived: float  # when the last reply came, s on the clock
 
 
 class BufferedRounds:
@@ -83,8 +83,8 @@ class BufferedRounds:
     ) -> Gathered:
         """Keep clients busy until the buffer is full, and return what the round has gathered.
 
-        If no client holds a place, the round ends with the answers so far. If there are none, it waits for
-        the first answer of an overdue client, if any.
+        If no client holds a place, the round ends with the replies so far. If there are none, it waits for
+        the first reply of an overdue client, if any.
 
         Parameters
         ----------
@@ -124,7 +124,7 @@ class BufferedRounds:
         while not buffer.is_full:
             ask(logic.fill(opened), number)
             asked = clock.monotonic() if asked is None else asked
-            if not buffer.num_training and (ended.answers or not buffer.in_flight):
+            if not buffer.num_training and (ended.replies or not buffer.in_flight):
                 break
             event = self._in_flight.next(grid)
             if event.client not in buffer.in_flight:
@@ -141,7 +141,7 @@ class BufferedRounds:
         seconds = np.array([ended.seconds[client] for client in clients], dtype=np.float64)
         return Gathered(
             chosen,
-            [ended.answers[client] for client in clients],
+            [ended.replies[client] for client in clients],
             np.where(np.isinf(seconds), nan, seconds),
             arrived if asked is None else asked,
             arrived,
@@ -199,33 +199,33 @@ class _Ended:
     arrays: ArrayRecord  # w_t
     size_key: str
     num_stale: int = 0
-    answers: dict[int, Reply] = field(default_factory=dict)
+    replies: dict[int, Reply] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)  # until a client replied; infinite or NaN: never
 
     def add(self, client: int, message: Message | None, waited: float = nan, *, lost: bool = False) -> None:
         """End a client's training; ``lost``: a resume cannot ask it again, since its model was not saved."""
         version = self.buffer.in_flight[client]
-        answer = Reply(failure="no answer by the deadline")
+        reply = Reply(failure=LATE)
         too_stale = self.buffer.is_too_stale(client)
         if too_stale or version not in self.models:
             if message is not None:
-                answer = read_reply(message, self.size_key)
-            if lost or not answer.failure:
+                reply = read_reply(message, self.size_key)
+            if lost or not reply.failure:
                 self.num_stale += 1
-                most = f"must be at most {self.buffer.mode.max_staleness} (max_staleness)"
-                why = most if too_stale else "the model that it trained from is no longer kept"
-                answer = Reply(failure=f"staleness {self.buffer.staleness(client)}: {why}")
+                age = self.buffer.staleness(client)
+                gone = f"staleness {age}: the model that it trained from is no longer kept"
+                reply = Reply(failure=self.buffer.why_too_stale(client) if too_stale else gone)
         elif message is not None:
-            answer = self._moved(read_usable(message, self.models[version], self.size_key), version)
-        self.answers[client], self.seconds[client] = answer, waited
-        self.buffer.end(client, not answer.failure)
+            reply = self._moved(read_usable(message, self.models[version], self.size_key), version)
+        self.replies[client], self.seconds[client] = reply, waited
+        self.buffer.end(client, not reply.failure)
 
-    def _moved(self, answer: Reply, version: int) -> Reply:
-        """Return an answer with its update added to w_t instead of the model of round ``version``."""
+    def _moved(self, reply: Reply, version: int) -> Reply:
+        """Return a reply with its update added to w_t instead of the model of round ``version``."""
         base = self.models[version]
-        if answer.arrays is None or base is self.arrays:
-            return answer
-        return replace(answer, arrays=Rebased(answer.arrays, ReceivedArrays(base), self._now))
+        if reply.arrays is None or base is self.arrays:
+            return reply
+        return replace(reply, arrays=Rebased(reply.arrays, ReceivedArrays(base), self._now))
 
     @cached_property
     def _now(self) -> Arrays:

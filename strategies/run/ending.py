@@ -1,4 +1,4 @@
-"""The end of a round: aggregate the answers, let the server strategy step, and make the record."""
+"""The end of a round: aggregate the replies, let the server strategy step, and make the record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RoundEnding:
     Parameters
     ----------
     attendance : Attendance
-        Learns what clients report in their answers.
+        Learns what clients report in their replies.
     eligible : EligibleClients
         The conditions of the round, which are part of the record.
     clients : SelectorClients
@@ -56,29 +56,29 @@ class RoundEnding:
         self._step, self._log = step, log
 
     def end(
-        self, training: TrainingRound, answers: Sequence[Reply], seconds: NDArray[np.float64], arrived: float
+        self, training: TrainingRound, replies: Sequence[Reply], seconds: NDArray[np.float64], arrived: float
     ) -> tuple[Step, RoundRecord]:
-        """Aggregate the answers; return the new model and the record of the round.
+        """Aggregate the replies; return the new model and the record of the round.
 
         Parameters
         ----------
         training : TrainingRound
             The round.
-        answers : sequence of Reply
-            The answers (S,) of the selected clients.
+        replies : sequence of Reply
+            The replies (S,) of the selected clients.
         seconds : ndarray, shape (S,)
-            The seconds until the server had each answer, NaN for none; or empty.
+            The seconds until the server had each reply, NaN for none; or empty.
         arrived : float
-            When the last answer came, s on the clock.
+            When the last reply came, s on the clock.
         """
-        for client, answer in zip(training.chosen.selection.clients, answers, strict=True):
-            if not answer.failure or not answer.report.available:
-                self._attendance.hear(int(client), answer.report)
+        for client, reply in zip(training.chosen.selection.clients, replies, strict=True):
+            if not reply.failure or not reply.report.available:
+                self._attendance.hear(int(client), reply.report)
         self._clients.update()
         received = ReceivedArrays(training.arrays)
         before: Arrays = {name: received[name] for name in received}
         measured = seconds if seconds.size else None
-        outcome = self._clients.logic.finish(training.chosen, before, answers, measured)
+        outcome = self._clients.logic.finish(training.chosen, before, replies, measured)
         stepped = self._stepped(outcome, before, training.messages)
         now = training.clock.monotonic()
         phases = {
@@ -93,7 +93,7 @@ class RoundEnding:
             eligible=str(self._eligible.conditions),
             num_ineligible=self._attendance.num_ineligible,
         )
-        record = timed(record, answers, seconds)
+        record = timed(record, replies, seconds)
         self._log.ended(record)
         return stepped, record
 

@@ -11,7 +11,7 @@ from flwr.common import log
 
 from ..flower.exchanges import NodesGrid
 from ..flower.messages import CLOCKS_DIFFER
-from ..flower.metrics import averaged, has_size
+from ..flower.metric_averages import averaged, has_size
 from ..rounds.seeds import evaluators
 
 if TYPE_CHECKING:

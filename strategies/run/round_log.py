@@ -38,8 +38,8 @@ class RoundLog:
     def eligible(self, round: int, conditions: Eligibility, count: int, others: int) -> None:
         """Log how many clients are eligible, whenever the conditions or these numbers change.
 
-        ``count`` clients are available, and ``others`` would be, but are not eligible. Without conditions,
-        nothing is logged.
+        ``count`` clients are available, and ``others`` are online and willing to train, but not eligible.
+        Without conditions, nothing is logged.
         """
         now = (str(conditions), count, others)
         if not conditions or now == self._eligible:
@@ -53,7 +53,7 @@ class RoundLog:
         }[self._kind.unbiased]
         log(
             INFO,
-            "From round %d on, %d of %d available clients are eligible (%s): %s",
+            "From round %d on, %d of %d clients that are online and willing to train are eligible (%s): %s",
             round,
             count,
             count + others,

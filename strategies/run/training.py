@@ -12,7 +12,7 @@ from ..flower.arrays import to_record
 from ..flower.contents import of_kind
 from ..flower.exchanges import NodesGrid
 from ..flower.messages import CLOCKS_DIFFER
-from ..flower.metrics import averaged
+from ..flower.metric_averages import averaged
 from ..rounds.seeds import client_seed
 from ..rounds.variates import CONTROL
 
@@ -155,7 +155,7 @@ class ClientTraining:
         return replies
 
     def average(
-        self, answers: Sequence[Reply], record: RoundRecord, sizes: NDArray[np.float64]
+        self, replies: Sequence[Reply], record: RoundRecord, sizes: NDArray[np.float64]
     ) -> MetricRecord:
         """Return the clients' metrics, averaged by the server strategy's function.
 
@@ -163,8 +163,8 @@ class ClientTraining:
 
         Parameters
         ----------
-        answers : sequence of Reply
-            The answers (S,) of the selected clients.
+        replies : sequence of Reply
+            The replies (S,) of the selected clients.
         record : RoundRecord
             The record of the round.
         sizes : ndarray, shape (M,)
@@ -172,8 +172,8 @@ class ClientTraining:
         """
         key, responded = self._step.base.weighted_by_key, record.feedback.responded
         contents = [
-            RecordDict({"metrics": MetricRecord({**answer.metrics, key: float(sizes[client])})})
-            for client, answer, used in zip(record.selection.clients, answers, responded, strict=True)
+            RecordDict({"metrics": MetricRecord({**reply.metrics, key: float(sizes[client])})})
+            for client, reply, used in zip(record.selection.clients, replies, responded, strict=True)
             if used
         ]
         found = averaged(

@@ -24,6 +24,7 @@ COMMANDS = (
     "rounds",
     "messages",
     "models",
+    "networks",
     "half-precision",
     "devices",
     "aggregation",

@@ -13,7 +13,7 @@ from tasks.base import Metrics, Task, TrainResult
 from tasks.data import Dataset
 
 from ..server.test_apps import federation
-from .test_client import DATA, DIGITS, MODEL, TRAIN, moved, report, say
+from ..support.client_app import DATA, DIGITS, MODEL, TRAIN, moved, report, say
 
 PERSONALLY = {**TRAIN, "personal-mu": 0.5, "personal-holdout": 0.25}
 

@@ -14,7 +14,7 @@ import pytest
 from strategies.checkpoint import CheckpointFolder
 from strategies.clients.roster import Roster
 from strategies.flower import exchanges
-from strategies.flower.received import readable
+from strategies.flower.unreadable_replies import readable
 from strategies.rounds.aggregation import Model
 from strategies.rounds.logic import RoundLogic
 from strategies.rounds.response_rates import ResponseRates

@@ -176,7 +176,7 @@ def test_a_disk_that_stays_full_costs_bounded_memory_and_the_history_says_what_i
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, content)
 
-    monkeypatch.setattr("server.history.KEPT", 5000)
+    monkeypatch.setattr("server.history.writer.KEPT", 5000)
     settings = RunSettings.from_run_config({**DEFAULTS, "output-dir": str(tmp_path)})
     one = np.ones(1)
     chosen = Selection(np.array([0]), np.array([1]), one, one, one)
@@ -216,7 +216,7 @@ def test_the_run_line_is_never_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     path = tmp_path / "history.jsonl"
-    monkeypatch.setattr("server.history.KEPT", 100)
+    monkeypatch.setattr("server.history.writer.KEPT", 100)
     with HistoryWriter(path) as history:
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)

@@ -7,7 +7,7 @@ import pytest
 
 from simulation.availability import available, create
 from simulation.availability.groups import Members
-from simulation.availability.recording import Recording, read_trace
+from simulation.availability.trace_file import Recording, read_trace
 
 MEANS = np.array([1.0, 8.0, 30.0, 60.0])
 GROUPS = np.repeat([0, 1, 2, 3], [10, 100, 200, 300])

@@ -17,7 +17,7 @@ from strategies import Buffered, SelectionStrategy
 from strategies.options import Deadlines, Faults, Polling
 
 from ..server.test_apps import DEFAULTS
-from .test_simulator import digits, simulator_of
+from ..support.simulators import digits, simulator_of
 
 CLIENTS, ROUNDS = 10, 15
 MODE = Buffered(concurrency=5, size=2, max_staleness=6)

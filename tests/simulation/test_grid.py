@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg, Krum
 
 from simulation.availability import Availability, create
-from simulation.availability.recording import Recording
+from simulation.availability.trace_file import Recording
 from simulation.grid import SUPERLINK, InProcessGrid, LazyArray, SimulatedClock
 from simulation.response_times import ResponseTimes, arrivals
 from strategies import SelectionStrategy, selectors

@@ -13,7 +13,7 @@ from simulation.kernels.torch_functional import Torch
 from simulation.simulator import Simulator
 from tasks.data import FederatedData
 
-from .test_simulator import data_of, start
+from ..support.simulators import data_of, start
 
 CLIENTS = np.array([9, 0, 4, 7, 1, 8, 3, 5, 2, 6])
 

@@ -166,7 +166,7 @@ def test_a_client_that_never_answers_frees_its_place_after_the_deadline() -> Non
     grid = SlowGrid({2: silent(2)})
     _, records = run(grid, 40, deadlines=Deadlines(round=6))
     failures = [why for record in records for client, why in record.failures.items() if client == 2]
-    assert "no answer by the deadline" in failures
+    assert "no reply by the deadline" in failures
     assert sum(record.feedback.responded.sum() for record in records) >= 79
     assert grid.clock.monotonic() < 120
 
@@ -303,7 +303,7 @@ def test_messages_that_cannot_be_sent_end_no_run() -> None:
 
     _, records = run(Busy(), 20)
     assert len(records) == 20
-    assert any("no answer by the deadline" in each.failures.values() for each in records)
+    assert any("no reply by the deadline" in each.failures.values() for each in records)
 
 
 def test_fewer_clients_than_places() -> None:

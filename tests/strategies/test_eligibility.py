@@ -234,8 +234,8 @@ def test_the_log_says_over_whom_the_aggregate_is_unbiased(caplog: pytest.LogCapt
     logging.getLogger("flwr").removeHandler(caplog.handler)
     (line,) = {line for line in caplog.messages if "are eligible" in line}
     assert line == (
-        "From round 1 on, 4 of 5 available clients are eligible (site-*): the aggregate is an unbiased "
-        "estimate of the mean update of the eligible clients"
+        "From round 1 on, 4 of 5 clients that are online and willing to train are eligible (site-*): "
+        "the aggregate is an unbiased estimate of the mean update of the eligible clients"
     )
 
 

@@ -1,4 +1,4 @@
-"""Made-up histories, in the form that server/history.py writes; comparisons of histories."""
+"""Made-up histories, in the form that `server.history` writes; comparisons of histories."""
 
 import json
 from collections.abc import Sequence

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tasks
 from simulation.kernels import Loop, Plan, kernel_of
 from simulation.kernels.torch_functional import Torch
+from tasks.data import Dataset, federate
 from tasks.network import Network
 
 
@@ -59,13 +61,34 @@ def test_it_learns_and_the_batched_simulation_trains_it_alike(task: tasks.Task) 
     assert task.evaluate(one, mine).loss < task.evaluate(arrays, mine).loss
 
 
-def test_other_images_are_refused() -> None:
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_trains_it_as_the_cpu_does_and_the_same_each_time(task: tasks.Task) -> None:
+    data, arrays = task.federated_data(4, 1), task.initial_arrays(1)
+    plan, clients = Plan(3, 1, 0.005, batch_size=3, steps=3), np.array([0, 2])
+    cpu, gpu, again = (
+        kernel_of(task, where).train(arrays, data, clients, plan) for where in ("cpu", "cuda", "cuda")
+    )
+    for position in range(clients.size):
+        expected, found, same = (each.updates.model(position) for each in (cpu, gpu, again))
+        for key in arrays:
+            np.testing.assert_allclose(found[key], expected[key], atol=5e-5, rtol=0)
+            assert np.array_equal(found[key], same[key])
+
+
+def test_grey_images_of_another_size_fit() -> None:
     from tasks.resnet import ResNet18
 
-    with pytest.raises(
-        ValueError, match=r"^data set = 'mnist': must have images of 3 x 32 x 32 for ResNet-18$"
-    ):
-        ResNet18("mnist")
+    network = ResNet18("mnist")
+    kernel: Any = kernel_of(network, "cpu")
+    kernel.check(federate(Dataset(np.zeros((1, 784), np.float32), np.zeros(1, np.int64)), [np.array([0])]))
+    assert network.initial_arrays(0)["1.weight"].shape == (64, 1, 3, 3)
+
+
+def test_data_without_images_are_refused() -> None:
+    from tasks.resnet import ResNet18
+
+    with pytest.raises(ValueError, match=r"^data set = 'sent140': must have images for ResNet-18$"):
+        ResNet18("sent140")
 
 
 def test_the_data_name_their_file_when_they_are_malformed(tmp_path: Path) -> None:

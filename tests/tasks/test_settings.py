@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import tasks
-from client.local import LocalData
+from client.local_data import LocalData
 from server.settings import RunSettings, check_same_run
 
 from ..server.test_apps import DEFAULTS, federation

@@ -23,8 +23,9 @@ experiments, FILE is a file of yours.
 
 The commands that begin with `cohort up` run with the guard, which no paper has. It clips norms, losses and
 variances that lie far above those of other clients, so that all selectors learn from the clipped values, and
-the aggregate has the clipped updates. With `pow-d`, its variants and `afl`, clients rest that are drawn more
-than twice as often as their share of the data, so these selectors select less unevenly than in their papers.
+the aggregate has the clipped updates. With `pow-d`, its variants, `afl`, `oort` and `tifl`, a client rests if
+it was drawn more than twice as often as its share of the data (at least 1/n for n clients) gives. So these
+selectors select less unevenly than in their papers.
 Add `--set guard=false` for the papers' algorithms. The experiments run without the guard.
 """
 

@@ -170,6 +170,7 @@ def _table(
         digits=2,
         y="test accuracy, %",
         data=f"{dataset}.npz",
+        gpu=True,
     )
 
 
@@ -275,6 +276,7 @@ EXPERIMENTS = (
         digits=2,
         y="test accuracy, %",
         data="femnist.npz",
+        gpu=True,
     ),
     Experiment(
         name="delta-sampled-femnist",
@@ -292,6 +294,7 @@ EXPERIMENTS = (
         digits=2,
         y="test accuracy, %",
         data="femnist.npz",
+        gpu=True,
     ),
     Experiment(
         name="delta-split-fashion-mnist",
@@ -312,6 +315,7 @@ EXPERIMENTS = (
         digits=2,
         y="test accuracy, %",
         data="fashion-mnist.npz",
+        gpu=True,
     ),
 )
 """The experiments of the DELTA paper on its own data."""

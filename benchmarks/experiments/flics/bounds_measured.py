@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.experiments.flics import bounds
-from benchmarks.experiments.flics.processes import PROCESSES
+from benchmarks.experiments.flics.availability import PROCESSES
 from benchmarks.experiments.flics.variance_above_optimum import (
     BETA,
     MEANS,

@@ -232,6 +232,7 @@ EXPERIMENTS = (
         digits=1,
         y="mean accuracy, %",
         data="cifar100.npz",
+        gpu=True,
     ),
 )
 """The experiment of the FLICS paper on CIFAR-100."""

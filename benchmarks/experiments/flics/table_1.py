@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.serverapp.strategy import FedAdam
 
-from benchmarks.experiments.flics.processes import sessions
+from benchmarks.experiments.flics.availability import sessions
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome
 from simulation.availability import Availability, create
-from simulation.availability.recording import Recording
+from simulation.availability.trace_file import Recording
 from simulation.kernels import MLP, Kernel, Softmax
 from simulation.simulator import Simulator
 from strategies.numerics.arrays import Floats, Ints

@@ -6,8 +6,8 @@ Constraints", section III-B. Table I and Figures 2 and 3 are in `table_1`.
 
 import numpy as np
 
+from benchmarks.experiments.flics.availability import PROCESSES
 from benchmarks.experiments.flics.offline import fill_rounds, offline_participation
-from benchmarks.experiments.flics.processes import PROCESSES
 from benchmarks.experiments.report import Cell, Curve, Experiment, Outcome, known_cells
 from strategies.numerics.arrays import Floats
 from strategies.numerics.budget_allocation import water_fill

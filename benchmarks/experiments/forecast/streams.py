@@ -229,6 +229,7 @@ EXPERIMENTS = (
             ("80 % zeros", "forecast"): ".076",
         },
         note="Regret over that of uniform sampling, K = 5 of M = 100, 1000 rounds; all equal: loss over the "
-        "least loss. In brackets: an earlier design on streams of the same kinds with other parameters.",
+        "least loss. In brackets: an earlier design of `forecast`, on streams of the same kinds with other "
+        "parameters.",
     ),
 )

@@ -424,7 +424,7 @@ EXPERIMENTS = (
         "mini-batch has a larger one; the paper's stays at the poll's (ā fixed). cold = no poll, ā is the "
         "largest a seen so far. The doubling's ā is the largest a seen in the block before; the poll has no "
         "effect on it, because the first block is one round and makes no step. × = factor on the printed η. "
-        "In brackets, the doubling's rates and ā are unknown to us.",
+        "In brackets: an independent implementation; its rates and ā of the doubling are unknown to us.",
     ),
     _experiment(
         name="osmd-f2",

@@ -140,7 +140,8 @@ def _note(cases: tuple[Case, ...]) -> str:
             "the losses by which rpow-d and afl select have dropout, those of pow-d and cpow-d do not)"
         )
     return (
-        f"M = 100 clients, 3 of them a round (C = .03), MLP 784-64-30-10 {how}, η = "
+        "M = 100 clients, 3 of them a round (C = .03) unless another number is given, MLP 784-64-30-10 "
+        f"{how}, η = "
         f".005, {halvings[(longest > 150) + (longest > 300)]}, τ = 30, b = 64. R60: the first round with a "
         "test accuracy of 60 %, measured every 5 rounds; accuracies in %, means over the last 40 rounds. A "
         "client's mini-batches are drawn without replacement until too few samples are left; the paper draws "

@@ -258,6 +258,7 @@ def _experiment(
         note=f"{note} {_NOT_MEASURED}",
         digits=1,
         data=f"{setting.dataset}.npz",
+        gpu=setting is CIFAR,
     )
 
 

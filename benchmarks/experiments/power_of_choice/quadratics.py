@@ -350,7 +350,8 @@ def _quadratic_experiment(
         known=known_cells(known, ("rounds to 0.1", "rounds to 0.01", "log10 final gap")),
         claim=claim,
         note=f"{SETTING} The gap is {GAP}; the final one is the mean over the last twentieth of the 30,000 "
-        f"rounds; the paper does not give their number, and in brackets there are 20,000. {note}",
+        "rounds; the paper does not give their number. In brackets: an independent implementation with "
+        f"20,000. {note}",
         digits=1,
         y=GAP,
         log_y=True,

@@ -14,14 +14,15 @@ def _users() -> list[Claim]:
         ),
         Claim(
             "users",
-            "`forecast` ends at a lower loss than uniform sampling there (σ = 10)",
+            "`forecast` ends at a lower loss than uniform sampling (OSMD's section F, σ = 10)",
             "osmd-f2",
             ("forecast, cold", "final loss, σ=10"),
             1.0,
         ),
         Claim(
             "users",
-            "`forecast` ends at a lower loss where norms differ more (s_m Σ as standard deviation, σ = 10)",
+            "`forecast` ends at a lower loss than uniform sampling where norms differ more (section F, s_m "
+            "Σ as standard deviation, σ = 10)",
             "osmd-f-std",
             ("forecast, cold", "final loss, σ=10"),
             1.0,
@@ -36,14 +37,15 @@ def _users() -> list[Claim]:
         ),
         Claim(
             "users",
-            "Power-of-Choice (15 candidates of 30 clients) needs fewer rounds to a tenth of the gap",
+            "Power-of-Choice (15 candidates of 30 clients) needs fewer rounds than random selection to a "
+            "tenth of the initial gap",
             "poc-quadratic",
             ("d=15", "rounds to 0.1"),
             ("rand", "rounds to 0.1"),
         ),
         Claim(
             "users",
-            "FLICS has less variance than fixed quotas where groups come and go (Markov)",
+            "fixed quotas have more variance than FLICS where groups come and go (Markov)",
             "flics-variance",
             ("Markov, K = 20", "naive-group, T = 4000"),
             ("Markov, K = 20", "T = 4000"),

@@ -12,7 +12,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from deploy.flower.database import end_if_corrupt
+from deploy.flower.corrupt_database import end_if_corrupt
 from deploy.flower.patches import (
     clock_jumps,
     deliveries,
@@ -22,7 +22,15 @@ from deploy.flower.patches import (
 )
 from deploy.flower.patches.held_requests import HeldRequests
 from deploy.flower.patches.shared import LOOK, fork_apps, like, remembered, replace, skip_unseen_lines
-from deploy.flower.patches.storage import files, messages, nodes, objects, past_rounds, pushes, transactions
+from deploy.flower.patches.storage import (
+    messages,
+    nodes,
+    objects,
+    past_rounds,
+    pushes,
+    sqlite_settings,
+    transactions,
+)
 from deploy.flower.patches.superexec import USED_BY_THREAD, SuperExecThread
 
 if TYPE_CHECKING:
@@ -77,7 +85,7 @@ USED = (
     f"{_FLEET_HANDLERS}:check_abort",
     *clock_jumps.USED,
     *deliveries.USED,
-    *files.USED,
+    *sqlite_settings.USED,
     *held_requests.USED,
     *joined_objects.USED,
     *messages.USED,
@@ -98,7 +106,7 @@ def patch() -> None:
     sys.setswitchinterval(SWITCH)
     gc.set_threshold(*GARBAGE)
     end_if_corrupt()
-    files.patch()
+    sqlite_settings.patch()
     transactions.patch()
     objects.patch()
     messages.patch()

@@ -265,6 +265,11 @@ class Buffer:
         """Return whether an update of an asked client would be rejected now."""
         return self.staleness(client) > self.mode.max_staleness
 
+    def why_too_stale(self, client: int) -> str:
+        """Return the failure of a client whose update is rejected as too stale."""
+        most = self.mode.max_staleness
+        return f"staleness {self.staleness(client)}: must be at most {most} (max_staleness)"
+
     def kept_versions(self, round: int) -> set[int]:
         """Return the rounds whose models are kept: at most 2 C of those that clients in flight train from.
 

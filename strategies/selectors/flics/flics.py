@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ...numerics.arrays import Array, Floats, Ints
 from ...numerics.budget_allocation import round_to_total, water_fill
-from ...numerics.convex import fill_with_budgets, load_cvxpy
+from ...numerics.convex_allocation import fill_with_budgets, load_cvxpy
 from .. import checks
 from ..base import Selector
 from ..context import RoundContext

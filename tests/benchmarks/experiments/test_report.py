@@ -75,7 +75,7 @@ def test_a_cell_that_a_seed_lacks_is_counted() -> None:
     for outcomes in ([there, Outcome({("md", "rounds"): 50.0})], [Outcome({("md", "rounds"): 50.0}), there]):
         text = table(Report(TOY, outcomes, 1.0))
         assert "| cut short | 40.00 (1 of 2)" in text
-        assert "over 2 seeds, or over the n that got there (n of 2)" in text
+        assert "over 2 seeds, or over the n seeds that have a value (n of 2)" in text
 
 
 def test_a_curve_returns_the_first_x_of_a_condition() -> None:

@@ -167,7 +167,7 @@ def test_the_pages_own_files_load_nothing_from_elsewhere() -> None:
         hosts = set(re.findall(r"https?://[^\s\"'<>)]+", text)) - {"http://www.w3.org/2000/svg"}
         assert not hosts, name
         assert "@import" not in text
-    scripts = "".join((STATIC / name).read_text("utf-8") for name in ("page.js", "charts.js"))
+    scripts = "".join((STATIC / name).read_text("utf-8") for name in ("page.js", "chart_forms.js"))
     for danger in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
         assert danger not in scripts
     page = (STATIC / "index.html").read_text("utf-8")

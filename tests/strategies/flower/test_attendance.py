@@ -133,7 +133,7 @@ def test_over_selection_uses_the_first_replies() -> None:
         assert sorted(record.selection.clients[record.feedback.responded]) == [0, 1, 2, 3]
         assert record.weights.sum() == pytest.approx(1.0)
         assert 4 <= record.seconds < 5
-        assert set(record.failures.values()) == {"enough others had answered"}
+        assert set(record.failures.values()) == {"enough others had replied"}
 
 
 def test_a_reply_to_another_round_does_not_count_for_over_selection() -> None:
@@ -143,9 +143,9 @@ def test_a_reply_to_another_round_does_not_count_for_over_selection() -> None:
     chosen = Chosen(None, None, enough=2)  # type: ignore[arg-type]
     training = TrainingRound(chosen, model(0, 0), asked, 0, 0, time)
     answers = [Message(RecordDict({"w": model(1, 1)}), reply_to=message) for message in (old, asked[0])]
-    assert [reply.failure for reply in training.match(answers)][1:] == ["no answer by the deadline"] * 2
+    assert [reply.failure for reply in training.match(answers)][1:] == ["no reply by the deadline"] * 2
     answers.append(Message(RecordDict({"w": model(1, 1)}), reply_to=asked[1]))
-    assert training.match(answers)[2].failure == "enough others had answered"
+    assert training.match(answers)[2].failure == "enough others had replied"
 
 
 UNUSABLE = {
@@ -230,7 +230,7 @@ def test_the_deadline_of_a_round_holds_in_simulated_time() -> None:
     for record in records:
         assert record.feedback.responded.sum() == 2
         assert record.seconds == pytest.approx(30, abs=0.2)
-        assert record.failures == {2: "no answer by the deadline"}
+        assert record.failures == {2: "no reply by the deadline"}
 
 
 def test_declared_sizes_take_precedence_over_reports() -> None:

@@ -138,7 +138,7 @@ class Federation:
 
     def reply(self, client: int) -> Reply:
         if client in LIARS and self.lie.silent:
-            return Reply(failure="no answer by the deadline")
+            return Reply(failure="no reply by the deadline")
         move = np.full(6, np.nan) if client in LIARS and self.lie.garbage else self.moves[client]
         report = Report(train_loss=self.losses[client], gradient_variance=self.norms[client] ** 2)
         return Reply({"w": self.model["w"] + move}, report)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from strategies.numerics.convex import fill_with_budgets
+from strategies.numerics.convex_allocation import fill_with_budgets
 from strategies.selectors import Selection
 from strategies.selectors.flics import flics as flics_module
 from strategies.selectors.flics.flics import FLICSSelector, FLICSSettings

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.forecast.streams import make_stream, regret_on_stream
-from benchmarks.experiments.osmd.logistic_regression import _batch, section_g
 from strategies.selectors import Selection
-from strategies.selectors import create as registry_create
 from strategies.selectors.baselines.md import MultinomialSelector
 from strategies.selectors.baselines.uniform import UniformSelector
 from strategies.selectors.forecast.forecast import ForecastSelector
@@ -388,8 +386,6 @@ def test_a_state_of_another_form_is_refused(spoil, text):
 
 
 # Regret over 250 rounds, M = 40, K = 5, on two seeds that were not used for tuning.
-
-
 def regret(kind, name):
     total = 0.0
     for seed in (101, 102):
@@ -435,58 +431,3 @@ def test_a_query_before_the_first_round_saves_the_exploration():
         return total
 
     assert lost(informed=True) < 0.2 * lost(informed=False)
-
-
-# The test bed of section G, on made-up images.
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    rng = np.random.default_rng(8)
-    y = rng.integers(10, size=2000)
-    x = rng.integers(60, size=(2000, 28, 28))
-    x[np.arange(2000), y] += 150  # a bright row says the class
-    path = tmp_path_factory.mktemp("images") / "made_up.npz"
-    np.savez(path, x_train=x.astype(np.uint8), y_train=y)
-    return path
-
-
-def arms(*names):
-    def maker(name):
-        return lambda sizes, norms: registry_create(
-            name, sizes.size, client_sizes=sizes, clients_per_round=4, num_rounds=30, seed=1
-        )
-
-    return {name: maker(name) for name in names}
-
-
-def test_section_g_learns_and_is_a_function_of_the_seed(images):
-    def run(seed, *names):
-        return section_g(arms(*names), seed, images, num_clients=60, clients_per_round=4, num_rounds=30)
-
-    both = run(1, "uniform", "md")
-    assert both["md"].regret < 0.5 * both["uniform"].regret
-    assert all(arm.loss < math.log(10) - 0.3 and arm.accuracy > 0.5 for arm in both.values())
-    alone = run(1, "md")
-    assert alone["md"] == pytest.approx(both["md"], rel=1e-5)  # arms do not touch each other
-    assert alone == run(1, "md") != run(2, "md")
-
-
-def test_section_g_norms_are_those_of_the_gradients():
-    rng = np.random.default_rng(9)
-    x = rng.random((3, 4, 6), dtype=np.float32)
-    y, w = rng.integers(10, size=(3, 4)), rng.normal(size=(6, 2, 10)).astype(np.float32)
-    batch = _batch(x, y, w)
-    for arm in range(2):
-        e = np.exp(x @ w[:, arm])
-        e = e / e.sum(axis=2, keepdims=True) - np.eye(10)[y]
-        g = x.transpose(0, 2, 1) @ e / 4
-        np.testing.assert_allclose(batch.norms[arm], np.linalg.norm(g, axis=(1, 2)), rtol=1e-5)
-
-
-def test_section_g_says_what_the_file_lacks(images, tmp_path):
-    with pytest.raises(ValueError, match="holds 2000 images: must be at least"):
-        section_g(arms("md"), 1, images)
-    np.savez(tmp_path / "other.npz", a=1)
-    with pytest.raises(ValueError, match=r"must hold .'x_train', 'y_train'. too"):
-        section_g(arms("md"), 1, tmp_path / "other.npz")

@@ -11,7 +11,7 @@ import json
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.database import note_error
+from deploy.flower.corrupt_database import note_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

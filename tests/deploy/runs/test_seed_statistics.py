@@ -11,7 +11,7 @@ from rich.console import Console
 
 from deploy.runs.display import report
 from deploy.runs.figure import draw
-from deploy.runs.seeds import Interval, by_selector, interval, paired_verdict, parse_seeds
+from deploy.runs.seed_statistics import Interval, by_selector, interval, paired_verdict, parse_seeds
 from server.history import RunHistory
 
 from ...support.histories import write_history

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from strategies.numerics.budget_allocation import water_fill
-from strategies.numerics.convex import fill_with_budgets, load_cvxpy
+from strategies.numerics.convex_allocation import fill_with_budgets, load_cvxpy
 
 
 def test_a_missing_cvxpy_is_explained(monkeypatch):

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from client.local import client_name
+from client.local_data import client_name
 from deploy.engines.engine import STOP_GRACE, EngineError, ProcessEngine, ProcessRun
 from deploy.flower import commands, fork_client, launch
 from deploy.flower.app_folder import app_folder

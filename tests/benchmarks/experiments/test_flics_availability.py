@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from benchmarks.experiments.flics.processes import PROCESSES, markov_counts, sessions
+from benchmarks.experiments.flics.availability import PROCESSES, markov_counts, sessions
 from simulation.availability.groups import diurnal_counts, uniform_counts
-from simulation.availability.recording import Recording
+from simulation.availability.trace_file import Recording
 
 MEANS = np.array([1.0, 8.0, 30.0, 60.0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..selectors import checks
-from .types import boolean
+from .value_checks import boolean
 
 MOST_CLIENTS = 10**6
 MOST_STEPS = 10**6

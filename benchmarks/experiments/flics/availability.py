@@ -6,7 +6,7 @@ import numpy as np
 
 from simulation.availability.base import DAY
 from simulation.availability.groups import cyclic_counts, diurnal_counts, poisson_counts, uniform_counts
-from simulation.availability.recording import Recording
+from simulation.availability.trace_file import Recording
 from strategies.numerics.arrays import Floats, Ints
 
 

@@ -17,7 +17,7 @@ _PERIODS = 1000
 """The largest allowed ratio of two devices' periods. With a larger ratio, rows could fill the memory."""
 
 
-def read_device_trace(path: str | Path) -> Floats:
+def read_fedscale_trace(path: str | Path) -> Floats:
     """Read a behaviour trace: a JSON object with an object for each device, by the name of the device.
 
     The object of a device has these entries; all other entries are ignored:
@@ -32,7 +32,7 @@ def read_device_trace(path: str | Path) -> Floats:
     Returns
     -------
     ndarray, shape (R, 3)
-        (device, start, end) in seconds, as from `recording.read_trace`. Devices are numbered in the order of
+        (device, start, end) in seconds, as from `trace_file.read_trace`. Devices are numbered in the order of
         their names, or in the order of the numbers if all names are whole numbers. A device that is never
         available has one row, which ends when it starts.
 

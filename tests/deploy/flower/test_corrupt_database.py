@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from deploy.container import superlink
-from deploy.flower import database as tested
-from deploy.flower.database import is_corrupt, move_aside_if_corrupt
+from deploy.flower import corrupt_database as tested
+from deploy.flower.corrupt_database import is_corrupt, move_aside_if_corrupt
 
 PAGE = 4096
 
@@ -60,7 +60,7 @@ def test_a_locked_database_is_not_corrupt(database: Path, monkeypatch: pytest.Mo
 
 READ = """
 import sys, sqlalchemy
-from deploy.flower.database import end_if_corrupt
+from deploy.flower.corrupt_database import end_if_corrupt
 end_if_corrupt()
 engine = sqlalchemy.create_engine(sqlalchemy.URL.create("sqlite", database=sys.argv[1]))
 for statement in sys.argv[2:]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from strategies.numerics.arrays import Bools, Floats, Ints
 
-from .device_trace import read_device_trace
+from .fedscale_trace import read_fedscale_trace
 
 COLUMNS = ("client", "start", "end")
 
@@ -16,9 +16,9 @@ COLUMNS = ("client", "start", "end")
 def read_trace(path: str | Path) -> Floats:
     """Read a recorded trace: a CSV file whose header has the columns client, start and end.
 
-    A file whose name ends with ``.json`` is read by `read_device_trace`: it is a behaviour trace of devices.
-    Other columns are ignored. (The FLICS paper excludes hours in which a client transfers 10 MB or more. To
-    reproduce the paper, leave these hours out of the file.)
+    A file whose name ends with ``.json`` is read by `read_fedscale_trace`: it is a behaviour trace of
+    devices. Other columns are ignored. (The FLICS paper excludes hours in which a client transfers 10 MB or
+    more. To reproduce the paper, leave these hours out of the file.)
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def read_trace(path: str | Path) -> Floats:
         If a column is missing or a value is not a number; the message names the line.
     """
     if Path(path).suffix.lower() == ".json":
-        return read_device_trace(path)
+        return read_fedscale_trace(path)
     names: list[str] = []
     times: list[tuple[float, float]] = []
     with Path(path).open(encoding="utf-8-sig", newline="") as file:

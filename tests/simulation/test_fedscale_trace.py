@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simulation.availability import create
-from simulation.availability.recording import Recording, read_trace
+from simulation.availability.trace_file import Recording, read_trace
 
 HOUR = 3600
 DEVICES = {

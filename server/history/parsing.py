@@ -1,0 +1,67 @@
+"""Parses the lines of a history, and refuses a history of another version."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from .field_checks import checked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE_NAME = "history.jsonl"
+TOLD_TO_END = "told to end"  # the reason of a run that somebody stopped
+VERSION = 2
+"""The format of the file; a history of another version is refused."""
+Line = dict[str, Any]
+
+
+class VersionError(ValueError):
+    """A history has the format of another version of Cohort."""
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Return the complete lines of a history that have a known form; an empty list if there is no file.
+
+    Raises
+    ------
+    ValueError
+        If the file is a history of another version.
+    """
+    lines = []
+    for text in path.read_bytes().split(b"\n")[:-1] if path.exists() else ():
+        try:
+            lines.append(parsed(path, text))
+        except VersionError:
+            raise
+        except ValueError:
+            continue
+    return lines
+
+
+def parsed(path: Path, text: bytes) -> Line:
+    """Parse a text as one line of a history, and return the line.
+
+    Raises
+    ------
+    VersionError
+        If the line says that the history is of another version.
+    ValueError
+        If the text is not JSON, or if a field is of the wrong kind.
+    """
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("must be JSON") from None
+    if isinstance(line, dict) and line.get("type") == "run":
+        _check_version(path, line)
+    return checked(line)
+
+
+def _check_version(path: Path, line: Line) -> None:
+    if line.get("version") != VERSION:
+        raise VersionError(
+            f"{path}: written by another version of Cohort (format {line.get('version', 1)}, this one reads "
+            f"{VERSION}); start a new run"
+        )

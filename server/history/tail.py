@@ -1,0 +1,74 @@
+"""Follows the history of a run in little memory: reads its new lines, and keeps none of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from .parsing import VersionError, parsed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .parsing import Line
+
+
+class Tail:
+    """Reads the lines of a history in parts and does not keep them, so it needs little memory.
+
+    A resume of the run replaces the file. Then the next call of `read` begins again with the first line.
+
+    Parameters
+    ----------
+    path : Path
+        The file. It may be missing.
+
+    Attributes
+    ----------
+    files : int
+        How many files were read from the first line on: more than one after a resume.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files = 0
+        self._offset = 0  # bytes read
+        self._file: int | None = None  # inode of the file that was read last
+
+    def read(self, most: int = 1 << 22) -> list[Line]:
+        """Return the next complete lines, and leave out damaged lines; an empty list if there are none.
+
+        Parameters
+        ----------
+        most : int (default: 4 MiB)
+            How many bytes to read. The last line is read to its end.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be read.
+        ValueError
+            If the history is of another version.
+        """
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            now = os.fstat(file.fileno())
+            if now.st_ino != self._file or now.st_size < self._offset:
+                self._file, self._offset = now.st_ino, 0
+                self.files += 1
+            file.seek(self._offset)
+            written = file.read(most)
+            if len(written) == most and not written.endswith(b"\n"):
+                written += file.readline()
+        complete = written[: written.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        lines = []
+        for text in complete.split(b"\n")[:-1]:
+            try:
+                lines.append(parsed(self.path, text))
+            except VersionError:
+                raise
+            except ValueError:
+                continue
+        return lines

@@ -1,0 +1,291 @@
+"""The rounds of the simulator are those of `SelectionStrategy` over a grid of apps."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAdam, FedAvgM
+
+import tasks
+from client.app import app as client_app
+from simulation.availability import InOrderOfArrival
+from simulation.availability import create as availability_of
+from simulation.grid import InProcessGrid
+from simulation.kernels import MLP, Loop, Plan, Softmax
+from simulation.response_times import ResponseTimes
+from simulation.simulator import Simulator
+from strategies import SelectionStrategy
+from strategies.clients.reports import Report
+from strategies.options import Deadlines, Faults, Polling
+from strategies.rounds.logic import RoundLogic
+from strategies.rounds.replies import Reply
+from strategies.rounds.variates import create_variates
+from strategies.selectors import create
+
+from ..server.test_apps import DEFAULTS, federation
+from ..support.simulators import data_of, digits
+from ..support.strangers import honest
+from ..support.toy_grid import ToyGrid
+
+
+@pytest.mark.parametrize("task", ["digits", "digits-mlp"])
+@pytest.mark.parametrize(
+    "selector", ["adaptive-osmd", "forecast", "forecast-asked", "pow-d", "cpow-d", "prac-delta", "rpow-d"]
+)
+def test_the_simulator_is_the_federation_of_the_apps(tmp_path: Path, selector: str, task: str) -> None:
+    if task == "digits" and selector in ("pow-d", "cpow-d"):
+        pytest.skip("all losses are equal at W = 0: rounding decides who has the largest")
+    settings = {
+        "adaptive-osmd": "learning-rate-multiplier=1000",
+        "forecast-asked": "ask-norms=true",
+        "cpow-d": "batch-size=4",
+    }.get(selector, "")
+    own = {
+        "adaptive-osmd": {"learning_rate_multiplier": 1000},
+        "forecast-asked": {"ask_norms": True},
+        "cpow-d": {"batch_size": 4},
+    }.get(selector, {})
+    selector = selector.removesuffix("-asked")
+    lines = federation(
+        tmp_path, 8, num_rounds=6, seed=5, selector=selector, selector_settings=settings, task=task
+    )
+    kernel = Softmax(64, 10) if task == "digits" else MLP((64, 32, 10))
+    simulator = Simulator(
+        digits(8, 5), kernel, selector, clients_per_round=3, num_rounds=6, learning_rate=0.5,
+        batch_size=16, local_steps=5, seed=5, selector_settings=own, faults=Faults(guard=True),
+    )  # fmt: skip
+    test_data = tasks.create("digits").test_data()
+    for line in (each for each in lines if each["type"] == "round" and each["round"]):
+        record = simulator.step()
+        assert record.selection.clients.tolist() == line["clients"]
+        assert record.selection.counts.tolist() == line["counts"]
+        np.testing.assert_allclose(record.weights, line["weights"], rtol=1e-4)
+        np.testing.assert_allclose(record.feedback.update_norms, line["update_norms"], rtol=1e-4)
+        assert record.train_loss == pytest.approx(line["train_loss"], rel=1e-4)
+        metrics = simulator.evaluate(test_data)
+        assert metrics.loss == pytest.approx(line["test_loss"], rel=1e-4)
+        assert metrics.accuracy == pytest.approx(line["test_accuracy"], abs=1 / 360 + 1e-9)
+
+
+@pytest.mark.parametrize("variates", ["fedvarp", "scaffold"])
+def test_variates_of_a_batch_are_those_of_single_replies(variates: str) -> None:
+    """Compared with `RoundLogic` given one reply per client."""
+    data, kernel = data_of(), Softmax(64, 10)
+    options: dict[str, Any] = {"clients_per_round": 4, "num_rounds": 5, "seed": 2}
+    simulator = Simulator(
+        data, kernel, "md", learning_rate=0.2, batch_size=8, local_steps=3, variates=variates, **options
+    )
+    logic = RoundLogic(
+        create("md", 10, client_sizes=data.sizes(), **options),
+        Faults(guard=False),
+        local_learning_rate=0.2,
+        variates=create_variates(variates),
+    )
+    arrays = kernel.initial_arrays(2)
+    loop = Loop(tasks.create("digits"))
+    for number in range(1, 6):
+        chosen = logic.choose(logic.open(number))
+        selection = chosen.selection
+        sent = {int(m): logic.variates.outgoing(int(m)) for m in selection.clients}  # type: ignore[union-attr]
+        controls = {m: control for m, control in sent.items() if control} or None
+        plan = Plan(2, number, 0.2, batch_size=8, steps=3)
+        trained = loop.train(arrays, data, selection.clients, plan, controls)
+        replies = [
+            Reply(trained.updates.model(row), Report(num_steps=3, train_loss=float(trained.losses[row])))
+            for row in range(selection.clients.size)
+        ]
+        outcome = logic.finish(chosen, arrays, replies)
+        assert outcome.arrays is not None
+        arrays = outcome.arrays
+        record = simulator.step()
+        assert record.selection.clients.tolist() == selection.clients.tolist()
+        for key in arrays:
+            np.testing.assert_allclose(simulator.arrays[key], arrays[key], atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("server_strategy", [FedAdam(eta=0.1, tau=1e-2), FedAvgM(server_momentum=0.9)])
+def test_a_server_strategy_takes_the_step(server_strategy: Any) -> None:
+    config = {**DEFAULTS, "num-clients": 8, "seed": 5}
+    nodes = ({"partition-id": m, "num-partitions": 8} for m in range(8))
+    strategy = SelectionStrategy(
+        "md", clients_per_round=3, min_available_clients=8, seed=5, local_learning_rate=0.5,
+        server_strategy=server_strategy, polling=Polling(ask_status=True),
+    )  # fmt: skip
+    kernel = Softmax(64, 10)
+    result = strategy.start(
+        InProcessGrid(client_app, nodes, run_config=config),
+        ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),
+        num_rounds=4,
+        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
+    )
+    simulator = Simulator(
+        digits(8, 5), kernel, "md", clients_per_round=3, num_rounds=4, learning_rate=0.5, batch_size=16,
+        local_steps=5, seed=5, server_strategy=server_strategy, faults=Faults(guard=True),
+    )  # fmt: skip
+    simulator.run(4)
+    for name, array in result.arrays.items():
+        np.testing.assert_allclose(simulator.arrays[name], array.numpy(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("selector", "partition", "options"),
+    [
+        ("adaptive-osmd", "skewed", {"selector_settings": {"learning_rate_multiplier": 1000}}),
+        ("md", "skewed", {"faults": Faults(guard=False, correction="rates")}),
+        ("naive-group", "groups:5", {}),
+    ],
+)
+def test_late_clients_are_registered_as_by_the_strategy(
+    selector: str, partition: str, options: dict[str, Any]
+) -> None:
+    process = availability_of("markov", 24, seed=2, rates=0.3)
+    config = {**DEFAULTS, "num-clients": 24, "seed": 5, "partition": partition}
+    nodes = ({"partition-id": m, "num-partitions": 24} for m in range(24))
+    kernel, records = Softmax(64, 10), []
+    options = {"clients_per_round": 3, "seed": 5, "faults": Faults(guard=False), **options}
+    strategy = SelectionStrategy(
+        selector, min_available_clients=3, local_learning_rate=0.5, on_round=records.append,
+        polling=Polling(ask_status=True), **options,
+    )  # fmt: skip
+    strategy.start(
+        InProcessGrid(client_app, nodes, run_config=config, availability=process),
+        ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),
+        num_rounds=12,
+        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
+    )
+    arrivals = InOrderOfArrival(process, num_rounds=12)
+    data = arrivals.renumbered(tasks.create("digits", partition=partition).federated_data(24, 5))
+    simulator = Simulator(
+        data, kernel, selector, num_rounds=12, learning_rate=0.5, batch_size=16, local_steps=5,
+        availability=arrivals, **options,
+    )  # fmt: skip
+    before = simulator.selector.num_clients
+    for record, theirs in zip(simulator.run(12), records, strict=True):
+        assert record.num_available == theirs.num_available
+        assert record.selection.clients.tolist() == theirs.selection.clients.tolist()
+        np.testing.assert_allclose(record.weights, theirs.weights, rtol=1e-4)
+    assert before < simulator.selector.num_clients < 24
+    assert np.isfinite(simulator.train_loss())
+    again = Simulator(
+        data, kernel, selector, num_rounds=12, learning_rate=0.5, batch_size=16, local_steps=5,
+        availability=arrivals, **options,
+    )  # fmt: skip
+    again.load_state_dict(simulator.state_dict())
+    assert again.selector.num_clients == simulator.selector.num_clients
+    assert again.step().selection.clients.tolist() == simulator.step().selection.clients.tolist()
+
+
+@pytest.mark.parametrize("selector", ["flics", "naive-group"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"group_shares": ".7/.1/.2"},
+        {"group_shares": {"south": 1, 2: 3, "nobody": 5, 0: 2}},
+        {"min_shares": "1:.3/0:.2"},
+    ],
+    ids=["by data", "by number", "by name", "least"],
+)
+def test_the_same_groups_take_part_as_with_the_strategy(selector: str, settings: dict[str, Any]) -> None:
+    """The groups that are seen first have the highest numbers, or names."""
+    if selector == "naive-group" and "min_shares" in settings:
+        pytest.skip("it has no minimum shares")
+    groups: list[Any] = [2, 2, 1, 0, 1, 0, 0, 2, 1]
+    if "south" in str(settings):
+        groups = [{1: "south"}.get(group, group) for group in groups]
+    records: list[Any] = []
+    options: dict[str, Any] = {"clients_per_round": 4, "seed": 3, "selector_settings": settings}
+    strategy = SelectionStrategy(
+        selector,
+        on_round=records.append,
+        polling=Polling(ask_status=True, interval=0.5),
+        min_available_clients=9,
+        **options,
+    )
+    nodes = {50 - n: honest(n, group) for n, group in enumerate(groups)}
+    strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=12)
+    options["selector_settings"] = settings | {"groups": groups}
+    simulator = Simulator(
+        data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=12, learning_rate=0.1, batch_size=5,
+        local_steps=1, client_sizes=strategy.selector.client_sizes, **options,
+    )  # fmt: skip
+    cohorts = [record.selection.clients.tolist() for record in simulator.run(12)]
+    assert cohorts == [record.selection.clients.tolist() for record in records]
+    assert simulator.selector.state_dict()["groups"].tolist() == (
+        strategy.selector.state_dict()["groups"].tolist()
+    )
+
+
+@pytest.mark.parametrize("selector", ["flics", "uniform"])
+@pytest.mark.parametrize("over_selection", [1.0, 1.5])
+def test_the_budget_of_each_round_is_that_of_the_strategy(selector: str, over_selection: float) -> None:
+    records: list[Any] = []
+    options: dict[str, Any] = {
+        "clients_per_round": 3,
+        "seed": 3,
+        "budget": "4@1/0@3/6@4",
+        "faults": Faults(over_selection=over_selection, guard=False),
+    }
+    strategy = SelectionStrategy(
+        selector,
+        on_round=records.append,
+        polling=Polling(ask_status=True, interval=0.5),
+        min_available_clients=9,
+        **options,
+    )
+    nodes = {50 - n: honest(n) for n in range(9)}
+    strategy.start(ToyGrid(nodes), ArrayRecord({"w": Array(np.zeros(2, np.float32))}), num_rounds=6)
+    options["budget"] = lambda round: 4.9 if round < 3 else 0.5 if round == 3 else 6
+    simulator = Simulator(
+        data_of((10,) * 9, 4), Softmax(4, 10), selector, num_rounds=6, learning_rate=0.1, batch_size=5,
+        local_steps=1, client_sizes=strategy.selector.client_sizes, **options,
+    )  # fmt: skip
+    cohorts = [record.selection.clients.tolist() for record in simulator.run(6)]
+    assert cohorts == [record.selection.clients.tolist() for record in records]
+    assert cohorts[2] == []
+    assert records[2].skipped == "no client was selected"
+    if selector == "uniform":
+        drawn = [int(record.selection.counts.sum()) for record in records]
+        most = 6 if over_selection == 1 else 9
+        assert drawn == [most - 2 - (most == 9), most - 2 - (most == 9), 0, most, most, most]
+
+
+@pytest.mark.parametrize(("selector", "settings"), [("md", {}), ("oort", {"pace": 0.3})])
+def test_silence_is_dealt_with_as_by_the_strategy(selector: str, settings: dict[str, Any]) -> None:
+    """One client never replies, one is slow, and the others drop out now and then."""
+    dropout = np.full(10, 0.05)
+    dropout[2] = 1.0
+    times = ResponseTimes(10, seed=3, dropout=dropout, work=np.where(np.arange(10) == 7, 12.0, 1.0))
+    options = {"clients_per_round": 4, "seed": 5, "faults": Faults(guard=False)}
+    config = {**DEFAULTS, "num-clients": 10, "seed": 5, "partition": "skewed"}
+    nodes = ({"partition-id": m, "num-partitions": 10} for m in range(10))
+    kernel, records = Softmax(64, 10), []
+    strategy = SelectionStrategy(
+        selector, selector_settings=settings, min_available_clients=10, local_learning_rate=0.5,
+        on_round=records.append, deadlines=Deadlines(round=200),
+        polling=Polling(ask_status=True, interval=0.01), **options,
+    )  # fmt: skip
+    strategy.start(
+        InProcessGrid(client_app, nodes, run_config=config, latency=times),
+        ArrayRecord({name: Array(array) for name, array in kernel.initial_arrays(5).items()}),
+        num_rounds=25,
+        train_config=ConfigRecord({"learning-rate": 0.5, "local-steps": 5, "batch-size": 16}),
+    )
+
+    def simulator() -> Simulator:
+        return Simulator(
+            digits(10, 5), kernel, selector, num_rounds=25, selector_settings=settings, learning_rate=0.5,
+            batch_size=16, local_steps=5, response_times=times, round_deadline=200.0,
+            shortest_deadline=3.0, **options,
+        )  # fmt: skip
+
+    begun, resumed = simulator(), simulator()
+    begun.run(12)
+    resumed.load_state_dict(begun.state_dict())
+    for ours, theirs in zip([*begun.history, *resumed.run(13)], records, strict=True):
+        assert ours.selection.clients.tolist() == theirs.selection.clients.tolist()
+        assert ours.silent == theirs.silent
+        assert ours.seconds == pytest.approx(theirs.seconds, abs=0.1)
+    assert any(record.silent for record in records)
