@@ -60,7 +60,7 @@ def advise(evidence: Evidence, fixed: frozenset[str]) -> Advice:
 
 
 def _doubts(evidence: Evidence, name: str, estimates: dict[str, Interval]) -> dict[str, float]:
-    """Return the selectors that cannot be distinguished from `name` -> how many times the rounds suffice.
+    """Return the selectors that cannot be distinguished from `name`, each with the result of `_factor`.
 
     The logarithmic half-width of an interval shrinks as the root of the number of rounds.
     """
