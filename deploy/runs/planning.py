@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deploy.engines.cluster import MARK
+from deploy.engines.local_cluster import MARK
 from deploy.flower.app_folder import app_folder
 from deploy.processes.groups import processes_with, wait_until
 from deploy.runs.trials import (
