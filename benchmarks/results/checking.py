@@ -76,7 +76,7 @@ def wrong_pages(results: Mapping[str, Result], docs: Path = DOCS) -> list[str]:
 
 
 def stale(results: Mapping[str, Result]) -> list[Recorded | Measured]:
-    """Return the results whose sources have changed since, those first that cost least to renew.
+    """Return the results whose sources have changed since, the cheapest to renew first.
 
     Results that `need_gpu` are left out.
     """
