@@ -587,7 +587,7 @@ class SelectionStrategy(Strategy):
         """
         training = self._configured
         if training is None or training.chosen.opened.number != server_round:
-            raise RuntimeError(f"round {server_round} was not configured")
+            raise RuntimeError(f"round {server_round} was not configured: call configure_train first")
         self._configured = None
         arrived = training.clock.monotonic()
         return self._end(training, training.match(replies), training.reply_seconds(), arrived)

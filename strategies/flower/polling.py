@@ -291,7 +291,7 @@ class Poll:
             without.update(int(candidates[each]) for each in reports)
             lacks_number = self._is_enough(without, roster)
             if lacks_number or (unable.size and self._is_enough(self._unable, roster)):
-                why = f"its answers to {kind} hold none" if lacks_number else f"it has no {kind} handler"
+                why = f"its replies to {kind} hold none" if lacks_number else f"it has no {kind} handler"
                 raise MissingHandlerError(
                     f"{selector.name} needs the {name.replace('_', ' ')} of all clients before it selects, "
                     f"and the clients' app reports none: {why}"
@@ -333,8 +333,8 @@ class Poll:
             if self._evaluates and probes:
                 log(
                     WARNING,
-                    "The clients' app has no %s handler, so the error of the client that was asked is no "
-                    "fault, and no other client is asked: candidates evaluate the model instead, on all of "
+                    "The clients' app has no %s handler, so the client's error is not its fault, "
+                    "and no other client is asked: candidates evaluate the model instead, on all of "
                     "their test data. Polling(poll_with='evaluate') evaluates from the start; a client app "
                     "that is a flwr_cohort.ReportingClientApp has the handler",
                     LOSS,

@@ -208,7 +208,7 @@ class _Worker:
                 if self._lost == 1:
                     log(
                         WARNING,
-                        "Reporter %s is slow: %d rounds wait for it, and later rounds are not told",
+                        "Reporter %s is slow: %d rounds wait for it, and it will miss later rounds",
                         self._name,
                         CAPACITY,
                     )

@@ -16,7 +16,7 @@ _KINDS: dict[str, tuple[Any, str]] = {  # argument -> its kind, and the kind in 
     "deadlines": (Deadlines, "a Deadlines, such as Deadlines(round=60)"),
     "polling": (Polling, "a Polling, such as Polling(ask_status=True)"),
     "faults": (Faults, "a Faults, such as Faults(quorum=2)"),
-    "overrides": (Overrides, 'a Overrides, such as Overrides(sizes={"client-1": 120})'),
+    "overrides": (Overrides, 'an Overrides, such as Overrides(sizes={"client-1": 120})'),
     "checkpoints": (Checkpoints, 'a Checkpoints, such as Checkpoints("runs/1")'),
     "mode": (Buffered, "a Buffered, such as Buffered(concurrency=30)"),
     "stop": (Callable, "a function of the round and the metrics"),

@@ -86,7 +86,7 @@ class SavedRun:
             ) from None
         if not self._resumes and self._folder.rounds():
             raise CheckpointError(
-                f"checkpoints.folder = {folder}: holds a run; resume=True goes on with it, "
+                f"checkpoints.folder = {folder}: holds a run; resume=True continues this run, "
                 "another folder begins a new run"
             )
         found = self._folder.newest(self._fingerprint(initial)) if self._resumes else None

@@ -162,7 +162,7 @@ def test_a_resume_without_checkpoint_starts_anew(tmp_path: Path) -> None:
             {"server_strategy": FedAvgM(fraction_evaluate=0.5, server_momentum=0.8)},
             r"server_settings\.server_momentum = 0\.8: the run to be resumed has 0\.9$",
         ),
-        ({"resume": False}, "holds a run; resume=True goes on with it"),
+        ({"resume": False}, "holds a run; resume=True continues this run"),
         ({"seed": 6}, "seed = 6: the run to be resumed has 5"),
         ({"selector": "md"}, "selector = 'md': the run to be resumed has 'adaptive-osmd'"),
         ({"selector_settings": {"alpha": 0.5}}, r"selector_settings\.alpha = '0\.5'"),
