@@ -345,7 +345,7 @@ async function ask() {
     if (state.nodes !== null) await SECTIONS.clients();
   } else {
     for (const [name, show] of Object.entries(SECTIONS)) {
-      // A live state of devices changes without a line in the history.
+      // The state of a device can change without a new line in the history.
       const version = `${view.trial} ${current().version} ${["clients", "round"].includes(name) && state.nodes !== null ? state.now : ""}`;
       const needed = view.visible.has(name) || name === "groups" || name === "happened";
       if (needed && view.drawn[name] !== version) { await show(); view.drawn[name] = version; }
