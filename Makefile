@@ -40,7 +40,7 @@ CACHED = $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$(1) $(2)
 tested_twice = $(CACHED) $(3) || { [ $$? -eq 1 ] && echo "--- $(1): the tests that failed run once more, alone" && \
 	$(CACHED) --last-failed --last-failed-no-failures none --maxfail 1; }
 
-.PHONY: install run test test-network test-fast test-slow test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check lint format lock dist wheels clean
+.PHONY: install run test test-network test-fast test-slow test-slow-network test-slow-others test-simulation test-newest-flower test-pythons test-docker test-arm64 test-arm64-torch test-docker-arm64 test-browser docs test-docs nemesis results results-check lint format lock dist wheels clean
 
 install: $(VENV)/.demo            ## the packages that `make run` needs
 
@@ -69,9 +69,11 @@ $(VENV)/.docs: pyproject.toml $(LOCK) | $(VENV)/.dev
 run: $(VENV)/.demo                ## a federation of processes on this machine
 	$(BIN)/cohort up $(UP)
 
-# Clusters run one after another and often wait. The other tests run meanwhile.
+# Clusters run one after another and often wait. The other tests run beside them: $(BESIDE) ONE_TARGET OTHER_TARGET
+BESIDE = $(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
 test: $(VENV)/.dev                ## all tests except those of the targets below
-	@$(MAKE) --no-print-directory -j 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-network test-fast
+	@$(BESIDE) test-network test-fast
 
 test-network: $(VENV)/.dev        ## of these, the tests with a network
 	$(call tested_twice,network,-m "network and not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs")
@@ -80,8 +82,13 @@ test-fast: $(VENV)/.dev           ## the others
 	$(call tested_twice,fast,-m "not network and not slow and not simulation and not docker and not arm64 and not newest and not browser and not docs",-n 2)
 
 test-slow: $(VENV)/.dev           ## minutes each: figures of the papers, killed processes, many fault histories
+	@$(BESIDE) test-slow-network test-slow-others
+
+test-slow-network: $(VENV)/.dev   ## of these, the tests with a network
 	$(call tested_twice,slow-network,-m "slow and network")
-	$(call tested_twice,slow,-m "slow and not network and not arm64",-n 2)
+
+test-slow-others: $(VENV)/.dev    ## the others
+	$(call tested_twice,slow-others,-m "slow and not network and not arm64")
 
 test-simulation: $(VENV)/.simulation    ## Flower's own simulation; installs Ray
 	$(call tested_twice,simulation,-m simulation)

@@ -33,7 +33,7 @@ from flwr.app import Context, RecordDict
 import tasks
 from benchmarks import faulty
 from client.app import app as client_app
-from deploy.engines.cluster import LocalCluster
+from deploy.engines.local_cluster import LocalCluster
 from deploy.flower.app_folder import app_folder
 from deploy.flower.config import default_config
 from deploy.flower.submission import copy_app

@@ -21,9 +21,9 @@ from rich.console import Console
 
 from deploy.device.cli import client
 from deploy.engines.batched import BatchedSimulation, check_batched
-from deploy.engines.cluster import LocalCluster
 from deploy.engines.engine import EngineError
 from deploy.engines.flower_simulation import RaySimulation
+from deploy.engines.local_cluster import LocalCluster
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.cli import server
 from deploy.page.command import Page, PagePort, page, page_of

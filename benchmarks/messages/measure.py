@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from benchmarks import noop
 from benchmarks.rounds.measure import PYPROJECT, Federation
 from benchmarks.throughput.processes import cpu_seconds
-from deploy.engines.cluster import LocalCluster
+from deploy.engines.local_cluster import LocalCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from deploy.engines.cluster import Programs
+    from deploy.engines.local_cluster import Programs
 
 APPS = ("numpy", "torch")
 PROGRAMS: dict[str, Programs] = {"cohort": "forked", "stock": "stock"}

@@ -35,8 +35,8 @@ from typing import NamedTuple
 
 from benchmarks import noop
 from benchmarks.throughput.processes import cpu_by_program, stat, tree
-from deploy.engines.cluster import LocalCluster, Programs
 from deploy.engines.engine import ProcessRun
+from deploy.engines.local_cluster import LocalCluster, Programs
 from deploy.processes.groups import wait_until
 
 STOCK, COHORT, DEVICES = "stock", "cohort", "cohort, each client by itself"

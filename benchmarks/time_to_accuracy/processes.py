@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.time_to_accuracy import slow_app
 from benchmarks.time_to_accuracy.federation import METHODS, Federation, Method, Setting
 from benchmarks.time_to_accuracy.simulated import ROUNDS_PER_ROUND, first_at, moving_mean, play
-from deploy.engines.cluster import LocalCluster
+from deploy.engines.local_cluster import LocalCluster
 from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import copy_app
 from server.history import FILE_NAME, read_lines

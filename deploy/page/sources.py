@@ -17,7 +17,7 @@ from server.history import FILE_NAME, TOLD_TO_END, Tail
 from server.settings import CHECKPOINTS
 from strategies.checkpoint import CheckpointFolder
 from strategies.clients.printable import printable
-from strategies.reporters.lines import printable_line
+from strategies.reporters.round_line import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 from datetime import datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deploy.engines.cluster import MARK
+import typer
+
+from deploy.engines.local_cluster import MARK
 from deploy.flower.app_folder import app_folder
 from deploy.processes.groups import processes_with, wait_until
 from deploy.runs.trials import (
@@ -246,7 +249,10 @@ def _reclaim(folder: Path) -> None:
         If processes of the comparison's local cluster still run after `RECLAIM_TIMEOUT`.
     """
     # Wait for the old watchdog too: it would kill the new processes, which have the same mark.
-    if not wait_until(lambda: not processes_with(MARK, str(folder.resolve())), RECLAIM_TIMEOUT):
+    marked = partial(processes_with, MARK, str(folder.resolve()))
+    if marked():
+        typer.echo(f"resume = {folder}: waiting up to {RECLAIM_TIMEOUT:g} s for its processes", err=True)
+    if not wait_until(lambda: not marked(), RECLAIM_TIMEOUT):
         raise ValueError(f"resume = {folder}: this run is still going on; stop it first")
     if sys.platform == "linux":  # on other systems, old processes may still use the state
         shutil.rmtree(folder / "state", ignore_errors=True)

@@ -60,7 +60,8 @@ def on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
                 ) from error
         finished = True
     finally:
-        executor.shutdown(wait=finished, kill_workers=not finished)
+        # After the last outcome, too: the processes have written everything, and take a second to exit.
+        executor.shutdown(wait=finished, kill_workers=True)
 
 
 def on_ray(jobs: Sequence[Job]) -> Iterator[Outcome]:

@@ -87,7 +87,7 @@ def _imported(file: Path, root: Path) -> list[Path]:
     """Return the files below `root` that a file imports itself."""
     package = list(file.parent.relative_to(root).parts)
     found: list[Path] = []
-    for node in _nodes(_tree(file)):
+    for node in _nodes(_tree(file), "import_module" in file.read_text(encoding="utf-8")):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -107,8 +107,8 @@ def _tree(file: Path) -> ast.Module:
     return ast.parse(file.read_bytes())
 
 
-def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes of a tree but those of blocks ``if TYPE_CHECKING:``."""
+def _nodes(tree: ast.AST, expressions: bool) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree but those of blocks ``if TYPE_CHECKING:``; expressions only if asked for."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -116,7 +116,13 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
             waiting.extend(node.orelse)
             continue
         yield node
-        waiting.extend(ast.iter_child_nodes(node))
+        waiting.extend(ast.iter_child_nodes(node) if expressions else _inside(node))
+
+
+def _inside(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements directly inside a statement. Most nodes of a tree are expressions."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        yield from getattr(node, name, ())
 
 
 def _imports_relatively(node: ast.Call) -> bool:
@@ -138,9 +144,11 @@ def _code(file: Path) -> str:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(_tree(file)):
-        body = getattr(node, "body", None)
-        for each in body if isinstance(body, list) else ():
+    waiting: list[ast.AST] = [_tree(file)]
+    while waiting:
+        node = waiting.pop()
+        waiting.extend(_inside(node))
+        for each in getattr(node, "body", ()):
             if (
                 isinstance(each, ast.Expr)
                 and isinstance(each.value, ast.Constant)

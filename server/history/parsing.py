@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from .fields import checked
+from .field_checks import checked
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flwr.common import log
 
-from strategies.reporters.lines import printable_line
+from strategies.reporters.round_line import printable_line
 
 from .parsing import FILE_NAME, TOLD_TO_END, VersionError, parsed
 
@@ -90,7 +90,7 @@ class RunHistory:
         skip_damaged : bool (default: False)
             True: damaged lines are left out, with one warning. False: a damaged line raises an error. A line
             is damaged if it is complete, but not a JSON object of the known form (see
-            `server.history.fields`), or if it contradicts earlier lines.
+            `server.history.field_checks`), or if it contradicts earlier lines.
 
         Raises
         ------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from flwr.common import log
 
 from strategies.checkpoint import replacing
-from strategies.reporters.lines import encoded, round_line
+from strategies.reporters.round_line import encoded, round_line
 
 from .parsing import TOLD_TO_END, VERSION, read_lines
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import replacing
 from .base import Reporter
-from .lines import encoded, printable_line, round_line
+from .round_line import encoded, printable_line, round_line
 
 if TYPE_CHECKING:
     from .base import RoundReport, RunInfo

@@ -14,7 +14,7 @@ from flwr.common import log
 
 from ..clients.printable import listed
 from ..flower.arrays import ReceivedArrays, encode
-from ..flower.in_flight import InFlight, buffered_group
+from ..flower.buffered_messages import InFlight, buffered_group
 from ..flower.messages import read_reply, read_usable
 from ..rounds.buffered.rebased import Rebased
 from ..rounds.replies import LATE, Reply

@@ -21,6 +21,7 @@ from deploy.engines.engine import EngineError
 from deploy.engines.superlink import SuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.hosting.server import Server
+from deploy.runs import planning
 from deploy.runs.display import PlainDisplay
 from deploy.runs.trials import Trial, plan, write_plan
 
@@ -450,6 +451,16 @@ def test_a_signal_ends_a_run_with_a_word_and_the_command_to_resume(tmp_path: Pat
         f"stopped by SIGTERM\nto resume: cohort simulate --engine batched --resume {tmp_path / 'run'}\n"
     )
     assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_resume_says_that_it_waits_for_the_processes_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(planning, "processes_with", lambda *_: [1])
+    monkeypatch.setattr(planning, "RECLAIM_TIMEOUT", 0.01)
+    with pytest.raises(ValueError, match="this run is still going on; stop it first"):
+        planning._reclaim(tmp_path)
+    assert capsys.readouterr().err == f"resume = {tmp_path}: waiting up to 0.01 s for its processes\n"
 
 
 def test_plot_refuses_a_folder_without_histories(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.engines.cluster import LocalCluster
+from deploy.engines.local_cluster import LocalCluster
 from deploy.processes.groups import wait_until
 from deploy.processes.ports import free_ports
 
@@ -95,7 +95,7 @@ def test_a_device_without_its_cable_is_known_within_15_s_and_back_5_s_after_it_i
 def test_a_dead_and_a_hung_client_of_cohort_up_are_started_again(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deploy.engines.cluster.HUNG", 1.0)
+    monkeypatch.setattr("deploy.engines.local_cluster.HUNG", 1.0)
     kill_for_good(cluster, 0)
     start(cluster, 0)
     for number in (signal.SIGKILL, signal.SIGSTOP):

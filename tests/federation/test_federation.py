@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deploy.engines.cluster import LocalCluster
 from deploy.engines.engine import ProcessRun
+from deploy.engines.local_cluster import LocalCluster
 
 from ..server.test_apps import federation
 from ..support.processes import kill_for_good

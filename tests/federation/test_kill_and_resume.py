@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import tasks
-from deploy.engines.cluster import LocalCluster
+from deploy.engines.local_cluster import LocalCluster
 from deploy.processes.ports import free_ports
 from server.history import HistoryWriter, RunHistory
 from server.settings import CHECKPOINTS

@@ -17,11 +17,11 @@ from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, ClaimTaskRequest, PullPendingTasksRequest
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
-from deploy.engines.cluster import LocalCluster
+from deploy.engines.local_cluster import LocalCluster
 from deploy.flower import commands
 from deploy.tls import certificates
 
-from ..deploy.engines.test_cluster import listening_ports
+from ..deploy.engines.test_local_cluster import listening_ports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

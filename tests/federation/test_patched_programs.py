@@ -14,7 +14,7 @@ import pytest
 from benchmarks import noop
 from benchmarks.rounds import measure as rounds
 from benchmarks.throughput.processes import tree
-from deploy.engines.cluster import MARK, LocalCluster, Programs
+from deploy.engines.local_cluster import MARK, LocalCluster, Programs
 from deploy.processes.groups import processes_with, wait_until
 
 from ..support.processes import kill_for_good

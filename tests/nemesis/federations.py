@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.engines.cluster import LocalCluster
 from deploy.engines.engine import Engine
+from deploy.engines.local_cluster import LocalCluster
 from deploy.engines.superlink import SuperLink
 from deploy.flower.app_folder import app_folder
 from deploy.flower.submission import copy_app

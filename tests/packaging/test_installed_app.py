@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.engines.cluster import MARK
+from deploy.engines.local_cluster import MARK
 from deploy.processes.groups import processes_with
 
 from ..support.environments import environment_with

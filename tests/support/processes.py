@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from deploy.engines.cluster import LocalCluster
+    from deploy.engines.local_cluster import LocalCluster
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 

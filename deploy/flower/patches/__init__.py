@@ -27,7 +27,7 @@ of a message in one push session.
 
 - It holds a SuperNode's request for messages until a message has arrived with all its parts, for at most
   60 s. It holds a ServerApp's request for replies in the same way, for at most 1 s. A held request of a
-  SuperNode occupies no thread (`deploy.flower.later_answers`), so thousands of nodes can wait.
+  SuperNode occupies no thread (`deploy.flower.deferred_answers`), so thousands of nodes can wait.
 - Its threads take turns at the database. Messages, their objects and heartbeats take few statements, whose
   texts are fixed and which SQLite gets without SQLAlchemy (`storage`). In stock Flower, threads wait for the
   database by polling.

@@ -27,7 +27,7 @@ import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deploy.flower.later_answers import Later
+from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.storage import times
 from deploy.flower.patches.storage.statements import executor
 

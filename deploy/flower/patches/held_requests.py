@@ -8,7 +8,7 @@ import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.later_answers import Later
+from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.shared import LOOK
 
 if TYPE_CHECKING:

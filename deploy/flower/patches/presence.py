@@ -21,7 +21,7 @@ from functools import wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.later_answers import Later
+from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.shared import LOOK
 from deploy.flower.patches.sockets import forwarded, sender
 

@@ -22,7 +22,7 @@ from datetime import datetime
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from deploy.flower.later_answers import Later
+from deploy.flower.deferred_answers import Later
 from deploy.flower.patches.guards import enrolment, reply_admission
 from deploy.flower.patches.guards.gate import Gate
 from deploy.flower.patches.guards.refusal_log import RefusalLog, limit_lines, make_safe

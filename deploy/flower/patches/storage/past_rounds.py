@@ -54,7 +54,7 @@ _UNFETCHED = f"SELECT message_id FROM message_res WHERE reply_to_message_id {_AM
 _PUSHES = f"SELECT session_id FROM object_push_session_roots WHERE root_object_id {_AMONG}"
 _ROOTS = f"SELECT object_id FROM objects WHERE object_id {_AMONG} AND ref_count = 0"
 _ROUND = re.compile(r"[0-9]{1,18}")
-_BUFFERED = re.compile(r"buffered ([0-9]{1,18})")  # see `strategies.flower.in_flight.buffered_group`
+_BUFFERED = re.compile(r"buffered ([0-9]{1,18})")  # see `strategies.flower.buffered_messages.buffered_group`
 
 
 class PastRounds:

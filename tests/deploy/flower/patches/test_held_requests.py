@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.flower.later_answers import Later
+from deploy.flower.deferred_answers import Later
 from deploy.flower.patches import held_requests
 from deploy.processes.groups import wait_until
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from deploy.flower.later_answers import Later
+from deploy.flower.deferred_answers import Later
 from deploy.flower.patches import presence, sockets
 from deploy.processes.groups import wait_until
 

@@ -13,7 +13,7 @@ from flwr.supercore.utils import uint64_to_int64
 from flwr.superlink.grid import http_grid
 
 from deploy.flower.patches.storage import past_rounds
-from strategies.flower.in_flight import buffered_group
+from strategies.flower.buffered_messages import buffered_group
 from tests.support.fleet import App, Node, SuperLink, random_bytes
 
 pytestmark = pytest.mark.network

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import deploy.engines.cluster
+import deploy.engines.local_cluster
 import deploy.processes.marked
-from deploy.engines.cluster import MARK, LocalCluster
 from deploy.engines.engine import EngineError
+from deploy.engines.local_cluster import MARK, LocalCluster
 from deploy.processes.groups import processes_with
 from deploy.processes.ports import free_ports, is_free
 
@@ -106,7 +106,9 @@ def test_a_taken_port_is_replaced_and_a_refused_run_and_the_superlinks_death_are
     (tmp_path / "app" / "pyproject.toml").write_text("[project]\nname = 'broken'\n")
     picked = [[taken_port, *free_ports(1)]]  # free when it was picked, taken before the SuperLink starts
     monkeypatch.setattr(
-        deploy.engines.cluster, "free_ports", lambda count: picked.pop() if picked else free_ports(count)
+        deploy.engines.local_cluster,
+        "free_ports",
+        lambda count: picked.pop() if picked else free_ports(count),
     )
     with LocalCluster(tmp_path / "run", num_clients=1) as cluster:
         assert not picked
@@ -143,7 +145,7 @@ def test_closing_removes_the_keys_even_if_a_process_has_ended_or_an_error_occurs
     cluster = LocalCluster(tmp_path / "run", num_clients=1)
     gone = subprocess.Popen(["true"])
     gone.wait()
-    monkeypatch.setattr(deploy.engines.cluster, "STOP_GRACE", 0.1)
+    monkeypatch.setattr(deploy.engines.local_cluster, "STOP_GRACE", 0.1)
     monkeypatch.setattr(deploy.processes.marked, "processes_with", lambda variable, value: [gone.pid])
     for attempt in range(2):
         (tmp_path / "run" / "state" / "pki").mkdir(parents=True)
@@ -167,7 +169,7 @@ def test_a_setting_reaches_flower_unchanged(tmp_path: Path, monkeypatch: pytest.
 def test_without_a_fork_server_the_programs_start_on_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deploy.engines.cluster.fork_client, "fork_server_command", lambda *_: ["false"])
+    monkeypatch.setattr(deploy.engines.local_cluster.fork_client, "fork_server_command", lambda *_: ["false"])
     with LocalCluster(tmp_path / "run", num_clients=1) as cluster:
         assert "rounds will be slow: see " in cluster.started
         commands = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in cluster.client_processes]
