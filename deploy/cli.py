@@ -113,11 +113,6 @@ cli.command()(page)
 cli.command(cls=_Once)(sweep)
 
 
-def main() -> None:
-    """Run the `cohort` command with the arguments of this process."""
-    cli()
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"cohort {version('cohort-app')} (Flower {version('flwr')})")

@@ -93,9 +93,9 @@ class InProcessGrid(Grid):
     the grid, even if the client comes back under another node id.
 
     **Time** is the time of ``clock``. A message is handled ``latency`` seconds after it was sent, and its
-    reply is available at once. If a message is not handled within its ttl, or its reply is not pulled within
-    the ttl and other messages are pushed, the reply is Flower's error 3. If the node of a message has left,
-    the SuperLink replies with error 5.
+    reply is available at once. In two cases, the reply is Flower's error 3: if a message is not handled
+    within its ttl, or if its reply is not pulled within the ttl and another message is pushed after that. If
+    the node of a message has left, the SuperLink replies with error 5.
 
     **Availability.** With an ``availability``, the time determines which nodes are online. Time is divided
     into periods of ``round_length`` seconds. The first period is round ``first_round`` of the availability,
@@ -233,7 +233,7 @@ class InProcessGrid(Grid):
         handler : callable, optional
             A plain function instead of an app.
         node_id : int, optional
-            The node's id, which no present node may have (default: a new id).
+            The node's id; no node of the grid may have it (default: a new id).
         name : str
             The name under which an operator registered the node.
 

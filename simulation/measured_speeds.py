@@ -20,7 +20,7 @@ LARGEST = 1_000_000_000  # bytes of a file
 
 
 class DeviceSpeeds(NamedTuple):
-    """What devices were measured to compute and to transfer."""
+    """The measured speeds of D devices."""
 
     milliseconds: Floats
     """(D,) milliseconds of a forward pass for one sample, > 0."""
@@ -41,7 +41,7 @@ class DeviceSpeeds(NamedTuple):
         return found
 
     def assigned(self, num_clients: int, seed: int) -> DeviceSpeeds:
-        """Give each client a device: a device is used twice only when all devices are used once.
+        """Give each client a device. A device is used a second time only after all devices were used once.
 
         Parameters
         ----------
@@ -53,7 +53,7 @@ class DeviceSpeeds(NamedTuple):
         Returns
         -------
         DeviceSpeeds
-            The device of client m at place m.
+            Entry m is the device of client m.
         """
         order = generator(seed, 0, "device speeds").permutation(self.milliseconds.size)
         places = np.resize(order, num_clients)

@@ -129,8 +129,8 @@ class Simulator:
     history : list of RoundRecord
         The record of each round (not the history file). A record of ten selected clients takes about 3 KB.
     seconds : float
-        The simulated time that all rounds waited for replies. Infinite once a round without a deadline has
-        waited for a client that dropped out.
+        The sum of the simulated times for which the rounds waited for replies. Infinite once a round without
+        a deadline has waited for a client that dropped out.
 
     Raises
     ------

@@ -49,9 +49,9 @@ class HalfPrecisionGrid(GridView):
     """Sends models and receives updates as float16, if the clients' app has `half_precision_mod`.
 
     Give it to `SelectionStrategy.start` in place of Flower's grid. The model is rounded in all messages
-    except questions about norms, in which `ReportingClientApp` compares the trained model with that of the
-    message before the mod runs. If an app lacks the mod, its replies with a model become errors. Messages to
-    clients that mask their updates are not rounded, since rounded masks would not cancel.
+    except questions about norms: `ReportingClientApp` reads the model of such a message before the mod runs.
+    If an app lacks the mod, its replies with a model become errors. Messages to clients that mask their
+    updates are not rounded, since rounded masks would not cancel.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ class HalfPrecisionGrid(GridView):
     def __init__(self, grid: Grid, record: str = "arrays") -> None:
         super().__init__(grid)
         self._record = record
-        # Message id -> sent message. The caller keeps a message while it waits for the reply: so does the
-        # entry.
+        # Message id -> sent message. An entry lasts as long as its message, which the caller keeps while it
+        # waits for the reply.
         self._sent: WeakValueDictionary[str, Message] = WeakValueDictionary()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:

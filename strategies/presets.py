@@ -247,8 +247,8 @@ class Delta(SelectionStrategy):
     local_steps : int (default: 1)
         The number of local steps that a client makes in a round, >= 1. Diversities are divided by it, because
         they grow with the number of steps, and the local variance does not. (The paper's section 4 prints no
-        such division.) The strategy cannot know this
-        number: if clients make E steps and ``local_steps`` is 1, squared diversities count E² times too much.
+        such division.) The strategy cannot know the clients' number of steps. If clients make E steps and
+        ``local_steps`` is 1, squared diversities count E² times too much.
     alpha_1, alpha_2 : float (default: 0.5)
         Weights of the squared diversity and of the local variance, >= 0, not both 0.
     floor : float (default: 0.1)
@@ -263,7 +263,8 @@ class Delta(SelectionStrategy):
         ``local_learning_rate`` (η_L, a parameter of `SelectionStrategy`), the paper's constants are used
         instead of ``alpha_1`` and ``alpha_2``.
     diversity_mean : {"weighted", "plain"} (default: "weighted")
-        The mean update from which diversities are distances: weighted by the weights of the round, or plain.
+        A diversity is the distance of an update from the mean update. "weighted": the mean with the weights
+        of the round. "plain": the plain mean.
         The paper has the plain mean, which is biased if sampling is not uniform.
     **options
         The other parameters of `SelectionStrategy`.

@@ -33,7 +33,7 @@ class _Row(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012 (never changed): further arguments of the model
 
 
-# The learning rates on MNIST and its relatives are measured on MNIST. Others are from papers: those of
+# The learning rates on MNIST and its relatives are measured on MNIST. Most others are from papers: those of
 # FEMNIST and CelebA from DELTA (appendix H.2), that of Sent140 from Power-of-Choice (appendix F), that of
 # Shakespeare from LEAF. CIFAR-10's is a tenth of Power-of-Choice's, whose mini-batches have 128 samples.
 # CIFAR-100's is a guess.
@@ -60,7 +60,7 @@ def available() -> tuple[str, ...]:
 def data_files(name: str, data_dir: str = "") -> list[Path]:
     """Return the files that a task reads its data from; none if its data are downloaded or not in files.
 
-    A task that `register` added has no files that are known here.
+    The list is also empty for a task that `register` added.
 
     Raises
     ------

@@ -80,8 +80,8 @@ DESCRIPTIONS = {
         (1, 28, 28), 62, Hub("flwrlabs/femnist", label="character", user="writer_id", held_out=0.1)
     ),
     "celeba": Description((3, 84, 84), 2, Hub("flwrlabs/celeba", label="Smiling", user="celeb_id")),
-    # Shakespeare: the character after 80 characters, a user is a role of a play. Sent140: whether a tweet is
-    # positive, a user is an account, a sample is the mean of its words' vectors.
+    # Shakespeare: the character that follows a text of 80, a user is a role of a play. Sent140: whether a
+    # tweet is positive, a user is an account, a sample is the mean of its words' vectors.
     "shakespeare": Description(
         (leaf.LENGTH,),
         len(leaf.CHARACTERS),
@@ -93,7 +93,7 @@ DESCRIPTIONS = {
 
 
 class Samples(ABC):
-    """One half of a data set, train or test: the labels in memory, the images on demand."""
+    """One half of a data set, train or test. Labels are in memory; inputs are read on demand."""
 
     labels: NDArray[np.int64]  # (n,)
     users: NDArray[Any] | None = None  # (n,) the user who made each sample, if known

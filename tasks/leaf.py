@@ -1,16 +1,17 @@
 """Texts in LEAF's form (Caldas et al. 2018): JSON files with the samples of each user.
 
-A half of a data set is a folder of ``*.json`` files. Each file holds an object with these entries::
+A half of a data set (train or test) is a folder of ``*.json`` files. Each file holds an object with these
+entries::
 
     users         the names of the users in this file
-    num_samples   optional: for each of them, the number of samples
+    num_samples   optional: the number of samples of each of these users
     user_data     by user: {"x": [one entry per sample], "y": [one entry per sample]}
 
 No user may be in two files of a half. LEAF's scripts write the two halves into the folders ``train`` and
 ``test``. With the scripts' option ``-t sample``, both halves have the same users.
 
 `shakespeare` and `sent140` turn the entries into numbers. Both can be distributed by the partition
-``natural``, in which each user is a client: a character of a play, or an account.
+``natural``, in which each user is a client: a role of a play, or an account.
 """
 
 import json
@@ -32,8 +33,8 @@ _TEXT = 4  # the position of the text in an entry of Sent140: id, date, query, u
 _WORD = re.compile(r"[\w']+|[.,!?;]")
 _LABELS = {0: 0, 1: 1, 4: 1}  # Sentiment140's own files have 4 for "positive"
 
-# The number of each character up to 255; characters beyond 255 use the entry of 255. A character that is not
-# in `CHARACTERS`, such as 255, has the number of the blank.
+# Entry i is the number of the character with the code point i. Code points above 255 use the entry 255. A
+# character that is not in `CHARACTERS`, such as that with the code point 255, has the number of the blank.
 _NUMBERS = np.full(256, CHARACTERS.index(" "), np.uint8)
 _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTERS))
 

@@ -9,7 +9,7 @@ the log is studied as `cohort advise` does. There are two truths:
   is computed from the norms of all clients. 95 % of the intervals should hold it.
 - The truth of the advice is the variance of each selector that has drawn for itself on the same stream. The
   advice is right if the advised selector's variance is at most 5 % larger than the smallest of all, and wrong
-  otherwise. If the log cannot tell, it is neither.
+  otherwise. If no selector is advised, the advice is neither right nor wrong.
 
 The difference between the two truths is the error of the approximation. It is given as the median over the
 seeds of ``|log(replayed / own)|``.
@@ -43,7 +43,7 @@ STUDIED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 FIXED = frozenset({BASELINE, "md"})
 ALLOWED = 1.05
-"""The largest variance of a right advice, over the smallest variance."""
+"""Advice is right if the variance is at most this many times the smallest variance."""
 EVERY = "all streams"
 
 

@@ -36,7 +36,7 @@ class Lag(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether the method is the first, or the 95 % interval of its difference to the first has 0."""
+        """Whether the method is the first, or the 95 % interval of its lag behind the first contains 0."""
         return self.behind.mean == 0 or (math.isfinite(self.behind.half) and not self.behind.excludes_zero)
 
 

@@ -30,10 +30,10 @@ class Trace(Availability):
     key : array_like, shape (M,), optional
         For ``assign="key"``: clients are sorted by the key, and recorded clients by the share of bins in
         which they are available. Both lists are cut into ``parts`` of about equal size. A client follows a
-        random recorded client of the corresponding part. Clients with the same key are in the same part, so
-        if the key is the client's group, whole groups are: 10 equal groups are cut into 3, 4 and 3. If the
-        key is the share of a class in a client's data, clients with much of this class are available often;
-        ``-key`` gives the opposite.
+        random recorded client of the corresponding part. Clients with the same key are in the same part. So
+        if the key is the client's group, no group is divided: 10 equal groups make parts of 3, 4 and 3
+        groups. If the key is the share of a class in a client's data, clients with much of this class are
+        available often; ``-key`` gives the opposite.
     parts : int (default: 3)
         From 1 to min(D, M); the default is the paper's. (In the paper, a client's share of bins is relative
         to the time in which the client is active at all. Here it is relative to the whole trace.)
@@ -96,7 +96,7 @@ class Trace(Availability):
 
 
 def _parts(values: Floats, parts: int) -> Ints:
-    """Return (M,) each client's part, 0 to ``parts`` - 1: by the mean rank of the clients with its value."""
+    """Return (M,) each client's part, 0 to ``parts`` - 1: by the mean rank of all clients with its value."""
     _, same, counts = np.unique(values, return_inverse=True, return_counts=True)
     middles = np.cumsum(counts) - counts / 2
     part_of: Ints = np.floor(parts * middles / values.size).astype(np.int64)[same]

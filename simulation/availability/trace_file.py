@@ -16,8 +16,8 @@ COLUMNS = ("client", "start", "end")
 def read_trace(path: str | Path) -> Floats:
     """Read a recorded trace: a CSV file whose header has the columns client, start and end.
 
-    A file whose name ends with ``.json`` is read by `read_fedscale_trace`: it is a behaviour trace of
-    devices. Other columns are ignored. (The FLICS paper excludes hours in which a client transfers 10 MB or
+    Other columns are ignored. A file whose name ends with ``.json`` is a behaviour trace of devices, which
+    `read_fedscale_trace` reads. (The FLICS paper excludes hours in which a client transfers 10 MB or
     more. To reproduce the paper, leave these hours out of the file.)
 
     Parameters

@@ -118,10 +118,11 @@ class Kernel(ABC):
         """
 
     def chunks(self, data: FederatedData, clients: Ints, plan: Plan, controlled: bool = False) -> list[Ints]:
-        """Return the clients that `train` trains as one computation, as chunks of positions in ``clients``.
+        """Divide the clients into chunks, each of which `train` trains as one computation.
 
-        Each client is in one chunk. The results of a chunk do not depend on the other chunks in the call of
-        `train`, bit for bit. If there are several chunks, the updates are `StackedUpdates`.
+        A chunk holds positions in ``clients``. Each client is in one chunk. The results of a chunk do not
+        depend on the other chunks in the call of `train`, bit for bit. If there are several chunks, the
+        updates are `StackedUpdates`.
 
         Parameters
         ----------
@@ -142,10 +143,10 @@ class Kernel(ABC):
 
 
 def chunked(steps: Ints, widths: Ints, capacity: Callable[[int], int]) -> list[Ints]:
-    """Return chunks of positions of clients that can be trained together; each client is in one chunk.
+    """Divide clients into chunks that can be trained together; return the positions of each chunk's clients.
 
-    The sorted clients are cut greedily into chunks. So a call with only the clients of some of these chunks,
-    in the same order, returns these chunks again.
+    Each client is in one chunk. The sorted clients are cut greedily into chunks. So a call with only the
+    clients of some of these chunks, in the same order, returns these chunks again.
 
     Parameters
     ----------

@@ -19,8 +19,8 @@ from .base import Kernel, MiniBatches, Plan, StackedUpdates, Trained, chunked, s
 # Default limit on a chunk's models and mini-batches, in bytes. The limit for a CPU is small: there, several
 # models in one convolution are slower than one model after another, except for the smallest models.
 _MEMORY, _MEMORY_OF_GPU = 1 << 23, 1 << 30
-# On a GPU, models with fewer bytes train together. Several larger ones (ResNet-18) are slower in one
-# convolution, too.
+# On a GPU, models of fewer bytes than this train together. Larger models (ResNet-18) train one after another:
+# several of them in one convolution are slower.
 _SMALL = 1 << 24
 _ROWS = 1000  # samples per step of an evaluation
 

@@ -137,8 +137,8 @@ class BufferedRounds:
     def _trained_from(self, versions: Ints, clients: Ints) -> list[tuple[int, Ints, Trained]]:
         """Train each of the clients (n,) from the model of the round in which it was asked.
 
-        ``versions`` (n,) holds these rounds. Return for each of them: the round, the positions of its
-        clients, and their training.
+        ``versions`` (n,) holds these rounds. Return for each of these rounds: the round, the positions of the
+        clients that were asked in it, and their training.
         """
         parts = []
         for version in np.unique(versions).tolist():

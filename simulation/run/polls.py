@@ -1,4 +1,4 @@
-"""The numbers that simulated clients report before they are selected."""
+"""The numbers that simulated clients report before the selection."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class LoggedRound:
         return restricted
 
     def observed(self) -> tuple[Selection, Feedback]:
-        """Return the round as a selector sees it that learns from the norms only."""
+        """Return the round in the form in which it is given to a selector that learns from norms only."""
         weights = self.importance * self.shares[self.clients]
         selection = Selection(self.clients, self.counts, self.probabilities, self.importance, weights)
         return selection, feedback_of(self.norms)
@@ -91,6 +91,6 @@ class LoggedRound:
 
 
 def feedback_of(norms: Floats) -> Feedback:
-    """Return the feedback in which nothing is known but norms (S,); NaN for clients that did not reply."""
+    """Return feedback that holds only the norms (S,); they are NaN for clients that did not reply."""
     missing = np.full(norms.size, np.nan)
     return Feedback(norms, missing, missing, missing, np.isfinite(norms))

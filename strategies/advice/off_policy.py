@@ -1,4 +1,4 @@
-"""Estimates of how variances under several distributions compare, from draws of another distribution.
+"""Compares the variances that several distributions would have had, from the draws of another distribution.
 
 Each round of a log gives an unbiased estimate x of ``sum_m a_m / q_m``, the part of the variance of the
 aggregate that depends on the distribution q. `compare` estimates the quotient of two such sums over all
@@ -8,9 +8,9 @@ The interval. The errors of different rounds are uncorrelated, because the estim
 right mean, whatever the log drew in earlier rounds. So the variance of the sum of the errors is the sum of
 their variances. It is estimated from the differences between successive rounds, so that slow changes of the
 true sums do not count as errors. The errors have heavy tails, because a client that is seldom drawn has a
-large weight. So the quantile is that of Student's t, with as many degrees of freedom as there are rounds that
-dominate the sum of squares: each round is part of two differences. `cohort bench advice` measures how often
-the intervals hold the truth.
+large weight. So the quantile is that of Student's t. Its degrees of freedom are half of the number of
+differences that dominate the sum of squares, since each round is part of two differences. `cohort bench
+advice` measures how often the intervals hold the truth.
 """
 
 import math
@@ -37,7 +37,7 @@ class Interval(NamedTuple):
 
 
 def compare(x: Floats, y: Floats, x_errors: Floats, y_errors: Floats) -> Interval:
-    """Estimate the sum of the means of x over the sum of the means of y.
+    """Estimate the sum of the means of x, divided by the sum of the means of y.
 
     Parameters
     ----------

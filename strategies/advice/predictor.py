@@ -14,7 +14,7 @@ class Predictor:
     """Predicts a_m = λ_m² ||g_m||² of all clients as b_m = c q_m².
 
     q is the distribution of `forecast`, which is nearly in proportion to the roots of a. The scale c is the
-    quotient of the a and the q² of the last draws.
+    sum of a over the last draws, divided by the sum of q² over these draws. Older draws count less.
 
     Parameters
     ----------
@@ -46,21 +46,21 @@ class Predictor:
             self._selector.update(round.number, *round.observed())
 
     def learn_scale(self, round: LoggedRound) -> None:
-        """Learn from a round the scale of the norms only, for a selector that learns elsewhere, or not."""
+        """Learn only the scale of the norms from a round; the selector learns elsewhere, or not at all."""
         drawn: Ints = round.clients
         a = (round.shares[drawn] * round.norms) ** 2
         q = self._distribution(round)[drawn]
         self._sums = MEMORY * self._sums + (float(a @ round.counts), float(q**2 @ round.counts))
 
     def _distribution(self, round: LoggedRound) -> Floats:
-        """Return q, restricted to the available clients; a client that is not known here has the mean."""
+        """Return q, restricted to the available clients; clients unknown to the selector have the mean."""
         p = self._selector.probabilities[: round.sizes.size]
         joined = np.full(round.sizes.size - p.size, p.mean())
         return round.restricted(np.concatenate([p, joined]))
 
 
 def extended(selector: Selector, sizes: Floats) -> None:
-    """Tell a selector the sizes (M,) of all clients; clients may have joined."""
+    """Set the sizes (M,) of all clients in a selector, and add the clients that have joined."""
     before = selector.num_clients
     if sizes.size < before:  # a round before clients joined, see `collect`
         return

@@ -2,22 +2,22 @@
 
 The variance of the aggregate of K draws from q is ``(sum_m a_m / q_m - ||sum_m λ_m g_m||²) / K`` with
 ``a_m = λ_m² ||g_m||²``. The second term is the same for all distributions q, and the norms do not determine
-it. So the estimate is of the first sum. If the logged run drew client m with importance W_m, the sum of
-``W_m a_m / q_m`` over the drawn clients is an unbiased estimate of it, because E[W_m] = 1.
+it. So only the first sum is estimated. If the logged run drew client m with importance W_m, the sum of
+``W_m a_m / q_m`` over the drawn clients is an unbiased estimate of this sum, because E[W_m] = 1.
 
 A fixed distribution is a function of the data sizes, so its q is known in each round. A selector that learns
-is replayed: in each round it has learned from the rounds of the log before. It would have learned from other
-clients if it had drawn them itself, so its q is an approximation. The one exception is a selector that drew
-the log.
+is replayed: in each round it has learned from the earlier rounds of the log. If it had drawn clients itself,
+it would have learned from other clients, so its q is an approximation. The one exception is the selector
+that drew the log.
 
 If b is a prediction of a that does not depend on the draws of the round, the sum of ``W_m b_m / q_m`` over
 the drawn clients, minus the sum of b_m / q_m over all clients, has mean 0 and resembles the error of the
-estimate. Subtracting it makes the interval short where norms can be predicted, however seldom the log drew
-the clients that matter. A round is predicted from the rounds before. Little is known at first, so the rounds
-of the first half are also predicted from the second half. If the draws of the log do not depend on earlier
-norms, this prediction is used. Otherwise it may depend on the draws of the round, through later draws. Then
-the estimate uses the first prediction, and the interval is extended until it holds the estimate that uses
-the second one.
+estimate. Subtracting this difference makes the interval short if norms can be predicted, however seldom the
+log drew the clients that matter. A round is predicted from the earlier rounds. Little is known at first, so
+the rounds of the first half are also predicted from the second half. If the draws of the log do not depend
+on earlier norms, this second prediction is used. Otherwise it may depend on the draws of the round, through
+later draws. Then the estimate uses the first prediction, and the interval is extended until it holds the
+estimate that uses the second one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -166,7 +166,7 @@ def collect(
     Returns
     -------
     evidence : Evidence
-        What the rounds say in which clients had to be left out.
+        The evidence of the rounds in which clients had to be left out.
     same : set of str
         The selectors that had the probabilities of the log in all these rounds.
     """

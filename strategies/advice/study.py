@@ -23,10 +23,10 @@ class Finding:
     Attributes
     ----------
     interval : Interval
-        Its variance relative to that of uniform sampling, with the 95 % confidence interval.
+        The selector's variance, divided by that of uniform sampling, with the 95 % confidence interval.
     exact : bool
-        Whether its distribution in each round is known exactly: it is fixed, or its replay drew with the
-        probabilities of the log.
+        Whether the selector's distribution in each round is known exactly: it is fixed, or the replayed
+        selector had the probabilities of the log.
     draws : float
         How many draws the estimate rests on, see `Evidence.effective_draws`.
     """
@@ -59,7 +59,7 @@ class Findings:
 
 
 def check_log(selector: str) -> None:
-    """Refuse a log that cannot tell, by the name of the selector that drew it.
+    """Refuse a log from which no variance can be estimated. ``selector`` drew the clients of the log.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def check_log(selector: str) -> None:
 
 
 def check_candidate(selector: str) -> None:
-    """Refuse a selector whose variance a log cannot tell.
+    """Refuse a selector whose variance cannot be estimated from a log.
 
     Raises
     ------

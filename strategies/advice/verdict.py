@@ -1,4 +1,4 @@
-"""The advice: which selector to use, or how many rounds of the log would tell."""
+"""The advice: which selector to use, or how many rounds a log must have to show this."""
 
 import math
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ class Advice:
     Attributes
     ----------
     selector : str or None
-        The name of the selector to use; None if the log cannot tell.
+        The name of the selector to use; None if the log does not suffice to choose one.
     best : str
         The name with the smallest estimate.
     rival : str
-        The name that can be told from `best` the least, if the log cannot tell; otherwise "".
+        If ``selector`` is None: the name that is hardest to distinguish from ``best``; otherwise "".
     rounds : int
-        Roughly how many rounds would tell, if the log cannot tell; otherwise 0.
+        If ``selector`` is None: roughly how many rounds would suffice; otherwise 0.
     """
 
     selector: str | None
@@ -35,10 +35,10 @@ class Advice:
 def advise(evidence: Evidence, fixed: frozenset[str]) -> Advice:
     """Return the advice.
 
-    A selector can be advised if two things hold. With 95 % confidence for each other selector, its variance
-    is at most `MARGIN` larger than that of the other one. And unless it is `BASELINE`, its interval lies
-    below 1. Of the selectors that can be advised, a fixed one is preferred to one that learns, and then
-    the smaller estimate.
+    A selector can be advised if two things hold. First, its variance exceeds that of each other selector by
+    at most the share `MARGIN`, each with 95 % confidence. Second, its interval lies below 1, unless the
+    selector is `BASELINE`. Of the selectors that can be advised, fixed ones are preferred to those that
+    learn. Among fixed ones `BASELINE` is preferred, and otherwise the smallest estimate.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def advise(evidence: Evidence, fixed: frozenset[str]) -> Advice:
 
 
 def _doubts(evidence: Evidence, name: str, estimates: dict[str, Interval]) -> dict[str, float]:
-    """Return the selectors that `name` cannot be told from, and how many times as many rounds would tell.
+    """Return the selectors that cannot be distinguished from `name`, each with the result of `_factor`.
 
     The logarithmic half-width of an interval shrinks as the root of the number of rounds.
     """
@@ -76,7 +76,7 @@ def _doubts(evidence: Evidence, name: str, estimates: dict[str, Interval]) -> di
 
 
 def _factor(interval: Interval, limit: float) -> float:
-    """Return how many times as many rounds make the interval end below the limit."""
+    """Return the factor by which the rounds must increase so that the interval ends below the limit."""
     room = math.log(limit / min(interval.value, 1.0))
     width = math.log(interval.high / interval.value)
     return (width / room) ** 2 if room > 0 else math.inf

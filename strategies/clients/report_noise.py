@@ -13,8 +13,8 @@ Sources:
   mechanisms compose to one Gaussian mechanism with 1/z² = sum_i 1/z_i², where z = σ/bound. This also holds if
   later questions depend on earlier answers.
 
-Noise is expensive (``cohort bench papers report-noise``). With ε = 10 for each report, half of the gain of
-selection or less is left. With ε <= 1, selection that learns from norms is worse than uniform sampling. 500
+Noise is expensive (``cohort bench papers report-noise``). With ε = 10 for each report, at most half of the
+gain of selection is left. With ε <= 1, selection that learns from norms is worse than uniform sampling. 500
 reports with ε = 1 each cost ε = 43 in total.
 
 This noise does not protect the update (which may be masked or have noise of its own), the number of examples,

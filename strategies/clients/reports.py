@@ -81,7 +81,7 @@ def _ascii(name: str) -> str:
 
 
 def _few(properties: Any) -> Any:
-    """Refuse too many properties unread: an error for each of them takes seconds, and a kilobyte."""
+    """Refuse too many properties before each is checked: an error for each takes seconds, and a kilobyte."""
     if isinstance(properties, Mapping) and len(properties) > _MOST_PROPERTIES:
         raise ValueError(f"must be {_MOST_PROPERTIES} properties at most")
     return properties
@@ -132,8 +132,8 @@ class Report(BaseModel):
         ``masked_updates`` the client computes the norm before it applies the weight and the mask, and the
         server cannot measure it. This field is also the answer to ``query.norm``.
     num_parts : int or None
-        The number of parts of the update, each of which the client multiplied by its number in
-        ``part-scales``, in [1, 1e12].
+        The number of parts of the update, in [1, 1e12]. The client multiplied each part by the part's number
+        in ``part-scales``.
     model_norm, personal_norm : float or None
         The L2 norms >= 0 of the two parts of an update of ``personalised-osmd``, in the unit of
         ``update_norm``. The client computes them before it applies ``part-scales``.

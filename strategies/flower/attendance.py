@@ -430,7 +430,7 @@ class Attendance:
                 }
 
     def _owe(self, node: int, now: float) -> float:
-        """Begin the pause of a node that has not answered, and return its seconds."""
+        """Begin the pause of a node that has not answered; return the length of the pause in seconds."""
         pause = 2 * max(self.deadlines.status, self._silent.get(node, (0.0, 0.0))[1])
         self._silent[node] = (now + pause, pause)
         return pause

@@ -22,8 +22,9 @@ _FIRST_PAUSE, _PAUSE_SHARE = 0.05, 0.05  # as in `ExchangeGrid.send_and_receive`
 def buffered_group(round: int) -> str:
     """Return the group of the messages of a buffered round.
 
-    It is no number, since a message does not belong to one round: the SuperLink deletes undelivered messages
-    of past rounds. Others it keeps until they expire (`deploy/flower/patches/storage/past_rounds.py`).
+    The group is not a number, because the message does not belong to one round. If the group of a message is
+    a number, the SuperLink takes it for a round, and deletes undelivered messages of past rounds. It keeps
+    all other messages until they expire (`deploy/flower/patches/storage/past_rounds.py`).
     """
     return f"buffered {round}"
 
@@ -79,8 +80,8 @@ class InFlight:
     they lose their places (an event without a reply), but their replies are still expected until ``limit``
     seconds after the message. Then the last event says that no reply is expected any more.
 
-    Replies that one look finds are returned in the order in which their messages were sent. Replies that are
-    not asked for in a round stay for the next round.
+    Replies that one look finds are returned in the order in which their messages were sent. Replies that a
+    round does not take stay for the next round.
 
     Attributes
     ----------
@@ -150,7 +151,7 @@ class InFlight:
         return self._events.popleft()
 
     def _end_of(self, sent: _Sent) -> float:
-        """Return when something happens to a message without a reply, s on the clock."""
+        """Return when the client loses its place or is given up, if it does not reply; s on the clock."""
         return sent.exchange.began + sent.exchange.limit if sent.overdue else sent.exchange.end
 
     def _settle(self, sent: _Sent, now: float, *, own: bool) -> None:

@@ -32,7 +32,7 @@ class ReportingClientApp(ClientApp):
 
     It takes the place of Flower's ClientApp. The loss is that of the app's evaluate function. The norm is
     that of an update that the app's train function makes. TRAIN replies also hold the client's identity. If
-    the report says that the client is not available, the app is not called.
+    the report says that the client is not available, these questions and TRAIN messages do not call the app.
 
     A mod cannot do this: Flower refuses a query without a handler before it calls any mod.
 

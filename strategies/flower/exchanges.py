@@ -110,7 +110,7 @@ class LateReplies:
         return found
 
     def hurry(self) -> None:
-        """Let the next look be at once, because there is nothing that it could delay."""
+        """Allow the next look at once, because there is nothing that this look could delay."""
         self._next = -inf
 
 
@@ -182,8 +182,8 @@ class ExchangeGrid(GridView):
     Attributes
     ----------
     arrivals : dict of str to float
-        Of the last exchange: for each message that its client answered, by the message's id, how many seconds
-        after sending the server had the reply.
+        For the messages of the last exchange that their clients answered: the message's id -> the seconds
+        from sending the message until the server had the reply.
     """
 
     def __init__(self, grid: Grid, interval: float, traffic: Traffic | None = None) -> None:
@@ -198,7 +198,7 @@ class ExchangeGrid(GridView):
 
     @classmethod
     def of(cls, grid: Grid, interval: float) -> ExchangeGrid:
-        """Return the grid if it is a `ExchangeGrid`; otherwise return a new `ExchangeGrid` around it."""
+        """Return the grid if it is an `ExchangeGrid`; otherwise return a new `ExchangeGrid` around it."""
         return grid if isinstance(grid, ExchangeGrid) else cls(grid, interval)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:

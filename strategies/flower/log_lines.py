@@ -1,4 +1,4 @@
-"""The lines about a round in the log: metrics in one line, and without what Flower's strategies count."""
+"""Writes the metrics of a round in one line, and keeps the counts of Flower's strategies out of the log."""
 
 from __future__ import annotations
 

@@ -122,9 +122,10 @@ def read_status(reply: Message) -> Report | None:
 
 
 def loss_name(metrics: Iterable[str], wanted: str | None) -> str | None:
-    """Return which of the names of metrics is that of the loss; None if this is unknown.
+    """Return the name of the metric that is the loss: ``wanted``, if it is among the names of the metrics.
 
-    If no name is ``wanted``, it is "loss", or else the only name that contains "loss", such as "eval_loss".
+    If ``wanted`` is None: "loss", or else the only name that contains "loss", such as "eval_loss". If there
+    is no such name, the result is None.
 
     Examples
     --------
@@ -168,7 +169,7 @@ def read_usable(message: Message, model: ArrayRecord, size_key: str) -> Reply:
     """Read a TRAIN reply, and examine its arrays at once.
 
     ``model`` is the model that was sent to the client. If the arrays cannot be used, the reason becomes the
-    reply's ``failure``, and no other use of them is made.
+    reply's ``failure``, and the arrays are dropped.
     """
     reply = read_reply(message, size_key)
     if reply.arrays is None:

@@ -11,7 +11,7 @@ from .arrays import Floats, Ints
 from .sampling import Draw
 
 BLOCK = 256
-"""The mean number of clients in a block of the random order. The clients of K blocks should be much fewer
+"""The mean number of clients in a block of the random order. K blocks should have far fewer clients
 than M."""
 
 

@@ -27,7 +27,7 @@ class Bulk(NamedTuple):
     spread : float
         An estimate of the standard deviation of values above the median, >= 0. It is the larger of two
         distances: from the median to the upper quartile, and half of the distance from the median to the
-        lower quartile. Both are scaled so that the first is the standard deviation of a normal distribution.
+        lower quartile. Both are scaled so that, for normal values, the first is the standard deviation.
         The result is averaged, as a variance, with the assumed spread.
     margin : float
         Values up to centre + margin are plausible.
@@ -95,7 +95,7 @@ _LONGEST = 10.0
 def mean_weights(sizes: Floats, norms: Floats) -> Floats:
     """Return (n,) the weight of each update in the mean of n updates: λ_i min(1, 10 median/||u_i||).
 
-    One huge update would determine an unlimited mean, and all other updates would be equally far from it.
+    Without the limit, one huge update would determine the mean, and all others would be equally far from it.
 
     Parameters
     ----------

@@ -30,24 +30,24 @@ class Buffered:
         C, how many clients train at the same time, >= 1. If fewer clients are available, all of them train.
     size : int, optional
         K, the number of arrivals in a round, >= 1 (default: ``clients_per_round``). A round has fewer if no
-        further client can be asked, and none is training. It has more if clients reply so fast that they
-        would end more than twice their share of the rounds: such arrivals do not count. The first round of
-        a run ends after C arrivals if C is more than K, since clients that reply at once would be most of a
-        small buffer before any norm or direction is known.
+        further client can be asked, and none is training. It has more if some clients reply much faster than
+        others: a client's arrivals count at most twice as often as those of the average client. The first
+        round of a run ends after C arrivals if C is more than K, since clients that reply at once would be
+        most of a small buffer before any norm or direction is known.
     max_staleness : int (default: 100)
-        An update with a larger staleness is rejected, >= 0. The record of its round lists it
-        (``failures`` of `RoundRecord`) and counts it (``num_stale``). Rejections take weight from clients
-        that are that slow, so the aggregate is biased against them.
+        The largest staleness of an update that is used, >= 0. A staler update is rejected. The record of its
+        round lists it (``failures`` of `RoundRecord`) and counts it (``num_stale``). If clients are so slow
+        that their updates are rejected, the aggregate is biased against them.
     staleness_power : float (default: 0)
-        The weight of an update is multiplied by (1 + τ)^-staleness_power, in [0, 10]. FedBuff's is 0.5.
-        Stale updates are mostly those of slow clients, so any power above 0 biases the aggregate against
-        them; 0 does not. `strategies.rounds.buffered.buffer.Buffer` explains why no correction replaces 0.
-        With 0, one update of a client that was busy for long has a large weight: if liars may hold updates
-        back, or the learning rate is nearly too large, set 0.5 (docs/security.md).
+        A power in [0, 10]: the weight of an update is multiplied by (1 + τ)^-staleness_power. FedBuff's
+        power is 0.5. Stale updates are mostly those of slow clients, so a power above 0 biases the aggregate
+        against these clients. `strategies.rounds.buffered.buffer.Buffer` explains why this bias is not
+        corrected. With 0, one update of a client that was busy for long has a large weight: if liars may hold
+        updates back, or the learning rate is nearly too large, set 0.5 (docs/security.md).
     count_busy : bool (default: True)
         Whether each draw also counts for the clients that are busy, in the update that they are working on.
         This keeps the aggregate unbiased although only idle clients can be drawn. With False, as in FedBuff,
-        it is biased to fast clients, which are idle more often, and each K arrivals end a round, whoever
+        it is biased towards fast clients, which are idle more often, and any K arrivals end a round, whoever
         sends them. With selectors that are biased on purpose, no draw counts for busy clients.
 
     Raises

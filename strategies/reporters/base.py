@@ -65,8 +65,8 @@ class Reporter:
     its end for at most ``patience`` seconds. If a call raises an error, the error is logged and the run goes
     on. If `begin` or `resume` raises an error, the run does not call this reporter again.
 
-    A run that is killed calls none of the last three. When the run is resumed, the rounds after its last
-    checkpoint are trained again and told again, so a reporter may be told about the same round twice.
+    If a run is killed, it calls none of `end`, `failed` and `stopped`. When the run is resumed, the rounds
+    after its last checkpoint are trained again, so a reporter may be told about the same round twice.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Reporter:
         """Note that the run begins with round 1."""
 
     def resume(self, run: RunInfo, round: int) -> None:
-        """Note that the run continues after ``round``. Later rounds that were told before no longer count."""
+        """Note that the run continues after ``round``. Earlier reports of later rounds no longer count."""
 
     def round(self, report: RoundReport) -> None:
         """Note what happened in a round. The checkpoint of the round has been saved."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..flower.traffic import Traffic
     from ..rounds.record import RoundRecord
 
-CAPACITY = 1000  # the most rounds that wait for a slow reporter; later rounds are not told
+CAPACITY = 1000  # the most rounds that wait for a slow reporter; it is not told about later rounds
 MOST_NAMES = 1000  # the most names of metrics of one source in a run: trackers keep each name for ever
 HURRY = 2.0  # seconds; the longest wait for reporters if the process was told to end
 LAST = 1.0  # seconds; the part of each wait that is kept for the call of `end`, `failed` or `stopped`
@@ -194,7 +194,7 @@ class _Worker:
         self._reporter, self._name = reporter, type(reporter).__name__
         self._changed = Condition()
         self._calls: deque[tuple[str, tuple[Any, ...]]] = deque()  # the calls that are still to be made
-        self._lost = 0  # rounds that were not told because too many calls waited
+        self._lost = 0  # rounds that the reporter was not told about, because too many calls waited
         self._is_closed = False  # whether no further calls will come
         self._is_off = False  # whether the reporter could not begin
         self._has_failed = False
@@ -229,7 +229,7 @@ class _Worker:
     def wait(self, began: float, longest: float | None) -> None:
         """Wait until the thread has ended, but not for longer than the reporter's patience.
 
-        In the last `LAST` seconds, the rounds that still wait are not told, so that the last call is made.
+        In the last `LAST` seconds, the rounds that still wait are dropped, so that the last call is made.
         """
         if self._thread is None:
             return

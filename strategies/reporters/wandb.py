@@ -115,7 +115,7 @@ class WandB(Reporter):
             id=self._id,
             resume="allow",
             config=self._shown(run),
-            # Of the program, its output and the machine, nothing is written.
+            # W&B must not record the program, its output or the machine.
             settings=self._wandb.Settings(
                 console="off", silent=True, save_code=False, disable_git=True, x_disable_stats=True
             ),

@@ -96,7 +96,7 @@ class Model:
         return min(sketches.WIDTH, sum(flat.size for flat in self._flat.values()))
 
     def rounding(self) -> float:
-        """Return the largest error of a norm that the rounding of arrays to the model's types explains.
+        """Return the largest error of a norm that comes from rounding the arrays to the model's types.
 
         A client may compute the norm of its update before it rounds the arrays that it sends.
         """
@@ -297,7 +297,7 @@ class Model:
     ) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield (index of the first entry, chunks (R, n) of w_m - w_t - y_m) for an array of R updates.
 
-        The chunks overwrite the chunks before. ``sent`` has the array w_m of each update.
+        Each chunk overwrites the chunk before it. ``sent`` has the array w_m of each update.
         """
         model, dtype = self._flat[name], self._types[name]
         flat = [array.reshape(-1) for array in sent]

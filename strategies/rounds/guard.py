@@ -87,11 +87,12 @@ class Guard:
     one exception: the standard deviation is kept if its replacement would put more than n/4 + 1 of the n
     known clients too far below the centre.
 
-    In buffered rounds the others trained from earlier models, so the false update of a client that answers at
-    once is less opposed to theirs. There, each of 128 remembered updates is compared with those of the others
-    that were trained from the models nearest to its own, also if they arrive later
-    (`buffered.directions.VersionedDirections`). The agreement of a client with two replies or more need only
-    be below 0.42 of the number above: four standard deviations of the average over many replies.
+    In buffered rounds, the other clients trained from earlier models. So the false update of a client that
+    answers at once opposes their updates less. Therefore each of 128 remembered updates is compared with the
+    updates of other clients that were trained from the models nearest to its own, also if these updates
+    arrive later (`buffered.directions.VersionedDirections`). For a client with two replies or more, the
+    agreement need only be below 0.42 times the number above. This is four standard deviations of the average
+    over many replies.
 
     A model with 16 parameters or fewer is never judged by direction; in buffered rounds, this holds for 2
     parameters or fewer. If honest directions differ much, for example because each client has one or two

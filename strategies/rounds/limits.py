@@ -133,7 +133,7 @@ class Limits:
             return float(np.exp(limit)), float(np.exp(limit + max(log(_FLAGRANT), usual.spread)))
 
     def agreement(self, new: Floats, others: Floats, single: Bools, probation: Bools, width: int) -> Floats:
-        """Return (S,) for each client the limit below which its agreement is refused; -inf if none is.
+        """Return (S,) for each client the limit below which its agreement is refused; -inf: none is refused.
 
         Parameters
         ----------

@@ -74,7 +74,7 @@ class RecentValues:
 
     @property
     def norm_margin(self) -> float:
-        """log(limit / centre), both of the last update norms."""
+        """log(limit / centre) of the last update norms."""
         return float(self._norm_margin)
 
     def of_others(self, kind: str, clients: Ints) -> Window:

@@ -61,7 +61,7 @@ class RoundRecord:
         Parameters
         ----------
         report : str
-            "train-loss" or "gradient-variance" (`Selector.report_used`); "" is lacked by no round.
+            `Selector.report_used`: "train-loss", "gradient-variance", or "", for which the result is False.
         """
         if not report:
             return False

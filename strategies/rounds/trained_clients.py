@@ -67,7 +67,7 @@ class JoinedUpdates(ClientUpdates):
     now: Mapping[str, NDArray[Any]]  # w_t
 
     def norms(self) -> Floats:
-        """Return (R,) the norms of the updates, each against its own model."""
+        """Return (R,) the norms of the updates, each relative to the model from which its client trained."""
         norms = np.empty(sum(rows.size for rows in self.rows))
         for rows, part in zip(self.rows, self.parts, strict=True):
             norms[rows] = part.norms()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ClientEvaluation:
-    """Evaluates the model of each round on a random share of the clients, as the server strategy does it.
+    """Lets a random share of the clients evaluate the model after each round, as the server strategy would.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class Selector(ABC):
         M, >= 1.
     client_sizes : array_like, shape (M,), optional
         The number of samples of each client, or other positive numbers, in [1e-100, 1e100] (default: all 1).
-        A client's weight by data is λ = its size / the sum of the sizes.
+        A client's share is λ = its size / the sum of the sizes.
     clients_per_round : int
         K, the number of clients to select in a round, from 1 to M.
     num_rounds : int, optional
@@ -552,7 +552,7 @@ class Selector(ABC):
         return False
 
     def _learn_first(self, clients: Ints, norms: Floats) -> dict[str, Array]:
-        """Return the arrays that the answers to the question for norms change.
+        """Return the arrays that change because clients have answered the question for norms.
 
         `clients` (n,) answered, and `norms` (n,) are their finite answers. Called if `_wants_norms`.
         """

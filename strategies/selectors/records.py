@@ -24,9 +24,9 @@ class Selection:
     counts : ndarray of int, shape (S,)
         How often each client was drawn, >= 1.
     probabilities : ndarray, shape (S,)
-        The probability p_m of each client in this round, in [0, 1]. In draws with replacement it is the
-        chance in one draw, without replacement the chance in the first draw. If the number of selected
-        clients varies, it is the chance of being selected.
+        The probability p_m of each client in this round, in [0, 1]. For draws with replacement, it is the
+        probability of one draw; without replacement, that of the first draw. If the number of selected
+        clients varies, it is the probability of being selected.
     importance : ndarray, shape (S,)
         W_m >= 0, with E[W_m] = 1 if the selector is unbiased.
     weights : ndarray, shape (S,)

@@ -442,7 +442,7 @@ def test_last_is_the_newest_comparison(tmp_path: Path, monkeypatch: pytest.Monke
 @linux
 def test_a_signal_ends_a_run_with_a_word_and_the_command_to_resume(tmp_path: Path) -> None:
     arguments = ["simulate", "--engine", "batched", "--num-rounds", "100000", "--out", str(tmp_path / "run")]
-    command = [sys.executable, "-c", "from deploy.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from deploy.command import main; main()", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for((tmp_path / "run" / "forecast" / "history.jsonl").exists, 60, lambda: "no history")
         process.send_signal(signal.SIGTERM)

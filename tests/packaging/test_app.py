@@ -47,7 +47,7 @@ def test_the_wheel_registers_the_command_and_its_parts(app_wheel: Path) -> None:
     archive = zipfile.ZipFile(app_wheel)
     (file,) = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
     entry_points = archive.read(file).decode().splitlines()
-    assert "cohort = deploy.cli:main" in entry_points
+    assert "cohort = deploy.command:main" in entry_points
     assert "bench = benchmarks.command:bench" in entry_points
 
 

@@ -31,8 +31,9 @@ class Constants(NamedTuple):
 def phi_tilde(of: Constants, p: Floats, diversities: Floats, variances: Floats, replacement: bool) -> float:
     """Return Φ̃, the variance term of FedDELTA's bound: eq. 11 with replacement, eq. 10 without.
 
-    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without, the part of the local
-    steps has 1/(mn) in place of 1/m², so it is larger, although draws without replacement have less variance.
+    With replacement it is ``L η_L/(2 m²) sum_i (α1 ζ_i² + α2 σ_i²)/p_i``. Without
+    replacement, the part of the local steps has 1/(mn) in place of 1/m². So Φ̃ is larger, although draws
+    without replacement have less variance.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from strategies.selectors.delta.cluster_is import ClusterISSelector
 
 
 class LargeClustersSelector(ClusterISSelector):
-    """Selects as `cluster-is`; in the second half of the rounds no client of the cluster of smallest norms.
+    """Selects as `cluster-is`, but after half of the rounds no client of the cluster of smallest norms.
 
     The paper replaces the clients of that cluster with clients of the other one, after 250 of 500 rounds, so
     that the number of selected clients stays the same. Here all draws of these rounds are from the other

@@ -12,7 +12,7 @@ The paper's terms have the following meanings in this module:
   clients"; this differs only where sizes do, in `delta-split`). **FedIS** and **FedDELTA** know all clients'
   updates before each round. They are `fed-is` and `delta`, for which all clients train in every round. The
   tables run the practical forms only. The paper's Tables 4 to 7 and 9 name FedIS and DELTA, and do not say
-  whether these know all updates. (Table 8 does, too, but repeats numbers of Table 2's practical forms.)
+  whether these know all updates. (Nor does Table 8, but it repeats numbers of Table 2's practical forms.)
 - **Cluster-based IS** has the norm of each client's last participation. The paper does not say whether its
   clusters are made from these norms, or from those of all clients in this round.
 - All of these but Power-of-Choice **draw with replacement**: a client that is drawn twice trains once, and

@@ -72,7 +72,7 @@ def availability(row: str, data: FederatedData, num_rounds: int, seed: int) -> A
     first, the recorded clients of a synthetic trace are assigned to the clients at random. In the second, the
     recorded clients, sorted by availability, are cut into thirds, and whole groups are assigned to them: the
     first three groups to the third with the lowest availability, the next four to the second, and the last
-    three to the third. The paper's numbers of groups are equal, but 10 groups cannot be.
+    three to the third. In the paper each third has equally many groups, which is impossible for 10 groups.
     """
     assert data.groups is not None
     if row in COUNTS:

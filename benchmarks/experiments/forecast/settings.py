@@ -49,7 +49,7 @@ def common(rng: np.random.Generator, m: int, t: int, knots: tuple[float, ...], n
 
 
 def few_outweigh(rng: np.random.Generator, m: int, t: int, few: int, factor: float, noise: float) -> Stream:
-    """Multiply the norms of a few clients, which else are lognormal with spread .3, by a factor."""
+    """Draw lognormal norms with spread .3, and multiply those of a few clients by a factor."""
     norms = rng.lognormal(0, 0.3, m)
     norms[rng.choice(m, few, replace=False)] *= factor
     return Stream(np.ones(m), norms * rng.lognormal(0, noise, (t, m)))

@@ -30,7 +30,7 @@ class Setting(NamedTuple):
 
     @property
     def _slope(self) -> float:
-        """The bound of the estimated loss's slope, over ā."""
+        """The bound of the estimated loss's slope, divided by ā."""
         return self.m**3 / (self.alpha**3 * self.k ** (2 if self.version == "v1" else 1))
 
     def _spread(self, variation: float) -> float:

@@ -297,7 +297,7 @@ def train_fedavg(
     learn from ||G_m|| divided by the root of the number of local steps. In the tracks the norm is ||G_m||.
 
     The parameters are those of `train`, except that a trial's step size is the μ of the local steps, that
-    `local_steps` is the number of local steps in a round, and that each local step has its own mini-batch, of
+    `local_steps` is the number of local steps in a round, and that each step has a mini-batch of its own, of
     one sample as in the paper.
     """
     recorder = _Recorder(problem, trials, clients_per_round, num_rounds, local_steps**-0.5)

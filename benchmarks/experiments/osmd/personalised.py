@@ -1,7 +1,7 @@
 """Personalised OSMD (H.1 of the OSMD paper, D.1 of its later version) on quadratic losses.
 
 The paper proposes the method and does not measure it, so the experiment is ours. Each of M = 100 clients has
-the same weight, and a personal model β of d = 10 parameters, which is drawn to the global model w as in
+the same weight, and a personal model β of d = 10 parameters. A penalty keeps β near the global model w, as in
 `client.personal`::
 
     φ_m(w, β; a) = (β - a)' A_m (β - a)/2 + μ/2 ||β - w||²,   A_m = s_m diag(κ^((j-1)/(d-1) - 1)),   μ = 1

@@ -39,7 +39,7 @@ class _Drawn:
 
     count: int  # how often it was drawn while it was idle
     probability: float  # in its first draw, among the idle clients
-    importance: float  # the sum of n W, where W is the importance in a selection with the budget n; n if busy
+    importance: float  # the sum over selections of n W (budget times importance), or of n while it was busy
     weight: float  # its credit
     state: State = State.WAITING
     version: int = 0  # the round in which it was asked; 0: not asked yet
@@ -54,8 +54,8 @@ class Buffer:
     n Σ λ_m u_m, and a run is unbiased if this holds for the credits of all its draws, and if each credit
     becomes part of one update.
 
-    **A client cannot be drawn while it trains.** A client with a duration ten times as long is idle at a
-    smaller share of the draws. If weights are made for the idle clients only, as in FedBuff, its updates are
+    **A client cannot be drawn while it trains.** A client that takes ten times as long is idle at fewer
+    of the draws. If weights are made for the idle clients only, as in FedBuff, its updates are
     too few for their weights, and its share of the aggregate is too small. The selector cannot repair this,
     since the shares depend on all durations.
 
@@ -138,7 +138,7 @@ class Buffer:
         self._counts_from: dict[int, float] = {}  # the round from which a client's arrivals count again
 
     def begin(self, round: int) -> None:
-        """Begin a round, the number of which is above that of the last one."""
+        """Begin a round. Its number must be above that of the last round."""
         self._round, self._draws_in_round = round, 0
 
     # --- asking -----------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class Buffer:
         self._drawn[client].state = State.OVERDUE
 
     def end(self, client: int, usable: bool) -> None:
-        """End the training of a client; ``usable``: whether its update is an arrival."""
+        """End the training of a client. ``usable`` states whether its update is an arrival."""
         self._drawn[client].state = State.ARRIVED if usable else State.FAILED
         self._ended.append(client)
         since = self._counts_from.get(client, -inf)

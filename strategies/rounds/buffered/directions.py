@@ -10,7 +10,7 @@ from ...numerics.sketches import WIDTH
 _UPDATES = 128
 """How many updates are remembered."""
 _KEPT = 4
-"""The newest updates of a client, as many as this, are forgotten last."""
+"""This many of each client's newest updates are forgotten last."""
 _FEWEST = 8
 """If updates of fewer clients than this are remembered, no agreement is computed."""
 _NEAR = 3.0
@@ -20,8 +20,8 @@ _NEAR = 3.0
 class VersionedDirections:
     """Remembers the directions of 128 updates, and the rounds from whose models they were trained.
 
-    If there is no room for a new update, the oldest update of a client with more than four is forgotten, and
-    otherwise the oldest of all.
+    If there is no room for a new update, the oldest update that is not among its client's four newest is
+    forgotten. If each is, the oldest of all is forgotten.
 
     Updates of different models differ although nobody lies: the model has moved, perhaps beyond the minimum.
     So an update is compared with those of the models nearest to its own. Each other client counts once, with
@@ -30,8 +30,8 @@ class VersionedDirections:
     company, which is the sum of the weights. A client's agreement is the mean of the cosines of all its
     remembered updates, each with the weight of its company.
 
-    The first to send an update of the newest model has little company, so its newest update hardly counts
-    yet. When the others' updates of the same model have arrived, it counts, against the client that sent it.
+    The first client that sends an update of the newest model has little company, so this update hardly counts
+    in its agreement. The update counts when the updates of other clients from the same model have arrived.
 
     The time of a round with n updates is O(128² (128 + D)).
     """

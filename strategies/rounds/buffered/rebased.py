@@ -14,7 +14,7 @@ class Rebased(Mapping[str, NDArray[Any]]):
 
     The rest of a round then sees the update w_m - w_s as an update of the current model w_t. The sums are in
     float32, or in the arrays' type if it is wider, so the update has the rounding errors of numbers of the
-    model's size, as every model that a client sends.
+    model's size, as does every model that a client sends.
 
     Parameters
     ----------

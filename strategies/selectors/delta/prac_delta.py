@@ -29,7 +29,7 @@ class PracDeltaSettings(DeltaSettings):
 
 
 class PracDeltaSelector(PracticalSelector):
-    """Divides the selected clients' probability by the scores s_i = sqrt(α1 ζ_i² + α2 σ_i²) (eq. 16).
+    """Divides the selected clients' probability among them, with s_i = sqrt(α1 ζ_i² + α2 σ_i²) (eq. 16).
 
     ζ_i is ``Feedback.diversities`` divided by ``local_steps``, and σ_i² is ``Feedback.gradient_variances``;
     `delta.DeltaSelector` explains their units. Section 4 of the paper prints the distance of the sums over

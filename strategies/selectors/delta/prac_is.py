@@ -10,7 +10,7 @@ from .practical import PracticalSelector
 
 
 class PracISSelector(PracticalSelector):
-    """Divides the selected clients' probability in proportion to λ_i s_i with s_i = ||ĝ_i|| (eq. 15)."""
+    """Divides the selected clients' probability among them, with the scores s_i = ||ĝ_i|| (eq. 15)."""
 
     name = "prac-is"
     summary = "by past norms, mixed step by step"

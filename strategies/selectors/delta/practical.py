@@ -11,7 +11,7 @@ from ..records import Feedback, Selection
 
 
 class PracticalSelector(ImportanceSelector):
-    """Divides the total probability of a round's selected clients S anew among them.
+    """Divides the total probability of a round's selected clients S anew among these clients.
 
     The probabilities of all other clients stay unchanged. After each round::
 

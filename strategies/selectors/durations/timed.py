@@ -43,8 +43,9 @@ class TimedSelector(StreamSelector):
     without durations; if some are not available, at most 16 times.
 
     The durations of a group's clients are lognormal around the group's mean, with the noise that was learned.
-    The other clients' durations are taken to be as those of all clients with known durations. With fewer than
-    two known durations, p = q. If at most K clients are available, each is selected once with importance 1.
+    The durations of the other clients are assumed to be distributed as those of all clients with known
+    durations. With fewer than two known durations, p = q. If at most K clients are available, each is
+    selected once with importance 1.
 
     Related work: Luo et al., "Tackling System and Statistical Heterogeneity for Federated Learning with
     Adaptive Client Sampling" (INFOCOM 2022), minimise the same product, which they derive from a bound of
@@ -54,18 +55,18 @@ class TimedSelector(StreamSelector):
     server's own clock) and norms are learned during the run. Oort (Lai et al., OSDI 2021) multiplies the
     utility of a client whose duration d exceeds a preferred T by (T/d)^α, FedCS (Nishio, Yonetani, ICC 2019)
     takes as many clients as fit a deadline, TiFL (Chai et al., HPDC 2020) draws a cohort from one tier of
-    speed: all of these are biased to fast clients.
+    speed. All three are biased towards fast clients.
 
     **No deadline is chosen with p.** A deadline D lets client m answer with a probability r_m(D), and weights
     divided by r_m are unbiased. So V T could be minimised over D too, with V = sum q²/(p r) and T =
     E[min(max, D)]. We computed the best D for lognormal durations. If log seconds have the standard
     deviation 1 between clients and 0.3 within the durations of one client, the best D is above all durations,
     since r_m of the slowest client falls to 0 first. So a deadline gains nothing (K = 6 and 20). With 0.5
-    between and 0.3 within, V T is lower by 0 (K = 6) to
-    8 % (K = 20). Much is gained only where durations vary within a client: with 1 within, V T is 0.24 to 0.47
-    times as large, and two to three fifths of the draws are answered. Then the relative error of r_m is a
-    bias of client m's weight: its mean log duration is known up to a standard deviation of about 0.3 there,
-    which is 30 % of r_m at r_m = 0.4. Buffered rounds avoid the same waits, and need no r_m.
+    between and 0.3 within, V T is lower by 0 (K = 6) to 8 % (K = 20). Much is gained only if one client's
+    durations vary much: with 1 within, V T is 0.24 to 0.47 times as large, and two to three fifths of the
+    draws are answered. Then the relative error of r_m biases the weight of client m: the client's mean log
+    duration is known up to a standard deviation of about 0.3, which is 30 % of r_m at r_m = 0.4.
+    Buffered rounds avoid the same waits, and need no r_m.
 
     With `lazy_from` clients or more, a round costs O(n log n) for n clients with a known duration, not O(M).
     """

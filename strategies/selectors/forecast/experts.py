@@ -197,9 +197,9 @@ def trend(
     `ratio` (n,) holds y/θ of the drawn clients that were seen before. `counts` (n,) is N, how often each was
     drawn. The evidence about the mean of y/θ holds decaying sums of N, N y/θ and N (y/θ)². The slope is the
     expected change of g per round. `noise` is ν, which bounds the variance of y/θ from below: a few rounds
-    without a large y have a small mean and a small variance, and would seem to prove a decay. Above
-    ν = .25 the slope returns to 0: the calibration h hides a slope that is wrong, so among much noise nothing
-    else would correct it.
+    without a large y have a small mean and a small variance, and would seem to prove a decay. If ν is above
+    .25, the slope returns to 0, because nothing else would correct a wrong slope: much noise and the
+    calibration h hide it.
     """
     if not ratio.size:
         return evidence, slope, 0.0

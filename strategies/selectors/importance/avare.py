@@ -17,7 +17,7 @@ from .last_norms import LastNormSelector
 class AvareSelector(LastNormSelector, ProbabilitySelector):
     """Samples from the p with the least variance for the last known norms, among all p above a floor.
 
-    λ_m is the weight by data, and M the number of registered clients::
+    λ_m is the client's share of the data, and M the number of registered clients::
 
         p_m = max(ε_t, c λ_m ||g_m||),   with c such that sum p = 1
         ε_t = (1 + t)^(-1/3) / M,        with t = 0 in the first round, where p is therefore uniform

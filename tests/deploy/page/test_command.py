@@ -19,7 +19,7 @@ from .test_data import lines_of
 
 def test_a_run_is_shown_until_ctrl_c(tmp_path: Path) -> None:
     write(tmp_path / "run" / "md", lines_of([{0: (1, True)}]))
-    program = [sys.executable, "-c", "from deploy.cli import main; main()", "page", str(tmp_path / "run")]
+    program = [sys.executable, "-c", "from deploy.command import main; main()", "page", str(tmp_path / "run")]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as page:
         assert page.stdout is not None
         found = re.search(r"open (http://127.0.0.1:\d+/\S+/) ", page.stdout.readline())

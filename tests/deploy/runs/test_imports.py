@@ -35,7 +35,7 @@ class BySize(ProbabilitySelector):
 def plain(*, partition, data_dir):
     return Softmax("digits", partition=partition, data_dir=data_dir, bias=False)
 """
-PROGRAM = (sys.executable, "-c", "from deploy.cli import main; main()")
+PROGRAM = (sys.executable, "-c", "from deploy.command import main; main()")
 SMALL = (
     *("--clients", "3", "--rounds", "2", "--per-round", "2", "--task", "plain", "--selector", "by-size"),
     *("--out", "out", "--quiet"),

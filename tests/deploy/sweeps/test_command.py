@@ -52,7 +52,7 @@ def sweep(folder: Path, *options: str, check: bool = True) -> subprocess.Complet
 
 
 def command(*options: str) -> list[str]:
-    program = (sys.executable, "-c", "from deploy.cli import main; main()")
+    program = (sys.executable, "-c", "from deploy.command import main; main()")
     return [*program, "sweep", "sweep.toml", "--out", "out", "--jobs", "1", *options]
 
 

@@ -34,7 +34,7 @@ def test_a_sweep_on_two_nodes_gives_the_results_of_this_machine(tmp_path: Path, 
     (tmp_path / "helper.py").write_text("POWER = 1.0\n")
     found = {}
     for where, environment in (("ray", {**os.environ, "RAY_ADDRESS": address}), ("local", os.environ)):
-        program = (sys.executable, "-c", "from deploy.cli import main; main()", "sweep", "sweep.toml")
+        program = (sys.executable, "-c", "from deploy.command import main; main()", "sweep", "sweep.toml")
         command = [*program, "--out", where, "--on", where, "--import", "my.py"]
         run = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
@@ -53,7 +53,7 @@ def test_a_sweep_on_two_nodes_gives_the_results_of_this_machine(tmp_path: Path, 
 def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     (tmp_path / "sweep.toml").write_text(GRID)
-    program = (sys.executable, "-c", "from deploy.cli import main; main()", "sweep", "sweep.toml")
+    program = (sys.executable, "-c", "from deploy.command import main; main()", "sweep", "sweep.toml")
     run = subprocess.run(
         [*program, "--out", "out", "--on", "ray"],
         cwd=tmp_path,

@@ -1,0 +1,24 @@
+"""The entry point of the command `cohort`."""
+
+import sys
+from typing import NoReturn
+
+import pytest
+
+from deploy.command import main
+
+
+class Interrupted:
+    """An import that Ctrl-C interrupts."""
+
+    @staticmethod
+    def find_spec(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "deploy.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
